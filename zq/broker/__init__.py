@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The use cases: every rule, default and limit of zq lives here, once."""
+
+from zq.broker.claims import Claims
+from zq.broker.messages import Messages
+from zq.broker.metadata import Book
+from zq.broker.queues import Queues
+from zq.clock import Clock
+from zq.errors import Unavailable
+from zq.limits import Limits
+from zq.storage.api import Storage
+
+DEFAULT_LIMITS = Limits()
+
+
+class Broker:
+    """The use cases on one store. ``checksum`` and ``delete_with_claim_id`` are options of contract 16."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        checksum: bool = False,
+        delete_with_claim_id: bool = False,
+    ) -> None:
+        book = Book(limits)
+        self.storage = storage
+        self.limits = limits
+        self.queues = Queues(storage, clock, limits, book)
+        self.messages = Messages(storage, clock, limits, book, checksum, delete_with_claim_id)
+        self.claims = Claims(storage, clock, limits, book)
+
+    def store_answers(self) -> bool:
+        """Whether the store can read and write now."""
+        try:
+            self.storage.ping()
+        except Unavailable:
+            return False
+        return True

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on messages (contract 7)."""
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from zq import wire
+from zq.broker.metadata import Book, Rules
+from zq.clock import Clock
+from zq.errors import Invalid, MessageNotFound
+from zq.limits import DEFAULT_PAGE, MIN_DELAY, MIN_TTL, Limits, count_within, within
+from zq.model import Draft, Message, Page, QueueRef, Seconds, View, new_ids
+from zq.model import Messages as MessageList
+from zq.storage.api import Storage
+
+
+class Messages:
+    """What a caller can do with messages."""
+
+    def __init__(
+        self, storage: Storage, clock: Clock, limits: Limits, book: Book, checksum: bool, delete_with_claim_id: bool
+    ) -> None:
+        self._queues = storage.queues
+        self._messages = storage.messages
+        self._clock = clock
+        self._limits = limits
+        self._book = book
+        self._checksum = checksum
+        self._delete_with_claim_id = delete_with_claim_id
+
+    def rules(self, queue: QueueRef) -> Rules:
+        """The rules for posts to a queue, which is created if it is missing (contract 7.2, step 1)."""
+        stored = self._queues.get(queue)
+        if stored is None:
+            self._queues.create(queue, b"{}")
+        return self._book.rules(stored.metadata if stored else b"{}")
+
+    def post(self, queue: QueueRef, client: str, posted: Sequence[wire.Posted], rules: Rules) -> list[str]:
+        """Store all messages or none; returns their ids in array order. Raises ``Invalid``."""
+        now = self._clock.now()
+        drafts = [
+            self._draft(message, identity, client, rules)
+            for message, identity in zip(posted, new_ids(len(posted), now), strict=True)
+        ]
+        self._messages.post(queue, drafts, now)
+        return [draft.id for draft in drafts]
+
+    def list(
+        self,
+        queue: QueueRef,
+        client: str,
+        marker: str,
+        limit: int | None,
+        *,
+        echo: bool,
+        include_claimed: bool,
+        include_delayed: bool,
+    ) -> tuple[Page[Message], bool, Seconds]:
+        """A page, whether delayed messages were shown (always on a normal queue), and the moment it is of."""
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        now = self._clock.now()
+        stored = self._queues.get(queue)
+        if stored is None or not marker.isascii() or not marker.isdigit():
+            return Page([], None), include_delayed, now
+        delayed = include_delayed or not self._book.rules(stored.metadata).default_delay
+        view = View("" if echo else client, include_claimed, delayed)
+        return self._messages.list(queue, int(marker[:40]), size, view, now), delayed, now
+
+    def get(self, queue: QueueRef, message: str) -> tuple[Message, Seconds]:
+        """One message and the moment it was seen. Raises ``MessageNotFound``."""
+        now = self._clock.now()
+        for found in self._messages.get(queue, [message], now):
+            return found, now
+        raise MessageNotFound("There is no such message in the queue.")
+
+    def get_many(self, queue: QueueRef, ids: Sequence[str]) -> tuple[MessageList, Seconds]:
+        """Those of the ids that exist, and the moment. Raises ``MessageNotFound`` if none does."""
+        count_within("ids", len(ids), self._limits.max_messages_per_page)
+        now = self._clock.now()
+        found = self._messages.get(queue, ids, now)
+        if not found:
+            raise MessageNotFound("None of the ids is a message of the queue.")
+        return found, now
+
+    def delete(self, queue: QueueRef, message: str, claim: str) -> None:
+        """Remove one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
+        self._messages.delete(queue, message, self._clock.now(), claim)
+
+    def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
+        """Remove messages by id, claimed or not; where the server wants claim ids, only under these, else none."""
+        count_within("ids", len(ids), self._limits.max_messages_per_page)
+        if not self._delete_with_claim_id:
+            self._messages.delete_many(queue, ids, self._clock.now())
+        elif claims:
+            self._messages.delete_many(queue, ids, self._clock.now(), claims)
+        else:
+            raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
+
+    def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> tuple[MessageList, Seconds]:
+        """Remove and return up to ``limit`` ready messages, and the moment."""
+        within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
+        if self._delete_with_claim_id and claims:
+            raise Invalid("claim_ids does not go with pop.")
+        now = self._clock.now()
+        return self._messages.pop(queue, limit, now), now
+
+    def _draft(self, posted: wire.Posted, identity: str, client: str, rules: Rules) -> Draft:
+        ttl = rules.default_ttl
+        if posted.ttl is not UNSET:
+            ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
+        delay = rules.default_delay
+        if delay and (own := wire.posted_delay(posted.delay)) is not None:
+            delay = within("delay", own, MIN_DELAY, self._limits.max_message_delay)
+        body = bytes(posted.body)
+        return Draft(identity, body, ttl, delay, client, wire.checksum(body) if self._checksum else "")

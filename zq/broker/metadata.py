@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a queue's metadata may hold and what they mean: reserved keys, their validation, patches, effective rules.
+
+Contract 6.1 and 6.5. Validation is by JSON Schema; it runs when metadata change, never when messages move.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from jsonschema import Draft4Validator
+from msgspec import UNSET, Struct
+
+from zq import wire
+from zq.errors import InvalidBody, MetadataConflict, NotBuilt
+from zq.limits import MIN_DELAY, MIN_TTL, Limits, is_queue_name, nesting
+from zq.model import DeadLetters, QueueRef
+
+LATER: Final = ("_redelivery_delay", "_redelivery_backoff", "_redelivery_max_delay", "_history_ttl")
+"""Reserved keys that a later version gives a meaning."""
+
+Metadata = dict[str, Any]
+
+
+class Rules(Struct, frozen=True):
+    """What a queue's metadata mean for its messages, defaults filled in."""
+
+    default_ttl: int
+    default_delay: int
+    max_post_size: int
+    dead_letter_queue: str
+    dead_letter_ttl: int | None
+    max_claim_count: int
+
+    def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
+        """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
+        if not self.dead_letter_queue:
+            return None
+        return DeadLetters(QueueRef(queue.project, self.dead_letter_queue), self.max_claim_count, self.dead_letter_ttl)
+
+
+class Book:
+    """The rules that these limits make of metadata."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._shown: Metadata = {
+            "_max_messages_post_size": limits.max_messages_post_size,
+            "_default_message_ttl": limits.default_message_ttl,
+            "_default_message_delay": limits.default_message_delay,
+            "_dead_letter_queue": None,
+            "_dead_letter_queue_messages_ttl": None,
+            "_max_claim_count": None,
+            "_enable_encrypt_messages": False,
+        }
+        self._limits = limits
+        self._validator = Draft4Validator(_schema(limits))
+        self.rules: Callable[[bytes], Rules] = lru_cache(maxsize=1024)(self._rules)
+        """The rules that stored metadata mean; remembered, since every post and claim asks."""
+
+    def shown(self, metadata: Metadata) -> Metadata:
+        """Metadata as a reader sees them: reserved keys that are unset or falsy have their defaults."""
+        return metadata | {key: metadata.get(key) or default for key, default in self._shown.items()}
+
+    def check(self, metadata: Metadata, queue: str) -> None:
+        """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for later ones."""
+        nesting("metadata", metadata)
+        retry_policy = metadata.get("_retry_policy")
+        given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
+        for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
+            field = ".".join(str(part) for part in error.path)
+            raise InvalidBody(f"{field}: {_shortened(error.message)}.")
+        if metadata.get("_dead_letter_queue") == queue:
+            raise InvalidBody("_dead_letter_queue must not name its own queue.")
+        _check_retry_span(retry_policy or {})
+        if metadata.get("_enable_encrypt_messages"):
+            raise NotBuilt("_enable_encrypt_messages: this version of zq does not encrypt messages yet.")
+        for key in LATER:
+            if metadata.get(key) is not None:
+                raise NotBuilt(f"{key}: this version of zq does not know this rule yet.")
+
+    def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
+        """A copy with the operations applied in order. Raises ``InvalidBody``, ``MetadataConflict``."""
+        result = dict(metadata)
+        for operation, key in [(operation, _key(operation)) for operation in operations]:
+            missing = key not in result and key not in self._shown
+            if missing and operation.op != "add":
+                raise MetadataConflict(f"The queue has no metadata key {key!r} to {operation.op}.")
+            if operation.op == "remove":
+                result.pop(key, None)
+            else:
+                result[key] = operation.value
+        return result
+
+    def _rules(self, raw: bytes) -> Rules:
+        metadata = wire.json_object(raw)
+        target, count = metadata.get("_dead_letter_queue"), metadata.get("_max_claim_count")
+        if not is_queue_name(target) or count is None:
+            target, count = "", 0
+        return Rules(
+            default_ttl=metadata.get("_default_message_ttl") or self._limits.default_message_ttl,
+            default_delay=metadata.get("_default_message_delay") or self._limits.default_message_delay,
+            max_post_size=min(
+                metadata.get("_max_messages_post_size") or self._limits.max_messages_post_size,
+                self._limits.max_messages_post_size,
+            ),
+            dead_letter_queue=target,
+            dead_letter_ttl=metadata.get("_dead_letter_queue_messages_ttl"),
+            max_claim_count=count,
+        )
+
+
+def check_operations(operations: Sequence[wire.Operation]) -> None:
+    """Raise ``InvalidBody`` for an operation of a wrong shape; before the queue is looked up (contract 6.5)."""
+    for operation in operations:
+        _key(operation)
+
+
+def _key(operation: wire.Operation) -> str:
+    """The metadata key that an operation names."""
+    if operation.op not in ("add", "remove", "replace"):
+        raise InvalidBody(f"op must be add, remove or replace; it is {operation.op[:32]!r}.")
+    start, *parts = operation.path.split("/")
+    if start or len(parts) != 2 or not all(part.strip() for part in parts) or parts[0].lower() != "metadata":
+        raise InvalidBody(f"path must be /metadata/<key>; it is {operation.path[:80]!r}.")
+    if "~" in parts[1].replace("~0", "").replace("~1", ""):
+        raise InvalidBody(f"path may hold ~ only as ~0 or ~1; it is {operation.path[:80]!r}.")
+    if operation.op != "remove" and operation.value is UNSET:
+        raise InvalidBody(f"value is missing: {operation.op} needs one.")
+    return parts[1].replace("~1", "/").replace("~0", "~")
+
+
+def _schema(limits: Limits) -> Metadata:
+    def integer(low: int, high: int) -> Metadata:
+        return {"type": ["integer", "null"], "minimum": low, "maximum": high}
+
+    retry_integers = (
+        "retries_with_no_delay",
+        "minimum_delay_retries",
+        "minimum_delay",
+        "maximum_delay",
+        "maximum_delay_retries",
+    )
+    retry_policy = {
+        "properties": {
+            **{name: {"type": "integer"} for name in retry_integers},
+            "retry_backoff_function": {"enum": ["linear", "arithmetic", "geometric", "exponential"]},
+            "ignore_subscription_override": {"type": "boolean"},
+        },
+        "type": "object",
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "_max_messages_post_size": integer(1, limits.max_messages_post_size),
+            "_default_message_ttl": integer(MIN_TTL, limits.max_message_ttl),
+            "_default_message_delay": integer(MIN_DELAY, limits.max_message_delay),
+            "_dead_letter_queue_messages_ttl": integer(MIN_TTL, limits.max_message_ttl),
+            "_max_claim_count": {"type": ["integer", "null"]},
+            "_enable_encrypt_messages": {"type": ["boolean", "null"]},
+            "_retry_policy": retry_policy,
+        },
+    }
+
+
+def _check_retry_span(policy: Metadata) -> None:
+    """Contract 6.1: the longest delay is at least ten seconds above the shortest."""
+    if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
+        raise InvalidBody("_retry_policy: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
+
+
+def _shortened(message: str) -> str:
+    """A schema's complaint, which may quote the value, short enough to show."""
+    return message if len(message) <= 200 else message[:200] + "…"

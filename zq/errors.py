@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every deliberate failure of zq, for the server, the client and the command line.
+
+``str(error)`` is one sentence for the caller: it names the field and the bound, and never holds a message body,
+a credential or a vendor's text. ``zq.http.faults`` alone knows which status and title an error has on the wire.
+"""
+
+
+class ZqError(Exception):
+    """The root: whatever zq refuses or cannot do on purpose."""
+
+
+class Invalid(ZqError):
+    """A well-formed request that breaks a rule or a bound."""
+
+
+class InvalidBody(Invalid):
+    """A body that cannot be parsed, or has a missing, mistyped or forbidden member."""
+
+
+class InvalidParameter(Invalid):
+    """A query parameter that is not of its type."""
+
+
+class InvalidName(Invalid):
+    """A queue name or a project id outside its rules."""
+
+
+class InvalidHeader(Invalid):
+    """A request header that is missing or malformed."""
+
+    def __init__(self, title: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.title = title
+
+
+class UnsupportedMediaType(ZqError):
+    """A body in a format that this verb does not take."""
+
+
+class NotAuthorized(ZqError):
+    """The caller's roles do not allow the operation."""
+
+
+class NotFound(ZqError):
+    """The named thing does not exist, or not any more."""
+
+
+class QueueNotFound(NotFound):
+    """No queue of that name in the project."""
+
+
+class MessageNotFound(NotFound):
+    """No such message in the queue, or it has expired."""
+
+
+class ClaimNotFound(NotFound):
+    """No live claim of that id in the queue."""
+
+
+class MetadataConflict(ZqError):
+    """A patch replaces or removes a metadata key that is not there."""
+
+
+class MessageClaimed(ZqError):
+    """The message is under a live claim that the caller did not name."""
+
+
+class ClaimNotHeld(Invalid):
+    """The claim that the caller named does not hold the message."""
+
+
+class NotBuilt(ZqError):
+    """Part of the interface, but not of this version of zq."""
+
+
+class Unavailable(ZqError):
+    """The store cannot serve now. The cause is chained, for the log only."""
+
+
+class StartRefused(ZqError):
+    """The server must not start like this: what is wrong, and the ways out."""

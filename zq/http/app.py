@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of contents of the HTTP interface."""
+
+from typing import Any
+
+import falcon
+
+from zq.broker import Broker
+from zq.http import faults
+from zq.http.claims import ClaimCollection, ClaimItem
+from zq.http.home import Home, Versions
+from zq.http.journal import Journal
+from zq.http.later import SUBSCRIPTIONS, TOPICS, TRANSACTIONS, Later
+from zq.http.messages import MessageCollection, MessageItem
+from zq.http.probes import Health, Ping, Readiness
+from zq.http.queues import QueueCollection, QueueItem, QueuePurge, QueueStats
+from zq.http.tenant import Audience, Policy, Tenant, default_policy
+
+App = falcon.App[Any, Any]
+
+
+def create_app(
+    broker: Broker,
+    *,
+    strict_client_id: bool = True,
+    admin_mode: bool = False,
+    policy: Policy = default_policy,
+    log_requests: bool = False,
+) -> App:
+    """The WSGI application on a broker. Options: contract 16."""
+    app: App = falcon.App(middleware=[Journal(log_requests), Tenant(broker.limits, strict_client_id, policy)])
+    app.req_options.auto_parse_qs_csv = True
+    app.req_options.keep_blank_qs_values = False
+    faults.register(app)
+
+    app.add_route("/", Versions())
+    app.add_route("/v2/", Home())
+    app.add_route("/v2/ping", Ping(broker))
+    app.add_route("/healthz", Health())
+    app.add_route("/readyz", Readiness(broker))
+
+    app.add_route("/v2/queues", QueueCollection(broker))
+    app.add_route("/v2/queues/{queue}", QueueItem(broker))
+    app.add_route("/v2/queues/{queue}/stats", QueueStats(broker))
+    app.add_route("/v2/queues/{queue}/purge", QueuePurge(broker))
+    app.add_route("/v2/queues/{queue}/messages", MessageCollection(broker))
+    app.add_route("/v2/queues/{queue}/messages/{message}", MessageItem(broker))
+    app.add_route("/v2/queues/{queue}/claims", ClaimCollection(broker))
+    app.add_route("/v2/queues/{queue}/claims/{claim}", ClaimItem(broker))
+
+    _add_later_routes(app, admin_mode)
+    return app
+
+
+def _add_later_routes(app: App, admin_mode: bool) -> None:
+    queue, topic = "/v2/queues/{queue}", "/v2/topics/{topic}"
+    app.add_route(f"{queue}/share", Later("pre-signed URLs", "POST"))
+    app.add_route(f"{queue}/subscriptions", Later(SUBSCRIPTIONS, "GET", "POST"))
+    app.add_route(f"{queue}/subscriptions/{{subscription}}", Later(SUBSCRIPTIONS, "GET", "PATCH", "DELETE"))
+    app.add_route(f"{queue}/subscriptions/{{subscription}}/confirm", Later(SUBSCRIPTIONS, "PUT"))
+    app.add_route(f"{queue}/claims/{{claim}}/settle", Later("settling of claims", "POST"))
+    app.add_route(f"{queue}/redrive", Later("redrive", "POST"))
+    app.add_route(f"{queue}/history", Later("history", "GET"))
+    app.add_route(f"{queue}/history/replay", Later("history", "POST"))
+    app.add_route("/v2/topics", Later(TOPICS, "GET"))
+    app.add_route(topic, Later(TOPICS, "GET", "PUT", "PATCH", "DELETE"))
+    app.add_route(f"{topic}/stats", Later(TOPICS, "GET"))
+    app.add_route(f"{topic}/purge", Later(TOPICS, "POST"))
+    app.add_route(f"{topic}/messages", Later(TOPICS, "GET", "POST"))
+    app.add_route(f"{topic}/messages/{{message}}", Later(TOPICS, "GET"))
+    app.add_route(f"{topic}/stream", Later(TOPICS, "GET", audience=Audience.PROBE))
+    app.add_route("/v2/stream", Later(TOPICS, "GET", audience=Audience.PROBE))
+    app.add_route("/v2/fences/{name}", Later(TRANSACTIONS, "POST"))
+    app.add_route("/v2/stages/{name}", Later(TRANSACTIONS, "DELETE"))
+    app.add_route("/v2/commits", Later(TRANSACTIONS, "POST"))
+    app.add_route("/v2/commits/{producer}", Later(TRANSACTIONS, "GET"))
+    app.add_route("/v2/limits", Later("a limits document", "GET"))
+    app.add_route("/v2/openapi.json", Later("an OpenAPI document", "GET", audience=Audience.PROBE))
+    app.add_route("/metrics", Later("metrics", "GET", audience=Audience.PROBE))
+    if admin_mode:
+        app.add_route("/v2/health", Later("a health report", "GET"))

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors on the wire: the one table from error classes to statuses and titles (contract 1.8)."""
+
+import logging
+from typing import Any, Final
+
+import falcon
+
+from zq import errors, wire
+
+LOG = logging.getLogger(__name__)
+
+STATUSES: Final[dict[type[Exception], tuple[str, str]]] = {
+    errors.Invalid: (falcon.HTTP_400, "Invalid API request"),
+    errors.InvalidBody: (falcon.HTTP_400, "Invalid request body"),
+    errors.InvalidParameter: (falcon.HTTP_400, "Invalid parameter"),
+    errors.InvalidName: (falcon.HTTP_400, "Invalid queue identification"),
+    errors.ClaimNotHeld: (falcon.HTTP_400, "Unable to delete"),
+    errors.NotAuthorized: (falcon.HTTP_403, "Not authorized"),
+    errors.MessageClaimed: (falcon.HTTP_403, "Unable to delete"),
+    errors.NotFound: (falcon.HTTP_404, "Not found"),
+    errors.MetadataConflict: (falcon.HTTP_409, "Resource conflict"),
+    errors.UnsupportedMediaType: (falcon.HTTP_415, "415 Unsupported Media Type"),
+    errors.NotBuilt: (falcon.HTTP_501, "Not implemented"),
+    errors.Unavailable: (falcon.HTTP_503, "Service temporarily unavailable"),
+}
+
+
+def register(app: "falcon.App[Any, Any]") -> None:
+    """Answer every error, foreseen or not, with a status, a title and a sentence."""
+    app.add_error_handler(Exception, _unforeseen)
+    app.add_error_handler(falcon.HTTPError, _from_falcon)
+    app.add_error_handler(RecursionError, _too_deep)
+    app.add_error_handler(errors.ZqError, _deliberate)
+
+
+def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
+    status, title = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    if isinstance(error, errors.InvalidHeader):
+        title = error.title
+    if status is falcon.HTTP_503:
+        LOG.error("The store cannot serve.", exc_info=error, extra=context(req))
+    _answer(resp, status, title, str(error))
+
+
+def _too_deep(_req: falcon.Request, resp: falcon.Response, _error: RecursionError, _params: object) -> None:
+    _answer(resp, falcon.HTTP_400, "Invalid request body", "The body is nested too deeply.")
+
+
+def _from_falcon(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
+    _answer(resp, falcon.code_to_http_status(error.status), error.title, error.description)
+    for name, value in dict(error.headers or {}).items():
+        resp.set_header(name, value)
+
+
+def _unforeseen(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+    LOG.critical("A request failed for a reason that nobody foresaw.", exc_info=error, extra=context(req))
+    _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; the server's log says why.")
+
+
+def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None) -> None:
+    resp.status = status
+    resp.set_header("Vary", "Accept")
+    resp.content_type = falcon.MEDIA_JSON
+    resp.data = wire.encode({"title": title} | ({"description": description} if description else {}))
+
+
+def context(req: falcon.Request) -> dict[str, Any]:
+    """What a log line says of a request: never its body."""
+    queue = getattr(req.context, "queue", None)
+    return {
+        "request_id": getattr(req.context, "request_id", ""),
+        "project": getattr(req.context, "project", ""),
+        "queue": queue.name if queue is not None else "",
+        "method": req.method,
+        "path": req.path,
+    }

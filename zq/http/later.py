@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes of the interface that this version does not have yet: 501 and a sentence, for callers to tell from a typo."""
+
+import falcon
+
+from zq.errors import NotBuilt
+from zq.http.tenant import Audience
+
+SUBSCRIPTIONS = "subscriptions"
+TOPICS = "topics"
+TRANSACTIONS = "fences, stages and commits"
+
+
+class Later:
+    """Answers 501 to the given methods; ``feature`` says what is missing. Who builds it drops its line in ``app``."""
+
+    def __init__(self, feature: str, *methods: str, audience: Audience = Audience.CLIENT) -> None:
+        self.audience = audience
+        self._sentence = f"This version of zq does not have {feature} yet."
+        for method in methods:
+            setattr(self, f"on_{method.lower()}", self._refuse)
+
+    def _refuse(self, _req: falcon.Request, _resp: falcon.Response, **_params: str) -> None:
+        raise NotBuilt(self._sentence)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/healthz``, ``/readyz`` and ``/v2/ping``: whether the process and its store answer."""
+
+import falcon
+
+from zq import wire
+from zq.broker import Broker
+from zq.http.tenant import Audience
+
+
+class Health:
+    """``/healthz``: the process serves."""
+
+    audience = Audience.PROBE
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode({"status": "ok"})
+
+    on_head = on_get
+
+
+class Readiness:
+    """``/readyz``: the store answers, else 503 with what is wrong."""
+
+    audience = Audience.PROBE
+
+    def __init__(self, broker: Broker) -> None:
+        self._storage = broker.storage
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        self._storage.ping()
+        resp.data = wire.encode({"status": "ok"})
+
+    on_head = on_get
+
+
+class Ping:
+    """``/v2/ping`` (contract 4)."""
+
+    policy = {"GET": "ping:get", "HEAD": "ping:get"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.status = falcon.HTTP_204 if self._broker.store_answers() else falcon.HTTP_503
+
+    def on_head(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.status = falcon.HTTP_204

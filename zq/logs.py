@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structured logs on standard error: a line of text or a JSON object each, with what a request was about.
+
+Bodies never get here. What ``extra`` may carry is listed in ``FIELDS``; anything else of a record is dropped.
+"""
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+FIELDS: Final = ("request_id", "project", "queue", "method", "path", "status", "seconds")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = _base(record) | _fields(record)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """The moment, the level, the sentence and then the fields as ``name=value``; line breaks are escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        base = _base(record)
+        fields = "".join(f" {name}={value!r}" for name, value in _fields(record).items())
+        line = f"{base['time']} {base['level']} {base['logger']}: {base['message']!s}{fields}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def configure(form: str, level: str) -> None:
+    """Send all logs to standard error in the given format."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def _base(record: logging.LogRecord) -> dict[str, Any]:
+    moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return {"time": moment, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: record.__dict__[name] for name in FIELDS if record.__dict__.get(name) not in (None, "")}

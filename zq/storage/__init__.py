@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Storage drivers behind one interface; the only way to a driver is ``connect``."""
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from urllib.parse import urlsplit
+
+from zq.errors import StartRefused
+from zq.storage.api import Storage
+
+
+def connect(uri: str, options: Mapping[str, object] | None = None) -> Storage:
+    """Open the store that ``uri`` names; ``options`` are the settings of the driver's own section.
+
+    The scheme picks the driver among the entry points of the group ``zq.storage``.
+    Raises ``StartRefused`` with a sentence when there is no such driver or the store cannot be used like this,
+    ``Unavailable`` when it does not answer.
+    """
+    scheme = urlsplit(uri).scheme
+    for driver in entry_points(group="zq.storage", name=scheme):
+        opened: Storage = driver.load()(uri, **(options or {}))
+        return opened
+    known = ", ".join(sorted(point.name for point in entry_points(group="zq.storage")))
+    raise StartRefused(
+        f"No storage driver for {scheme or 'a URI without scheme'!r}: use one of {known}, as in rocksdb:///var/lib/zq."
+    )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One atomic change to messages: the only place that writes a message and all its index entries.
+
+A change collects writes; ``commit`` applies them in one batch and only then touches what memory knows of the queues.
+The caller holds the locks of all queues concerned from before the first read until after ``commit``.
+"""
+
+from msgspec import structs
+
+from zq.storage.rocksdb import layout
+from zq.storage.rocksdb.layout import Record, Tally
+from zq.storage.rocksdb.port import Store, Write
+from zq.storage.rocksdb.registry import QueueState
+
+
+class Change:
+    """Messages inserted, removed and rewritten together."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._writes: list[Write] = []
+        self._tallies: dict[QueueState, Tally] = {}
+        self._heads: dict[QueueState, bytes] = {}
+        self._made_available: dict[QueueState, bytes] = {}
+        self._lowered: dict[QueueState, set[int]] = {}
+
+    def insert(self, state: QueueState, record: Record, body: bytes, now: int, delay: int = 0) -> None:
+        """Add a message behind all others of the queue; without delay available not before the last such one (L5)."""
+        tally = self._tally(state)
+        tally.sequence += 1
+        tally.count += 1
+        if delay:
+            record.available = now + delay
+        else:
+            record.available = tally.fresh = max(now, tally.fresh)
+        key = layout.pair.pack(state.number, tally.sequence)
+        self._writes += (
+            ("messages", key, layout.encode(record)),
+            ("bodies", key, body),
+            ("expiry", layout.number.pack(record.expires) + key, b""),
+            ("ids", layout.id_key(record.id), key),
+        )
+        self._put_available(state, tally.sequence, record)
+
+    def remove(self, state: QueueState, sequence: int, record: Record) -> None:
+        """Take a message away for good."""
+        self._tally(state).count -= 1
+        self._writes += traces(state.number, sequence, record)
+
+    def rewrite(self, state: QueueState, sequence: int, old: Record, new: Record) -> None:
+        """Replace a message's record, and the index entries that differ."""
+        number, key = state.number, layout.pair.pack(state.number, sequence)
+        self._writes.append(("messages", key, layout.encode(new)))
+        if (old.available, old.expires) != (new.available, new.expires):
+            self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
+            self._put_available(state, sequence, new)
+        if old.expires != new.expires:
+            self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
+            self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
+        if old.claim and old.claim != new.claim:
+            self._writes.append(("claims", layout.claim_prefix(number, old.claim) + key[8:], None))
+        if new.claim:
+            self._writes.append(
+                ("claims", layout.claim_prefix(number, new.claim) + key[8:], layout.number.pack(new.ends))
+            )
+        if new.available < old.available or new.ends < old.ends:
+            self._lowered.setdefault(state, set()).add(sequence)
+
+    def advance(self, state: QueueState, head: bytes) -> None:
+        """Once this is committed, no entry of ``available`` lies before ``head`` but those made by this change."""
+        self._heads[state] = head
+
+    def drop(self, family: str, key: bytes) -> None:
+        """Drop an index entry that points at nothing."""
+        self._writes.append((family, key, None))
+
+    def commit(self) -> None:
+        """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
+        for state, tally in self._tallies.items():
+            self._writes.append(("tallies", layout.number.pack(state.number), layout.encode(tally)))
+        if self._writes:
+            self._store.write(self._writes)
+        for state, head in self._heads.items():
+            state.head = head
+        for state, tally in self._tallies.items():
+            state.tally = tally
+        for state, earliest in self._made_available.items():
+            state.head = min(state.head, earliest)
+        for state, sequences in self._lowered.items():
+            state.quiet.wake(sequences)
+
+    def _tally(self, state: QueueState) -> Tally:
+        tally = self._tallies.get(state)
+        if tally is None:
+            tally = self._tallies[state] = structs.replace(state.tally)
+        return tally
+
+    def _put_available(self, state: QueueState, sequence: int, record: Record) -> None:
+        key = layout.triple.pack(state.number, record.available, sequence)
+        self._writes.append(("available", key, layout.number.pack(record.expires)))
+        known = self._made_available.get(state)
+        if known is None or key < known:
+            self._made_available[state] = key
+
+
+def traces(queue: int, sequence: int, record: Record) -> list[Write]:
+    """The deletion of all that a message has in the store, index entries first."""
+    key = layout.pair.pack(queue, sequence)
+    writes: list[Write] = [
+        ("available", layout.triple.pack(queue, record.available, sequence), None),
+        ("expiry", layout.number.pack(record.expires) + key, None),
+        ("ids", layout.id_key(record.id), None),
+    ]
+    if record.claim:
+        writes.append(("claims", layout.claim_prefix(queue, record.claim) + key[8:], None))
+    writes += (("bodies", key, None), ("messages", key, None))
+    return writes

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the store open: every verb passes through here, and after a failed write the store is opened anew.
+
+A write that fails (a full disk, say) leaves RocksDB refusing all others until it is opened again, and memory may know
+counters that never reached the disk. So once no verb is in flight any more, the next one closes the store, forgets the
+memory and opens both afresh, at most once a second; until that succeeds every verb raises ``Unavailable``.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from zq.errors import StartRefused, Unavailable
+from zq.storage.rocksdb.port import Store
+from zq.storage.rocksdb.registry import Registry
+
+LOG = logging.getLogger(__name__)
+PAUSE = 1.0
+
+
+class Opened(NamedTuple):
+    """What a verb works on."""
+
+    store: Store
+    registry: Registry
+
+
+class Keeper:
+    """``with keeper as (store, registry):`` is one verb."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open_store = open_store
+        self._gate = threading.Lock()
+        self._active = 0
+        self._closed = False
+        self._tried = 0.0
+        self._opened: Opened | None = self._open()
+
+    def __enter__(self) -> Opened:
+        with self._gate:
+            opened = self._opened
+            if opened is None or opened.store.failure is not None:
+                opened = self._renew()
+            self._active += 1
+            return opened
+
+    def __exit__(self, *_: object) -> None:
+        with self._gate:
+            self._active -= 1
+
+    def close(self) -> None:
+        """Close the store once the verbs in flight are done; later ones raise ``Unavailable``."""
+        with self._gate:
+            self._closed = True
+        while self._active:
+            time.sleep(0.01)
+        if self._opened is not None:
+            self._opened.store.close()
+        self._opened = None
+
+    def _open(self) -> Opened:
+        store = self._open_store()
+        return Opened(store, Registry(store))
+
+    def _renew(self) -> Opened:
+        moment = time.monotonic()
+        if self._closed or self._active or moment - self._tried < PAUSE:
+            raise Unavailable("The store cannot serve now. Try again later.")
+        self._tried = moment
+        if self._opened is not None:
+            LOG.error("The store failed and is opened anew.", exc_info=self._opened.store.failure)
+            store, self._opened = self._opened.store, None
+            store.close()
+        try:
+            self._opened = self._open()
+        except StartRefused as refusal:
+            LOG.error("The store cannot be opened anew: %s", refusal)
+            raise Unavailable("The store cannot serve now. Try again later.") from refusal
+        LOG.warning("The store is open again.")
+        return self._opened

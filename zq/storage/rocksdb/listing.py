@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks over a queue in sequence, for observers: no locks, nothing changed but hints."""
+
+from collections.abc import Iterator
+
+from zq.model import Message, View
+from zq.storage.rocksdb import layout
+from zq.storage.rocksdb.layout import Record
+from zq.storage.rocksdb.port import Store
+from zq.storage.rocksdb.quiet import BLOCK, NEVER
+from zq.storage.rocksdb.registry import QueueState
+
+Found = tuple[int, Record]
+"""(sequence, record)"""
+MAX_EMPTY = 1 << 15
+
+
+def page(store: Store, state: QueueState, marker: int, limit: int, view: View, now: int) -> list[Message]:
+    """Up to ``limit`` messages above ``marker`` that the view shows; fewer only if there are no more."""
+    messages: list[Message] = []
+    while (want := limit - len(messages)) > 0:
+        found = _visible(store, state, marker, want, view, now)
+        keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
+        for (sequence, record), body in zip(found, store.get_many("bodies", keys), strict=True):
+            if body is not None:  # else it was removed after the walk saw it
+                messages.append(layout.message(sequence, record, body, now))
+        if len(found) < want:
+            break
+        marker = found[-1][0]
+    return messages
+
+
+def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
+    """The oldest or the newest unexpired message."""
+    for key, value in store.scan("messages", *state.bounds(), backwards=newest):
+        record = layout.decode_record(value)
+        if record.expires > now:
+            return layout.pair.unpack(key)[1], record
+    return None
+
+
+def _visible(store: Store, state: QueueState, marker: int, limit: int, view: View, now: int) -> list[Found]:
+    """Up to ``limit`` records above ``marker`` that the view shows, in as many walks as quiet blocks interrupt."""
+    found: list[Found] = []
+    position = marker + 1
+    while len(found) < limit:
+        walk = _Walk(state, view, now)
+        position = state.quiet.skip(view, position, now)
+        for sequence, record in walk.records(store, position):
+            if _hidden_until(record, view, now) == 0:
+                if record.client != view.without or not view.without:
+                    found.append((sequence, record))
+                if len(found) == limit:
+                    break
+        walk.leave_marks()
+        if walk.position is None:
+            break
+        position = walk.position
+    return found
+
+
+def _hidden_until(record: Record, view: View, now: int) -> int:
+    """0 if the view shows the record now, else the moment from which it may."""
+    if record.expires <= now:
+        return NEVER
+    if record.ends > now and record.claim:
+        if view.claimed:
+            return 0
+        return record.ends if view.delayed else max(record.ends, record.available)
+    if record.available > now and not view.delayed:
+        return record.available
+    return 0
+
+
+class _Walk:
+    """One scan until the next quiet block; remembers which blocks it found to have nothing to show."""
+
+    def __init__(self, state: QueueState, view: View, now: int) -> None:
+        self._state, self._view, self._now = state, view, now
+        self._wakings = state.quiet.wakings
+        self._open_block = state.tally.sequence // BLOCK
+        """From this block on messages may still be added."""
+        self._marks: dict[int, int] = {}
+        self.position: int | None = None
+        """Where to go on behind a quiet block; None at the end of the queue."""
+
+    def records(self, store: Store, start: int) -> Iterator[Found]:
+        """Every record from ``start`` on, up to the next block that is known to be quiet."""
+        state, view, now = self._state, self._view, self._now
+        block = start // BLOCK
+        until = NEVER if start <= 1 or start % BLOCK == 0 else 0
+        lower = layout.pair.pack(state.number, min(start, NEVER))
+        for key, value in store.scan("messages", lower, state.bounds()[1]):
+            sequence = layout.pair.unpack(key)[1]
+            if sequence // BLOCK != block:
+                self._note(block, until, sequence // BLOCK)
+                if state.quiet.skip(view, sequence, now) != sequence:
+                    self.position = sequence
+                    return
+                block, until = sequence // BLOCK, NEVER
+            record = layout.decode_record(value)
+            until = min(until, _hidden_until(record, view, now))
+            yield sequence, record
+        self._note(block, until, self._open_block)
+
+    def _note(self, block: int, until: int, next_block: int) -> None:
+        """A block was walked to its end; the blocks between it and the next one are empty."""
+        if until > self._now and block < self._open_block:
+            self._marks[block] = until
+        for empty in range(block + 1, min(next_block, self._open_block, block + MAX_EMPTY)):
+            self._marks[empty] = NEVER
+
+    def leave_marks(self) -> None:
+        """Hand on what was learnt, unless a message was made visible earlier meanwhile."""
+        if self._marks:
+            with self._state.lock:
+                if self._state.quiet.wakings == self._wakings:
+                    self._state.quiet.mark(self._view, self._marks)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of the embedded store."""
+
+from collections.abc import Sequence
+
+from zq.errors import ClaimNotHeld, MessageClaimed
+from zq.model import Draft, Message, Messages, Page, QueueRef, Seconds, View
+from zq.storage.rocksdb import layout, listing
+from zq.storage.rocksdb.change import Change
+from zq.storage.rocksdb.keeper import Keeper
+from zq.storage.rocksdb.layout import Record
+from zq.storage.rocksdb.port import Store
+from zq.storage.rocksdb.ready import take
+from zq.storage.rocksdb.registry import QueueState
+
+
+class MessageController:
+    """``zq.storage.api.MessageController`` on RocksDB."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds) -> None:
+        moment = layout.ms(now)
+        with self._keeper as (store, registry):
+            posted = False
+            while not posted:
+                with registry.held(queue) as (state,):
+                    if state is not None:
+                        change = Change(store)
+                        for draft in drafts:
+                            change.insert(state, _record(draft, moment), draft.body, moment, draft.delay * 1000)
+                        change.commit()
+                        posted = True
+                if not posted:
+                    registry.ensure(queue)
+            store.settle()
+
+    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
+        moment = layout.ms(now)
+        with self._keeper as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return []
+            found = _locate(store, state, ids, moment)
+            keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
+            bodies = store.get_many("bodies", keys)
+        return [
+            layout.message(sequence, record, body, moment)
+            for (sequence, record), body in zip(found, bodies, strict=True)
+            if body is not None
+        ]
+
+    def list(self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds) -> Page[Message]:
+        with self._keeper as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return Page([], None)
+            messages = listing.page(store, state, marker, limit, view, layout.ms(now))
+        return Page(messages, str(messages[-1].sequence) if messages else None)
+
+    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "") -> None:
+        moment = layout.ms(now)
+        with self._keeper as (store, registry):
+            with registry.held(queue) as (state,):
+                found = _locate(store, state, [message], moment) if state is not None else []
+                if state is None or not found:
+                    return
+                sequence, record = found[0]
+                _check_holder(record, claim, moment)
+                change = Change(store)
+                change.remove(state, sequence, record)
+                change.commit()
+            store.settle()
+
+    def delete_many(
+        self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None
+    ) -> None:
+        moment = layout.ms(now)
+        with self._keeper as (store, registry):
+            with registry.held(queue) as (state,):
+                found = _locate(store, state, ids, moment) if state is not None else []
+                if state is None or not found:
+                    return
+                if claims is not None and any(not r.held(moment) or r.claim not in claims for _, r in found):
+                    raise ClaimNotHeld("Every message must be held by one of the given claims; nothing was deleted.")
+                change = Change(store)
+                for sequence, record in found:
+                    change.remove(state, sequence, record)
+                change.commit()
+            store.settle()
+
+    def pop(self, queue: QueueRef, limit: int, now: Seconds) -> Messages:
+        moment = layout.ms(now)
+        with self._keeper as (store, registry):
+            with registry.held(queue) as (state,):
+                if state is None:
+                    return []
+                change = Change(store)
+                taken = take(store, state, limit, moment, change)
+                for sequence, record, _ in taken:
+                    change.remove(state, sequence, record)
+                change.commit()
+            if taken:
+                store.settle()
+        return [layout.message(sequence, record, body, moment) for sequence, record, body in taken]
+
+
+def _record(draft: Draft, now: int) -> Record:
+    return Record(
+        id=draft.id,
+        created=now,
+        expires=now + draft.ttl * 1000,
+        available=now,
+        ttl=draft.ttl,
+        client=draft.client,
+        checksum=draft.checksum,
+    )
+
+
+def _locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, Record]]:
+    """(sequence, record) of those ids that live in this queue, in the order asked for, each once."""
+    places = store.get_many("ids", [layout.id_key(message) for message in dict.fromkeys(ids)])
+    number = layout.number.pack(state.number)
+    keys = [place for place in places if place is not None and place[:8] == number]
+    found = []
+    for key, value in zip(keys, store.get_many("messages", keys), strict=True):
+        if value is not None:
+            record = layout.decode_record(value)
+            if record.expires > now:
+                found.append((layout.pair.unpack(key)[1], record))
+    return found
+
+
+def _check_holder(record: Record, claim: str, now: int) -> None:
+    """The rules of contract 7.6."""
+    held = record.held(now)
+    if held and record.claim != claim:
+        raise MessageClaimed("The message is held by a claim that was not given as claim_id.")
+    if claim and not held:
+        raise ClaimNotHeld("The claim given as claim_id does not hold the message.")

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few things that the driver needs of an ordered key-value store, over rocksdict.
+
+Nothing of queues is known here, and no other file imports the binding, so that it can be replaced. What shaped this
+file (measured): the binding keeps the GIL while it writes, its fsync included, but not in ``flush_wal``; so a write
+goes to the log file only, and one ``flush_wal`` serves all threads that wait for theirs. A write that meets a stall
+would freeze every thread: it is refused by the store instead and repeated here. A batch is consumed by a failed write.
+All vendor errors are plain ``Exception``.
+"""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from zq.errors import StartRefused, Unavailable
+
+MIB: Final = 1 << 20
+STALL_PAUSE: Final = 0.002
+STALL_PATIENCE: Final = 5.0
+LOCK_PAUSE: Final = 0.1
+LOCK_PATIENCE: Final = 3.0
+"""A server whose master was killed takes about a second to notice."""
+SYNC_MODES: Final = ("always", "interval", "never")
+
+Write = tuple[str, bytes, bytes | None]
+"""(family, key, value to put or None to delete)."""
+
+
+class Store:
+    """One open RocksDB directory with the given column families. Safe for any number of threads.
+
+    ``sync``: *always* = ``settle`` returns when all that this thread wrote is on disk; *interval* = every
+    ``sync_interval`` seconds in the background, so a power cut may cost that much; *never* = when the operating system
+    likes. A killed process loses nothing in any mode, since the log is written before a write returns.
+    """
+
+    def __init__(self, path: Path, families: Sequence[str], sync: str, sync_interval: float) -> None:
+        self._path = path
+        self._always = sync == "always"
+        self.failure: Exception | None = None
+        """The first write error; the store refuses writes from then on and must be opened anew."""
+        cache = Cache(64 * MIB)
+        column_families = {name: _family_options(cache) for name in families}
+        self._db = _open(path, _options(cache), column_families)
+        self._views = {name: self._db.get_column_family(name) for name in families}
+        self._handles = {name: self._db.get_column_family_handle(name) for name in families}
+        self._write_options = WriteOptions()
+        self._write_options.no_slowdown = True
+        self._barrier = _Barrier(self._flush)
+        self._closing = threading.Event()
+        self._syncer: threading.Thread | None = None
+        if sync == "interval":
+            self._syncer = threading.Thread(target=self._sync_every, args=(sync_interval,), name="zq-sync", daemon=True)
+            self._syncer.start()
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of one key."""
+        try:
+            value: bytes | None = self._views[family].get(key)
+        except Exception as error:
+            raise _unavailable(error) from error
+        return value
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of several keys, in their order."""
+        if not keys:
+            return []
+        try:
+            values: Any = self._views[family].get(list(keys))
+        except Exception as error:
+            raise _unavailable(error) from error
+        return list(values)
+
+    def scan(self, family: str, lower: bytes, upper: bytes, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Items with ``lower <= key < upper`` in key order, as they stand when the scan begins."""
+        bounds = ReadOptions()
+        bounds.set_iterate_lower_bound(lower)
+        bounds.set_iterate_upper_bound(upper)
+        try:
+            start = None if backwards else lower
+            yield from self._views[family].items(backwards=backwards, from_key=start, read_opt=bounds)
+        except Exception as error:
+            raise _unavailable(error) from error
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Apply all writes in one step: visible to every thread and safe from a kill when this returns.
+
+        Raises ``Unavailable``; then none of them is applied. After a failure the store takes no further write.
+        """
+        if self.failure is not None:
+            raise _unavailable(self.failure)
+        deadline = time.monotonic() + STALL_PATIENCE
+        while True:
+            batch = self._batch(writes)
+            try:
+                self._db.write(batch, self._write_options)
+                return
+            except Exception as error:
+                if "stall" not in str(error):
+                    self.failure = error
+                    raise _unavailable(error) from error
+                if time.monotonic() > deadline:
+                    raise Unavailable("The store is too busy to take writes. Try again later.") from error
+            time.sleep(STALL_PAUSE)
+
+    def settle(self) -> None:
+        """Return when everything this thread wrote is as durable as the sync mode says. Raises ``Unavailable``."""
+        if self._always:
+            self._barrier.wait()
+
+    def close(self) -> None:
+        """Let go of the directory. No other call may be in flight or follow."""
+        self._closing.set()
+        if self._syncer is not None:
+            self._syncer.join()
+        if self.failure is None:
+            self._flush()
+        # The directory stays locked while any view or handle exists, even when closing one of them fails.
+        parts = [*self._views.values(), self._db]
+        self._views, self._handles = {}, {}
+        del self._db
+        while parts:
+            _close(parts.pop(0))
+        gc.collect()
+
+    def _batch(self, writes: Iterable[Write]) -> WriteBatch:
+        batch = WriteBatch(raw_mode=True)
+        handles = self._handles
+        for family, key, value in writes:
+            if value is None:
+                batch.delete(key, handles[family])
+            else:
+                batch.put(key, value, handles[family])
+        return batch
+
+    def _flush(self) -> None:
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            self.failure = error
+            raise _unavailable(error) from error
+
+    def _sync_every(self, seconds: float) -> None:
+        while not self._closing.wait(seconds):
+            if self.failure is None:
+                try:
+                    self._flush()
+                except Unavailable:
+                    return
+
+
+class _Barrier:
+    """One flush for all threads that wait: the first one flushes, the others need a flush begun after they came."""
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
+        self._turn = threading.Condition()
+        self._asked = 0
+        self._done = 0
+        self._busy = False
+
+    def wait(self) -> None:
+        """Return after a flush that began after this call did; raises what that flush raised to its caller."""
+        with self._turn:
+            self._asked += 1
+            mine = self._asked
+            while self._busy and self._done < mine:
+                self._turn.wait()
+            if self._done >= mine:
+                return
+            self._busy, upto = True, self._asked
+        flushed = False
+        try:
+            self._flush()
+            flushed = True
+        finally:
+            with self._turn:
+                self._busy = False
+                if flushed:
+                    self._done = max(self._done, upto)
+                self._turn.notify_all()
+
+
+def _options(cache: Cache) -> Options:
+    options = _family_options(cache)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_max_background_jobs(2)
+    options.set_max_total_wal_size(128 * MIB)
+    options.set_keep_log_file_num(5)
+    options.set_max_log_file_size(8 * MIB)
+    return options
+
+
+def _family_options(cache: Cache) -> Options:
+    options = Options(raw_mode=True)
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_write_buffer_size(16 * MIB)
+    # A queue leaves a tombstone per message: files that are mostly tombstones compact by themselves.
+    options.add_compact_on_deletion_collector_factory(10000, 5000, 0.5)
+    return options
+
+
+def _open(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
+    """Open the directory; one that a dying process still holds is waited for a little."""
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            return Rdict(str(path), options, column_families=families)
+        except Exception as error:
+            if "lock" not in str(error).lower() or time.monotonic() > deadline:
+                raise _refusal(path, error) from error
+        time.sleep(LOCK_PAUSE)
+
+
+def _close(part: Rdict) -> None:
+    try:
+        part.close()
+    except Exception as error:
+        # After a failed write closing fails too; what was acknowledged is in the log already.
+        if "IO error" not in str(error):
+            raise _unavailable(error) from error
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    return Unavailable("The store cannot serve now. Try again later.")
+
+
+def _refusal(path: Path, error: Exception) -> StartRefused:
+    text = str(error)
+    if "lock" in text.lower():
+        return StartRefused(
+            f"The store {path} is in use by another process: stop that one, or give this server a store of its own "
+            "(--store rocksdb:///another/path); servers that share one store need mongodb:// or redis://."
+        )
+    return StartRefused(f"The store {path} cannot be opened: {text.splitlines()[0]}.")

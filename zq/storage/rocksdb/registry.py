@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queues of an open store, in memory: numbers, counters, locks and hints.
+
+Whoever changes a queue holds its lock from the first read to the write; several locks are taken in the order of queue
+numbers, and the registry's own lock only inside them. Purge and delete replace or drop a ``QueueState``: the old one is
+``gone``, and who waited for its lock looks again. What is here is what the store says, or a hint that may be forgotten.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from zq.model import QueueRef
+from zq.storage.rocksdb import layout
+from zq.storage.rocksdb.layout import QueueRecord, Tally
+from zq.storage.rocksdb.port import Store, Write
+from zq.storage.rocksdb.quiet import Quiet
+
+LOST_TAIL = 1_000_000
+"""Sequences skipped when a queue is loaded: after a power cut the log's tail may be gone, and with it sequences that a
+reader has already seen as a marker. They must not be given twice."""
+
+
+class QueueState:
+    """One queue: ``head`` = no entry of ``available`` lies before it; ``quiet``: for listings."""
+
+    __slots__ = ("gone", "head", "key", "lock", "metadata", "number", "quiet", "ref", "tally")
+
+    def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally) -> None:
+        self.ref = ref
+        self.key = layout.queue_key(ref)
+        self.number = record.number
+        self.metadata = record.metadata
+        self.tally = tally
+        self.lock = threading.Lock()
+        self.gone = False
+        self.head = layout.number.pack(record.number)
+        self.quiet = Quiet()
+
+    def bounds(self) -> tuple[bytes, bytes]:
+        """The range of this queue's keys in every family that begins with a queue number."""
+        return layout.number.pack(self.number), layout.number.pack(self.number + 1)
+
+
+class Registry:
+    """Every queue of one open store; states are made when first asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._states: dict[QueueRef, QueueState] = {}
+        self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
+
+    def find(self, ref: QueueRef) -> QueueState | None:
+        """The queue, or None."""
+        return self._states.get(ref) or self._load(ref)
+
+    def by_number(self, number: int) -> QueueState | None:
+        """The queue that owns a number; None for a doomed one."""
+        key = self._store.get("numbers", layout.number.pack(number))
+        if not key:
+            return None
+        project = int.from_bytes(key[:2]) + 2
+        ref = QueueRef(key[2:project].decode("utf-8", "surrogatepass"), key[project:].decode("utf-8", "surrogatepass"))
+        state = self.find(ref)
+        return state if state is not None and state.number == number else None
+
+    @contextmanager
+    def held(self, *refs: QueueRef) -> Iterator[list[QueueState | None]]:
+        """The queues, locked; None for one that does not exist while the others are held."""
+        while True:
+            states = [self.find(ref) for ref in refs]
+            locks = [state.lock for state in sorted(set(filter(None, states)), key=lambda state: state.number)]
+            for lock in locks:
+                lock.acquire()
+            try:
+                if all(state is self._states.get(ref) for state, ref in zip(states, refs, strict=True)):
+                    yield states
+                    return
+            finally:
+                for lock in locks:
+                    lock.release()
+
+    def ensure(self, ref: QueueRef, metadata: bytes = b"{}") -> bool:
+        """Create the queue if it is missing; whether it was."""
+        with self._lock:
+            if self._states.get(ref) or self._load_locked(ref):
+                return False
+            record = QueueRecord(self._last_number + 1, metadata)
+            state = QueueState(ref, record, Tally())
+            self._store.write(self._births(state, record))
+            self._last_number = record.number
+            self._states[ref] = state
+            return True
+
+    def replace(self, state: QueueState) -> None:
+        """Give a locked queue a new number and no messages: a purge in one step."""
+        with self._lock:
+            record = QueueRecord(self._last_number + 1, state.metadata)
+            successor = QueueState(state.ref, record, Tally(state.tally.sequence, state.tally.fresh))
+            self._store.write([*self._births(successor, record), *self._deaths(state)])
+            self._last_number = record.number
+            self._states[state.ref] = successor
+            state.gone = True
+
+    def drop(self, state: QueueState) -> None:
+        """Remove a locked queue in one step."""
+        with self._lock:
+            self._store.write([("queues", state.key, None), *self._deaths(state)])
+            del self._states[state.ref]
+            state.gone = True
+
+    def update(self, state: QueueState, metadata: bytes) -> None:
+        """Replace a locked queue's metadata."""
+        record = QueueRecord(state.number, metadata)
+        self._store.write([("queues", state.key, layout.encode(record))])
+        state.metadata = metadata
+
+    def _load(self, ref: QueueRef) -> QueueState | None:
+        if self._store.get("queues", layout.queue_key(ref)) is None:
+            return None
+        with self._lock:
+            return self._states.get(ref) or self._load_locked(ref)
+
+    def _load_locked(self, ref: QueueRef) -> QueueState | None:
+        stored = self._store.get("queues", layout.queue_key(ref))
+        if stored is None:
+            return None
+        record = layout.decode_queue(stored)
+        counted = self._store.get("tallies", layout.number.pack(record.number))
+        tally = layout.decode_tally(counted) if counted else Tally()
+        tally.sequence += LOST_TAIL if tally.sequence else 0
+        state = self._states[ref] = QueueState(ref, record, tally)
+        return state
+
+    def _births(self, state: QueueState, record: QueueRecord) -> list[Write]:
+        number = layout.number.pack(record.number)
+        return [
+            ("default", b"numbers", number),
+            ("queues", state.key, layout.encode(record)),
+            ("numbers", number, state.key),
+            ("tallies", number, layout.encode(state.tally)),
+        ]
+
+    def _deaths(self, state: QueueState) -> list[Write]:
+        number = layout.number.pack(state.number)
+        return [("default", layout.DOOMED + number, b""), ("numbers", number, None), ("tallies", number, None)]
