@@ -12,6 +12,7 @@ from msgspec import Struct
 
 Seconds = float
 T = TypeVar("T")
+Moment = TypeVar("Moment", int, float)
 
 
 class QueueRef(NamedTuple):
@@ -56,7 +57,7 @@ class Message(Struct, frozen=True):
 
     def age(self, now: Seconds) -> int:
         """Whole seconds since creation, never negative."""
-        return age(self.created, now)
+        return max(0, int(now - self.created))
 
 
 Messages = list[Message]
@@ -70,14 +71,13 @@ class Lease(Struct, frozen=True):
     ttl: int
     grace: int
 
-    def life(self, ttl: int, expires: Seconds, now: Seconds) -> tuple[int, Seconds]:
+    def life(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
         """A held message's (ttl, expires): one that would expire before the claim ends lives until its end + grace.
 
-        Contract 8.1.
+        Contract 8.1. In whatever unit the store counts moments; ``second`` is one second of it.
         """
-        ends = round(now + self.ttl, 3)
         if expires < ends:
-            return self.ttl + self.grace, round(ends + self.grace, 3)
+            return self.ttl + self.grace, ends + self.grace * second
         return ttl, expires
 
 

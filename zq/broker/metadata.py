@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from jsonschema import Draft4Validator
+from jsonschema import Draft4Validator, ValidationError
 from msgspec import UNSET, Struct
 
 from zq import wire
@@ -67,8 +67,7 @@ class Book:
         retry_policy = metadata.get("_retry_policy")
         given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
         for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
-            field = ".".join(str(part) for part in error.path)
-            raise InvalidBody(f"{field}: {_shortened(error.message)}.")
+            raise InvalidBody(_sentence(error))
         if metadata.get("_dead_letter_queue") == queue:
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
         _check_retry_span(retry_policy or {})
@@ -168,6 +167,10 @@ def _check_retry_span(policy: Metadata) -> None:
         raise InvalidBody("_retry_policy: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
 
 
-def _shortened(message: str) -> str:
-    """A schema's complaint, which may quote the value, short enough to show."""
-    return message if len(message) <= 200 else message[:200] + "…"
+def _sentence(error: ValidationError) -> str:
+    """A schema's complaint with field and bounds; it may quote the value, but not at length."""
+    field = ".".join(str(part) for part in error.path)
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    if "minimum" in schema:
+        return f"{field} must be an integer from {schema['minimum']} to {schema['maximum']}, or null."
+    return f"{field}: {error.message[:200]}."

@@ -10,6 +10,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 import falcon
+from falcon import mediatypes
 
 from zq import limits
 from zq.errors import InvalidHeader, NotAuthorized
@@ -55,7 +56,7 @@ class Tenant:
         headers = req.env
         if headers.get("HTTP_URL_SIGNATURE"):
             raise falcon.HTTPNotFound  # no key is configured, so no signature is valid (contract 10.3)
-        _check_negotiation(req, headers)
+        _check_negotiation(headers)
         if audience == Audience.CLIENT:
             req.context.client = self._client(headers.get("HTTP_CLIENT_ID"))
             req.context.project = _project(headers)
@@ -98,12 +99,11 @@ def _project(headers: Mapping[str, str]) -> str:
     raise InvalidHeader("Project-Id Missing", "The header X-Project-ID is missing.")
 
 
-def _check_negotiation(req: falcon.Request, headers: Mapping[str, str]) -> None:
+def _check_negotiation(headers: Mapping[str, str]) -> None:
     content_type = headers.get("CONTENT_TYPE")
     if content_type and "CONTENT_LENGTH" in headers and content_type.lower() == "application/x-www-form-urlencoded":
         raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
-    accept = headers.get("HTTP_ACCEPT")
-    if accept and accept not in ("application/json", "*/*") and not req.client_accepts("application/json"):
+    if not _accepts_json(headers.get("HTTP_ACCEPT", "")):
         raise falcon.HTTPNotAcceptable(description="This service answers in application/json only.")
 
 
@@ -115,6 +115,16 @@ def _check_extra_spec(value: str | None) -> None:
             raise InvalidHeader(
                 "Invalid header value", f"EXTRA-SPEC must be <scheme>:<data>, its scheme one of: {known}."
             )
+
+
+@lru_cache(maxsize=256)
+def _accepts_json(accept: str) -> bool:
+    if not accept.strip():
+        return True
+    try:
+        return mediatypes.quality(falcon.MEDIA_JSON, accept.lower()) > 0
+    except falcon.InvalidMediaType:
+        return False
 
 
 @lru_cache(maxsize=256)

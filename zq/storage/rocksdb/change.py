@@ -8,7 +8,7 @@ The caller holds the locks of all queues concerned from before the first read un
 from msgspec import structs
 
 from zq.storage.rocksdb import layout
-from zq.storage.rocksdb.layout import Record, Tally
+from zq.storage.rocksdb.layout import Place, Record, Tally
 from zq.storage.rocksdb.port import Store, Write
 from zq.storage.rocksdb.registry import QueueState
 
@@ -47,11 +47,11 @@ class Change:
         self._tally(state).count -= 1
         self._writes += traces(state.number, sequence, record)
 
-    def rewrite(self, state: QueueState, sequence: int, old: Record, new: Record) -> None:
-        """Replace a message's record, and the index entries that differ."""
+    def rewrite(self, state: QueueState, sequence: int, old: Place, new: Record) -> None:
+        """Replace a message's record, and the index entries that differ from those of its old place."""
         number, key = state.number, layout.pair.pack(state.number, sequence)
         self._writes.append(("messages", key, layout.encode(new)))
-        if (old.available, old.expires) != (new.available, new.expires):
+        if old.available != new.available or old.expires != new.expires:
             self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
             self._put_available(state, sequence, new)
         if old.expires != new.expires:

@@ -60,7 +60,9 @@ class ClaimController:
                     raise ClaimNotFound("There is no live claim of this id in the queue.")
                 change = Change(store)
                 for sequence, record in held:
-                    change.rewrite(state, sequence, record, _under(lease, record, moment))
+                    place = record.place()
+                    _put_under(lease, record, moment)
+                    change.rewrite(state, sequence, place, record)
                 change.commit()
             store.settle()
 
@@ -72,8 +74,9 @@ class ClaimController:
                     return
                 change = Change(store)
                 for sequence, record in held:
-                    free = structs.replace(record, claim="", ends=0, available=record.former)
-                    change.rewrite(state, sequence, record, free)
+                    place = record.place()
+                    record.claim, record.ends, record.available = "", 0, record.former
+                    change.rewrite(state, sequence, place, record)
                 change.commit()
             store.settle()
 
@@ -119,10 +122,13 @@ class _Look:
         registry.ensure(target_ref)
 
     def _hold(self, change: Change, state: QueueState, item: Ready) -> None:
-        record = _under(self._lease, item.record, self._now)
-        record.former, record.count = item.record.available, item.record.count + 1
-        change.rewrite(state, item.sequence, item.record, record)
-        self.messages.append(layout.message(item.sequence, record, item.body, self._now))
+        sequence, record, body = item
+        place = record.place()
+        record.former = record.available
+        record.count += 1
+        _put_under(self._lease, record, self._now)
+        change.rewrite(state, sequence, place, record)
+        self.messages.append(layout.message(sequence, record, body, self._now))
 
     def _bury(self, change: Change, state: QueueState, target: QueueState, item: Ready, terms: DeadLetters) -> None:
         ttl = terms.ttl if terms.ttl is not None else item.record.ttl
@@ -142,20 +148,13 @@ class _Look:
         self.buried += 1
 
 
-def _under(lease: Lease, record: Record, now: int) -> Record:
-    """The record under a claim that starts now."""
-    ttl, expires = lease.life(record.ttl, record.expires / 1000, now / 1000)
-    ends = now + lease.ttl * 1000
-    return structs.replace(
-        record,
-        ttl=ttl,
-        expires=layout.ms(expires),
-        claim=lease.claim,
-        claimed=now,
-        lease=lease.ttl,
-        ends=ends,
-        available=ends,
-    )
+def _put_under(lease: Lease, record: Record, now: int) -> None:
+    """Put the record under a claim that starts now."""
+    record.claim = lease.claim
+    record.claimed = now
+    record.lease = lease.ttl
+    record.ends = record.available = now + lease.ttl * 1000
+    record.ttl, record.expires = lease.life(record.ttl, record.expires, record.ends, 1000)
 
 
 def _held(store: Store, state: QueueState | None, claim: str, now: int) -> list[tuple[int, Record]]:

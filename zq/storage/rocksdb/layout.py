@@ -22,7 +22,7 @@ names a claim. Purging or deleting a queue only dooms its number; the sweeper gi
 """
 
 from struct import Struct as Packing
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct, msgpack
 
@@ -63,6 +63,15 @@ class Tally(Struct, array_like=True):
     count: int = 0
 
 
+class Place(NamedTuple):
+    """Where the index entries of a message are, besides its sequence."""
+
+    available: int
+    expires: int
+    claim: str
+    ends: int
+
+
 class Record(Struct, array_like=True):
     """A message without its body. ``claim`` lives while ``ends`` is to come; ``former`` = available before it."""
 
@@ -86,6 +95,10 @@ class Record(Struct, array_like=True):
     def held(self, now: int) -> bool:
         """Whether a live claim holds it."""
         return self.ends > now and self.claim != ""
+
+    def place(self) -> Place:
+        """Its place now, to be told from the one after a change."""
+        return Place(self.available, self.expires, self.claim, self.ends)
 
 
 encode = msgpack.Encoder().encode

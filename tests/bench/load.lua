@@ -1,0 +1,21 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- wrk script: the same request over and over. Arguments: METHOD PATH [BODY]. Prints one line for tests/bench/http.py.
+function init(args)
+  method, path, body = args[1], args[2], args[3]
+  headers = {
+    ["Client-ID"] = "5d0c1f7e4f1e4d3c8a56b8b0f3a1c2d4",
+    ["X-Project-ID"] = "bench",
+    ["Content-Type"] = "application/json",
+    ["Accept"] = "application/json",
+  }
+end
+
+function request()
+  return wrk.format(method, path, headers, body)
+end
+
+function done(summary, latency, requests)
+  local failed = summary.errors.status + summary.errors.connect + summary.errors.read + summary.errors.timeout
+  io.write(string.format("RATE %.1f %.3f %.3f %d\n", summary.requests / (summary.duration / 1e6),
+    latency:percentile(50) / 1000, latency:percentile(99) / 1000, failed))
+end
