@@ -26,9 +26,10 @@ class RocksStorage:
     def __init__(self, keeper: Keeper, max_clock_jump: int) -> None:
         self._keeper = keeper
         self._sweeper = Sweeper(keeper)
+        self._seen = 0.0
         with keeper as (store, _):
             guard.check_version(store)
-            self._seen = guard.check_clock(store, layout.ms(time.time()), max_clock_jump) / 1000
+            self._seen = guard.check_clock(store, layout.ms(self.now()), max_clock_jump) / 1000
         self.queues = QueueController(keeper)
         self.messages = MessageController(keeper)
         self.claims = ClaimController(keeper)
@@ -38,17 +39,19 @@ class RocksStorage:
         return self._seen
 
     def ping(self) -> None:
-        with self._keeper as (store, _):
-            guard.record_clock(store, layout.ms(self.now()))
-            store.settle()
+        self._record_clock()
 
     def maintain(self, now: Seconds) -> int:
-        with self._keeper as (store, _):
-            guard.record_clock(store, layout.ms(now))
+        self._record_clock()
         return self._sweeper.sweep(layout.ms(now))
 
     def close(self) -> None:
         self._keeper.close()
+
+    def _record_clock(self) -> None:
+        with self._keeper as (store, _):
+            guard.record_clock(store, layout.ms(self.now()))
+            store.settle()
 
 
 def connect(uri: str, sync: str = "always", sync_interval: float = 1.0, max_clock_jump: int = 172800) -> RocksStorage:

@@ -38,14 +38,14 @@ class Change:
             ("messages", key, layout.encode(record)),
             ("bodies", key, body),
             ("expiry", layout.number.pack(record.expires) + key, b""),
-            ("ids", layout.id_key(record.id), key),
+            ("ids", layout.id_key(state.project, record.id), key),
         )
         self._put_available(state, tally.sequence, record)
 
     def remove(self, state: QueueState, sequence: int, record: Record) -> None:
         """Take a message away for good."""
         self._tally(state).count -= 1
-        self._writes += traces(state.number, sequence, record)
+        self._writes += traces(state.number, state.project, sequence, record)
 
     def rewrite(self, state: QueueState, sequence: int, old: Place, new: Record) -> None:
         """Replace a message's record, and the index entries that differ from those of its old place."""
@@ -103,13 +103,13 @@ class Change:
             self._made_available[state] = key
 
 
-def traces(queue: int, sequence: int, record: Record) -> list[Write]:
+def traces(queue: int, project: bytes, sequence: int, record: Record) -> list[Write]:
     """The deletion of all that a message has in the store, index entries first."""
     key = layout.pair.pack(queue, sequence)
     writes: list[Write] = [
         ("available", layout.triple.pack(queue, record.available, sequence), None),
         ("expiry", layout.number.pack(record.expires) + key, None),
-        ("ids", layout.id_key(record.id), None),
+        ("ids", layout.id_key(project, record.id), None),
     ]
     if record.claim:
         writes.append(("claims", layout.claim_prefix(queue, record.claim) + key[8:], None))

@@ -5,7 +5,7 @@
 family      key                            value
 =========== ============================== ====================================================================
 default     "version" "clock" "numbers"    schema version; largest moment seen; last queue number given
-default     "doomed" q                     nothing: a queue's former number, its space to be given back
+default     "doomed" q                     the key in ``queues``: a queue's former number, its space to be given back
 queues      len(project) project name      QueueRecord: its number and metadata
 numbers     q                              the key in ``queues``
 tallies     q                              Tally: last sequence, last available-at of a fresh post, message count
@@ -13,7 +13,7 @@ messages    q sequence                     Record: all of a message but its body
 bodies      q sequence                     the raw JSON body
 available   q available-at sequence        expires: *the* order of claims
 expiry      expires q sequence             nothing: the sweeper's order
-ids         message id                     q sequence
+ids         len(project) project id        q sequence
 claims      q claim id 00 sequence         claim end: what a claim holds, lapsed ones until someone takes over
 =========== ============================== ====================================================================
 
@@ -122,8 +122,20 @@ def queue_key(ref: QueueRef) -> bytes:
     return project_prefix(ref.project) + ref.name.encode("utf-8", "surrogatepass")
 
 
-def id_key(message: str) -> bytes:
-    return message.encode("utf-8", "surrogatepass")
+def queue_ref(key: bytes) -> QueueRef:
+    """The queue whose key this is."""
+    prefix = prefix_of(key)
+    return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[2:], key[len(prefix) :])))
+
+
+def id_key(project: bytes, message: str) -> bytes:
+    """Where an id leads from; ``project`` = its ``project_prefix``."""
+    return project + message.encode("utf-8", "surrogatepass")
+
+
+def prefix_of(key: bytes) -> bytes:
+    """The project's part of a queue's key."""
+    return key[: 2 + int.from_bytes(key[:2])]
 
 
 def claim_prefix(queue: int, claim: str) -> bytes:

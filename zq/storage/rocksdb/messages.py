@@ -120,7 +120,7 @@ def _record(draft: Draft, now: int) -> Record:
 
 def _locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, Record]]:
     """(sequence, record) of those ids that live in this queue, in the order asked for, each once."""
-    places = store.get_many("ids", [layout.id_key(message) for message in dict.fromkeys(ids)])
+    places = store.get_many("ids", [layout.id_key(state.project, message) for message in dict.fromkeys(ids)])
     number = layout.number.pack(state.number)
     keys = [place for place in places if place is not None and place[:8] == number]
     found = []

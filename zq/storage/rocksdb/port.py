@@ -72,7 +72,7 @@ class Store:
         try:
             value: bytes | None = self._views[family].get(key)
         except Exception as error:
-            raise _unavailable(error) from error
+            raise _unavailable() from error
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -82,7 +82,7 @@ class Store:
             # The binding's own multi-get is no faster for a page of keys, and lets go of the GIL while a lock is held.
             return [get(key) for key in keys]
         except Exception as error:
-            raise _unavailable(error) from error
+            raise _unavailable() from error
 
     def scan(self, family: str, lower: bytes, upper: bytes, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Items with ``lower <= key < upper`` in key order, as they stand when the scan begins."""
@@ -93,7 +93,7 @@ class Store:
             start = None if backwards else lower
             yield from self._views[family].items(backwards=backwards, from_key=start, read_opt=bounds)
         except Exception as error:
-            raise _unavailable(error) from error
+            raise _unavailable() from error
 
     def write(self, writes: Sequence[Write]) -> None:
         """Apply all writes in one step: visible to every thread and safe from a kill when this returns.
@@ -101,7 +101,7 @@ class Store:
         Raises ``Unavailable``; then none of them is applied. After a failure the store takes no further write.
         """
         if self.failure is not None:
-            raise _unavailable(self.failure)
+            raise _unavailable()
         deadline = time.monotonic() + STALL_PATIENCE
         while True:
             batch = self._batch(writes)
@@ -111,7 +111,7 @@ class Store:
             except Exception as error:
                 if "stall" not in str(error):
                     self.failure = error
-                    raise _unavailable(error) from error
+                    raise _unavailable() from error
                 if time.monotonic() > deadline:
                     raise Unavailable("The store is too busy to take writes. Try again later.") from error
             time.sleep(STALL_PAUSE)
@@ -151,7 +151,7 @@ class Store:
             self._db.flush_wal(True)
         except Exception as error:
             self.failure = error
-            raise _unavailable(error) from error
+            raise _unavailable() from error
 
     def _sync_every(self, seconds: float) -> None:
         while not self._closing.wait(seconds):
@@ -162,36 +162,60 @@ class Store:
                     return
 
 
+class _Turn:
+    """One waiting thread: woken once, either served or to flush itself."""
+
+    __slots__ = ("gate", "leads", "served")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.leads = False
+        self.served = False
+
+
 class _Barrier:
-    """One flush for all threads that wait: the first one flushes, the others need a flush begun after they came."""
+    """One flush for all threads that wait. Whoever finds none under way flushes; a flush serves who came before it."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self._flush = flush
-        self._turn = threading.Condition()
-        self._asked = 0
-        self._done = 0
+        self._lock = threading.Lock()
+        self._waiting: list[_Turn] = []
         self._busy = False
 
     def wait(self) -> None:
-        """Return after a flush that began after this call did; raises what that flush raised to its caller."""
-        with self._turn:
-            self._asked += 1
-            mine = self._asked
-            while self._busy and self._done < mine:
-                self._turn.wait()
-            if self._done >= mine:
+        """Return after a flush that began after this call did. Raises ``Unavailable`` if that flush failed."""
+        with self._lock:
+            turn = _Turn() if self._busy else None
+            if turn is None:
+                self._busy = True
+            else:
+                self._waiting.append(turn)
+        if turn is not None:
+            turn.gate.acquire()
+            if turn.served:
                 return
-            self._busy, upto = True, self._asked
+            if not turn.leads:
+                raise _unavailable()
+        self._lead()
+
+    def _lead(self) -> None:
+        with self._lock:
+            followers, self._waiting = self._waiting, []
         flushed = False
         try:
             self._flush()
             flushed = True
         finally:
-            with self._turn:
-                self._busy = False
-                if flushed:
-                    self._done = max(self._done, upto)
-                self._turn.notify_all()
+            with self._lock:
+                successor = self._waiting.pop(0) if self._waiting else None
+                self._busy = successor is not None
+            for turn in followers:
+                turn.served = flushed
+                turn.gate.release()
+            if successor is not None:
+                successor.leads = True
+                successor.gate.release()
 
 
 def _options(cache: Cache) -> Options:
@@ -239,10 +263,10 @@ def _close(part: Rdict) -> None:
     except Exception as error:
         # After a failed write closing fails too; what was acknowledged is in the log already.
         if "IO error" not in str(error):
-            raise _unavailable(error) from error
+            raise _unavailable() from error
 
 
-def _unavailable(error: Exception) -> Unavailable:
+def _unavailable() -> Unavailable:
     return Unavailable("The store cannot serve now. Try again later.")
 
 

@@ -24,11 +24,12 @@ reader has already seen as a marker. They must not be given twice."""
 class QueueState:
     """One queue: ``head`` = no entry of ``available`` lies before it; ``quiet``: for listings."""
 
-    __slots__ = ("gone", "head", "key", "lock", "metadata", "number", "quiet", "ref", "tally")
+    __slots__ = ("gone", "head", "key", "lock", "metadata", "number", "project", "quiet", "ref", "tally")
 
     def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally) -> None:
         self.ref = ref
         self.key = layout.queue_key(ref)
+        self.project = layout.project_prefix(ref.project)
         self.number = record.number
         self.metadata = record.metadata
         self.tally = tally
@@ -60,9 +61,7 @@ class Registry:
         key = self._store.get("numbers", layout.number.pack(number))
         if not key:
             return None
-        project = int.from_bytes(key[:2]) + 2
-        ref = QueueRef(key[2:project].decode("utf-8", "surrogatepass"), key[project:].decode("utf-8", "surrogatepass"))
-        state = self.find(ref)
+        state = self.find(layout.queue_ref(key))
         return state if state is not None and state.number == number else None
 
     @contextmanager
@@ -144,4 +143,4 @@ class Registry:
 
     def _deaths(self, state: QueueState) -> list[Write]:
         number = layout.number.pack(state.number)
-        return [("default", layout.DOOMED + number, b""), ("numbers", number, None), ("tallies", number, None)]
+        return [("default", layout.DOOMED + number, state.key), ("numbers", number, None), ("tallies", number, None)]

@@ -71,13 +71,14 @@ def _remove_due(store: Store, state: QueueState, entries: list[bytes]) -> None:
 def _clear_doomed(opened: Opened) -> int:
     """Remove a batch of messages of a purged or deleted queue, which no verb reaches any more; returns how many."""
     store = opened.store
-    for doomed, _ in store.scan("default", layout.DOOMED, layout.after(layout.DOOMED)):
+    for doomed, queue_key in store.scan("default", layout.DOOMED, layout.after(layout.DOOMED)):
         queue = layout.number.unpack(doomed[len(layout.DOOMED) :])[0]
         writes: list[Write] = []
         found = store.scan("messages", layout.number.pack(queue), layout.number.pack(queue + 1))
+        project = layout.prefix_of(queue_key)
         batch = list(islice(found, BATCH))
         for key, value in batch:
-            writes += traces(queue, layout.number.unpack_from(key, 8)[0], layout.decode_record(value))
+            writes += traces(queue, project, layout.number.unpack_from(key, 8)[0], layout.decode_record(value))
         store.write(writes or [("default", doomed, None)])
         if batch:
             return len(batch)
