@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by run and test. `environment plain|test` makes the virtual environment, or brings it up to date, and sets
+# $venv. It works again only when setup.cfg, the interpreter or this file changed: a stamp in it holds their hash.
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${ZQ_VENV:-$repo/.venv}
+[[ $venv == /* ]] || venv=$PWD/$venv
+
+refuse() {
+    printf '%s\n' "$1" >&2
+    exit 1
+}
+
+# The first Python on PATH that is new enough and can make an environment (a pyenv shim may be there and not run).
+find_python() {
+    local candidate
+    python='' old=''
+    for candidate in python3.11 python3.12 python3.13 python3 python3.14; do
+        "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+        old=${old:-$candidate}
+        "$candidate" -c 'import ensurepip, venv' 2>/dev/null || continue
+        python=$candidate
+        return
+    done
+    [[ -z $old ]] || refuse "$old cannot make a virtual environment, because its module ensurepip is missing:\
+ install it (on Debian and Ubuntu the package ${old##*/}-venv) or put another Python, 3.11 or newer, on PATH."
+    refuse 'zq needs Python 3.11 or newer, and neither python3.11, python3.12, python3.13 nor python3 on PATH is one.'
+}
+
+has_compiler() {
+    command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null
+}
+
+install() {
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --editable "$1"
+}
+
+# What the environment must have been made from to be of use now.
+fingerprint() {
+    { "$venv/bin/python" -VV && printf '%s\n' "$repo" && cat "$repo/setup.cfg" "$repo/devstack/environment.sh"; } |
+        "$venv/bin/python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
+}
+
+environment() {
+    local wanted=$1 extras='' stamp=$venv/.zq-$1
+    [[ $wanted == plain ]] || extras=$wanted
+    if [[ -f $stamp && $(<"$stamp") == "$(fingerprint 2>/dev/null)" ]]; then
+        return
+    fi
+    printf 'Preparing %s ...\n' "$venv" >&2
+    if ! "$venv/bin/python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        find_python
+        # Never clear a folder that is not an environment: ZQ_VENV may name anything.
+        [[ ! -f $venv/pyvenv.cfg ]] || "$python" -m venv --clear "$venv"
+        "$python" -m venv "$venv"
+    fi
+    install "$repo${extras:+[$extras]}" || refuse "pip could not install zq into $venv; its message stands above."
+    # gunicorn's C parser is a source package: a gain where it builds, never a reason to fail.
+    if has_compiler && ! install "$repo[fast]" >/dev/null 2>&1; then
+        printf 'Going on without gunicorn'\''s C parser, which did not build here.\n' >&2
+    fi
+    fingerprint >"$stamp"
+}

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenStack's own client, unchanged, against a real server: a Zaqar client must not notice that it talks to zq."""
+
+from collections.abc import Iterator
+
+import pytest
+from zaqarclient.queues.client import Client
+from zaqarclient.queues.v2 import core
+from zaqarclient.queues.v2.queues import Queue
+from zaqarclient.transport import errors
+
+from tests.servers import ZqServer, wait_for
+
+
+@pytest.fixture
+def server(store_uri: str) -> Iterator[ZqServer]:
+    with ZqServer(store_uri) as started:
+        yield started
+
+
+def client_of(server: ZqServer, project: str = "p1") -> Client:
+    auth = {"backend": "noauth", "options": {"os_project_id": project}}
+    return Client(server.url, version=2, conf={"auth_opts": auth})
+
+
+@pytest.fixture
+def client(server: ZqServer) -> Client:
+    return client_of(server)
+
+
+def events(count: int) -> list[dict[str, object]]:
+    return [{"ttl": 300, "body": {"event": "backup", "number": number, "who": "Zoë"}} for number in range(count)]
+
+
+def numbers(messages: object) -> list[int]:
+    return [message.body["number"] for message in messages]
+
+
+def ids_of(posted: dict[str, list[str]]) -> list[str]:
+    return [href.split("/")[-1] for href in posted["resources"]]
+
+
+def post(queue: Queue, count: int) -> list[str]:
+    return ids_of(queue.post(events(count)))
+
+
+def test_a_queue_lives_from_its_creation_to_its_end(client: Client) -> None:
+    """Create, exists, metadata set and replaced and cleared, list over pages, delete."""
+    for number in range(12):
+        client.queue(f"q{number:02}", force_create=True)
+    jobs = client.queue("q00")
+    assert jobs.exists()
+    jobs.metadata(new_meta={"colour": "blue", "_default_message_ttl": 700})
+    assert jobs.metadata(force_reload=True)["colour"] == "blue"
+    assert jobs.metadata_dict["_default_message_ttl"] == 700
+    jobs.metadata(new_meta={"size": 3})
+    reloaded = jobs.metadata(force_reload=True)
+    assert reloaded["size"] == 3
+    assert "colour" not in reloaded
+    assert reloaded["_default_message_ttl"] == 3600
+
+    listed, count = client.queues(limit=5, detailed=True, with_count=True)
+    queues = list(listed.stream())
+    assert [queue.name for queue in queues] == [f"q{number:02}" for number in range(12)]
+    assert queues[0].metadata()["size"] == 3
+    assert count == 12
+    jobs.delete()
+    assert "q00" not in [queue.name for queue in client.queues(limit=20)[0]]
+
+
+def test_messages_are_posted_in_bulk_listed_over_pages_and_got_by_id(client: Client) -> None:
+    """45 messages in one post; the iterator follows five pages; ids, one message, echo."""
+    queue = client.queue("jobs", force_create=True)
+    ids = post(queue, 45)
+    assert len(ids) == 45
+    assert list(queue.messages()) == []
+    assert numbers(queue.messages(limit=10, echo=True).stream()) == list(range(45))
+    assert [message.id for message in queue.messages(limit=20, echo=True)] == ids[:20]
+    assert numbers(queue.messages(*ids[7:10])) == [7, 8, 9]
+    message = queue.message(ids[44])
+    assert message.body == events(45)[44]["body"]
+    assert message.ttl == 300
+    assert 0 <= message.age < 60
+    assert message.claim_id is None
+
+
+def test_another_client_sees_what_was_posted_and_another_project_does_not(server: ZqServer) -> None:
+    """The echo filter is by client, the partition by project."""
+    post(client_of(server).queue("jobs", force_create=True), 3)
+    assert numbers(client_of(server).queue("jobs").messages()) == [0, 1, 2]
+    stranger = client_of(server, "p2").queue("jobs")
+    assert list(stranger.messages(echo=True, include_claimed=True)) == []
+    assert stranger.stats["messages"]["total"] == 0
+
+
+def test_messages_leave_by_delete_by_pop_and_by_purge(client: Client) -> None:
+    """Each way out shows in the stats; oldest and newest name what is left."""
+    queue = client.queue("jobs", force_create=True)
+    ids = post(queue, 12)
+    queue.message(ids[0]).delete()
+    queue.delete_messages(ids[1], ids[2])
+    assert numbers(queue.pop(count=4)) == [3, 4, 5, 6]
+    stats = queue.stats["messages"]
+    assert (stats["free"], stats["claimed"], stats["total"]) == (5, 0, 5)
+    assert stats["oldest"]["href"].endswith(ids[7])
+    assert stats["newest"]["href"].endswith(ids[11])
+    queue.purge(resource_types=["messages"])
+    assert list(queue.messages(echo=True)) == []
+    assert queue.stats["messages"]["total"] == 0
+    post(queue, 2)
+    queue.purge()
+    assert list(queue.messages(echo=True)) == []
+
+
+def test_a_claim_is_taken_renewed_worked_off_and_released(client: Client) -> None:
+    """The claim's messages carry its id, so that delete works; the rest returns on release."""
+    queue = client.queue("jobs", force_create=True)
+    post(queue, 8)
+    claim = queue.claim(ttl=120, grace=60, limit=5)
+    held = list(claim)
+    assert numbers(held) == [0, 1, 2, 3, 4]
+    assert {message.claim_id for message in held} == {claim.id}
+    assert numbers(queue.messages(echo=True)) == [5, 6, 7]
+    claim.update(ttl=500, grace=100)
+    again = queue.claim(id=claim.id)
+    assert again.ttl == 500
+    assert 0 <= again.age < 60
+    for message in held[:2]:
+        message.delete()
+    assert queue.stats["messages"]["claimed"] == 3
+    assert numbers(queue.claim(id=claim.id)) == [2, 3, 4]
+    claim.delete()
+    assert numbers(queue.messages(echo=True)) == [2, 3, 4, 5, 6, 7]
+    rest = queue.claim(ttl=60, grace=60, limit=20)
+    assert numbers(rest) == [2, 3, 4, 5, 6, 7]
+    nothing = queue.claim(ttl=60, grace=60)
+    assert (nothing.id, list(nothing)) == (None, [])
+
+
+def test_a_delayed_queue_hides_messages_until_their_moment(client: Client) -> None:
+    """The queue's default delay, a message's own, none at all, and a short one that passes."""
+    queue = client.queue("later", force_create=True)
+    queue.metadata(new_meta={"_default_message_delay": 600})
+    hidden, soon, now = ids_of(
+        queue.post([{"body": {"number": 0}}, {"body": {"number": 1}, "delay": 1}, {"body": {"number": 2}, "delay": 0}])
+    )
+    assert numbers(queue.messages(hidden, soon, now)) == [0, 1, 2]
+    assert queue.stats["messages"]["free"] == 3
+    assert numbers(queue.messages(echo=True, include_delayed=True)) == [0, 1, 2]
+    assert numbers(queue.claim(ttl=60, grace=60))[0] == 2
+    late = wait_for(lambda: numbers(queue.claim(ttl=60, grace=60)), 10, "the delay of a second has passed")
+    assert late == [1]
+    assert numbers(queue.messages(echo=True, include_claimed=True)) == [1, 2]
+
+
+def test_a_message_that_was_claimed_often_enough_goes_to_the_dead_letters(client: Client) -> None:
+    """Two claims, the third attempt moves it with its body, id and the dead letter queue's ttl."""
+    queue = client.queue("jobs", force_create=True)
+    # Queue.metadata() cannot: it removes again what it adds to a key that was shown as null.
+    rules = {"_max_claim_count": 2, "_dead_letter_queue": "dead", "_dead_letter_queue_messages_ttl": 9999}
+    patch = [{"op": "add", "path": f"/metadata/{key}", "value": value} for key, value in rules.items()]
+    core.queue_update(*reversed(client._request_and_transport()), "jobs", patch)
+    ids = post(queue, 1)
+    for _ in range(2):
+        claim = queue.claim(ttl=60, grace=60)
+        assert numbers(claim) == [0]
+        claim.delete()
+    assert list(queue.claim(ttl=60, grace=60)) == []
+    assert list(queue.messages(echo=True, include_claimed=True)) == []
+    (dead,) = client.queue("dead").messages(echo=True, include_claimed=True)
+    assert (dead.id, dead.ttl, dead.body["number"]) == (ids[0], 9999, 0)
+
+
+def test_the_client_finds_the_service_alive_and_described(client: Client) -> None:
+    """Ping and the home document."""
+    assert client.ping()
+    resources = client.homedoc()["resources"]
+    assert resources["rel/queue"]["href-template"] == "/v2/queues/{queue_name}"
+
+
+def test_each_refusal_raises_the_clients_own_error(client: Client) -> None:
+    """400, 403, 404 and 409, with the server's sentence in the message."""
+    queue = client.queue("jobs", force_create=True)
+    ids = post(queue, 2)
+    with pytest.raises(errors.MalformedRequest, match="ttl"):
+        queue.post([{"ttl": 59, "body": 1}])
+    with pytest.raises(errors.MalformedRequest, match="ttl"):
+        queue.claim()
+    with pytest.raises(errors.MalformedRequest, match="limit"):
+        queue.messages(limit=21)
+    with pytest.raises(errors.MalformedRequest, match="pop"):
+        queue.pop(count=0)
+    with pytest.raises(errors.ResourceNotFound):
+        queue.message("0" * 32)
+    with pytest.raises(errors.ResourceNotFound):
+        queue.messages("0" * 32)
+    claim = queue.claim(ttl=60, grace=60, limit=1)
+    with pytest.raises(errors.ForbiddenError, match="claim"):
+        core.message_delete(*reversed(client._request_and_transport()), "jobs", ids[0])
+    claim.delete()
+    with pytest.raises(errors.ResourceNotFound):
+        claim.update(ttl=60, grace=60)
+    patch = [{"op": "replace", "path": "/metadata/absent", "value": 1}]
+    with pytest.raises(errors.ConflictError, match="absent"):
+        core.queue_update(*reversed(client._request_and_transport()), "jobs", patch)
+    assert numbers(queue.messages(echo=True)) == [0, 1]
+
+
+def test_the_other_engine_serves_the_same_life(store_uri: str) -> None:
+    """Granian instead of gunicorn: create, post, list, claim, delete, pop, stats."""
+    with ZqServer(store_uri, engine="granian") as server:
+        queue = client_of(server).queue("jobs", force_create=True)
+        post(queue, 15)
+        assert numbers(queue.messages(limit=6, echo=True).stream()) == list(range(15))
+        (first,) = queue.claim(ttl=60, grace=60, limit=1)
+        first.delete()
+        assert numbers(queue.pop(count=2)) == [1, 2]
+        assert queue.stats["messages"]["total"] == 12
+        queue.delete()
+        assert list(queue.messages(echo=True)) == []
+        assert server.terminate() == 0

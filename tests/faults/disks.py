@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two disks that can be full for a while: by a limit on file sizes, and for real in a small file system."""
+
+import os
+import resource
+import subprocess
+from pathlib import Path
+from typing import Protocol
+
+from tests.servers import ZqServer, wait_for
+
+MEBIBYTES = 32
+
+
+class Disk(Protocol):
+    """Where a store lives, and how to take its space away and give it back."""
+
+    server: ZqServer
+
+    def fill(self) -> None: ...
+
+    def free(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LimitedFiles:
+    """A size limit on every process of the server: one write fails halfway, and from ``fill``'s second call on all do.
+
+    (A limit in bytes would let a driver that opens new files write on, which a full disk does not.)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "store"
+        self._filled = False
+        self.server = ZqServer(f"rocksdb://{self._folder}")
+
+    def fill(self) -> None:
+        largest = max(file.stat().st_size for file in self._folder.rglob("*.log"))
+        self._limit(0 if self._filled else largest + 300)
+        self._filled = True
+
+    def free(self) -> None:
+        self._limit(resource.RLIM_INFINITY)
+
+    def close(self) -> None:
+        pass
+
+    def _limit(self, size: int) -> None:
+        for pid in (self.server.pid, *self.server.worker_pids):
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+class SmallFileSystem:
+    """A tmpfs in a mount namespace of its own, filled up by another file. Needs user namespaces."""
+
+    def __init__(self, folder: Path) -> None:
+        mount = folder / "disk"
+        mount.mkdir()
+        script = f'mount -t tmpfs -o size={MEBIBYTES}m zq "$0" && touch "$0/mounted" && exec sleep 600'
+        self._holder = subprocess.Popen(["unshare", "-rm", "sh", "-c", script, str(mount)], start_new_session=True)
+        self._disk = Path(f"/proc/{self._holder.pid}/root{mount}")
+        try:
+            wait_for((self._disk / "mounted").exists, 10, "the small file system is mounted")
+        except AssertionError:
+            self.close()
+            raise
+        enter = ("nsenter", "-t", str(self._holder.pid), "-U", "-m", "--preserve-credentials")
+        self.server = ZqServer(f"rocksdb://{mount}/store", prefix=enter)
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether this machine lets us make one."""
+        try:
+            probe = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs zq /mnt && command -v nsenter"]
+            return subprocess.run(probe, capture_output=True, timeout=10, check=False).returncode == 0
+        except OSError:
+            return False
+
+    def fill(self) -> None:
+        with open(self._disk / "filler", "ab", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(bytes(4096))
+            except OSError:
+                pass
+
+    def free(self) -> None:
+        os.unlink(self._disk / "filler")
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.wait()

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process owns an embedded store: the second one says so in a sentence and leaves the first alone."""
+
+import pytest
+
+from tests.faults.refusal import sentence_of
+from tests.servers import ZqServer, ask, every_message
+
+POST = {"messages": [{"body": "mine", "ttl": 600}]}
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_a_second_server_on_one_store_is_refused_with_a_sentence(tmp_path, engine: str) -> None:
+    """It ends soon, with a code other than 0 and one sentence that offers ways out; the first serves on."""
+    uri = f"rocksdb://{tmp_path}/store"
+    with ZqServer(uri) as first:
+        assert ask(first.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
+        sentence = sentence_of(ZqServer(uri, engine=engine))
+        assert "process" in sentence
+        assert str(tmp_path / "store") in sentence
+        assert ask(first.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
+        assert len(every_message(first.url, "jobs")) == 2
+        first.kill()
+        with ZqServer(uri, engine=engine) as heir:
+            assert len(every_message(heir.url, "jobs")) == 2

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that cannot be opened: a sentence that names it and an exit code, never a traceback."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.faults.refusal import sentence_of
+from tests.servers import ZqServer, ask
+
+POST = {"messages": [{"body": "kept", "ttl": 600}]}
+
+
+def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """The file stays as it is."""
+    file = tmp_path / "store"
+    file.write_text("not a store\n")
+    assert str(file) in sentence_of(ZqServer(f"rocksdb://{file}"))
+    assert file.read_text() == "not a store\n"
+
+
+def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:
+    """No folder can be made there."""
+    (tmp_path / "file").write_text("")
+    assert str(tmp_path / "file") in sentence_of(ZqServer(f"rocksdb://{tmp_path}/file/store"))
+
+
+def test_a_folder_where_nothing_can_be_made_is_refused() -> None:
+    """/proc takes no folders, not even from root."""
+    assert "/proc/zq-store" in sentence_of(ZqServer("rocksdb:///proc/zq-store"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
+    """The usual mistake of a service user."""
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o555)
+    assert str(folder) in sentence_of(ZqServer(f"rocksdb://{folder}"))
+
+
+@pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST-*"])
+def test_a_damaged_store_is_refused_and_left_alone(tmp_path: Path, damage: str) -> None:
+    """Rubbish in the file that leads to all others is reported, not repaired over; put right, it opens again."""
+    folder = tmp_path / "store"
+    uri = f"rocksdb://{folder}"
+    with ZqServer(uri) as server:
+        assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
+        assert server.terminate() == 0
+    (file,) = folder.rglob(damage)
+    sound = file.read_bytes()
+    file.write_bytes(b"rubbish \x00\xff\n" * 10)
+    assert str(folder) in sentence_of(ZqServer(uri))
+    file.write_bytes(sound)
+    with ZqServer(uri) as server:
+        stats = ask(server.url, "GET", "/v2/queues/jobs/stats").document["messages"]
+        assert stats["total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("uri", "named"),
+    [("nonsense://x", "nonsense"), ("no-scheme", "scheme"), ("rocksdb://host/path", "rocksdb://host/path")],
+)
+def test_a_store_uri_that_makes_no_sense_is_refused(uri: str, named: str) -> None:
+    """The sentence repeats what is wrong with it."""
+    assert named in sentence_of(ZqServer(uri))

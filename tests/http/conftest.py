@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The composition under test: an app on an open store, or on one that nobody may ask.
+
+All tests of this folder share one open store per driver, because opening one costs more than most of them:
+each test works in projects of its own, whose ids end in its ``realm``.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.conftest import DRIVERS
+from tests.http.api import Api
+from tests.http.stores import BrokenStore, untouched
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.http.app import create_app
+from zq.limits import Limits
+from zq.storage import connect
+from zq.storage.api import Storage
+
+Compose = Callable[..., Api]
+
+
+@pytest.fixture(scope="package", params=DRIVERS)
+def storage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    """One open store of each driver for the whole folder."""
+    opened = connect({"rocksdb": f"rocksdb://{tmp_path_factory.mktemp('http')}/store"}[request.param])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def realm() -> str:
+    """The end of this test's project ids."""
+    return f"-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def compose(storage: Storage, clock: ManualClock, realm: str) -> Compose:
+    """Build an app with other limits or options on the folder's store."""
+
+    def build(
+        checksum: bool = False, delete_with_claim_id: bool = False, app: dict[str, Any] | None = None, **limits: int
+    ) -> Api:
+        broker = Broker(
+            storage, clock, limits=Limits(**limits), checksum=checksum, delete_with_claim_id=delete_with_claim_id
+        )
+        return Api(create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})}), realm)
+
+    return build
+
+
+@pytest.fixture
+def api(compose: Compose) -> Api:
+    """Project ``acme`` on a server with every default."""
+    return compose()
+
+
+@pytest.fixture
+def gate() -> Callable[..., Api]:
+    """Build an app whose store answers nothing but 500: for requests that must not get that far."""
+
+    def build(error: Callable[[], Exception] = untouched, **options: Any) -> Api:
+        broker = Broker(BrokenStore(error), ManualClock(time.time()))
+        return Api(create_app(broker, **options))
+
+    return build
+
+
+@pytest.fixture
+def door(gate: Callable[..., Api]) -> Api:
+    """Project ``acme`` on a server whose store nobody may ask."""
+    return gate()

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bodies that are broken, huge, deep or hostile (contract 1.3, 1.6)."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from tests.http.api import PATCH_TYPE, Api
+
+QUEUE = "/v2/queues/jobs"
+MESSAGES = f"{QUEUE}/messages"
+WITH_BODY = {
+    # method, path -> the largest body, a document in which %s is any value
+    ("PUT", QUEUE): (65536, '{"a": %s}'),
+    ("PATCH", QUEUE): (65536, '[{"op": "add", "path": "/metadata/a", "value": %s}]'),
+    ("POST", MESSAGES): (262144, '{"messages": [{"body": %s}]}'),
+    ("POST", f"{QUEUE}/claims"): (65536, '{"unknown": %s}'),
+    ("PATCH", f"{QUEUE}/claims/c"): (65536, '{"unknown": %s}'),
+    ("POST", f"{QUEUE}/purge"): (65536, '{"resource_types": [], "unknown": %s}'),
+}
+each_route = pytest.mark.parametrize(("method", "path"), WITH_BODY, ids=lambda part: part.removeprefix(QUEUE) or "/")
+BROKEN = [
+    *rb"""{ } [ ] " {] [} {"a" {"a": {"a":} {"a":1,} [1,] {,} {1:2} {'a':1} {a:1} {}x {}{} [][] NaN [NaN]""".split(),
+    *rb"""{"a":"\x"} {"a":"\u12"} {"a":01} {"a":+1} {"a":.5} {"a":1.} {"a":0x1} {"a":1e} {"a":-} {"a":tru}""".split(),
+    *rb"""{"a":None} {"a":undefined} {"a":NaN} {"a":Infinity} {"a":-Infinity} {}//x /**/{}""".split(),
+    *(b'{"a": "\n"}', b'{"a" 1}', b"\x00", b"{}\x00", b'{"a": "\x00"}', b"   ", b"\n"),
+]
+WRONG_TEXT = [
+    b'{"a": "\xff"}',
+    b'{"\xc3": 1}',
+    b'{"a": "\xc0\xaf"}',
+    b'{"a": "\xed\xa0\x80"}',
+    b'{"a": "\xf8\x88\x80\x80\x80"}',
+    b'{"a": "\xe9"}',
+    b"\xef\xbb\xbf{}",
+    b"\xef\xbb\xbf" + b'{"messages": [{"body": 1}]}',
+    "{}".encode("utf-16"),
+    "{}".encode("utf-16-le"),
+    "{}".encode("utf-32"),
+]
+FRAGMENTS = [
+    *rb"""NaN Infinity -Infinity nan 01 +1 .5 1. 1e 1e+ - --1 0x1 1_0 tru nulll None undefined 'a' a "a "\ """.split(),
+    *rb"""[1,] [,] {,} {1:2} {"a":1,} {a:1} {"a":} /**/1 1// "\x41" "\u12" "\u123g" """.split(),
+    *(b"", b'"\n"', b'"\x00"', b'"\x1f"', b'"\t"', b"[1 2]", b'{"a" 1}', b'{"a": 1 "b": 2}', b'"a" "b"'),
+    *(b'"\xff"', b'"\xed\xa0\x80"', b'{"\xc0\xaf": 1}'),
+]
+"""What no JSON value may look like."""
+SCALARS = [b'"text"', b"1", b"-1.5", b"null", b"true", b"false", b'""']
+GIANTS = ["9223372036854775808", "-9223372036854775809", "18446744073709551616", "1" + "0" * 400, "-" + "9" * 5000]
+
+
+def send(api: Api, method: str, path: str, body: bytes | None, status: int | None = None, **headers: str) -> Any:
+    """A request with the media type that its route wants."""
+    kind = {"Content-Type": PATCH_TYPE} if (method, path) == ("PATCH", QUEUE) else {}
+    return api.call(method, path, status, body, {**kind, **headers})
+
+
+@pytest.fixture
+def queued(api: Api) -> Api:
+    """A server with queue ``jobs``."""
+    api.put(QUEUE, 201)
+    return api
+
+
+@each_route
+@pytest.mark.parametrize("kind", [BROKEN, WRONG_TEXT, SCALARS], ids=["broken", "wrong-text", "scalar"])
+def test_a_body_that_is_no_json_document_is_refused(queued: Api, method: str, path: str, kind: list[bytes]) -> None:
+    """1.6 [T]: invalid JSON, UTF-8 or a BOM, NaN, bare values: 400 that speaks of the body."""
+    for body in kind:
+        assert send(queued, method, path, body, 400).json["title"] == "Invalid request body", body
+    assert queued.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
+
+
+@each_route
+def test_a_broken_value_deep_inside_is_refused_too(queued: Api, method: str, path: str) -> None:
+    """1.6: members that nobody looks at, and message bodies, which travel as they are, must be JSON all the same."""
+    document = WITH_BODY[method, path][1].encode()
+    for fragment in FRAGMENTS:
+        for value in (fragment, b"[" + fragment + b"]" if fragment else b"[,]", b'{"x": {"y": ' + fragment + b"}}"):
+            send(queued, method, path, document.replace(b"%s", value), 400)
+    assert queued.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
+
+
+@each_route
+@pytest.mark.parametrize("number", GIANTS, ids=lambda number: f"{len(number)} digits")
+def test_a_giant_integer_is_refused_wherever_it_stands(queued: Api, method: str, path: str, number: str) -> None:
+    """1.6 [T]: beyond signed 64 bits, in known members and unknown ones, however deep."""
+    for form in ("%s", "[%s]", '{"a": [{"b": %s}]}', '["x", 1.5, %s]'):
+        value = form % number
+        refused = send(queued, method, path, (WITH_BODY[method, path][1] % value).encode(), 400).json
+        assert refused["title"] == "Invalid request body"
+        assert len(refused["description"]) < 300
+    assert queued.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
+
+
+@each_route
+@pytest.mark.parametrize("number", ["9223372036854775807", "-9223372036854775808", "-0", "0"])
+def test_the_largest_integers_are_taken(queued: Api, method: str, path: str, number: str) -> None:
+    """1.6: the bounds themselves."""
+    answer = send(queued, method, path, (WITH_BODY[method, path][1] % number).encode())
+    assert answer.status_int in (200, 201, 204, 404)
+
+
+@each_route
+@pytest.mark.parametrize(
+    "number", ["1e400", "-1e400", "1e-400", "1e999999999", "0." + "1" * 5000, "1" * 400 + ".5", "1E+2"]
+)
+def test_extreme_floats_do_not_break_the_server(queued: Api, method: str, path: str, number: str) -> None:
+    """1.6: refused, or taken and shown again as JSON."""
+    answer = send(queued, method, path, (WITH_BODY[method, path][1] % number).encode())
+    assert answer.status_int in (200, 201, 204, 400, 404)
+    json.loads(queued.get(f"{MESSAGES}?echo=true", 200).body, parse_constant=pytest.fail)
+    json.loads(queued.get(QUEUE, 200).body, parse_constant=pytest.fail)
+    json.loads(queued.get("/v2/queues?detailed=true", 200).body, parse_constant=pytest.fail)
+
+
+@each_route
+@pytest.mark.parametrize(
+    ("opening", "closing"), [("[", "]"), ('{"a":', "}"), ("[", ""), ('{"a":', ""), ('[{"a":', "}]")]
+)
+@pytest.mark.parametrize("depth", [100, 1000, 10000, 100000])
+def test_deep_nesting_does_not_break_the_server(
+    queued: Api, method: str, path: str, opening: str, closing: str, depth: int
+) -> None:
+    """1.6: 400, or the contract's success and then it can be read again."""
+    for document in ("%s", WITH_BODY[method, path][1]):
+        answer = send(queued, method, path, (document % (opening * depth + "1" + closing * depth)).encode())
+        assert answer.status_int in (200, 201, 204, 400, 404)
+        if not closing:
+            assert answer.status_int == 400
+    queued.get(f"{MESSAGES}?echo=true", 200)
+    queued.get("/v2/queues?detailed=true", 200)
+    queued.post(f"{QUEUE}/claims", None)
+
+
+@each_route
+def test_a_lone_surrogate_is_refused_or_kept(queued: Api, method: str, path: str) -> None:
+    """1.6: valid JSON that is no Unicode text; whatever is decided, reading works afterwards."""
+    for value in ('"\\ud800"', '{"\\udfff": 1}', '"\\ud83d\\ud83d"'):
+        answer = send(queued, method, path, (WITH_BODY[method, path][1] % value).encode())
+        assert answer.status_int in (200, 201, 204, 400, 404)
+        queued.get(f"{MESSAGES}?echo=true", 200)
+        queued.get("/v2/queues?detailed=true", 200)
+
+
+class Unreadable(io.RawIOBase):
+    """A body that must not be read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, _buffer: Any) -> int:
+        raise AssertionError("the body was read")
+
+    read = readline = readlines = readinto  # type: ignore[assignment]
+
+
+@each_route
+@pytest.mark.parametrize("excess", [1, 10**12, 10**18])
+def test_an_oversized_body_is_refused_unread(queued: Api, method: str, path: str, excess: int) -> None:
+    """6.3, 6.5, 7.2: by its Content-Length alone, with the bound."""
+    bound = WITH_BODY[method, path][0]
+    careless = queued.unchecked(**{"wsgi.input": Unreadable(), "CONTENT_LENGTH": str(bound + excess)})
+    refused = send(careless, method, path, None, 400).json
+    assert refused["title"] == "Invalid API request"
+    assert str(bound) in refused["description"]
+
+
+@each_route
+def test_a_body_that_ends_early_is_refused(queued: Api, method: str, path: str) -> None:
+    """1.3: a client that hangs up half-way has posted nothing."""
+    for said, sent in ((100, b'{"messages": [{"body'), (30, b"{}"), (30, b"[]"), (5, b"")):
+        broken = queued.unchecked(**{"wsgi.input": io.BytesIO(sent), "CONTENT_LENGTH": str(said)})
+        assert send(broken, method, path, None, 400).json["title"] == "Invalid request body"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", MESSAGES, 400),
+        ("PATCH", QUEUE, 400),
+        ("PATCH", f"{QUEUE}/claims/c", 400),
+        ("PUT", "/v2/queues/chunky", 201),
+        ("POST", f"{QUEUE}/claims", 204),
+        ("POST", f"{QUEUE}/purge", 204),
+    ],
+)
+@pytest.mark.parametrize("length", ["", None])
+def test_a_body_without_a_length_is_no_body(
+    queued: Api, method: str, path: str, status: int, length: str | None
+) -> None:
+    """1.3 [C]: a chunked body counts as absent."""
+    environ = {"wsgi.input": io.BytesIO(b'{"a": 1}'), "HTTP_TRANSFER_ENCODING": "chunked"}
+    send(
+        queued.unchecked(**environ, **({"CONTENT_LENGTH": length} if length is not None else {})),
+        method,
+        path,
+        None,
+        status,
+    )
+    assert "a" not in queued.get("/v2/queues/chunky", 200).json
+
+
+@pytest.mark.parametrize(
+    "header", ["CLIENT_ID", "X_PROJECT_ID", "X_ROLES", "EXTRA_SPEC", "ACCEPT", "X_OPENSTACK_REQUEST_ID"]
+)
+@pytest.mark.parametrize(
+    "value", ["a\r\nX-Injected: 1", "a\nX-Injected: 1", "\x00", "\x7f", "\xff" * 300, "x" * 100000]
+)
+def test_no_header_of_the_request_gets_into_the_answers(api: Api, header: str, value: str) -> None:
+    """1.3: line ends, control characters and giants are refused or harmless."""
+    for method, path in (("GET", "/v2/queues"), ("PUT", "/v2/queues/injected"), ("POST", f"{QUEUE}/claims")):
+        answer = api.unchecked().call(method, path, None, headers={header.replace("_", "-"): value})
+        assert answer.status_int < 500
+        assert "X-Injected" not in answer.headers
+        assert not any(char in text for text in answer.headers.values() for char in "\r\n\x00")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "..%2F..%2Fetc",
+        "%2e%2e",
+        "a%0D%0AX-Injected:%201",
+        "a%00b",
+        "%FF%FE",
+        "%25%32%46",
+        "a%3Fb",
+        "a%23b",
+        "{0.__class__}",
+        "%",
+        "%zz",
+        "%u0041",
+        "a;b",
+        "a\\b",
+    ],
+)
+def test_a_path_cannot_play_tricks(queued: Api, part: str) -> None:
+    """1.7: names are refused or routed as text, ids are not found; no answer carries what was smuggled in."""
+    queued.send("jobs", "kept")
+    for path in (
+        f"/v2/queues/{part}",
+        f"/v2/queues/{part}/messages",
+        f"{MESSAGES}/{part}",
+        f"{QUEUE}/claims/{part}",
+        f"/{part}",
+    ):
+        for method in ("GET", "PUT", "DELETE", "POST", "PATCH"):
+            answer = queued.unchecked().call(method, path, None, b"{}" if method in ("PUT", "POST", "PATCH") else None)
+            assert answer.status_int < 500 or (answer.status_int == 501 and method == "PUT" and "/claims/" in path)
+            assert "X-Injected" not in answer.headers
+    assert queued.seen("jobs") == ["kept"]
+    assert set(queued.queues()) <= {"jobs", "..", "."}

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading, renewing and releasing a claim (contract 8.2 to 8.4)."""
+
+from typing import Any
+
+import pytest
+
+from tests.http.api import OTHER_CLIENT, Api
+from zq.clock import ManualClock
+
+QUEUE = "/v2/queues/jobs"
+URL = f"{QUEUE}/claims"
+STRANGE = ["nothing", "-1", "%00", "%20", "x" * 2000, "00" * 16, "50b68a50d6f5b8c8a7c62b01", "%E6%B8%AC", "{0}", "*"]
+
+
+def renew(api: Api, claim: str, status: int, body: Any) -> Any:
+    """PATCH a claim: an ordinary JSON body, not a queue's patch."""
+    return api.call("PATCH", claim, status, body)
+
+
+def test_a_claim_shows_its_age_ttl_and_messages(api: Api, clock: ManualClock) -> None:
+    """8.2 [T]: exactly these members; hrefs carry the claim; neither grace nor id."""
+    api.send("jobs", 1, 2)
+    claim, messages = api.claim("jobs", ttl=100, grace=60)
+    clock.advance(7.5)
+    shown = api.get(claim, 200).json
+    assert shown == {"age": 7, "ttl": 100, "href": claim, "messages": [{**message, "age": 7} for message in messages]}
+
+
+def test_a_claim_shows_all_of_its_messages(api: Api) -> None:
+    """8.2: as many as it holds, in the order of the claim."""
+    api.send("jobs", *range(20))
+    claim, _ = api.claim("jobs", limit=20)
+    assert [message["body"] for message in api.get(claim, 200).json["messages"]] == list(range(20))
+
+
+def test_an_unknown_claim_is_not_found(api: Api) -> None:
+    """8.2, 8.3, 8.4 [T], 1.7: ill-formed ids too; reading and renewing are 404, releasing is 204."""
+    api.send("jobs", 1)
+    api.claim("jobs")
+    for queue in ("jobs", "missing"):
+        for value in STRANGE:
+            claim = f"/v2/queues/{queue}/claims/{value}"
+            assert api.get(claim, 404).json["title"] == "Not found"
+            assert renew(api, claim, 404, {"ttl": 100}).json["title"] == "Not found"
+            api.delete(claim, 204)
+    assert api.queues() == ["jobs"]
+
+
+@pytest.mark.parametrize(("project", "queue"), [("acme", "other"), ("other", "jobs"), ("acme", "missing")])
+def test_a_claim_is_found_in_its_own_queue_only(api: Api, project: str, queue: str) -> None:
+    """8.2 [T], L8: from elsewhere it can neither be read nor renewed nor released."""
+    api.send("jobs", 1)
+    claim, _ = api.claim("jobs", ttl=60)
+    other = api.tenant(project=project)
+    other.send("other", 2)
+    elsewhere = claim.replace("jobs", queue)
+    other.get(elsewhere, 404)
+    renew(other, elsewhere, 404, {"ttl": 100})
+    other.delete(elsewhere, 204)
+    assert api.get(claim, 200).json["ttl"] == 60
+
+
+def test_anyone_in_the_project_may_use_a_claim(api: Api) -> None:
+    """8: whoever knows its id; the client id plays no role."""
+    api.send("jobs", 1)
+    claim, _ = api.claim("jobs")
+    other = api.tenant(client=OTHER_CLIENT)
+    other.get(claim, 200)
+    renew(other, claim, 204, {"ttl": 100})
+    other.delete(claim, 204)
+    api.get(claim, 404)
+
+
+def test_renewing_starts_the_claim_anew(api: Api, clock: ManualClock) -> None:
+    """8.3 [T]: 204 without body or Location; age 0; it ends at now + ttl."""
+    api.send("jobs", 1)
+    claim, _ = api.claim("jobs", ttl=60)
+    clock.advance(59)
+    answer = renew(api, claim, 204, {"ttl": 100, "grace": 60})
+    assert "Location" not in answer.headers
+    shown = api.get(claim, 200).json
+    assert (shown["age"], shown["ttl"]) == (0, 100)
+    clock.advance(99.999)
+    api.get(claim, 200)
+    api.post(URL, 204, {})
+    clock.advance(0.001)
+    api.get(claim, 404)
+    api.post(URL, 201, {})
+
+
+def test_renewing_may_shorten_a_claim(api: Api, clock: ManualClock) -> None:
+    """8.3: now + ttl, whatever was before."""
+    api.send("jobs", 1)
+    claim, _ = api.claim("jobs", ttl=1000)
+    renew(api, claim, 204, {"ttl": 60})
+    clock.advance(60)
+    api.get(claim, 404)
+    api.post(URL, 201, {})
+
+
+def test_what_a_renewal_leaves_out_takes_the_servers_default(compose) -> None:
+    """8.3 [C]: not the claim's present value; {} is fine."""
+    api = compose(default_claim_ttl=200, default_claim_grace=70)
+    api.send("jobs", 1, ttl=100)
+    claim, _ = api.claim("jobs", ttl=60, grace=60)
+    renew(api, claim, 204, {})
+    shown = api.get(claim, 200).json
+    assert (shown["ttl"], shown["messages"][0]["ttl"]) == (200, 270)
+    renew(api, claim, 204, {"grace": 60, "unknown": [1]})
+    assert api.get(claim, 200).json["ttl"] == 200
+
+
+def test_a_renewal_extends_the_messages(api: Api, clock: ManualClock) -> None:
+    """8.3, 8.1 [T]: as a claim does."""
+    [message] = api.send("jobs", 1, ttl=100)
+    claim, [claimed] = api.claim("jobs", ttl=60, grace=60)
+    assert claimed["ttl"] == 100
+    clock.advance(50)
+    renew(api, claim, 204, {"ttl": 60, "grace": 80})
+    assert api.get(claim, 200).json["messages"][0]["ttl"] == 140
+    clock.advance(139)
+    api.get(f"{QUEUE}/messages/{message}", 200)
+    clock.advance(1)
+    api.get(f"{QUEUE}/messages/{message}", 404)
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 59, 43201, 2**63 - 1, None, "60", 60.0, [], True])
+def test_the_ttl_of_a_renewal_has_the_bounds_of_a_claims(door: Api, ttl: Any) -> None:
+    """8.3 [T]: 400 before the claim is looked for."""
+    assert "ttl" in renew(door, f"{URL}/nothing", 400, {"ttl": ttl}).json["description"]
+
+
+@pytest.mark.parametrize("grace", ["60", "", 60.0, None, [], {}])
+def test_the_grace_of_a_renewal_is_an_integer(door: Api, grace: Any) -> None:
+    """8.3 [C]: its type is checked."""
+    assert "grace" in renew(door, f"{URL}/nothing", 400, {"ttl": 60, "grace": grace}).json["description"]
+
+
+@pytest.mark.parametrize("grace", [0, 59, 43200])
+def test_the_grace_of_a_renewal_may_be_short(api: Api, grace: int) -> None:
+    """8.3 [C]: its range is not that of a claim's."""
+    api.send("jobs", 1, ttl=60)
+    claim, _ = api.claim("jobs", ttl=60)
+    renew(api, claim, 204, {"ttl": 100, "grace": grace})
+    assert api.get(claim, 200).json["messages"][0]["ttl"] == 100 + grace
+
+
+@pytest.mark.parametrize("grace", [-1, -(2**63), 43201, 2**63 - 1])
+def test_an_absurd_grace_neither_fails_nor_ends_a_message_early(api: Api, grace: int) -> None:
+    """8.3 [C]: not range-checked in Zaqar; refused or taken, the message stays with its holder."""
+    api.send("jobs", 1, ttl=60)
+    claim, _ = api.claim("jobs", ttl=60)
+    assert renew(api, claim, None, {"ttl": 100, "grace": grace}).status_int in (204, 400)
+    assert len(api.get(claim, 200).json["messages"]) == 1
+
+
+@pytest.mark.parametrize("body", [None, b"", b"[]", b"1", b"null", b'"x"', b"{", b".", [{"op": "add"}]])
+def test_a_renewal_needs_an_object(door: Api, body: Any) -> None:
+    """8.3, 1.6: an empty body is refused too."""
+    assert renew(door, f"{URL}/nothing", 400, body).json["title"] == "Invalid request body"
+
+
+def test_a_renewal_keeps_the_claim_count(api: Api) -> None:
+    """Extensions 1: renewal and GET do not count; each hand-out does."""
+    api.send("jobs", 1)
+    for _ in range(3):
+        claim, _ = api.claim("jobs")
+        renew(api, claim, 204, {})
+        api.get(claim, 200)
+        api.delete(claim, 204)
+    assert api.delete(f"{QUEUE}/messages?pop=1", 200).json["messages"][0]["claim_count"] == 3
+
+
+def test_releasing_gives_the_messages_back_at_once(api: Api) -> None:
+    """8.4 [T]: 204, twice as well; each message to its former place."""
+    api.send("jobs", *range(4))
+    first, _ = api.claim("jobs", limit=2)
+    second, _ = api.claim("jobs", limit=2)
+    api.delete(second, 204)
+    api.delete(first, 204)
+    api.delete(first, 204)
+    api.get(first, 404)
+    renew(api, first, 404, {"ttl": 100})
+    assert api.seen("jobs") == [0, 1, 2, 3]
+    assert [message["body"] for message in api.claim("jobs")[1]] == [0, 1, 2, 3]
+
+
+def test_releasing_keeps_what_was_deleted_deleted(api: Api) -> None:
+    """8.4, L3: only the remaining messages come back."""
+    api.send("jobs", 1, 2)
+    claim, messages = api.claim("jobs")
+    api.delete(messages[0]["href"], 204)
+    api.delete(claim, 204)
+    assert [message["body"] for message in api.claim("jobs")[1]] == [2]
+
+
+def test_a_claim_whose_messages_are_gone_is_gone(api: Api, clock: ManualClock) -> None:
+    """Extensions 1: a claim ends with its last message, however that went."""
+    api.send("jobs", 1)
+    claim, [message] = api.claim("jobs")
+    api.delete(f"{QUEUE}/messages?ids={message['id']}", 204)
+    api.get(claim, 404)
+    renew(api, claim, 404, {"ttl": 100})
+    api.send("jobs", 2, ttl=60)
+    claim, _ = api.claim("jobs", ttl=60, grace=60)
+    clock.advance(59)
+    renew(api, claim, 204, {"ttl": 60, "grace": 60})
+    api.get(claim, 200)
+
+
+def test_the_life_of_a_claim(api: Api, clock: ManualClock) -> None:
+    """17, 8 [T]: claim, look, renew, delete one, release, delete without claim: the walk of Zaqar's own test."""
+    api.tenant(client=OTHER_CLIENT).send("jobs", *range(10), ttl=300)
+    claim, messages = api.claim("jobs", ttl=100, grace=60)
+    message = messages[0]["href"]
+    assert len(messages) == 10
+    api.post(URL, 204, {"ttl": 100, "grace": 60})
+    assert api.get(f"{QUEUE}/messages", 200).json["messages"] == []
+    assert len(api.get(f"{QUEUE}/messages?include_claimed=true", 200).json["messages"]) == 10
+    api.delete(message.split("?")[0], 403)
+    api.delete(message, 204)
+    api.get(message, 404)
+    clock.advance(10)
+    renew(api, claim, 204, {"ttl": 60, "grace": 60})
+    assert len(api.get(claim, 200).json["messages"]) == 9
+    api.delete(claim, 204)
+    api.get(claim, 404)
+    renew(api, claim, 404, {"ttl": 60})
+    api.delete(messages[1]["href"].split("?")[0], 204)
+    assert len(api.get(f"{QUEUE}/messages", 200).json["messages"]) == 8

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claiming messages (contract 8.1, 8.5)."""
+
+from typing import Any
+
+import pytest
+
+from tests.http.api import OTHER_CLIENT, Api
+from zq.clock import ManualClock
+
+QUEUE = "/v2/queues/jobs"
+URL = f"{QUEUE}/claims"
+TERMS = {"ttl": (60, 43200), "grace": (60, 43200)}
+
+
+def bodies(messages: list[Any]) -> list[Any]:
+    return [message["body"] for message in messages]
+
+
+def test_a_claim_hands_out_messages(api: Api) -> None:
+    """8.1: 201, the claim's path as Location, representations whose href ends in its id, and no other member."""
+    ids = api.send("jobs", "a", "b", ttl=3600)
+    answer = api.post(URL, 201, {"ttl": 300, "grace": 60})
+    claim = answer.headers["Location"].removeprefix(f"{URL}/")
+    assert answer.json == {
+        "messages": [
+            {
+                "id": ids[number],
+                "href": f"{QUEUE}/messages/{ids[number]}?claim_id={claim}",
+                "ttl": 3600,
+                "age": 0,
+                "body": body,
+            }
+            for number, body in enumerate("ab")
+        ]
+    }
+    assert answer.json["messages"][0]["href"].rsplit("=", 1)[1] == claim
+    assert not set("/?=&,") & set(claim)
+
+
+@pytest.mark.parametrize(
+    "body", [None, b"", {}, {"ttl": 100}, {"grace": 100}, {"unknown": 1, "ttl": 100, "messages": [1]}]
+)
+def test_both_terms_are_optional(api: Api, body: Any) -> None:
+    """8.1, 1.6 [T]: no body is {}; unknown members are ignored."""
+    api.send("jobs", 1)
+    claim = api.post(URL, 201, body).headers["Location"]
+    assert api.get(claim, 200).json["ttl"] == (body or {} if isinstance(body, dict) else {}).get("ttl", 300)
+
+
+def test_the_defaults_are_those_of_the_server(compose, clock: ManualClock) -> None:
+    """16: default_claim_ttl and default_claim_grace."""
+    api = compose(default_claim_ttl=100, default_claim_grace=70)
+    api.send("jobs", 1, ttl=60)
+    claim, [message] = api.claim("jobs")
+    assert (api.get(claim, 200).json["ttl"], message["ttl"]) == (100, 170)
+    clock.advance(100)
+    api.get(claim, 404)
+    api.get(message["href"].split("?")[0], 200)
+    clock.advance(70)
+    api.get(message["href"].split("?")[0], 404)
+
+
+@pytest.mark.parametrize("value", [0, -1, 59, 43201, 2**63 - 1, None, "60", "", 60.0, 60.5, [], {}, True])
+@pytest.mark.parametrize("term", TERMS)
+def test_a_term_is_60_to_43200_whole_seconds(door: Api, term: str, value: Any) -> None:
+    """8.1 [T], 1.6: else 400 that names it; numbers name the bound. python-zaqarclient may send null and gets this."""
+    refused = door.post(URL, 400, {"ttl": 100, "grace": 100, term: value}).json
+    assert refused["title"] == ("Invalid API request" if type(value) is int else "Invalid request body")
+    assert term in refused["description"]
+    assert type(value) is not int or {"60", "43200"} & set(refused["description"].replace(".", "").split())
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_the_bounds_of_a_term_are_those_of_the_server(compose, term: str) -> None:
+    """16: max_claim_ttl and max_claim_grace."""
+    api = compose(**{f"max_claim_{term}": 100})
+    api.send("jobs", 1, 2)
+    other = {"ttl": 60, "grace": 60}
+    api.post(f"{URL}?limit=1", 201, {**other, term: 100})
+    api.post(f"{URL}?limit=1", 201, {**other, term: 60})
+    assert "100" in api.post(URL, 400, {**other, term: 101}).json["description"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"[1]", b'"text"', b"1", b"null", b"true", b"{", b"[", b".", b"{'ttl': 100}", b"{}{}", b"\xff"]
+)
+def test_a_claim_of_anything_but_an_object_is_refused(door: Api, body: bytes) -> None:
+    """8.1 [T], 1.6."""
+    assert door.post(URL, 400, body).json["title"] == "Invalid request body"
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "21", "200", "9" * 30, "abc", "%20", "1.0", "None"])
+def test_a_claim_takes_one_to_twenty_messages(door: Api, limit: str) -> None:
+    """8.1 [T]: limit in the query, else 400."""
+    assert "limit" in door.post(f"{URL}?limit={limit}", 400, {}).json["description"]
+
+
+def test_a_claim_takes_ten_unless_told_otherwise(compose) -> None:
+    """8.1, 16: the default is fixed, the maximum is an option; fewer are fine."""
+    api = compose(max_messages_per_claim_or_pop=12)
+    api.send("jobs", *range(25))
+    assert len(api.claim("jobs", limit=12)[1]) == 12
+    assert "12" in api.post(f"{URL}?limit=13", 400, {}).json["description"]
+    assert len(api.post(f"{URL}?limit=&unknown=1", 201, {}).json["messages"]) == 10
+    assert len(api.post(URL, 201, {}).json["messages"]) == 3
+
+
+@pytest.mark.parametrize("created", [True, False])
+def test_a_claim_of_nothing_is_204(api: Api, created: bool) -> None:
+    """8.1 [T]: empty, without Location; a missing queue is not created."""
+    if created:
+        api.put(QUEUE, 201)
+    answer = api.post(URL, 204, {})
+    assert "Location" not in answer.headers
+    assert api.queues() == (["jobs"] if created else [])
+
+
+def test_fifty_one_messages_make_five_claims_of_ten_and_one_of_one(api: Api) -> None:
+    """8.1 [T]: the oldest first, and no two claims share a message."""
+    api.send("jobs", *range(51))
+    claimed = [bodies(api.claim("jobs")[1]) for _ in range(6)]
+    assert [len(part) for part in claimed] == [10, 10, 10, 10, 10, 1]
+    assert [body for part in claimed for body in part] == list(range(51))
+    api.post(URL, 204, {})
+
+
+def test_own_messages_are_claimed_too(api: Api) -> None:
+    """8.1: echo does not apply."""
+    api.send("jobs", "mine")
+    api.tenant(client=OTHER_CLIENT).send("jobs", "theirs")
+    assert bodies(api.claim("jobs")[1]) == ["mine", "theirs"]
+
+
+def test_expired_messages_are_not_claimed(api: Api, clock: ManualClock) -> None:
+    """8.1, L3."""
+    api.send("jobs", "short", ttl=60)
+    api.send("jobs", "long", ttl=100)
+    clock.advance(60)
+    assert bodies(api.claim("jobs", ttl=60)[1]) == ["long"]
+
+
+@pytest.mark.parametrize(
+    ("message_ttl", "claim_ttl", "grace", "ttl"),
+    [
+        (120, 777, 60, 837),
+        (120, 777, 23 + 60, 860),
+        (121, 122, 60, 182),
+        (60, 60, 60, 60),
+        (120, 60, 60, 120),
+        (120, 120, 60, 120),
+        (120, 121, 60, 181),
+        (60, 43200, 43200, 86400),
+        (1209600, 43200, 43200, 1209600),
+    ],
+)
+def test_a_message_outlives_its_claim(
+    api: Api, clock: ManualClock, message_ttl: int, claim_ttl: int, grace: int, ttl: int
+) -> None:
+    """8.1 [T]: one that would expire before the claim ends gets claim ttl + grace, the others keep theirs."""
+    [message] = api.send("jobs", 1, ttl=message_ttl)
+    claim, [claimed] = api.claim("jobs", ttl=claim_ttl, grace=grace)
+    assert claimed["ttl"] == ttl
+    assert api.get(claim, 200).json["messages"][0]["ttl"] == ttl
+    api.delete(claim, 204)
+    assert api.get(f"{QUEUE}/messages/{message}", 200).json["ttl"] == ttl
+    clock.advance(ttl - 0.001)
+    api.get(f"{QUEUE}/messages/{message}", 200)
+    clock.advance(0.001)
+    api.get(f"{QUEUE}/messages/{message}", 404)
+
+
+def test_an_extended_message_keeps_its_age(api: Api, clock: ManualClock) -> None:
+    """8.1: the ttl is the claim's, the life ends at claim end + grace, the age still counts from creation."""
+    [message] = api.send("jobs", 1, ttl=100)
+    clock.advance(50)
+    _, [claimed] = api.claim("jobs", ttl=60, grace=70)
+    assert (claimed["age"], claimed["ttl"]) == (50, 130)
+    clock.advance(129)
+    shown = api.get(f"{QUEUE}/messages/{message}", 200).json
+    assert (shown["age"], shown["ttl"]) == (179, 130)
+    clock.advance(1)
+    api.get(f"{QUEUE}/messages/{message}", 404)
+
+
+def test_a_message_that_ends_with_its_claim_is_not_extended(api: Api, clock: ManualClock) -> None:
+    """8.1: only one that would expire before the claim's end."""
+    api.send("jobs", 1, ttl=100)
+    clock.advance(40)
+    _, [claimed] = api.claim("jobs", ttl=60, grace=60)
+    assert claimed["ttl"] == 100
+
+
+def test_at_its_end_a_claim_lets_go(api: Api, clock: ManualClock) -> None:
+    """8.5 [T]: messages can be claimed, listed and deleted without a claim id; the claim is 404."""
+    api.send("jobs", 1, 2)
+    claim, messages = api.claim("jobs", ttl=60)
+    clock.advance(59.999)
+    api.get(claim, 200)
+    api.post(URL, 204, {})
+    clock.advance(0.001)
+    api.get(claim, 404)
+    api.call("PATCH", claim, 404, {"ttl": 100})
+    api.delete(claim, 204)
+    assert api.seen("jobs") == [1, 2]
+    api.delete(messages[0]["href"].split("?")[0], 204)
+    assert bodies(api.claim("jobs")[1]) == [2]
+
+
+def test_a_late_holder_changes_nothing(api: Api, clock: ManualClock) -> None:
+    """L2: once somebody else holds the messages, the old claim cannot delete, renew or release them."""
+    api.send("jobs", 1)
+    old, [message] = api.claim("jobs", ttl=60)
+    clock.advance(60)
+    new, _ = api.claim("jobs", ttl=60)
+    assert api.delete(message["href"], None).status_int in (400, 403)
+    api.call("PATCH", old, 404, {"ttl": 100})
+    api.delete(old, 204)
+    assert bodies(api.get(new, 200).json["messages"]) == [1]
+    api.post(URL, 204, {})
+
+
+def test_posts_after_a_claim_can_be_claimed_at_once(api: Api) -> None:
+    """8.1: a claim holds messages, not the queue."""
+    api.send("jobs", 1)
+    api.claim("jobs")
+    api.send("jobs", 2)
+    assert bodies(api.claim("jobs")[1]) == [2]
+
+
+@pytest.mark.parametrize("query", ["", "?unknown=1", "?limit=", "?claim_id=x", "?marker=x&echo=None"])
+def test_unknown_parameters_of_a_claim_are_ignored(api: Api, query: str) -> None:
+    """8.1 [T]."""
+    api.send("jobs", 1)
+    api.post(URL + query, 201, {})

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delayed queues (contract 7.8; design/sources.md C; law L4)."""
+
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+from zq.clock import ManualClock
+
+QUEUE = "/v2/queues/jobs"
+URL = f"{QUEUE}/messages"
+ALL = "echo=true&include_delayed=true&include_claimed=true"
+
+
+@pytest.fixture
+def delayed(api: Api) -> Api:
+    """A server with queue ``jobs``, delayed by 30 seconds."""
+    api.put(QUEUE, 201, {"_default_message_delay": 30})
+    return api
+
+
+def claimable(api: Api) -> list[Any]:
+    """The bodies that a claim would get now; they are released at once."""
+    answer = api.post(f"{QUEUE}/claims?limit=20", None, {})
+    if answer.status_int == 204:
+        return []
+    api.delete(answer.headers["Location"], 204)
+    return [message["body"] for message in answer.json["messages"]]
+
+
+def test_a_message_without_delay_takes_the_queues(delayed: Api, clock: ManualClock) -> None:
+    """C, S-C1: it is neither claimed nor popped nor listed before post time + 30."""
+    delayed.send("jobs", 1)
+    clock.advance(29.999)
+    assert (claimable(delayed), delayed.seen("jobs")) == ([], [])
+    assert delayed.delete(f"{URL}?pop=1", 200).json == {"messages": []}
+    clock.advance(0.001)
+    assert (claimable(delayed), delayed.seen("jobs")) == ([1], [1])
+    assert len(delayed.delete(f"{URL}?pop=1", 200).json["messages"]) == 1
+
+
+@pytest.mark.parametrize("delay", [0, 1, 29, 31, 900])
+def test_a_message_with_a_delay_keeps_its_own(delayed: Api, clock: ManualClock, delay: int) -> None:
+    """C, S-C2: shorter, longer, or none at all."""
+    delayed.send("jobs", 1, delay=delay)
+    if delay:
+        clock.advance(delay - 0.001)
+        assert (claimable(delayed), delayed.seen("jobs")) == ([], [])
+        clock.advance(0.001)
+    assert (claimable(delayed), delayed.seen("jobs")) == ([1], [1])
+
+
+@pytest.mark.parametrize("metadata", [None, {"_default_message_delay": 0}, {"_default_message_delay": None}])
+def test_on_a_normal_queue_a_delay_is_dropped_unseen(api: Api, metadata: Any) -> None:
+    """C, S-C3, 7.2 [C]: whatever its value; the message is ready at once."""
+    api.put(QUEUE, 201, metadata)
+    values = [0, 30, 900, 901, -1, 2**63 - 1, None, "x", 1.5, True, [], {"a": 1}]
+    for value in values:
+        api.send("jobs", "ready", delay=value)
+    assert claimable(api) == ["ready"] * len(values)
+    assert len(api.seen("jobs")) == len(values)
+
+
+@pytest.mark.parametrize("delay", [-1, 901, 2**63 - 1, "1", "", 1.0, 1.5, None, [], {}])
+def test_on_a_delayed_queue_a_delay_is_0_to_900_whole_seconds(delayed: Api, delay: Any) -> None:
+    """7.2: else 400 that names it, and nothing is stored."""
+    description = delayed.post(URL, 400, {"messages": [{"body": 1}, {"body": 2, "delay": delay}]}).json["description"]
+    assert "delay" in description
+    assert type(delay) is not int or "900" in description
+    assert delayed.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
+
+
+def test_the_bound_of_a_delay_is_that_of_the_server(compose) -> None:
+    """16: max_message_delay."""
+    api = compose(max_message_delay=60)
+    api.put(QUEUE, 201, {"_default_message_delay": 60})
+    api.send("jobs", 1, delay=60)
+    assert "60" in api.post(URL, 400, {"messages": [{"body": 1, "delay": 61}]}).json["description"]
+
+
+def test_a_server_may_delay_every_queue(compose, clock: ManualClock) -> None:
+    """6.1, 16: default_message_delay is in force where it is shown, and a queue's own wins."""
+    api = compose(default_message_delay=10)
+    assert api.get(QUEUE, 200).json["_default_message_delay"] == 10
+    api.put("/v2/queues/slow", 201, {"_default_message_delay": 20})
+    api.send("slow", 2)
+    api.send("jobs", 1)
+    clock.advance(10)
+    assert (api.delete("/v2/queues/slow/messages?pop=1", 200).json["messages"], claimable(api)) == ([], [1])
+
+
+def test_a_delayed_message_is_seen_by_who_asks_for_it(delayed: Api) -> None:
+    """7.8: by include_delayed, by id and by ids; it counts as free."""
+    [message] = delayed.send("jobs", 1)
+    assert delayed.seen("jobs", "echo=true&include_delayed=true") == [1]
+    assert delayed.get(f"{URL}/{message}", 200).json["body"] == 1
+    assert len(delayed.get(f"{URL}?ids={message}", 200).json["messages"]) == 1
+    assert delayed.get(f"{QUEUE}/stats", 200).json["messages"]["free"] == 1
+
+
+def test_a_delay_never_appears_in_an_answer(delayed: Api) -> None:
+    """7.8: the representation is that of any message."""
+    [message] = delayed.send("jobs", 1, delay=5)
+    assert delayed.get(f"{URL}/{message}", 200).json.keys() == {"id", "href", "ttl", "age", "body"}
+    [listed] = delayed.get(f"{URL}?{ALL}", 200).json["messages"]
+    assert listed.keys() == {"id", "href", "ttl", "age", "body"}
+
+
+def test_the_link_of_a_delayed_queue_says_what_was_asked(delayed: Api) -> None:
+    """7.3: include_delayed is forced on normal queues only."""
+    delayed.send("jobs", 1, 2, delay=0)
+    [link] = delayed.get(f"{URL}?echo=true&limit=1", 200).json["links"]
+    assert "include_delayed=true" not in link["href"]
+    [link] = delayed.get(f"{URL}?echo=true&limit=1&include_delayed=true", 200).json["links"]
+    assert "include_delayed=true" in link["href"]
+
+
+def test_a_message_keeps_its_moment_after_the_default_is_cleared(delayed: Api, clock: ManualClock) -> None:
+    """7.8, L4: it is listed then, for the queue is a normal one, and claimed only when due; new posts are ready."""
+    delayed.send("jobs", "old")
+    delayed.patch(QUEUE, 200, [{"op": "remove", "path": "/metadata/_default_message_delay"}])
+    delayed.send("jobs", "new")
+    assert claimable(delayed) == ["new"]
+    assert delayed.seen("jobs") == ["old", "new"]
+    clock.advance(30)
+    assert sorted(claimable(delayed)) == ["new", "old"]
+
+
+def test_a_message_keeps_its_moment_when_the_default_grows(delayed: Api, clock: ManualClock) -> None:
+    """L4: the default counts at the post, never later."""
+    delayed.send("jobs", 1)
+    delayed.patch(QUEUE, 200, [{"op": "replace", "path": "/metadata/_default_message_delay", "value": 900}])
+    clock.advance(30)
+    assert claimable(delayed) == [1]
+
+
+def test_messages_become_claimable_in_the_order_of_their_moments(delayed: Api, clock: ManualClock) -> None:
+    """L5: (available, sequence), not the order of posting; a listing keeps that order."""
+    for body, delay in (("c", 20), ("b", 10), ("a", 0), ("b2", 10)):
+        delayed.send("jobs", body, delay=delay)
+    assert claimable(delayed) == ["a"]
+    clock.advance(20)
+    assert claimable(delayed) == ["a", "b", "b2", "c"]
+    assert delayed.seen("jobs") == ["c", "b", "a", "b2"]
+
+
+def test_ready_messages_are_not_held_up_by_delayed_ones(delayed: Api) -> None:
+    """S-E1: a claim finds what is ready behind any number of waiting messages."""
+    delayed.send("jobs", *range(100))
+    delayed.send("jobs", "ready", delay=0)
+    assert claimable(delayed) == ["ready"]
+    assert delayed.seen("jobs", "echo=true&limit=1") == ["ready"]
+
+
+def test_a_ttl_runs_from_the_post(delayed: Api, clock: ManualClock) -> None:
+    """7.8: a delay longer than the ttl means that the message is never claimed."""
+    delayed.send("jobs", "never", ttl=60, delay=61)
+    delayed.send("jobs", "briefly", ttl=60, delay=59)
+    for step, listed in ((59, ["briefly"]), (1, []), (1, [])):
+        clock.advance(step)
+        assert delayed.seen("jobs") == listed
+    assert (claimable(delayed), delayed.seen("jobs", ALL)) == ([], [])
+
+
+def test_a_released_message_returns_to_its_place(delayed: Api, clock: ManualClock) -> None:
+    """L5: a delay is served once, not again after a claim."""
+    delayed.send("jobs", 1, 2)
+    clock.advance(30)
+    claim, _ = delayed.claim("jobs", limit=1, ttl=60)
+    delayed.delete(claim, 204)
+    assert claimable(delayed) == [1, 2]
+    delayed.claim("jobs", limit=1, ttl=60)
+    clock.advance(60)
+    assert sorted(claimable(delayed)) == [1, 2]

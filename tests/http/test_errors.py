@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callers see when the store fails, or the server itself (contract 1.8, 4)."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+from tests.http.stores import BrokenStore, bug, down
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.http.app import create_app
+from zq.storage.api import Storage
+
+QUEUE = "/v2/queues/jobs"
+POST = {"messages": [{"body": 1}]}
+OPERATIONS = [
+    ("GET", "/v2/queues", None),
+    ("GET", "/v2/queues?detailed=true&with_count=true&name=x&n=1", None),
+    ("PUT", QUEUE, None),
+    ("PUT", QUEUE, {"a": 1}),
+    ("GET", QUEUE, None),
+    ("PATCH", QUEUE, [{"op": "add", "path": "/metadata/a", "value": 1}]),
+    ("DELETE", QUEUE, None),
+    ("GET", f"{QUEUE}/stats", None),
+    ("POST", f"{QUEUE}/purge", None),
+    ("GET", f"{QUEUE}/messages", None),
+    ("GET", f"{QUEUE}/messages?ids=a,b", None),
+    ("POST", f"{QUEUE}/messages", POST),
+    ("DELETE", f"{QUEUE}/messages?ids=a", None),
+    ("DELETE", f"{QUEUE}/messages?pop=1", None),
+    ("GET", f"{QUEUE}/messages/a", None),
+    ("DELETE", f"{QUEUE}/messages/a", None),
+    ("DELETE", f"{QUEUE}/messages/a?claim_id=c", None),
+    ("POST", f"{QUEUE}/claims", {"ttl": 60, "grace": 60}),
+    ("GET", f"{QUEUE}/claims/c", None),
+    ("PATCH", f"{QUEUE}/claims/c", {"ttl": 60}),
+    ("DELETE", f"{QUEUE}/claims/c", None),
+]
+each_operation = pytest.mark.parametrize(("method", "path", "body"), OPERATIONS)
+
+
+def ask(api: Api, method: str, path: str, body: Any, status: int) -> Any:
+    """Send one of ``OPERATIONS``."""
+    return (api.patch if method == "PATCH" and path == QUEUE else lambda *rest: api.call(method, *rest))(
+        path, status, body
+    )
+
+
+@each_operation
+def test_a_store_that_does_not_answer_is_503(gate, method: str, path: str, body: Any) -> None:
+    """1.8 [T], 18: on every route, POST messages too; advice to retry, no Location, no Retry-After, no internals."""
+    answer = ask(gate(down), method, path, body, 503)
+    assert answer.json["title"] == "Service temporarily unavailable"
+    assert "again" in answer.json["description"]
+    assert not {"Location", "Retry-After", "Allow"} & set(answer.headers)
+    assert not any(word in answer.text for word in ("secret", "10.0.0.7", "ConnectionError", "Traceback"))
+
+
+@each_operation
+def test_what_nobody_foresaw_is_500_without_its_text(gate, method: str, path: str, body: Any) -> None:
+    """1.8 [Q, security]: the exception stays in the log."""
+    answer = ask(gate(bug), method, path, body, 500)
+    assert answer.json["title"] == "Internal server error"
+    assert not any(word in answer.text for word in ("secret", "RuntimeError", "Traceback", "stores.py"))
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+@pytest.mark.parametrize(("error", "status"), [(down, 503), (bug, 500)])
+def test_a_store_may_fail_half_way(storage: Storage, realm: str, method: str, error: Any, status: int) -> None:
+    """1.8: metadata can be read, messages cannot: the same answers, and no Location."""
+
+    class HalfBroken(BrokenStore):
+        queues = storage.queues
+
+    healthy = Api(create_app(Broker(storage, ManualClock(storage.now()))), realm)
+    healthy.send("jobs", "kept")
+    broken = Api(create_app(Broker(HalfBroken(error), ManualClock(storage.now()))), realm)
+    query = "?pop=1" if method == "DELETE" else ""
+    broken.call(method, f"{QUEUE}/messages{query}", status, POST if method == "POST" else None)
+    assert healthy.seen("jobs") == ["kept"]
+
+
+def test_a_refusal_does_not_wait_for_the_store(gate) -> None:
+    """1.2: what is wrong with a request is told even while the store is down."""
+    api = gate(down)
+    api.get("/v2/queues?limit=0", 400)
+    api.post(f"{QUEUE}/claims", 400, b"[")
+    api.put(QUEUE, 400, b"[]")
+    api.put(f"{QUEUE}/messages", 405)
+    api.get("/v2/nowhere", 404)
+
+
+def test_the_documents_need_no_store(gate) -> None:
+    """2, 3: both are served while it is down."""
+    gate(down).get("/", 300)
+    gate(down).get("/v2/", 200)
+
+
+def test_ping_tells_whether_the_store_answers(gate, api: Api) -> None:
+    """4 [T]: GET is 204 or 503, both with an empty body; HEAD is 204 always."""
+    assert api.get("/v2/ping", 204).body == b""
+    assert gate(down).get("/v2/ping", 503).body == b""
+    assert api.call("HEAD", "/v2/ping", 204).body == b""
+    assert gate(down).call("HEAD", "/v2/ping", 204).body == b""
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("headers", [{"Client-ID": None}, {"X-Project-ID": None}, {"Client-ID": "textid"}])
+def test_ping_wants_client_and_project(gate, method: str, headers: dict[str, str | None]) -> None:
+    """4 [C]: like every other route."""
+    gate(down).call(method, "/v2/ping", 400, headers=headers)
+
+
+def test_a_store_that_comes_back_is_used_again() -> None:
+    """1.8: the failure of one request leaves nothing behind in the server."""
+    errors = [down, bug]
+    store = BrokenStore(lambda: errors[0]())
+    api = Api(create_app(Broker(store, ManualClock(time.time()))))
+    api.get("/v2/queues", 503)
+    errors.reverse()
+    api.get("/v2/queues", 500)
+    errors.reverse()
+    api.get("/v2/queues", 503)

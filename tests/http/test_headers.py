@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request's headers must be (contract 1.3) and what every answer's are (1.4)."""
+
+import pytest
+
+from tests.http.api import CLIENT, OTHER_CLIENT, Api
+
+PING = "/v2/ping"
+UNDASHED = CLIENT.replace("-", "")
+SAME_CLIENT = [UNDASHED, CLIENT.upper(), f"urn:uuid:{CLIENT}", f"{{{CLIENT}}}"]
+NOT_A_UUID = [
+    "0xdeadbeef",
+    "textid",
+    UNDASHED[:31],
+    UNDASHED + "0",
+    UNDASHED[:31] + "g",
+    "0x" + UNDASHED[:30],
+    "+" + UNDASHED[:31],
+    UNDASHED[:15] + "_" + UNDASHED[:16],
+    UNDASHED[:15] + " " + UNDASHED[:16],
+    "\xb2" * 32,
+    "x" * 5000,
+]
+EVERY_ROUTE = ["/v2/", PING, "/v2/queues", "/v2/queues/q", "/v2/queues/q/claims/c"]
+
+
+@pytest.fixture
+def lenient(compose) -> Api:
+    """A server with client_id_uuid_safe = off."""
+    return compose(app={"strict_client_id": False})
+
+
+@pytest.mark.parametrize("path", EVERY_ROUTE)
+def test_a_client_id_is_needed(door: Api, path: str) -> None:
+    """1.3: every route but / wants Client-ID, even where the method does not exist."""
+    for method in ("GET", "PATCH", "HEAD"):
+        refused = door.call(method, path, 400, headers={"Client-ID": None})
+        assert method == "HEAD" or refused.json["title"] == "Missing header value"
+
+
+@pytest.mark.parametrize("value", NOT_A_UUID)
+def test_a_strict_server_wants_a_uuid(door: Api, value: str) -> None:
+    """1.3 [T]: exactly 32 hex digits once urn:, uuid:, braces and hyphens are gone."""
+    refused = door.get(PING, 400, {"Client-ID": value}).json
+    assert refused["title"] == "Wrong UUID value"
+    assert "Client-ID" in refused["description"]
+
+
+def test_an_empty_client_id_is_refused(door: Api) -> None:
+    """1.3 [T]: the empty string is no client."""
+    assert door.get(PING, 400, {"Client-ID": ""}).json["title"] in ("Wrong UUID value", "Missing header value")
+
+
+@pytest.mark.parametrize("form", SAME_CLIENT)
+def test_every_form_of_a_uuid_names_the_same_client(api: Api, form: str) -> None:
+    """1.3: what the dashed form posted is hidden from the other forms, and the other way round."""
+    same = api.tenant(client=form)
+    api.send("jobs", "dashed")
+    same.send("jobs", "other form")
+    assert api.seen("jobs", "") == same.seen("jobs", "") == []
+    assert api.tenant(client=OTHER_CLIENT).seen("jobs", "") == ["dashed", "other form"]
+
+
+@pytest.mark.parametrize(("length", "status"), [(9, 400), (10, 200), (35, 200), (36, 200), (37, 400)])
+def test_a_lenient_server_judges_a_client_id_by_its_length(lenient: Api, length: int, status: int) -> None:
+    """1.3 [T]: client_id_uuid_safe = off takes 10 to 36 characters."""
+    answer = lenient.get("/v2/queues/jobs", status, {"Client-ID": "x" * length})
+    if status == 400:
+        assert answer.json["title"] == "Wrong UUID value"
+        assert "10" in answer.json["description"]
+        assert "36" in answer.json["description"]
+
+
+def test_a_lenient_server_compares_client_ids_as_text(lenient: Api) -> None:
+    """1.3 [Q]: posting and listing work with ids that are no UUIDs, and echo tells them apart."""
+    lenient.tenant(client="producer-1").send("jobs", "first")
+    assert lenient.tenant(client="producer-1").seen("jobs", "") == []
+    assert lenient.tenant(client="producer-2").seen("jobs", "") == ["first"]
+
+
+@pytest.mark.parametrize("path", EVERY_ROUTE)
+def test_a_project_is_needed(door: Api, path: str) -> None:
+    """1.3 [T]: absent and empty are two different mistakes."""
+    assert door.get(path, 400, {"X-Project-ID": None}).json["title"] == "Project-Id Missing"
+    assert door.get(path, 400, {"X-Project-ID": ""}).json["title"] == "Empty project header not allowed"
+
+
+def test_a_project_id_has_at_most_256_characters(api: Api) -> None:
+    """1.3 [T]: checked wherever a queue is named."""
+    api.put("/v2/queues/jobs", 201, headers={"X-Project-ID": "p" * 256})
+    for path in ("", "/stats", "/messages", "/claims/c"):
+        refused = api.get("/v2/queues/jobs" + path, 400, {"X-Project-ID": "p" * 257}).json
+        assert refused["title"] == "Invalid queue identification"
+        assert "256" in refused["description"]
+
+
+def test_a_long_project_id_passes_where_no_queue_is_named(api: Api) -> None:
+    """1.3 [C]: collections and ping do not check its length."""
+    api.get("/v2/queues", 200, {"X-Project-ID": "p" * 257})
+    api.get(PING, 204, {"X-Project-ID": "p" * 257})
+
+
+@pytest.mark.parametrize("project", ["a project", "../..", "a/b", "%00", "{x}", "\xe9\xe8", "a\tb", "'\"$"])
+def test_a_project_id_may_hold_any_character(api: Api, project: str) -> None:
+    """1.3 [T], L8: no restriction, and no way into another project."""
+    api.put("/v2/queues/ours", 201)
+    tenant = api.tenant(project=project)
+    tenant.put("/v2/queues/jobs", 201)
+    assert tenant.queues() == ["jobs"]
+    assert api.queues() == ["ours"]
+
+
+def test_older_names_of_the_project_header_are_read_in_their_order(api: Api, realm: str) -> None:
+    """1.3 [C]: X-Project-ID, else X-Tenant-Id, else X-Tenant."""
+    older = {"X-Project-ID": None, "X-Tenant-Id": f"second{realm}", "X-Tenant": f"third{realm}"}
+    api.put("/v2/queues/a", 201, headers={**older, "X-Project-ID": f"first{realm}"})
+    api.put("/v2/queues/b", 201, headers=older)
+    api.put("/v2/queues/c", 201, headers={**older, "X-Tenant-Id": None})
+    assert [api.tenant(project=name).queues() for name in ("first", "second", "third")] == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        None,
+        "",
+        "*/*",
+        "application/*",
+        "application/json",
+        "APPLICATION/JSON",
+        "application/json;q=0.001",
+        "application/json; charset=utf-8",
+        "text/html, application/json",
+        "text/html;q=1.0, */*;q=0.1",
+    ],
+)
+def test_an_accept_that_includes_json_is_fine(api: Api, accept: str | None) -> None:
+    """1.3 [T]: absent and empty mean anything."""
+    api.get("/v2/queues", 200, {"Accept": accept})
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "text/plain",
+        "text/*",
+        "application/xml",
+        "application/json-home",
+        "application/json;q=0",
+        "application/json; q=0.000",
+        "*/*;q=0",
+        "application/json;q=0, */*",
+        "foo",
+        "application/json;q=2;;=, ",
+        ";",
+        "\xe9",
+    ],
+)
+def test_any_other_accept_is_not_acceptable(door: Api, accept: str) -> None:
+    """1.3 [T]: JSON with q = 0, other types and nonsense are 406 (nonsense may be 400)."""
+    answer = door.get("/v2/queues", None, {"Accept": accept})
+    assert answer.status_int in ((406,) if "/" in accept and ";;" not in accept else (400, 406))
+
+
+@pytest.mark.parametrize(
+    ("content_type", "length", "status"),
+    [
+        ("application/x-www-form-urlencoded", "0", 400),
+        ("Application/X-WWW-Form-URLencoded", "0", 400),
+        ("application/x-www-form-urlencoded", None, 200),
+        ("application/x-www-form-urlencoded; charset=utf-8", "0", 200),
+        ("text/plain", "0", 200),
+        ("nonsense", "0", 200),
+        ("", "0", 200),
+    ],
+)
+def test_a_form_is_refused_only_when_it_has_a_length(api: Api, content_type: str, length: str, status: int) -> None:
+    """1.3 [T]: exactly the form type with Content-Length, even 0; every other value is ignored."""
+    answer = api.get("/v2/queues", status, {"Content-Type": content_type, "Content-Length": length})
+    assert status == 200 or answer.json["title"] == "Invalid Content-Type"
+
+
+def test_json_is_read_whatever_the_content_type_says(api: Api) -> None:
+    """1.3: Content-Type is ignored where a body is wanted."""
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded; x=y"):
+        api.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}]}, {"Content-Type": kind})
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "1.5", "0x10", "9" * 5000, "1_0"])
+def test_a_content_length_is_a_number(door: Api, length: str) -> None:
+    """1.3: anything else is 400."""
+    refused = door.unchecked(CONTENT_LENGTH=length).post("/v2/queues/jobs/claims", 400)
+    assert "description" in refused.json
+
+
+@pytest.mark.parametrize("value", ["messagecode:123456", "messagecode:"])
+def test_the_built_in_extra_spec_does_nothing(api: Api, value: str) -> None:
+    """1.3: messagecode is known."""
+    api.get("/v2/queues", 200, {"EXTRA-SPEC": value})
+
+
+@pytest.mark.parametrize("value", ["nosuch:1", "nosuch", ":", "\xff:1", "messagecodes:1"])
+def test_an_unknown_extra_spec_is_refused(door: Api, value: str) -> None:
+    """1.3 [Q]: 400 instead of a crash."""
+    refused = door.get("/v2/queues", 400, {"EXTRA-SPEC": value}).json
+    assert refused["title"] == "Invalid header value"
+    assert "EXTRA-SPEC" in refused["description"].upper()
+
+
+def test_an_empty_url_signature_opens_nothing(door: Api) -> None:
+    """1.3 [Q, security]: it is as if it were absent, so the checks go on."""
+    door.get("/v2/queues", 400, {"URL-Signature": "", "Client-ID": None})
+
+
+def test_every_answer_has_its_own_request_id(api: Api) -> None:
+    """1.4: the caller's id is never given back, and no id comes twice."""
+    mine = "req-11111111-1111-4111-8111-111111111111"
+    paths = [("/", 300), ("/nowhere", 404), ("/v2/queues", 200), ("/v2/queues/q", 200), ("/v2/queues?limit=0", 400)]
+    answers = [api.get(path, status, {"X-OpenStack-Request-ID": mine}) for path, status in paths]
+    assert len({answer.headers["X-OpenStack-Request-ID"] for answer in answers} | {mine}) == len(paths) + 1
+
+
+def test_a_location_is_a_path_without_the_mount_prefix(api: Api) -> None:
+    """1.4 [T]: /v2/…, never a scheme, a host or the script name."""
+    mounted = api.mounted("/messaging")
+    assert mounted.put("/v2/queues/jobs", 201).headers["Location"] == "/v2/queues/jobs"
+    posted = mounted.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}]})
+    assert posted.headers["Location"].startswith("/v2/queues/jobs/messages?ids=")
+    assert posted.json["resources"][0].startswith("/v2/queues/jobs/messages/")
+    claimed = mounted.post("/v2/queues/jobs/claims", 201, {})
+    assert claimed.headers["Location"].startswith("/v2/queues/jobs/claims/")
+    assert claimed.json["messages"][0]["href"].startswith("/v2/queues/jobs/messages/")
+    assert mounted.get("/v2/queues", 200).json["links"][0]["href"].startswith("/v2/queues?")

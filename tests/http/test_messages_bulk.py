@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deleting many messages and popping (contract 7.7)."""
+
+import pytest
+
+from tests.http.api import OTHER_CLIENT, Api
+from zq.clock import ManualClock
+
+QUEUE = "/v2/queues/jobs"
+URL = f"{QUEUE}/messages"
+
+
+@pytest.fixture
+def careful(compose) -> Api:
+    """A server with message_delete_with_claim_id = true."""
+    return compose(delete_with_claim_id=True)
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?ids=", "?pop=", "?ids=&pop=", "?ids=a&pop=1", "?limit=1", "?claim_ids=a", "?ids=a&pop=0"]
+)
+def test_exactly_one_of_ids_and_pop_is_wanted(door: Api, query: str) -> None:
+    """7.7 [T]: both or neither is 400 that names them."""
+    description = door.delete(URL + query, 400).json["description"]
+    assert "ids" in description
+    assert "pop" in description
+
+
+def test_ids_delete_what_they_name(api: Api) -> None:
+    """7.7 [T]: 204 whether or not anything matched; ill-formed ids are skipped."""
+    ids = api.send("jobs", *range(5))
+    api.delete(f"{URL}?ids={ids[0]},{ids[2]},nothing,%20,,{ids[2]},", 204)
+    assert api.seen("jobs") == [1, 3, 4]
+    api.delete(f"{URL}?ids={ids[0]}&ids={ids[1]}", 204)
+    api.delete(f"{URL}?ids=nothing", 204)
+    api.delete(f"/v2/queues/missing/messages?ids={ids[3]}", 204)
+    assert api.seen("jobs") == [3, 4]
+    assert api.queues() == ["jobs"]
+
+
+@pytest.mark.parametrize("count", [21, 22, 200])
+def test_more_than_twenty_ids_are_refused(door: Api, count: int) -> None:
+    """7.7 [T]."""
+    assert "20" in door.delete(f"{URL}?ids={','.join(['x'] * count)}", 400).json["description"]
+
+
+def test_twenty_ids_are_fine(api: Api) -> None:
+    """7.7 [T]: the largest allowed, and all of them go."""
+    ids = api.send("jobs", *range(21))
+    api.delete(f"{URL}?ids={','.join(ids[:20])}", 204)
+    assert api.seen("jobs") == [20]
+
+
+def test_bulk_deletion_does_not_ask_for_claims(api: Api) -> None:
+    """7.7 [C]: claimed messages go too; claim_ids is ignored when the option is off."""
+    ids = api.send("jobs", 1, 2, 3)
+    claim, _ = api.claim("jobs", limit=2)
+    api.delete(f"{URL}?ids={ids[0]}&claim_ids=wrong", 204)
+    assert [message["body"] for message in api.get(claim, 200).json["messages"]] == [2]
+    api.delete(f"{URL}?ids={ids[1]}", 204)
+    api.get(claim, 404)
+    assert api.seen("jobs") == [3]
+
+
+@pytest.mark.parametrize("pop", ["0", "-1", "21", "1000000", "abc", "%20", "1.0", "None", "9" * 5000, "1_0", "true"])
+def test_pop_takes_one_to_twenty(door: Api, pop: str) -> None:
+    """7.7 [T]: anything else is 400."""
+    assert "pop" in door.delete(f"{URL}?pop={pop}", 400).json["description"]
+
+
+def test_the_largest_pop_is_that_of_the_server(compose) -> None:
+    """16: max_messages_per_claim_or_pop."""
+    api = compose(max_messages_per_claim_or_pop=3)
+    api.delete(f"{URL}?pop=3", 200)
+    assert "3" in api.delete(f"{URL}?pop=4", 400).json["description"]
+
+
+def test_pop_removes_and_returns_the_oldest(api: Api) -> None:
+    """7.7 [T]: in order, at most n; what was popped is gone."""
+    ids = api.send("jobs", *range(5))
+    popped = api.delete(f"{URL}?pop=2", 200).json
+    assert popped.keys() == {"messages"}
+    assert [(message["id"], message["body"]) for message in popped["messages"]] == [(ids[0], 0), (ids[1], 1)]
+    api.get(f"{URL}/{ids[0]}", 404)
+    assert [message["body"] for message in api.delete(f"{URL}?pop=20", 200).json["messages"]] == [2, 3, 4]
+    assert api.delete(f"{URL}?pop=1", 200).json == {"messages": []}
+
+
+def test_a_popped_message_is_raw(api: Api, clock: ManualClock) -> None:
+    """7.7: exactly these keys, no href; the hand-outs by claims are counted, the pop is not."""
+    [message] = api.send("jobs", {"a": None}, ttl=300)
+    for _ in range(2):
+        claim, _ = api.claim("jobs")
+        api.delete(claim, 204)
+    clock.advance(7)
+    expected = {"id": message, "age": 7, "ttl": 300, "body": {"a": None}, "claim_id": None, "claim_count": 2}
+    assert api.delete(f"{URL}?pop=1", 200).json["messages"] == [expected]
+
+
+def test_a_missing_queue_pops_nothing(api: Api) -> None:
+    """7.7 [T]: 200, and it is not created."""
+    assert api.delete(f"{URL}?pop=5", 200).json == {"messages": []}
+    assert api.queues() == []
+
+
+def test_pop_skips_claimed_and_expired_messages(api: Api, clock: ManualClock) -> None:
+    """7.7, L3: until the claim ends."""
+    api.send("jobs", "held", "free")
+    api.send("jobs", "short", ttl=60)
+    api.claim("jobs", limit=1, ttl=100)
+    clock.advance(60)
+    assert [message["body"] for message in api.delete(f"{URL}?pop=20", 200).json["messages"]] == ["free"]
+    clock.advance(40)
+    assert [message["body"] for message in api.delete(f"{URL}?pop=20", 200).json["messages"]] == ["held"]
+
+
+def test_pop_does_not_ask_who_posted(api: Api) -> None:
+    """7.7: no echo filter."""
+    api.send("jobs", "mine")
+    api.tenant(client=OTHER_CLIENT).send("jobs", "theirs")
+    assert [message["body"] for message in api.delete(f"{URL}?pop=2", 200).json["messages"]] == ["mine", "theirs"]
+
+
+def test_pop_needs_no_body_and_reads_none(api: Api) -> None:
+    """7.7: a body is not looked at."""
+    api.send("jobs", 1)
+    assert len(api.call("DELETE", f"{URL}?pop=1", 200, b"[}").json["messages"]) == 1
+
+
+@pytest.mark.parametrize("query", ["ids={0}", "ids={0}&claim_ids=", "pop=1&claim_ids={claim}"])
+def test_a_careful_server_wants_claim_ids_beside_ids_only(careful: Api, query: str) -> None:
+    """7.7 [T]: ids alone, and pop with claim_ids, are 400; nothing is deleted."""
+    ids = careful.send("jobs", 1, 2)
+    claim = careful.claim("jobs", limit=1)[0].rsplit("/", 1)[1]
+    refused = careful.delete(f"{URL}?{query.format(ids[0], claim=claim)}", 400).json
+    assert "claim_ids" in refused["description"]
+    assert careful.seen("jobs", "echo=true&include_claimed=true") == [1, 2]
+
+
+def test_a_careful_server_pops_without_claims(careful: Api) -> None:
+    """7.7: pop alone is fine."""
+    careful.send("jobs", 1)
+    assert len(careful.delete(f"{URL}?pop=1", 200).json["messages"]) == 1
+
+
+@pytest.mark.parametrize("form", ["{0}", "{0},{0},", "{0},{1}"])
+def test_a_careful_server_deletes_what_the_claims_hold(careful: Api, form: str) -> None:
+    """7.7 [T]: duplicates and a trailing comma are harmless."""
+    ids = careful.send("jobs", 1, 2, 3)
+    claims = [careful.claim("jobs", limit=1)[0].rsplit("/", 1)[1] for _ in range(2)]
+    held = ids[: 2 if "{1}" in form else 1]
+    careful.delete(f"{URL}?ids={','.join(held)}&claim_ids={form.format(*claims)}", 204)
+    assert careful.seen("jobs", "echo=true&include_claimed=true") == [1, 2, 3][len(held) :]
+
+
+@pytest.mark.parametrize("claims", ["{other}", "nothing", "{lapsed}", "{other},nothing"])
+def test_a_careful_server_deletes_nothing_when_a_claim_does_not_match(
+    careful: Api, clock: ManualClock, claims: str
+) -> None:
+    """7.7 [Q]: 400 or 403 instead of a failure; nothing goes, not even what matched."""
+    ids = careful.send("jobs", 1, 2)
+    careful.send("others", 3)
+    lapsed = careful.claim("jobs", ttl=60)[0].rsplit("/", 1)[1]
+    clock.advance(60)
+    own = careful.claim("jobs", limit=1)[0].rsplit("/", 1)[1]
+    other = careful.claim("others")[0].rsplit("/", 1)[1]
+    wanted = f"{URL}?ids={','.join(ids)}&claim_ids={own},{claims.format(other=other, lapsed=lapsed)}"
+    assert careful.delete(wanted, None).status_int in (400, 403)
+    assert careful.seen("jobs", "echo=true&include_claimed=true") == [1, 2]
+
+
+def test_a_careful_server_does_not_mind_unknown_ids(careful: Api) -> None:
+    """7.7 [T]: 204 whether or not anything matched."""
+    careful.send("jobs", 1)
+    claim = careful.claim("jobs")[0].rsplit("/", 1)[1]
+    careful.delete(f"{URL}?ids=nothing&claim_ids={claim}", 204)
+    assert careful.seen("jobs", "echo=true&include_claimed=true") == [1]

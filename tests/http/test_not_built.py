@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What later versions will have answers 501, never half-way (extensions 0)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.http.api import RESERVED, Api
+
+QUEUE = "/v2/queues/jobs"
+ROUTES = [
+    ("POST", f"{QUEUE}/share"),
+    ("GET", f"{QUEUE}/subscriptions"),
+    ("POST", f"{QUEUE}/subscriptions"),
+    ("GET", f"{QUEUE}/subscriptions/s"),
+    ("PATCH", f"{QUEUE}/subscriptions/s"),
+    ("DELETE", f"{QUEUE}/subscriptions/s"),
+    ("PUT", f"{QUEUE}/subscriptions/s/confirm"),
+    ("GET", "/v2/topics"),
+    ("GET", "/v2/topics/t"),
+    ("PUT", "/v2/topics/t"),
+    ("PATCH", "/v2/topics/t"),
+    ("DELETE", "/v2/topics/t"),
+    ("GET", "/v2/topics/t/stats"),
+    ("POST", "/v2/topics/t/purge"),
+    ("GET", "/v2/topics/t/messages"),
+    ("POST", "/v2/topics/t/messages"),
+    ("GET", "/v2/topics/t/messages/m"),
+    ("GET", "/v2/topics/t/stream"),
+    ("GET", "/v2/stream"),
+    ("PUT", f"{QUEUE}/claims/a.b"),
+    ("POST", f"{QUEUE}/claims/c/settle"),
+    ("POST", f"{QUEUE}/claims/a.b/settle"),
+    ("POST", f"{QUEUE}/redrive"),
+    ("GET", f"{QUEUE}/history"),
+    ("POST", f"{QUEUE}/history/replay"),
+    ("POST", "/v2/fences/n"),
+    ("DELETE", "/v2/stages/n"),
+    ("POST", "/v2/commits"),
+    ("GET", "/v2/commits/p"),
+    ("GET", "/v2/limits"),
+    ("GET", "/v2/openapi.json"),
+    ("GET", "/metrics"),
+]
+OPEN = ("/v2/openapi.json", "/metrics")
+STREAMS = ("/v2/stream", "/v2/topics/t/stream")
+POST = {"messages": [{"body": 1}]}
+PARAMETERS = [
+    ("POST", f"{QUEUE}/messages?stage=s", POST),
+    ("POST", f"{QUEUE}/claims?wait=1", {}),
+    ("GET", f"{QUEUE}/messages?wait=30", None),
+    ("DELETE", f"{QUEUE}/messages?pop=1&wait=1", None),
+    ("POST", f"{QUEUE}/claims?detailed=true", {}),
+    ("GET", f"{QUEUE}/claims/c?detailed=true", None),
+    ("GET", f"{QUEUE}/messages?detailed=true", None),
+    ("GET", f"{QUEUE}/messages?ids=a&detailed=true", None),
+    ("GET", f"{QUEUE}/messages/a?detailed=true", None),
+    ("DELETE", f"{QUEUE}/messages?pop=1&detailed=true", None),
+    ("PATCH", f"{QUEUE}/claims/c?fence=n:1", {}),
+    ("DELETE", f"{QUEUE}/claims/c?delay=5", None),
+]
+HISTORY = [
+    ("_redelivery_delay", 30),
+    ("_redelivery_backoff", "exponential"),
+    ("_redelivery_max_delay", 60),
+    ("_history_ttl", 60),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_route_of_a_later_version_is_501(door: Api, method: str, path: str) -> None:
+    """Extensions 0: with a title and a sentence, whatever the body."""
+    for body in (None, b"{}", b"[}"):
+        refused = door.call(method, path, 501, None if method in ("GET", "DELETE") else body).json
+        assert refused["title"]
+        assert len(refused["description"]) > 20
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_route_of_a_later_version_checks_its_headers_first(door: Api, method: str, path: str) -> None:
+    """1.2: client and project, but for the documents that need neither (extensions 10)."""
+    wanted = 501 if path in OPEN else 400
+    if path not in STREAMS:
+        door.call(method, path, wanted, headers={"Client-ID": None})
+        door.call(method, path, wanted, headers={"X-Project-ID": None})
+
+
+@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if "/jobs/" in route[1]])
+def test_a_route_of_a_later_version_checks_its_queue_name_first(door: Api, method: str, path: str) -> None:
+    """1.2 [T]: a bad name is 400 on every sub-resource."""
+    door.call(method, path.replace("jobs", "Nice-Bo@t"), 400)
+
+
+@pytest.mark.parametrize("path", [*OPEN, *STREAMS])
+def test_documents_and_streams_choose_their_own_media_type(door: Api, path: str) -> None:
+    """Extensions 10: no 406 for text/plain or text/event-stream."""
+    for accept in ("text/plain", "text/event-stream", "application/openmetrics-text"):
+        door.get(path, 501, {"Accept": accept})
+
+
+@pytest.mark.parametrize("path", sorted({path for _, path in ROUTES}))
+def test_a_later_route_lacks_every_other_method(door: Api, path: str) -> None:
+    """1.1: those of the contract are allowed, any other is 405."""
+    allowed = {name.strip() for name in door.call("OPTIONS", path, 200).headers["Allow"].split(",")}
+    assert {method for method, other in ROUTES if other == path} <= allowed
+    for method in {"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"} - allowed:
+        door.call(method, path, 405)
+
+
+def test_nothing_later_is_in_the_home_document(door: Api) -> None:
+    """Extensions 0: no template leads to a 501."""
+    document = json.loads(door.get("/v2/", 200).body)
+    words = (
+        "share",
+        "subscription",
+        "topic",
+        "pool",
+        "flavor",
+        "health",
+        "settle",
+        "redrive",
+        "history",
+        "fence",
+        "stage",
+    )
+    assert not [rel for rel in document["resources"] for word in words if word in rel]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), PARAMETERS)
+def test_a_parameter_of_a_later_version_is_501(api: Api, method: str, path: str, body: Any) -> None:
+    """Extensions 2, 6, 7, 9: not passed over, for it changes what the verb does; nothing happens."""
+    api.send("jobs", "kept")
+    description = api.call(method, path, 501, body).json["description"]
+    assert path.rsplit("&" if "&" in path else "?", 1)[1].split("=")[0] in description
+    assert api.seen("jobs") == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "body"),
+    [
+        ("GET", f"{QUEUE}/messages?detailed=false&wait=&stage=", 200, None),
+        ("POST", f"{QUEUE}/claims?wait=0&detailed=", 204, {}),
+        ("GET", "/v2/queues?detailed=true", 200, None),
+    ],
+)
+def test_asking_for_nothing_new_is_fine(api: Api, method: str, path: str, status: int, body: Any) -> None:
+    """1.5: blank values are absent, false and 0 ask for the base's behaviour."""
+    api.call(method, path, status, body)
+
+
+def test_an_idempotency_key_is_501(api: Api) -> None:
+    """Extensions 6: a promise that cannot be kept is refused; nothing is posted."""
+    assert "Idempotency-Key" in api.post(f"{QUEUE}/messages", 501, POST, {"Idempotency-Key": "k"}).json["description"]
+    assert api.seen("jobs") == []
+
+
+@pytest.mark.parametrize(("key", "value"), [("_enable_encrypt_messages", True), *HISTORY])
+def test_metadata_of_a_later_version_are_501(api: Api, key: str, value: Any) -> None:
+    """Extensions 0, 4: by PUT and by PATCH, named; nothing is created or changed."""
+    assert key in api.put(QUEUE, 501, {key: value}).json["description"]
+    assert api.queues() == []
+    api.put(QUEUE, 201)
+    assert key in api.patch(QUEUE, 501, [{"op": "add", "path": f"/metadata/{key}", "value": value}]).json["description"]
+    assert api.get(QUEUE, 200).json == RESERVED
+
+
+def test_health_is_for_admins(gate) -> None:
+    """1.1, 5: 501 in admin mode, no such path without."""
+    admin = {"X-Roles": "admin"}
+    gate(admin_mode=True).get("/v2/health", 501, admin)
+    gate(admin_mode=False).get("/v2/health", 404, admin)
+
+
+@pytest.mark.parametrize("path", ["/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"])
+def test_pools_and_flavors_are_not_there(door: Api, path: str) -> None:
+    """1.1: present only in admin mode with pooling."""
+    door.get(path, 404, {"X-Roles": "admin"})
+    door.put(path, 404, {}, {"X-Roles": "admin"})

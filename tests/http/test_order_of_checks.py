@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of several faults wins (contract 1.2), and what exists at all (1.1)."""
+
+from itertools import combinations
+
+import pytest
+
+from tests.http.api import Api
+
+METHODS = {
+    "/v2/ping": {"GET", "HEAD"},
+    "/v2/queues": {"GET"},
+    "/v2/queues/q": {"GET", "PUT", "PATCH", "DELETE"},
+    "/v2/queues/q/stats": {"GET"},
+    "/v2/queues/q/purge": {"POST"},
+    "/v2/queues/q/messages": {"GET", "POST", "DELETE"},
+    "/v2/queues/q/messages/m": {"GET", "DELETE"},
+    "/v2/queues/q/claims": {"POST"},
+    "/v2/queues/q/claims/c": {"GET", "PATCH", "DELETE", "PUT"},
+}
+"""1.1; PUT is there for the named claims of extensions 9."""
+ALL = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
+LACKING = [(path, method) for path, methods in METHODS.items() for method in sorted(ALL - methods)]
+NOTHING = {"Client-ID": None, "X-Project-ID": None}
+
+FAULTS = [
+    # in the order of 1.2: what is wrong, the request's headers, status, title
+    ("route", {}, 404, "404 Not Found"),
+    ("signature", {"URL-Signature": "feed"}, 404, "404 Not Found"),
+    ("form", {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": "2"}, 400, "Invalid Content-Type"),
+    ("accept", {"Accept": "text/plain"}, 406, None),
+    ("client", {"Client-ID": "textid"}, 400, "Wrong UUID value"),
+    ("project", {"X-Project-ID": None}, 400, "Project-Id Missing"),
+    ("name", {}, 400, "Invalid queue identification"),
+    ("extra", {"EXTRA-SPEC": "nosuch:1"}, 400, "Invalid header value"),
+    ("method", {}, 405, "405 Method Not Allowed"),
+    ("policy", {"X-Roles": "stranger"}, 403, "Not authorized"),
+    ("query", {}, 400, "Invalid API request"),
+    ("body", {}, 400, "Invalid request body"),
+]
+PAIRS = [(first, second) for first, second in combinations(FAULTS, 2) if (first[0], second[0]) != ("query", "body")]
+
+
+@pytest.fixture
+def guarded(gate) -> Api:
+    """A server that lets nobody with the role stranger in, on a store that nobody may ask."""
+    return gate(policy=lambda _rule, roles: "stranger" not in roles)
+
+
+@pytest.mark.parametrize(
+    "pair", [*PAIRS, *((fault,) for fault in FAULTS)], ids=lambda pair: "-".join(f[0] for f in pair)
+)
+def test_the_outer_check_wins(
+    guarded: Api, pair: tuple[tuple[str, dict[str, str | None], int, str | None], ...]
+) -> None:
+    """1.2: of two faults in one request, the one that stands first in the table is reported."""
+    kinds = {fault[0] for fault in pair}
+    headers = {name: value for fault in pair for name, value in fault[1].items()}
+    path = f"/v2/queues/{'Nice-Bo@t' if 'name' in kinds else 'q'}/claims{'/x/y' if 'route' in kinds else ''}"
+    query = "?limit=0" if "query" in kinds else ""
+    method = "PUT" if "method" in kinds else "POST"
+    answer = guarded.call(method, path + query, pair[0][2], b"[}" if "body" in kinds else b"{}", headers)
+    assert pair[0][3] is None or answer.json["title"] == pair[0][3]
+
+
+@pytest.mark.parametrize(("path", "method"), LACKING)
+def test_a_method_that_a_path_lacks_is_405_and_says_what_it_has(door: Api, path: str, method: str) -> None:
+    """1.1: HEAD is derived from GET nowhere; Allow names the methods of 1.1."""
+    answer = door.call(method, path, 405)
+    allowed = {name.strip() for name in answer.headers["Allow"].split(",")}
+    assert allowed - {"OPTIONS"} == METHODS[path]
+    assert method == "HEAD" or answer.json["title"] == "405 Method Not Allowed"
+
+
+@pytest.mark.parametrize("path", METHODS)
+def test_a_missing_header_is_told_before_a_missing_method(door: Api, path: str) -> None:
+    """1.1, 1.2: the header checks run first."""
+    assert "Allow" not in door.put(path, 400, headers={"Client-ID": None}).headers
+    assert "Allow" not in door.put(path, 400, headers={"X-Project-ID": None}).headers
+
+
+@pytest.mark.parametrize("path", METHODS)
+def test_options_tells_the_methods(door: Api, path: str) -> None:
+    """1.1 [C]: 200 with Allow on a known path."""
+    allowed = {name.strip() for name in door.call("OPTIONS", path, 200).headers["Allow"].split(",")}
+    assert allowed - {"OPTIONS"} == METHODS[path]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2",
+        "/v2/ping/",
+        "/v2/queues/q/",
+        "/v2/queues/q/stats/",
+        "/v2/queues/q/claims/c/",
+        "/v2/queues/q/metadata",
+        "/v2/nowhere",
+        "/v1/queues",
+        "/v1.1/queues/q",
+        "/v3/",
+        "/v2//queues",
+        "/V2/queues",
+    ],
+)
+def test_an_unknown_path_is_404_and_nothing_more(door: Api, path: str) -> None:
+    """1.1 [C]: no trailing slash is forgiven, no header is checked, the body is only a title."""
+    assert door.get(f"http://zq{path}", 404, {**NOTHING, "Accept": "text/plain"}).json == {"title": "404 Not Found"}
+
+
+@pytest.mark.parametrize("path", ["/v2/queues/", "/v2/queues//messages", "/v2/queues//claims/c", "/v2/queues//stats"])
+@pytest.mark.parametrize("method", sorted(ALL - {"HEAD"}))
+def test_an_empty_queue_name_is_no_name(door: Api, path: str, method: str) -> None:
+    """1.1: the item route matches with an empty name, which is refused before the method is looked for."""
+    assert door.call(method, path, 400).json["title"] == "Invalid queue identification"
+
+
+def test_an_empty_id_names_nothing(api: Api) -> None:
+    """1.7: an ill-formed id is not found, never an error."""
+    api.get("/v2/queues/q/messages/", 404)
+    api.get("/v2/queues/q/claims/", 404)
+    api.delete("/v2/queues/q/messages/", 204)
+    api.delete("/v2/queues/q/claims/", 204)
+
+
+@pytest.mark.parametrize("method", ["TRACE", "CONNECT", "BREW", "get", "LOCK"])
+def test_a_method_of_another_trade_is_refused(door: Api, method: str) -> None:
+    """1.1: a method that HTTP or this service does not know is a client's error."""
+    assert door.unchecked().call(method, "/v2/queues/q", None).status_int in (400, 405)
+
+
+@pytest.mark.parametrize("name", ["Nice-Bo@t", "x" * 65, "a b", "caf%C3%A9", "a%0A", "%0A", "a%00", "%E6%B8%AC"])
+def test_a_bad_queue_name_is_refused_on_every_route(door: Api, name: str) -> None:
+    """1.7 [T]: 400 on every sub-resource and method, before anything else is looked at."""
+    routes = [(path, method) for path in METHODS if "queues/q" in path for method in METHODS[path]]
+    assert len(routes) == 16
+    for path, method in routes:
+        refused = door.call(method, path.replace("queues/q", f"queues/{name}"), 400).json
+        assert refused["title"] == "Invalid queue identification"
+        assert "64" in refused["description"]
+
+
+@pytest.mark.parametrize("name", ["x", "x" * 64, "1234567890", "a.b-c_D", "-", "_", ".x", "UPPER"])
+def test_a_good_queue_name_is_taken_as_it_is(api: Api, name: str) -> None:
+    """1.7: 1 to 64 characters, dots and digits too."""
+    assert api.put(f"/v2/queues/{name}", 201).headers["Location"] == f"/v2/queues/{name}"
+    assert api.queues() == [name]
+
+
+def test_queue_names_are_case_sensitive(api: Api) -> None:
+    """1.7: two names that differ in case are two queues."""
+    api.put("/v2/queues/jobs", 201)
+    api.put("/v2/queues/Jobs", 201)
+    assert api.queues() == ["Jobs", "jobs"]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what (contract 15)."""
+
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+
+QUEUE = "/v2/queues/jobs"
+RULES = [
+    ("GET", "/v2/ping", "ping:get"),
+    ("GET", "/v2/queues", "queues:get_all"),
+    ("PUT", QUEUE, "queues:create"),
+    ("GET", QUEUE, "queues:get"),
+    ("PATCH", QUEUE, "queues:update"),
+    ("DELETE", QUEUE, "queues:delete"),
+    ("GET", f"{QUEUE}/stats", "queues:stats"),
+    ("POST", f"{QUEUE}/purge", "queues:purge"),
+    ("GET", f"{QUEUE}/messages", "messages:get_all"),
+    ("GET", f"{QUEUE}/messages?ids=a", "messages:get_all"),
+    ("POST", f"{QUEUE}/messages", "messages:create"),
+    ("DELETE", f"{QUEUE}/messages?ids=a", "messages:delete_all"),
+    ("DELETE", f"{QUEUE}/messages?pop=1", "messages:delete_all"),
+    ("GET", f"{QUEUE}/messages/a", "messages:get"),
+    ("DELETE", f"{QUEUE}/messages/a", "messages:delete"),
+    ("POST", f"{QUEUE}/claims", "claims:create"),
+    ("GET", f"{QUEUE}/claims/c", "claims:get"),
+    ("PATCH", f"{QUEUE}/claims/c", "claims:update"),
+    ("DELETE", f"{QUEUE}/claims/c", "claims:delete"),
+]
+each_rule = pytest.mark.parametrize(("method", "path", "rule"), RULES)
+
+
+class Guard:
+    """A policy that notes what it was asked, and denies some rules."""
+
+    def __init__(self, *denied: str) -> None:
+        self.denied = denied
+        self.asked: list[tuple[str, frozenset[str]]] = []
+
+    def __call__(self, rule: str, roles: frozenset[str]) -> bool:
+        self.asked.append((rule, roles))
+        return rule not in self.denied
+
+
+@each_rule
+def test_a_denial_is_403_and_touches_nothing(gate, method: str, path: str, rule: str) -> None:
+    """15: each route and method has its rule; the body is not looked at before."""
+    guard = Guard(rule)
+    refused = gate(policy=guard).call(method, path, 403, None if method == "GET" else b"[}")
+    assert refused.json["title"] == "Not authorized"
+    assert [asked for asked, _ in guard.asked] == [rule]
+
+
+@each_rule
+def test_no_other_rule_stands_in_the_way(compose, method: str, path: str, rule: str) -> None:
+    """15: with every other rule denied the request gets through."""
+    guard = Guard(*{other for _, _, other in RULES} - {rule})
+    body = {"PUT": {}, "POST": {"messages": [{"body": 1}], "resource_types": []}}.get(method)
+    assert compose(app={"policy": guard}).call(method, path, None, body).status_int in (200, 201, 204, 400, 404, 415)
+
+
+def test_the_documents_and_probes_have_no_rule(gate, api: Api) -> None:
+    """15: / and /v2/ are open to all roles; so are the probes."""
+    guard = Guard()
+    app = gate(policy=lambda rule, roles: guard(rule, roles) and False)
+    app.get("/", 300)
+    app.get("/v2/", 200)
+    app.get("/healthz", 200)
+    assert guard.asked == []
+
+
+@pytest.mark.parametrize(
+    ("header", "roles"),
+    [
+        (None, set()),
+        ("", set()),
+        (" , ,", set()),
+        ("admin", {"admin"}),
+        ("ADMIN", {"admin"}),
+        (" Admin ,member,, Reader\t", {"admin", "member", "reader"}),
+        ("a b,a,A", {"a b", "a"}),
+    ],
+)
+def test_roles_are_stripped_and_lower_cased(gate, header: str | None, roles: set[str]) -> None:
+    """1.3: comma-separated, compared without regard to case."""
+    guard = Guard("queues:get")
+    gate(policy=guard).get(QUEUE, 403, {"X-Roles": header})
+    assert guard.asked == [("queues:get", frozenset(roles))]
+
+
+@pytest.mark.parametrize("method", ["HEAD", "POST"])
+def test_a_missing_method_is_told_before_the_policy(gate, method: str) -> None:
+    """1.2: 405 comes first, and the policy is not asked."""
+    guard = Guard("queues:get", "queues:create")
+    gate(policy=guard).call(method, QUEUE, 405)
+    assert guard.asked == []
+
+
+@pytest.mark.parametrize("headers", [{"Client-ID": None}, {"X-Project-ID": None}, {"Accept": "text/plain"}])
+def test_a_bad_header_is_told_before_the_policy(gate, headers: dict[str, Any]) -> None:
+    """1.2 [T]: a wrong Accept is 406 even without the role."""
+    guard = Guard("queues:get")
+    assert gate(policy=guard).get(QUEUE, None, headers).status_int in (400, 406)
+    assert guard.asked == []
+
+
+def test_everyone_may_do_everything_by_default(api: Api) -> None:
+    """15: no role is needed for queues, messages, claims and ping."""
+    api.put(QUEUE, 201)
+    api.send("jobs", 1)
+    claim, _ = api.claim("jobs")
+    api.delete(claim, 204)
+    api.delete(f"{QUEUE}/messages?pop=1", 200)
+    api.post(f"{QUEUE}/purge", 204)
+    api.delete(QUEUE, 204)
+    api.get("/v2/ping", 204)

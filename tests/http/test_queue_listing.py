@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listing queues: pages, filters, counts (contract 1.5, 1.9, 6.2)."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.http.api import RESERVED, Api, query_of
+
+URL = "/v2/queues"
+
+
+def names(api: Api, query: str = "limit=20") -> list[str]:
+    """The names on one page."""
+    return [queue["name"] for queue in api.get(f"{URL}?{query}", 200).json["queues"]]
+
+
+@pytest.fixture
+def ten(api: Api) -> Api:
+    """A project with queues q0 to q9."""
+    for number in range(10):
+        api.put(f"{URL}/q{number}", 201, {"node": f"n{number % 2}", "number": number})
+    return api
+
+
+def test_a_project_without_queues_has_an_empty_listing(api: Api) -> None:
+    """6.2 [T]: 200 with both empty, not 204; a count of zero is omitted."""
+    assert api.get(URL, 200).json == {"queues": [], "links": []}
+    assert api.get(f"{URL}?with_count=true&detailed=true", 200).json == {"queues": [], "links": []}
+
+
+def test_an_entry_has_a_name_and_an_href_only(ten: Api) -> None:
+    """6.2: metadata come only when asked for."""
+    assert ten.get(f"{URL}?limit=1", 200).json["queues"] == [{"name": "q0", "href": "/v2/queues/q0"}]
+    assert ten.get(f"{URL}?limit=1&detailed=false", 200).json["queues"] == [{"name": "q0", "href": "/v2/queues/q0"}]
+
+
+def test_a_detailed_entry_shows_what_the_queue_shows(ten: Api) -> None:
+    """6.2 [T]: metadata equal GET on that queue, reserved keys included."""
+    ten.put(f"{URL}/bare", 201)
+    for entry in ten.get(f"{URL}?detailed=true&limit=20", 200).json["queues"]:
+        assert entry.keys() == {"name", "href", "metadata"}
+        assert entry["metadata"] == ten.get(entry["href"], 200).json
+    assert ten.get(f"{URL}?detailed=true&limit=1", 200).json["queues"][0]["metadata"] == RESERVED
+
+
+def test_names_come_in_byte_order(api: Api) -> None:
+    """1.9: ascending bytes, not the dictionary's order."""
+    shuffled = ["b", "B", "a", "aa", "_", "-", ".", "0", "9", "10", "Z", "z", "a.b", "a-b", "a_b"]
+    for name in shuffled:
+        api.put(f"{URL}/{name}", 201)
+    assert names(api) == sorted(shuffled, key=str.encode)
+
+
+@pytest.mark.parametrize(
+    ("limit", "sizes"),
+    [("3", [3, 3, 3, 1, 0]), ("5", [5, 5, 0]), ("20", [10, 0]), ("", [10, 0]), ("1", [1] * 10 + [0])],
+)
+def test_following_the_links_ends_with_an_empty_page(ten: Api, limit: str, sizes: list[int]) -> None:
+    """1.9 [T]: a next link even on the last full page; every queue comes once."""
+    pages = ten.pages(f"{URL}?limit={limit}", "queues")
+    assert [len(page) for page in pages] == sizes
+    assert [queue["name"] for page in pages for queue in page] == [f"q{number}" for number in range(10)]
+
+
+def test_a_page_has_ten_queues_unless_told_otherwise(compose) -> None:
+    """1.9: the default is fixed, the maximum is an option."""
+    api = compose(max_queues_per_page=12)
+    for number in range(13):
+        api.put(f"{URL}/q{number:02}", 201)
+    assert len(names(api, "")) == 10
+    assert len(names(api, "limit=12")) == 12
+    assert "12" in api.get(f"{URL}?limit=13", 400).json["description"]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "21", "-9223372036854775808", "1000000", "9" * 30, "9" * 5000])
+def test_a_limit_out_of_range_is_refused(door: Api, limit: str) -> None:
+    """1.9 [T]: 1 to 20."""
+    refused = door.get(f"{URL}?limit={limit}", 400).json
+    assert "limit" in refused["description"]
+    assert "20" in refused["description"] or refused["title"] == "Invalid parameter"
+
+
+@pytest.mark.parametrize(
+    "limit", ["abc", "%20", "1.0", "1e1", "0x1", "1_0", "--1", "+", "1%202", "null", "%00", "%FF", "1%0A2"]
+)
+def test_a_limit_that_is_no_integer_is_refused(door: Api, limit: str) -> None:
+    """1.5 [T]: 400, title Invalid parameter."""
+    refused = door.get(f"{URL}?limit={limit}", 400).json
+    assert refused["title"] == "Invalid parameter"
+    assert "limit" in refused["description"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=%2B2", "limit=%202%20", "limit=02", "limit=5&limit=2", "limit=7,2", "limit=9,7&limit=2", "limit=2,"],
+)
+def test_an_integer_may_have_a_sign_and_blanks_and_the_last_one_wins(ten: Api, query: str) -> None:
+    """1.5: scalar parameters."""
+    assert names(ten, query) == ["q0", "q1"]
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=", "limit=,", "detailed=,,", "name=,", "marker=,&limit=", "with_count=,", "with_count=&name="]
+)
+def test_a_blank_value_counts_as_absent(ten: Api, query: str) -> None:
+    """1.5: lists of nothing but commas too."""
+    assert ten.get(f"{URL}?{query}", 200).json["queues"] == ten.get(URL, 200).json["queues"]
+
+
+@pytest.mark.parametrize("truth", ["true", "True", "t", "yes", "y", "1", "on"])
+def test_every_spelling_of_true_is_understood(ten: Api, truth: str) -> None:
+    """1.5: the list of true words; the link says true."""
+    page = ten.get(f"{URL}?limit=1&detailed={truth}", 200).json
+    assert "metadata" in page["queues"][0]
+    assert query_of(page["links"][0]["href"])["detailed"] == "true"
+
+
+@pytest.mark.parametrize("falsehood", ["false", "False", "f", "no", "n", "0", "off", ""])
+def test_every_spelling_of_false_is_understood(ten: Api, falsehood: str) -> None:
+    """1.5: the list of false words; blank counts as absent."""
+    page = ten.get(f"{URL}?limit=1&detailed={falsehood}", 200).json
+    assert "metadata" not in page["queues"][0]
+    assert query_of(page["links"][0]["href"]).get("detailed", "false") == "false"
+
+
+@pytest.mark.parametrize("word", ["None", "TRUE", "FALSE", "Yes", "2", "-1", "%20", "null", "truefalse"])
+@pytest.mark.parametrize("name", ["detailed", "with_count"])
+def test_any_other_word_is_no_boolean(door: Api, name: str, word: str) -> None:
+    """1.5 [T]: 400, title Invalid parameter."""
+    refused = door.get(f"{URL}?{name}={word}", 400).json
+    assert refused["title"] == "Invalid parameter"
+    assert name in refused["description"]
+
+
+def test_the_link_repeats_what_was_asked(ten: Api) -> None:
+    """6.2, 1.9: limit, detailed, name, with_count and the new marker; not the metadata filters."""
+    asked = f"{URL}?limit=2&detailed=true&name=q&with_count=yes&number=1&marker=q0"
+    [link] = ten.get(asked, 200).json["links"]
+    assert link["rel"] == "next"
+    assert link["href"].startswith(f"{URL}?")
+    expected = {"limit": "2", "detailed": "true", "name": "q", "with_count": "true", "marker": "q1"}
+    assert query_of(link["href"]) == expected
+
+
+def test_a_link_is_url_encoded(api: Api) -> None:
+    """1.9: the client calls str.format on it, so no brace may appear, and what was asked survives the trip."""
+    api.put(f"{URL}/a", 201)
+    nasty = "{}&=?#% é"
+    assert names(api, f"name={quote(nasty)}") == []
+    href = api.get(f"{URL}?limit=1&name=a&x%7By%7D=", 200).json["links"][0]["href"]
+    assert not set("{} \"'<>") & set(href)
+
+
+@pytest.mark.parametrize(
+    ("marker", "first"),
+    [("q0", "q1"), ("q", "q0"), ("q00", "q1"), ("Q", "q0"), ("%00", "q0"), ("", "q0"), ("%C3%A9", None), ("z", None)],
+)
+def test_a_marker_is_any_text_before_the_next_name(ten: Api, marker: str, first: str | None) -> None:
+    """6.2: names strictly greater; beyond the end is an empty page."""
+    assert names(ten, f"marker={marker}")[:1] == ([first] if first else [])
+
+
+def test_only_the_callers_project_is_listed_and_counted(ten: Api) -> None:
+    """6.2 [T], L8."""
+    other = ten.tenant(project="acme2")
+    other.put(f"{URL}/theirs", 201)
+    assert other.get(f"{URL}?with_count=true", 200).json["count"] == 1
+    assert names(other) == ["theirs"]
+    assert "theirs" not in names(ten)
+
+
+@pytest.mark.parametrize("query", ["", "&limit=1", "&name=nothing", "&marker=q8", "&number=3"])
+def test_the_count_ignores_filters_and_pages(ten: Api, query: str) -> None:
+    """6.2: the number of queues in the project; absent unless asked for."""
+    assert ten.get(f"{URL}?with_count=true{query}", 200).json["count"] == 10
+    assert "count" not in ten.get(f"{URL}?with_count=false{query}", 200).json
+    assert "count" not in ten.get(f"{URL}?{query}", 200).json
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("q1", ["q1"]),
+        ("1", ["a1", "q1"]),
+        ("Q", []),
+        (".", ["x.y"]),
+        (".*", []),
+        ("(", []),
+        ("[", []),
+        ("q1,x", ["x.y"]),
+        ("", ["a1", "q1", "q2", "x.y"]),
+    ],
+)
+def test_a_name_filter_is_plain_text(api: Api, text: str, found: list[str]) -> None:
+    """6.2 [Q]: contained anywhere, case-sensitive, no regular expression; the last of several wins."""
+    for name in ("a1", "q1", "q2", "x.y"):
+        api.put(f"{URL}/{name}", 201)
+    assert names(api, f"name={quote(text, safe=',')}") == found
+
+
+def test_filters_apply_before_the_page_is_cut(api: Api) -> None:
+    """6.2: a page is full when enough queues match, however many others lie between."""
+    for number in range(45):
+        api.put(
+            f"{URL}/{'x' if number % 15 == 14 else 'q'}{number:02}", 201, {"match": number % 15 == 13, "n": number % 15}
+        )
+    assert names(api, "name=x&limit=3") == ["x14", "x29", "x44"]
+    assert names(api, "n=13&limit=3") == ["q13", "q28", "q43"]
+    assert [len(page) for page in api.pages(f"{URL}?name=x&limit=1", "queues")] == [1, 1, 1, 0]
+
+
+FILTERED: dict[str, dict[str, Any]] = {
+    "a": {"node": "n1", "n": 1, "s": "1", "b": True, "x": None},
+    "b": {"node": "n1", "n": 2, "s": "2", "b": 1, "x": "None"},
+    "c": {"node": "n2", "n": -3, "s": "text", "l": ["n1"], "o": {"n": 1}},
+    "d": {"é ü": "ß", "t": "true", "_default_message_ttl": 3600},
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("node=n1", "ab"),
+        ("node=n1&n=2", "b"),
+        ("node=n1&node2=", "ab"),
+        ("node=n2&n=1", ""),
+        ("n=1", "a"),
+        ("n=%2B1", "a"),
+        ("n=-3", "c"),
+        ("s=1", ""),
+        ("s=text", "c"),
+        ("b=1", "b"),
+        ("b=True", ""),
+        ("b=true", ""),
+        ("x=None", "b"),
+        ("x=null", ""),
+        ("l=n1", ""),
+        ("o=1", ""),
+        ("t=true", "d"),
+        ("missing=1", ""),
+        ("_default_message_ttl=3600", "d"),
+        ("_enable_encrypt_messages=false", ""),
+        ("%C3%A9%20%C3%BC=%C3%9F", "d"),
+        ("name=a&node=n1", "a"),
+        ("n=99999999999999999999999999", ""),
+    ],
+)
+def test_any_other_parameter_filters_by_stored_metadata(api: Api, query: str, found: str) -> None:
+    """6.2 [T]: integers are compared as integers, all else as strings; filters combine with AND."""
+    for name, metadata in FILTERED.items():
+        api.put(f"{URL}/{name}", 201, json.dumps(metadata).encode())
+    assert names(api, query) == list(found)
+
+
+@pytest.mark.parametrize("query", ["node=n1,n2", "node=n1&node=n2", "node=n1,n1", "n=1&n=1"])
+def test_a_metadata_filter_has_one_value(door: Api, query: str) -> None:
+    """6.2 [Q]: repeated or comma-separated values are 400, not a crash."""
+    refused = door.get(f"{URL}?{query}", 400).json
+    assert query.split("=")[0] in refused["description"]

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counting and emptying a queue (contract 6.7, 6.8)."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.http.api import RESERVED, Api
+from zq.clock import ManualClock
+
+URL = "/v2/queues/jobs"
+ZEROS = {"messages": {"claimed": 0, "free": 0, "total": 0}}
+
+
+def counts(api: Api) -> tuple[int, int, int]:
+    """(claimed, free, total) of queue ``jobs``."""
+    stats = api.get(f"{URL}/stats", 200).json
+    assert stats.keys() == {"messages"}
+    return stats["messages"]["claimed"], stats["messages"]["free"], stats["messages"]["total"]
+
+
+def test_an_unknown_or_empty_queue_has_zeros(api: Api) -> None:
+    """6.7 [T]: 200, without oldest and newest; asking creates nothing."""
+    assert api.get(f"{URL}/stats", 200).json == ZEROS
+    assert api.queues() == []
+    api.put(URL, 201)
+    assert api.get(f"{URL}/stats", 200).json == ZEROS
+
+
+def test_stats_name_the_oldest_and_the_newest_message(api: Api, clock: ManualClock) -> None:
+    """6.7 [T]: href, age and creation time of both, and no id."""
+    begin = datetime.fromtimestamp(int(clock.now()), UTC)
+    first, _ = api.send("jobs", 1, 2)
+    clock.advance(10)
+    [last] = api.send("jobs", 3)
+    end = datetime.fromtimestamp(int(clock.now()), UTC)
+    clock.advance(5)
+    messages = api.get(f"{URL}/stats", 200).json["messages"]
+    assert messages.keys() == {"claimed", "free", "total", "oldest", "newest"}
+    form = "%Y-%m-%dT%H:%M:%SZ"
+    assert messages["oldest"] == {"href": f"{URL}/messages/{first}", "age": 15, "created": begin.strftime(form)}
+    assert messages["newest"] == {"href": f"{URL}/messages/{last}", "age": 5, "created": end.strftime(form)}
+    assert api.get(messages["oldest"]["href"], 200).json["body"] == 1
+
+
+def test_one_message_is_both_the_oldest_and_the_newest(api: Api) -> None:
+    """6.7: the two members are equal."""
+    api.send("jobs", 1)
+    messages = api.get(f"{URL}/stats", 200).json["messages"]
+    assert messages["oldest"] == messages["newest"]
+
+
+def test_claimed_messages_count_as_claimed_while_the_claim_lives(api: Api, clock: ManualClock) -> None:
+    """6.7, extensions 1: claimed = live claims, free = every other unexpired message."""
+    api.send("jobs", *range(5))
+    claim, _ = api.claim("jobs", limit=2, ttl=60)
+    other, _ = api.claim("jobs", limit=1, ttl=100)
+    assert counts(api) == (3, 2, 5)
+    clock.advance(60)
+    assert counts(api) == (1, 4, 5)
+    api.delete(other, 204)
+    assert counts(api) == (0, 5, 5)
+    api.delete(claim, 204)
+    assert counts(api) == (0, 5, 5)
+
+
+def test_the_landmarks_may_be_claimed(api: Api) -> None:
+    """6.7: oldest and newest consider claimed messages too."""
+    first, _, last = api.send("jobs", 1, 2, 3)
+    api.claim("jobs", limit=3)
+    messages = api.get(f"{URL}/stats", 200).json["messages"]
+    assert messages["oldest"]["href"].split("?")[0] == f"{URL}/messages/{first}"
+    assert messages["newest"]["href"].split("?")[0] == f"{URL}/messages/{last}"
+
+
+def test_expired_messages_count_nowhere(api: Api, clock: ManualClock) -> None:
+    """6.7, L3: nor are they landmarks."""
+    api.send("jobs", "short", ttl=60)
+    [stays] = api.send("jobs", "long", ttl=100)
+    api.send("jobs", "short too", ttl=60)
+    clock.advance(60)
+    assert counts(api) == (0, 1, 1)
+    messages = api.get(f"{URL}/stats", 200).json["messages"]
+    assert messages["oldest"]["href"] == messages["newest"]["href"] == f"{URL}/messages/{stays}"
+    clock.advance(40)
+    assert api.get(f"{URL}/stats", 200).json == ZEROS
+
+
+def test_deleted_and_popped_messages_count_nowhere(api: Api) -> None:
+    """6.7, L3."""
+    first, _, _ = api.send("jobs", 1, 2, 3)
+    api.delete(f"{URL}/messages/{first}", 204)
+    api.delete(f"{URL}/messages?pop=1", 200)
+    assert counts(api) == (0, 1, 1)
+
+
+def test_delayed_messages_are_free(api: Api) -> None:
+    """6.7 [Q]: a queue of nothing but delayed messages has stats, not an error."""
+    api.put(URL, 201, {"_default_message_delay": 30})
+    api.send("jobs", 1, 2)
+    assert counts(api) == (0, 2, 2)
+
+
+@pytest.mark.parametrize("parameter", ["detailed=false", "unknown=1", "limit=0", "x"])
+def test_unknown_parameters_of_stats_are_ignored(api: Api, parameter: str) -> None:
+    """1.5 [T]."""
+    assert api.get(f"{URL}/stats?{parameter}", 200).json == ZEROS
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (None, []),
+        (b"", []),
+        ({"resource_types": ["messages"]}, []),
+        ({"resource_types": ["messages", "subscriptions"]}, []),
+        ({"resource_types": ["messages", "messages"], "extra": 1}, []),
+        ({"resource_types": []}, [1, 2, 3]),
+        ({"resource_types": ["subscriptions"]}, [1, 2, 3]),
+    ],
+)
+def test_purge_empties_a_queue_and_keeps_it(api: Api, body: Any, left: list[int]) -> None:
+    """6.8: 204; both kinds by default, any subset; metadata stay."""
+    api.put(URL, 201, {"a": 1})
+    api.send("jobs", 1, 2, 3)
+    api.post(f"{URL}/purge", 204, body)
+    assert api.seen("jobs") == left
+    assert counts(api) == (0, len(left), len(left))
+    assert api.get(URL, 200).json == {**RESERVED, "a": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"resource": ["messages"]},
+        {"resource_types": ["queues"]},
+        {"resource_types": ["messages", "queues"]},
+        {"resource_types": None},
+        {"resource_types": "messages"},
+        {"resource_types": {"messages": 1}},
+        {"resource_types": [1]},
+        {"resource_types": [None]},
+        {"resource_types": [["messages"]]},
+        {"resource_types": ["Messages"]},
+        {"resource_types": True},
+        [],
+        ["messages"],
+        b"null",
+        b"1",
+        b'"messages"',
+        b"{",
+        b"[",
+    ],
+    ids=str,
+)
+def test_a_purge_of_anything_else_is_refused(api: Api, body: Any) -> None:
+    """6.8 [T]: missing key, foreign element; null and arrays are 400 too; nothing is removed."""
+    api.send("jobs", 1)
+    assert api.post(f"{URL}/purge", 400, body).json["title"] in ("Invalid request body", "Invalid API request")
+    assert api.seen("jobs") == [1]
+
+
+def test_a_missing_queue_can_be_purged(api: Api) -> None:
+    """6.8: 204, and it is not created."""
+    api.post(f"{URL}/purge", 204)
+    assert api.queues() == []
+
+
+def test_purge_removes_claimed_and_delayed_messages_too(api: Api) -> None:
+    """Extensions 1: a departure; the late holder gets 204 on delete and 404 on claim verbs."""
+    api.put(URL, 201, {"_default_message_delay": 30})
+    ready, held = api.send("jobs", "ready", "held", delay=0)
+    [delayed] = api.send("jobs", "delayed", delay=900)
+    api.delete(f"{URL}/messages/{ready}", 204)
+    claim, messages = api.claim("jobs")
+    assert [message["body"] for message in messages] == ["held"]
+    api.post(f"{URL}/purge", 204)
+    assert api.get(f"{URL}/stats", 200).json == ZEROS
+    assert api.seen("jobs", "echo=true&include_claimed=true&include_delayed=true") == []
+    for message in (held, delayed):
+        api.get(f"{URL}/messages/{message}", 404)
+    api.delete(messages[0]["href"], 204)
+    api.get(claim, 404)
+    api.call("PATCH", claim, 404, {})
+    api.delete(claim, 204)
+
+
+def test_purge_leaves_other_queues_and_projects_alone(api: Api) -> None:
+    """6.8, L8."""
+    other = api.tenant(project="other")
+    for tenant, queue in ((api, "jobs"), (api, "jobs2"), (other, "jobs")):
+        tenant.send(queue, "kept")
+    api.post(f"{URL}/purge", 204)
+    assert (api.seen("jobs"), api.seen("jobs2"), other.seen("jobs")) == ([], ["kept"], ["kept"])
+
+
+def test_a_purged_queue_works_on(api: Api) -> None:
+    """6.8: what is posted afterwards is there, in order."""
+    api.send("jobs", *range(5))
+    api.post(f"{URL}/purge", 204)
+    api.send("jobs", "a", "b")
+    assert api.seen("jobs") == ["a", "b"]
+    assert [message["body"] for message in api.claim("jobs")[1]] == ["a", "b"]

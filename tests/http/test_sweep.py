@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every route against every nasty value: a client's error or the contract's success, and no half-done work."""
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.http.api import PATCH_TYPE, Api
+
+ROUTES = {
+    # name: method, path, statuses of success, parameters
+    "queues.list": ("GET", "/v2/queues", {200}, ("limit", "marker", "detailed", "name", "with_count", "n")),
+    "queue.put": ("PUT", "/v2/queues/{queue}", {201, 204}, ()),
+    "queue.get": ("GET", "/v2/queues/{queue}", {200}, ()),
+    "queue.patch": ("PATCH", "/v2/queues/{queue}", {200}, ()),
+    "queue.delete": ("DELETE", "/v2/queues/{queue}", {204}, ()),
+    "queue.stats": ("GET", "/v2/queues/{queue}/stats", {200}, ()),
+    "queue.purge": ("POST", "/v2/queues/{queue}/purge", {204}, ()),
+    "messages.list": (
+        "GET",
+        "/v2/queues/{queue}/messages",
+        {200},
+        ("limit", "marker", "echo", "include_claimed", "include_delayed", "ids", "detailed", "wait"),
+    ),
+    "messages.post": ("POST", "/v2/queues/{queue}/messages", {201}, ("stage",)),
+    "messages.delete": ("DELETE", "/v2/queues/{queue}/messages", {200, 204}, ("ids", "pop")),
+    "message.get": ("GET", "/v2/queues/{queue}/messages/{message}", {200}, ("detailed",)),
+    "message.delete": ("DELETE", "/v2/queues/{queue}/messages/{message}", {204}, ("claim_id",)),
+    "claims.post": ("POST", "/v2/queues/{queue}/claims", {201, 204}, ("limit", "wait", "detailed")),
+    "claim.get": ("GET", "/v2/queues/{queue}/claims/{claim}", {200}, ("detailed",)),
+    "claim.patch": ("PATCH", "/v2/queues/{queue}/claims/{claim}", {204}, ("fence",)),
+    "claim.delete": ("DELETE", "/v2/queues/{queue}/claims/{claim}", {204}, ("delay",)),
+    "ping": ("GET", "/v2/ping", {204}, ()),
+    "home": ("GET", "/v2/", {200}, ()),
+}
+SOME = (
+    "queue.get",
+    "queue.delete",
+    "queue.stats",
+    "message.get",
+    "message.delete",
+    "claim.get",
+    "claim.delete",
+    "ping",
+    "home",
+)
+"""Routes that read no body."""
+VALUES: list[Any] = [
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1.5,
+    2**63,
+    -(2**63) - 1,
+    "",
+    "60",
+    "x" * 1000,
+    [],
+    {},
+    [[]],
+    {"": None},
+    "\x00",
+]
+FIELDS = [
+    *(
+        "ttl",
+        "grace",
+        "messages",
+        "body",
+        "delay",
+        "resource_types",
+        "metadata",
+        "_default_message_ttl",
+        "_max_claim_count",
+    ),
+    *("_dead_letter_queue", "_retry_policy", "_default_message_delay", "_enable_encrypt_messages", "_flavor"),
+]
+BODIES: list[bytes] = [
+    *(
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b"0",
+        b'""',
+        b"{",
+        b"\xff",
+        b"\xef\xbb\xbf{}",
+        b"[NaN]",
+        b"[" * 100000,
+        b'{"a":' * 20000,
+    ),
+    *(json.dumps(value).encode() for value in VALUES),
+    *(json.dumps({field: value}).encode() for field in FIELDS for value in VALUES),
+    *(json.dumps({"messages": [{"body": 1}, value]}).encode() for value in VALUES),
+    *(json.dumps({"messages": [{"body": 1, field: value}]}).encode() for field in ("ttl", "delay") for value in VALUES),
+    *(json.dumps([value]).encode() for value in VALUES),
+    *(
+        json.dumps([{"op": "add", "path": "/metadata/_flavor", key: value}]).encode()
+        for key in ("op", "path", "value")
+        for value in VALUES
+    ),
+]
+WORDS = [
+    *(
+        "",
+        "0",
+        "-1",
+        "21",
+        "1e3",
+        "None",
+        "true",
+        "x",
+        "%00",
+        "%FF",
+        "%20",
+        "%",
+        "%zz",
+        "1,2",
+        ",",
+        ",,",
+        "%7B0%7D",
+        "%0A",
+    ),
+    *("%C3%A9", "a" * 9000, "9" * 5000),
+]
+QUERIES = [
+    *("&", "=", "&&&=&", "limit", "?", "?limit=0", "limit=1;limit=2", "=1", "limit[]=1", "%00=1", "%FF=%FF", "x%20y=1"),
+    "&".join(f"p{number}=1" for number in range(2000)),
+    f"ids={','.join(['x'] * 20000)}",
+    "limit=1&" * 5000,
+]
+
+
+class World(NamedTuple):
+    """A queue with metadata, three messages and a claim on the first."""
+
+    queue: str
+    message: str
+    claim: str
+
+
+class Sweeper:
+    """Sends requests and looks after each whether the project's contents are as they should be."""
+
+    def __init__(self, api: Api, route: str) -> None:
+        self._api = api
+        self._method, self._path, self._successes, self._parameters = ROUTES[route]
+        self._made = 0
+        self.faults: list[str] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """A fresh world in a project that holds nothing else."""
+        for name in self._api.queues():
+            self._api.delete(f"/v2/queues/{name}", 204)
+        self._made += 1
+        queue = f"jobs{self._made}"
+        self._api.put(f"/v2/queues/{queue}", 201, {"a": 1, "_default_message_ttl": 600})
+        ids = self._api.send(queue, "held", "second", "third")
+        claim, _ = self._api.claim(queue, limit=1)
+        self._world = World(queue, ids[1], claim.rsplit("/", 1)[1])
+        self._before = self._contents()
+
+    def _contents(self) -> list[bytes]:
+        """Everything that the project's owner can see."""
+        queue = f"/v2/queues/{self._world.queue}"
+        looks = ("/v2/queues?detailed=true", f"{queue}/stats", f"{queue}/messages?echo=true&include_claimed=true")
+        return [self._api.get(path, 200).body for path in looks]
+
+    def send(self, query: str = "", body: bytes | None = None) -> None:
+        """One request; a fault is noted, not raised, so that a run shows them all."""
+        path = self._path.format(**self._world._asdict()) + (f"?{query}" if query else "")
+        headers = {"Content-Type": PATCH_TYPE} if self._path.endswith("{queue}") else {}
+        try:
+            answer = self._api.unchecked().call(self._method, path, None, body, headers)
+        except AssertionError as fault:
+            self.faults.append(str(fault))
+            return
+        asked = f"{self._method} {path[:120]} {(body or b'')[:120]!r} -> {answer.status}"
+        if not (answer.status_int in self._successes or 400 <= answer.status_int < 500 or answer.status_int == 501):
+            self.faults.append(asked)
+        name = query.split("=")[0]
+        if answer.status_int == 400 and name in self._parameters and name not in answer.text:
+            self.faults.append(f"{asked}, which does not name the parameter")
+        if self._contents() != self._before:
+            if answer.status_int >= 400 or self._method == "GET":
+                self.faults.append(f"{asked}, and the store changed")
+            self._begin()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_nasty_bodies_are_refused_without_a_trace(api: Api, route: str) -> None:
+    """1.6: never 5xx, never a store that changed by a refusal; an error has a title and a description."""
+    sweeper = Sweeper(api, route)
+    for body in BODIES[:40] if route in SOME else BODIES:
+        sweeper.send(body=body)
+    assert not sweeper.faults, "\n".join(sweeper.faults)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_nasty_queries_are_refused_without_a_trace(api: Api, route: str) -> None:
+    """1.5: the same for parameters, known and unknown."""
+    body = {"POST": b'{"messages": [{"body": 1}], "resource_types": []}', "PUT": b"{}", "PATCH": b"{}"}.get(
+        ROUTES[route][0]
+    )
+    sweeper = Sweeper(api, route)
+    for query in [*QUERIES, *(f"{name}={word}" for name in ROUTES[route][3] for word in WORDS)]:
+        sweeper.send(query, body)
+    assert not sweeper.faults, "\n".join(sweeper.faults)
+
+
+@pytest.mark.parametrize(
+    "route", [route for route, (_, path, *_) in ROUTES.items() if "{message}" in path or "{claim}" in path]
+)
+def test_nasty_ids_are_not_found(api: Api, route: str) -> None:
+    """1.7 [T]: an ill-formed id is never a 400 and never a failure."""
+    method, path, *_ = ROUTES[route]
+    body = b'{"ttl": 60}' if method == "PATCH" else None
+    api.send("jobs", "kept")
+    for word in (
+        "0",
+        "-1",
+        "x",
+        "%00",
+        "%FF",
+        "%20",
+        "9" * 5000,
+        "a,b",
+        "{0}",
+        "%0A",
+        "..",
+        "*",
+        "%E6%B8%AC",
+        "a%3Fb=c",
+        "%C3%A9",
+    ):
+        answer = api.unchecked().call(method, path.format(queue="jobs", message=word, claim=word), None, body)
+        assert answer.status_int == (204 if method == "DELETE" else 404), word
+    assert api.seen("jobs") == ["kept"]

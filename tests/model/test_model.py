@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store against the oracle: sequences of verbs that Hypothesis chooses, and two that once broke other queues.
+
+``ZQ_MODEL_EXAMPLES=5000 pytest tests/model`` looks for longer, and elsewhere each time.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.model.machine import Holder, RestartingMachine, StoreMachine
+
+EXAMPLES = os.environ.get("ZQ_MODEL_EXAMPLES")
+
+
+def budget(examples: int) -> settings:
+    """The same examples in every run, unless a number is asked for."""
+    return settings(
+        max_examples=int(EXAMPLES or examples),
+        stateful_step_count=40,
+        derandomize=EXAMPLES is None,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@pytest.fixture
+def holder(store_uri: str) -> Iterator[Holder]:
+    opened = Holder(store_uri)
+    yield opened
+    opened.storage.close()
+
+
+@pytest.mark.timeout(36000)
+def test_the_store_agrees_with_the_oracle(holder: Holder):
+    """All verbs in any order at any moment: every answer and every refusal is the model's."""
+    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(100))
+
+
+@pytest.mark.timeout(36000)
+def test_a_store_that_restarts_agrees_with_the_oracle(holder: Holder):
+    """The same while the store is closed and opened again between any two verbs."""
+    run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(25))
+
+
+def test_a_lapsed_claim_in_front_of_a_live_one(holder: Holder):
+    """A claim that meets a lapsed message first takes it, and not the live one's behind it."""
+    machine = StoreMachine(holder)
+    machine.post(at=0, batch=[(3600, 0, "alice")] * 3)
+    machine.claim(at=0, limit=1, ttl=5, grace=0, reuse=1)
+    machine.claim(at=0, limit=1, ttl=300, grace=0, reuse=1)
+    machine.tick(seconds=60)
+    machine.claim(at=0, limit=10, ttl=60, grace=0, reuse=1)
+    assert [entry.claim for entry in machine.oracle.queues[machine.queues[0]]] == ["claim.2", "claim.1", "claim.2"]
+    machine.claim_get(at=0, pick=1)
+    machine.pop(at=0, limit=10)
+    machine.teardown()
+
+
+def test_a_delayed_message_behind_a_ready_one(holder: Holder):
+    """A claim and a pop that may take more than is ready leave the delayed message alone until its moment."""
+    machine = StoreMachine(holder)
+    machine.post(at=0, batch=[(3600, 0, "alice"), (3600, 60, "alice")])
+    machine.claim(at=0, limit=10, ttl=300, grace=0, reuse=1)
+    machine.pop(at=0, limit=10)
+    assert [entry.claim for entry in machine.oracle.queues[machine.queues[0]]] == ["claim.0", ""]
+    machine.tick_to(pick=0, offset=-0.001)
+    machine.claim(at=0, limit=10, ttl=300, grace=0, reuse=1)
+    machine.tick_to(pick=0, offset=0)
+    machine.claim(at=0, limit=10, ttl=300, grace=0, reuse=1)
+    assert [entry.claim for entry in machine.oracle.queues[machine.queues[0]]] == ["claim.0", "claim.2"]
+    machine.teardown()

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real zq processes on free ports, and plain HTTP to talk to them.
+
+Everything waits for a condition with a deadline. A server lives in a session of its own, so that ``kill`` takes the
+whole group and nothing else; its output goes through pipes, so that no limit on file sizes touches it.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+READY_WITHIN = 30.0
+"""Seconds that a server may take to start on a busy machine."""
+CLIENT = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
+PROJECT = "acme"
+T = TypeVar("T")
+
+
+class Lost(Exception):
+    """The connection broke before the answer was complete: what was asked may or may not have happened."""
+
+
+class NotStarted(AssertionError):
+    """The server died or never became ready; the message holds its output."""
+
+
+class Answer(NamedTuple):
+    """One HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        """The body as JSON; None if there is none."""
+        return json.loads(self.body) if self.body else None
+
+
+def ask(
+    url: str, method: str, path: str, document: object = None, *, client: str = CLIENT, timeout: float = 20
+) -> Answer:
+    """One request on a connection of its own, as ``client`` of the project. Raises ``Lost``."""
+    headers = {"Client-ID": client, "X-Project-ID": PROJECT}
+    if method == "PATCH" and "/claims/" not in path:
+        headers["Content-Type"] = "application/openstack-messaging-v2.0-json-patch"
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=timeout)
+    try:
+        connection.request(method, path, None if document is None else json.dumps(document), headers)
+        reply = connection.getresponse()
+        return Answer(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+    except (OSError, HTTPException) as error:
+        raise Lost(f"{method} {path}: {error!r}") from error
+    finally:
+        connection.close()
+
+
+def pages(url: str, path: str, member: str = "messages") -> Iterator[list[Any]]:
+    """Every non-empty page of a listing, by its ``next`` links."""
+    while True:
+        page = ask(url, "GET", path)
+        assert page.status == 200, page
+        if not page.document[member]:
+            return
+        yield page.document[member]
+        path = page.document["links"][0]["href"]
+
+
+def every_message(url: str, queue: str) -> list[Any]:
+    """All unexpired messages of a queue: own, claimed and delayed ones too."""
+    path = f"/v2/queues/{queue}/messages?limit=20&echo=true&include_claimed=true&include_delayed=true"
+    return [message for page in pages(url, path) for message in page]
+
+
+def wait_for(condition: Callable[[], T], within: float, what: str) -> T:
+    """The first true value of ``condition``; fails after ``within`` seconds, naming ``what``."""
+    deadline = time.monotonic() + within
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"Not within {within:g} s: {what}"
+        time.sleep(0.02)
+    return value
+
+
+def free_port() -> int:
+    """A port nobody listens on, below the range from which clients' own ports come: it stays free over a restart."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class ZqServer:
+    """One ``zq-server``; as a context manager it starts, and in the end nothing of it is left.
+
+    ``store_uri`` "" leaves the choice to the configuration; ``config`` is the text of a configuration file.
+    """
+
+    def __init__(
+        self,
+        store_uri: str,
+        *extra_args: str,
+        engine: str = "gunicorn",
+        config: str | None = None,
+        env: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = [*prefix, sys.executable, "-m", "zq.server", "--port", str(self.port), "--engine", engine]
+        self._command += ["--store", store_uri] if store_uri else []
+        self._command += extra_args
+        self._config = config
+        self._env = {**os.environ, **(env or {})}
+        self._process: subprocess.Popen[str] | None = None
+        self._readers: list[threading.Thread] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
+
+    def __enter__(self) -> "ZqServer":
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The process that was started: gunicorn's or Granian's master."""
+        assert self._process is not None, "The server was never started."
+        return self._process.pid
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Every living process of the group but the master."""
+        return [pid for pid in _group(self.pid) if pid != self.pid]
+
+    @property
+    def stderr(self) -> str:
+        """What the last start wrote there so far; complete once the process has ended."""
+        return "".join(self._lines["stderr"])
+
+    @property
+    def output(self) -> str:
+        """Standard output and standard error so far."""
+        return "".join(self._lines["stdout"]) + self.stderr
+
+    def launch(self) -> "ZqServer":
+        """Start the process and do not wait for it."""
+        assert self._process is None or self._process.poll() is not None, "The server runs already."
+        command = list(self._command)
+        if self._config is not None:
+            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="zq-config-")
+            file = Path(self._folder.name, "zq.conf")
+            file.write_text(self._config)
+            command += ["--config", str(file)]
+        self._lines = {"stdout": [], "stderr": []}
+        self._process = subprocess.Popen(
+            command,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
+        self._readers = [
+            threading.Thread(target=_drain, args=(stream, self._lines[name]), daemon=True)
+            for name, stream in streams.items()
+        ]
+        for reader in self._readers:
+            reader.start()
+        return self
+
+    def start(self, within: float = READY_WITHIN) -> "ZqServer":
+        """Start and return when ``/readyz`` answers 200. Raises ``NotStarted``."""
+        self.launch()
+        deadline = time.monotonic() + within
+        while not self.ready():
+            ended = self._process is not None and self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                self.kill()
+                raise NotStarted(f"zq-server {'ended' if ended else 'was not ready in time'}:\n{self.output}")
+            time.sleep(0.02)
+        return self
+
+    def ready(self, timeout: float = 5) -> bool:
+        """Whether ``/readyz`` answers 200 now."""
+        with contextlib.suppress(Lost):
+            return ask(self.url, "GET", "/readyz", timeout=timeout).status == 200
+        return False
+
+    def accepts(self) -> bool:
+        """Whether a new connection is taken now."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+            return True
+        return False
+
+    def wait(self, within: float) -> int:
+        """The exit code, once it has ended by itself; fails after ``within`` seconds."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"zq-server did not end within {within:g} s:\n{self.output}") from None
+        self._finish()
+        return code
+
+    def terminate(self, within: float = 40) -> int:
+        """SIGTERM to the master, as an operator would; its exit code."""
+        os.kill(self.pid, signal.SIGTERM)
+        return self.wait(within)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group; returns when nothing of it lives."""
+        if self._process is None or (self._process.returncode is not None and not _group(self.pid)):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(10)
+        wait_for(lambda: not _group(self.pid), 10, "the killed group is gone")
+        self._finish()
+
+    def close(self) -> None:
+        """End whatever still runs of it."""
+        self.kill()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _finish(self) -> None:
+        """Read the output to its end."""
+        for reader in self._readers:
+            reader.join(5)
+
+
+def _drain(stream: IO[str] | None, lines: list[str]) -> None:
+    assert stream is not None
+    with stream:
+        for line in stream:
+            lines.append(line)
+
+
+def _group(leader: int) -> list[int]:
+    """The living processes of a process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # pid (comm) state ppid pgrp ...: the command's name may hold anything, blanks and brackets too.
+                state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+                if int(group) == leader and state not in "ZX":
+                    found.append(int(entry.name))
+    return sorted(found)
