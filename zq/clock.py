@@ -28,6 +28,10 @@ class Clock(Protocol):
         """The present moment in seconds, to the millisecond; never less than the last one returned."""
         ...
 
+    def drift(self) -> Seconds:
+        """How far this clock is from the store's; positive = ahead."""
+        ...
+
 
 class StoreClock:
     """The store's time, as an offset to this machine's monotonic clock.
@@ -42,7 +46,7 @@ class StoreClock:
         self._lock = threading.Lock()
         self._jumps: deque[float] = deque(maxlen=AGREEING)
         self._offset = self._sample() or read() - monotonic()
-        self._target = self._offset
+        self._target = self._heard = self._offset
         self._slewed_at = monotonic()
         self._last = 0.0
 
@@ -62,6 +66,7 @@ class StoreClock:
         if offset is None:
             return
         with self._lock:
+            self._heard = offset
             if offset - self._offset <= JUMP:
                 self._jumps.clear()
                 self._target = offset
@@ -73,9 +78,9 @@ class StoreClock:
                 self._jumps.clear()
 
     def drift(self) -> Seconds:
-        """How far this clock still is from the store's last answer; positive = ahead."""
+        """How far this clock is from the store's last answer; positive = ahead."""
         with self._lock:
-            return self._offset - self._target
+            return self._offset - self._heard
 
     def _sample(self) -> float | None:
         """Store time minus monotonic time; None if the round trip was too slow to tell."""
@@ -95,6 +100,9 @@ class ManualClock:
 
     def now(self) -> Seconds:
         return self._now
+
+    def drift(self) -> Seconds:
+        return 0.0
 
     def advance(self, seconds: float) -> Seconds:
         """Move forward and return the new moment."""

@@ -16,6 +16,8 @@ MAX_NAME: Final = 64
 MAX_PROJECT: Final = 256
 MAX_BODY_NUMBER: Final = 2**63 - 1
 MAX_NESTING: Final = 64
+MAX_DRIFT: Final = 60
+"""Seconds that a ready server's clock may be away from the store's."""
 MAX_CONTROL_BODY: Final = 65536
 """Bytes of a claim's, a purge's or another small request's body."""
 

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="zq-server", description="Serve the zq queue service over HTTP.")
     parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", metavar="N", help="port to listen on (default 8888)")
+    parser.add_argument("--port", metavar="N", type=_port, help="port to listen on (default 8888)")
     parser.add_argument("--store", metavar="URI", help="the store, as rocksdb:///var/lib/zq (default rocksdb:var/zq)")
     parser.add_argument("--config", metavar="FILE", help="configuration file; --sample-config prints one")
     parser.add_argument("--engine", choices=["gunicorn", "granian"], help="the HTTP server (default gunicorn)")
@@ -116,6 +116,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sample-config", action="store_true", help="print a configuration file with every option")
     parser.add_argument("--version", action="version", version=f"zq {__version__}")
     return parser
+
+
+def _port(text: str) -> str:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) > 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535; it is {text!r}")
+    return text
 
 
 def _hand_on(given: argparse.Namespace) -> None:
@@ -140,6 +146,7 @@ def _refuse(refusal: Exception) -> int:
 
 def _run_gunicorn(chosen: Settings) -> int:
     from gunicorn.app.base import BaseApplication
+    from gunicorn.arbiter import Arbiter
     from gunicorn.errors import AppImportError
     from gunicorn.glogging import Logger
 
@@ -175,7 +182,16 @@ def _run_gunicorn(chosen: Settings) -> int:
             except (StartRefused, Unavailable) as refusal:
                 raise AppImportError(f"zq-server: {refusal}") from None
 
-    Application().run()
+    class SingleWorkerArbiter(Arbiter):  # type: ignore[misc]
+        """Ignores the signals that start a second worker: an embedded store has one owner."""
+
+        def handle_hup(self) -> None:
+            LOG.warning("Ignored a signal to start more workers: the embedded store allows one. Restart zq-server.")
+
+        handle_ttin = handle_usr2 = handle_hup
+
+    application = Application()
+    (SingleWorkerArbiter if chosen.uri.startswith("rocksdb:") else Arbiter)(application).run()
     return 0
 
 

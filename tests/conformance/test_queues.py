@@ -310,3 +310,25 @@ def test_stats_skip_expired_landmarks(scene: Scene):
     assert scene.stats() == Stats(0, 1, Landmark(kept, posted), Landmark(kept, posted))
     scene.tick(540)
     assert scene.stats() == Stats()
+
+
+@pytest.mark.parametrize("way", ["pop", "delete", "purge", "expire"])
+def test_an_emptied_queue_has_no_landmarks_whatever_its_neighbours_hold(scene: Scene, way: str):
+    """Queues made before and after it, in this project and another, lend it neither an oldest nor a newest message."""
+    neighbours = [scene.at("jobs", project="acmd"), scene.at("job"), scene.at("jobs2"), scene.at("jobs", project="z")]
+    for neighbour in neighbours[:2]:
+        neighbour.post(3)
+    posted = scene.post(3, ttl=60)
+    for neighbour in neighbours[2:]:
+        neighbour.post(3)
+    if way == "pop":
+        assert scene.pop() == posted
+    elif way == "delete":
+        scene.delete_many(posted)
+    elif way == "purge":
+        scene.storage.queues.purge(scene.queue)
+    else:
+        scene.tick(60)
+    assert scene.stats() == Stats()
+    for neighbour in neighbours:
+        assert neighbour.counts() == (0, 3)

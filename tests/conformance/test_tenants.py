@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.builders import Scene, ids_of
 from zq.errors import ClaimNotFound, ClaimNotHeld
-from zq.model import DeadLetters, Draft, QueueRef, new_ids
+from zq.model import DeadLetters, Draft, QueueRef, Stats, new_ids
 
 PROJECTS = [
     "a",
@@ -197,3 +197,17 @@ def test_dead_letters_stay_in_their_project(scene: Scene):
     assert scene.at("dead").page() == moved
     assert not rival.at("dead").exists()
     assert rival.counts() == (0, 1)
+
+
+@pytest.mark.parametrize("project", ["a", "z"])
+def test_an_emptied_queue_says_nothing_of_another_project(scene: Scene, project: str):
+    """Statistics of a queue without messages name no id and no moment of anybody else's."""
+    rival = scene.at("jobs", project=project)
+    rival.post(5)
+    scene.post(2)
+    rival.post(5)
+    assert len(scene.pop()) == 2
+    assert scene.stats() == Stats()
+    scene.post(1, ttl=60)
+    scene.tick(60)
+    assert scene.stats() == Stats()

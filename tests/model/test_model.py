@@ -38,13 +38,13 @@ def holder(store_uri: str) -> Iterator[Holder]:
 @pytest.mark.timeout(36000)
 def test_the_store_agrees_with_the_oracle(holder: Holder):
     """All verbs in any order at any moment: every answer and every refusal is the model's."""
-    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(100))
+    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(200))
 
 
 @pytest.mark.timeout(36000)
 def test_a_store_that_restarts_agrees_with_the_oracle(holder: Holder):
     """The same while the store is closed and opened again between any two verbs."""
-    run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(25))
+    run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(40))
 
 
 def test_a_lapsed_claim_in_front_of_a_live_one(holder: Holder):

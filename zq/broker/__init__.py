@@ -7,7 +7,7 @@ from zq.broker.metadata import Book
 from zq.broker.queues import Queues
 from zq.clock import Clock
 from zq.errors import Unavailable
-from zq.limits import Limits
+from zq.limits import MAX_DRIFT, Limits
 from zq.storage.api import Storage
 
 DEFAULT_LIMITS = Limits()
@@ -27,10 +27,18 @@ class Broker:
     ) -> None:
         book = Book(limits)
         self.storage = storage
+        self._clock = clock
         self.limits = limits
         self.queues = Queues(storage, clock, limits, book)
         self.messages = Messages(storage, clock, limits, book, checksum, delete_with_claim_id)
         self.claims = Claims(storage, clock, limits, book)
+
+    def check_ready(self) -> None:
+        """Raise ``Unavailable`` with what is wrong: the store does not answer, or its clock and ours disagree."""
+        self.storage.ping()
+        drift = self._clock.drift()
+        if abs(drift) > MAX_DRIFT:
+            raise Unavailable(f"This server's clock and the store's are {abs(drift):.0f} seconds apart.")
 
     def store_answers(self) -> bool:
         """Whether the store can read and write now."""

@@ -93,7 +93,7 @@ class Book:
     def _rules(self, raw: bytes) -> Rules:
         metadata = wire.json_object(raw)
         target, count = metadata.get("_dead_letter_queue"), metadata.get("_max_claim_count")
-        if not is_queue_name(target) or count is None:
+        if not is_queue_name(target) or count is None or count < 0:
             target, count = "", 0
         return Rules(
             default_ttl=metadata.get("_default_message_ttl") or self._limits.default_message_ttl,

@@ -78,4 +78,4 @@ def _add_later_routes(app: App, admin_mode: bool) -> None:
     app.add_route("/v2/openapi.json", Later("an OpenAPI document", "GET", audience=Audience.PROBE))
     app.add_route("/metrics", Later("metrics", "GET", audience=Audience.PROBE))
     if admin_mode:
-        app.add_route("/v2/health", Later("a health report", "GET"))
+        app.add_route("/v2/health", Later("a health report", "GET", rule="health:get"))

@@ -39,7 +39,7 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
     if isinstance(error, errors.InvalidHeader):
         title = error.title
     if status is falcon.HTTP_503:
-        LOG.error("The store cannot serve.", exc_info=error, extra=context(req))
+        LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
     _answer(resp, status, title, str(error))
 
 

@@ -14,8 +14,9 @@ TRANSACTIONS = "fences, stages and commits"
 class Later:
     """Answers 501 to the given methods; ``feature`` says what is missing. Who builds it drops its line in ``app``."""
 
-    def __init__(self, feature: str, *methods: str, audience: Audience = Audience.CLIENT) -> None:
+    def __init__(self, feature: str, *methods: str, audience: Audience = Audience.CLIENT, rule: str = "") -> None:
         self.audience = audience
+        self.policy = dict.fromkeys(methods, rule) if rule else {}
         self._sentence = f"This version of zq does not have {feature} yet."
         for method in methods:
             setattr(self, f"on_{method.lower()}", self._refuse)

@@ -16,6 +16,8 @@ class MessageCollection:
 
     def __init__(self, broker: Broker) -> None:
         self._messages = broker.messages
+        self._page = broker.limits.max_messages_per_page
+        """How many ids a request may name, and so a Location: one of thousands would break clients."""
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         query.refuse_later(req, "stage")
@@ -25,7 +27,7 @@ class MessageCollection:
         posted = wire.posted(query.needed_body(req, rules.max_post_size))
         ids = self._messages.post(req.context.queue, req.context.client, posted, rules)
         resp.status = falcon.HTTP_201
-        resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(ids)}")
+        resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(ids[: self._page])}")
         resp.data = wire.post_result(queue, ids)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:

@@ -25,10 +25,10 @@ class Readiness:
     audience = Audience.PROBE
 
     def __init__(self, broker: Broker) -> None:
-        self._storage = broker.storage
+        self._broker = broker
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        self._storage.ping()
+        self._broker.check_ready()
         resp.data = wire.encode({"status": "ok"})
 
     on_head = on_get

@@ -11,11 +11,13 @@ from zq.errors import InvalidBody, InvalidParameter, NotBuilt
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,25})\s*", re.ASCII)
 _TRUE = frozenset({"true", "True", "t", "yes", "y", "1", "on"})
 _FALSE = frozenset({"false", "False", "f", "no", "n", "0", "off"})
+HARMLESS = {"wait": frozenset({"0"}), "detailed": _FALSE}
+"""Values of later parameters that ask for nothing."""
 
 
 def text(req: falcon.Request, name: str) -> str:
     """The last value; "" if absent or blank."""
-    value = req.params.get(name, "")
+    value = req.params.get(name) or ""
     return value if isinstance(value, str) else value[-1]
 
 
@@ -60,7 +62,8 @@ def refuse_later(req: falcon.Request, *names: str) -> None:
     """Refuse parameters that change what a verb does, but only in a later version, instead of passing over them."""
     if req.query_string:
         for name in names:
-            if text(req, name) not in ("", *_FALSE):
+            value = text(req, name)
+            if value and value not in HARMLESS.get(name, ()):
                 raise NotBuilt(f"{name}: this version of zq does not know this parameter yet.")
 
 

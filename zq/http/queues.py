@@ -8,7 +8,7 @@ import falcon
 from zq import wire
 from zq.broker import Broker
 from zq.broker.metadata import check_operations
-from zq.errors import InvalidParameter, UnsupportedMediaType
+from zq.errors import InvalidBody, InvalidParameter, UnsupportedMediaType
 from zq.http import query
 
 PATCH_TYPE = "application/openstack-messaging-v2.0-json-patch"
@@ -65,6 +65,8 @@ class QueueItem:
         raw = query.body(req, self._max_metadata)
         if req.content_type != PATCH_TYPE:
             raise UnsupportedMediaType(f"Content-Type must be {PATCH_TYPE}.")
+        if not raw:
+            raise InvalidBody("The body is missing.")
         operations = wire.patch(raw)
         check_operations(operations)
         resp.data = wire.encode(self._queues.patch(req.context.queue, operations))
@@ -83,6 +85,7 @@ class QueueStats:
         self._queues = broker.queues
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+        query.refuse_later(req, "detailed")
         stats, now = self._queues.stats(req.context.queue)
         resp.data = wire.stats(queue, stats, now)
 

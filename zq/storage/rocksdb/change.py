@@ -12,6 +12,9 @@ from zq.storage.rocksdb.layout import Place, Record, Tally
 from zq.storage.rocksdb.port import Store, Write
 from zq.storage.rocksdb.registry import QueueState
 
+FALSE_FUTURE = 60_000
+"""Milliseconds ahead of now at which a queue's last moment must stem from a clock that was wrong: see ``guard``."""
+
 
 class Change:
     """Messages inserted, removed and rewritten together."""
@@ -32,7 +35,7 @@ class Change:
         if delay:
             record.available = now + delay
         else:
-            record.available = tally.fresh = max(now, tally.fresh)
+            record.available = tally.fresh = now if tally.fresh > now + FALSE_FUTURE else max(now, tally.fresh)
         key = layout.pair.pack(state.number, tally.sequence)
         self._writes += (
             ("messages", key, layout.encode(record)),

@@ -41,6 +41,8 @@ FAMILIES: Final = (
     "claims",
 )
 VERSION: Final = b"1"
+LENGTH: Final = 4
+"""Bytes of the length in front of a project."""
 DOOMED: Final = b"doomed"
 
 number = Packing(">Q")
@@ -115,7 +117,7 @@ def ms(moment: Seconds) -> int:
 def project_prefix(project: str) -> bytes:
     """Where a project's queues begin; the length in front keeps projects apart whatever they contain."""
     text = project.encode("utf-8", "surrogatepass")
-    return len(text).to_bytes(2, "big") + text
+    return len(text).to_bytes(LENGTH, "big") + text
 
 
 def queue_key(ref: QueueRef) -> bytes:
@@ -125,7 +127,7 @@ def queue_key(ref: QueueRef) -> bytes:
 def queue_ref(key: bytes) -> QueueRef:
     """The queue whose key this is."""
     prefix = prefix_of(key)
-    return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[2:], key[len(prefix) :])))
+    return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
 
 
 def id_key(project: bytes, message: str) -> bytes:
@@ -135,7 +137,7 @@ def id_key(project: bytes, message: str) -> bytes:
 
 def prefix_of(key: bytes) -> bytes:
     """The project's part of a queue's key."""
-    return key[: 2 + int.from_bytes(key[:2])]
+    return key[: LENGTH + int.from_bytes(key[:LENGTH])]
 
 
 def claim_prefix(queue: int, claim: str) -> bytes:

@@ -12,8 +12,9 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rocksdict import (
     BlockBasedOptions,
@@ -87,11 +88,12 @@ class Store:
     def scan(self, family: str, lower: bytes, upper: bytes, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Items with ``lower <= key < upper`` in key order, as they stand when the scan begins."""
         bounds = ReadOptions()
-        bounds.set_iterate_lower_bound(lower)
         bounds.set_iterate_upper_bound(upper)
         try:
-            start = None if backwards else lower
-            yield from self._views[family].items(backwards=backwards, from_key=start, read_opt=bounds)
+            items: Any = self._views[family].items(backwards, None if backwards else lower, bounds)
+            if backwards:  # the binding does not keep to a lower bound on this way
+                items = takewhile(lambda item: item[0] >= lower, items)
+            yield from items
         except Exception as error:
             raise _unavailable() from error
 
@@ -275,6 +277,6 @@ def _refusal(path: Path, error: Exception) -> StartRefused:
     if "lock" in text.lower():
         return StartRefused(
             f"The store {path} is in use by another process: stop that one, or give this server a store of its own "
-            "(--store rocksdb:///another/path); servers that share one store need mongodb:// or redis://."
+            "(--store rocksdb:///another/path). One process owns an embedded store."
         )
     return StartRefused(f"The store {path} cannot be opened: {text.splitlines()[0]}.")

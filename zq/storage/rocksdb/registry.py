@@ -128,7 +128,7 @@ class Registry:
         record = layout.decode_queue(stored)
         counted = self._store.get("tallies", layout.number.pack(record.number))
         tally = layout.decode_tally(counted) if counted else Tally()
-        tally.sequence += LOST_TAIL if tally.sequence else 0
+        tally.sequence += LOST_TAIL
         state = self._states[ref] = QueueState(ref, record, tally)
         return state
 

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds: the last allowed value passes, the next one is refused with a sentence that names field and bound."""
+
+import pytest
+
+from zq.errors import Invalid, InvalidBody, InvalidName
+from zq.limits import Limits, body_size, count_within, integer_in_body, is_queue_name, nesting, queue_ref, within
+from zq.model import QueueRef
+
+
+@pytest.mark.parametrize("value", [60, 61, 1209599, 1209600])
+def test_a_value_within_its_bounds_passes(value: int):
+    """Both ends included; the value itself comes back."""
+    assert within("ttl", value, 60, 1209600) == value
+
+
+@pytest.mark.parametrize("value", [59, 0, -1, 1209601, 10**30, -(10**30)])
+def test_a_value_outside_its_bounds_is_refused(value: int):
+    """The sentence names the field and both bounds, and stays short for absurd numbers."""
+    with pytest.raises(Invalid) as refused:
+        within("The ttl", value, 60, 1209600)
+    sentence = str(refused.value)
+    assert sentence.startswith("The ttl must be from 60 to 1209600")
+    assert len(sentence) < 100
+    assert type(refused.value) is Invalid
+
+
+def test_the_kind_of_refusal_may_be_chosen():
+    """A value from a body is refused as a bad body."""
+    with pytest.raises(InvalidBody):
+        within("ttl", 0, 1, 2, InvalidBody)
+
+
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_a_list_of_allowed_length_passes(count: int):
+    """One to the bound."""
+    assert count_within("ids", count, 20) is None
+
+
+@pytest.mark.parametrize("count", [0, 21, 1000000])
+def test_a_list_of_none_or_too_many_is_refused(count: int):
+    """The sentence names the field, the bound and the number found."""
+    with pytest.raises(Invalid, match=f"ids must name 1 to 20 values; it names {count}"):
+        count_within("ids", count, 20)
+
+
+def test_a_body_may_be_exactly_as_large_as_allowed():
+    """Contract 6.3, 7.2: equal is allowed, one byte more is not."""
+    assert body_size(262144, 262144) is None
+    with pytest.raises(Invalid, match="at most 262144 bytes; it is 262145"):
+        body_size(262145, 262144)
+
+
+def nested(depth: int, link: str) -> object:
+    """A number in so many lists or objects within each other."""
+    value: object = 1
+    for _ in range(depth):
+        value = [value] if link == "list" else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("link", ["list", "object"])
+def test_nesting_has_a_bound(link: str):
+    """The deepest allowed document passes, one level more is refused, and so is one that would exhaust the stack."""
+    assert nesting("The metadata", nested(64, link)) is None
+    for depth in (65, 5000):
+        with pytest.raises(InvalidBody, match="The metadata must be nested at most 64 deep"):
+            nesting("The metadata", nested(depth, link))
+
+
+def test_a_wide_document_is_not_a_deep_one():
+    """Breadth costs no depth."""
+    assert nesting("The metadata", {str(at): [1, "a", None, [[]]] for at in range(1000)}) is None
+
+
+@pytest.mark.parametrize("name", ["a", "A-Z_0.9", "...", "-", "x" * 64])
+def test_a_queue_name_within_the_rules_passes(name: str):
+    """Contract 1.7: 1 to 64 of letters, digits, underscore, hyphen and dot."""
+    assert queue_ref("acme", name) == QueueRef("acme", name)
+    assert is_queue_name(name) is True
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "x" * 65, "Nice-Bo@t", "a b", "a/b", "a\n", "\na", "a\x00", "\u00e9", "\u0661", "\uff21", "a%20", "a,b", "*"],
+)
+def test_a_queue_name_outside_the_rules_is_refused(name: str):
+    """A trailing newline and digits of other scripts included."""
+    with pytest.raises(InvalidName, match="queue name"):
+        queue_ref("acme", name)
+    assert is_queue_name(name) is False
+
+
+@pytest.mark.parametrize("value", [None, 1, True, b"jobs", ["jobs"], {"jobs": 1}])
+def test_only_text_can_name_a_queue(value: object):
+    """Metadata may hold anything where a queue name is expected."""
+    assert is_queue_name(value) is False
+
+
+@pytest.mark.parametrize("project", ["", "a", "a b/c\x00\u00e9", "x" * 256])
+def test_a_project_is_any_text_of_256_characters(project: str):
+    """There is no rule for its characters; that it is not empty is the header's matter."""
+    assert queue_ref(project, "jobs") == QueueRef(project, "jobs")
+
+
+def test_a_longer_project_is_refused():
+    """By its length in characters, named in the sentence."""
+    with pytest.raises(InvalidName, match="at most 256 characters; it has 257"):
+        queue_ref("\u00e9" * 257, "jobs")
+    assert queue_ref("\u00e9" * 256, "jobs").project == "\u00e9" * 256
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 2**63 - 1, -(2**63)])
+def test_an_integer_of_64_bits_passes(value: int):
+    """Contract 1.6: signed, both ends included."""
+    assert integer_in_body(value) == value
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400])
+def test_an_integer_beyond_64_bits_is_refused(value: int):
+    """As a bad body, and without printing 400 digits."""
+    with pytest.raises(InvalidBody) as refused:
+        integer_in_body(value)
+    assert len(str(refused.value)) < 150
+
+
+def test_the_limits_are_those_of_the_contract():
+    """Contract 16 and 6.1: what a deployment gets that sets nothing."""
+    limits = Limits()
+    assert (limits.default_message_ttl, limits.max_message_ttl) == (3600, 1209600)
+    assert (limits.default_message_delay, limits.max_message_delay) == (0, 900)
+    assert (limits.default_claim_ttl, limits.max_claim_ttl) == (300, 43200)
+    assert (limits.default_claim_grace, limits.max_claim_grace) == (60, 43200)
+    assert (limits.max_queues_per_page, limits.max_messages_per_page, limits.max_messages_per_claim_or_pop) == (
+        20,
+        20,
+        20,
+    )
+    assert (limits.max_queue_metadata, limits.max_messages_post_size) == (65536, 262144)
+    assert (limits.min_length_client_id, limits.max_length_client_id) == (10, 36)
