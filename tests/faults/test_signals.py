@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals that mean "another worker" to gunicorn, on a store that has one owner."""
+
+import os
+import signal
+
+import pytest
+
+from tests.servers import ZqServer, wait_for
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2], ids=lambda number: number.name)
+def test_a_signal_for_another_worker_is_ignored(store_uri: str, number: signal.Signals):
+    """The worker that owns the store serves on, alone, and the log says what was ignored."""
+    with ZqServer(store_uri) as server:
+        workers = server.worker_pids
+        os.kill(server.pid, number)
+        wait_for(lambda: "Ignored a signal" in server.output, 10, "the log line")
+        assert server.worker_pids == workers
+        assert server.ready()
+        assert server.terminate() == 0
