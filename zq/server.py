@@ -12,8 +12,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from zq import __version__, logs, settings
 from zq.broker import Broker
@@ -78,12 +77,14 @@ class Upkeep:
     def _maintain(self) -> None:
         self._storage.maintain(self._clock.now())
 
-    def _every(self, seconds: float, task: Any) -> None:
+    def _every(self, seconds: float, task: Callable[[], None]) -> None:
         while not self._stopping.wait(seconds):
             try:
                 task()
             except Unavailable as error:
                 LOG.warning("Upkeep of the store failed and is tried again: %s", error)
+            except Exception:  # the edge of this thread, which must outlive any one failure
+                LOG.critical("Upkeep failed for a reason that nobody foresaw, and is tried again.", exc_info=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
