@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.builders import DEADLINE, EVERYTHING, Scene, drafts, ids_of, together
 from zq.clock import ManualClock
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed
-from zq.model import DeadLetters, Message, QueueRef
+from zq.model import DeadLetters, Message, QueueRef, View
 from zq.storage.api import Storage
 
 PRODUCERS = 8
@@ -440,3 +440,17 @@ def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: Manual
     together(*(partial(room.post, 2) for room in rooms))
     assert [room.counts() for room in rooms] == [(0, 2)] * 24
     assert [storage.queues.count(f"p{at}") for at in range(4)] == [6] * 4
+
+
+def test_messages_that_come_back_beside_a_listing_are_listed_by_the_next_one(scene: Scene):
+    """What a listing has just stepped over as held is not forgotten when it is released or renewed meanwhile."""
+    for turn in range(12):
+        room = scene.at(f"q{turn}")
+        front = room.post(1000)
+        claim = room.take(1000, ttl=6000)
+        behind = room.post(3)
+        free = partial(room.renew, claim.id, ttl=60) if turn % 2 else partial(room.release, claim.id)
+        together(partial(room.page, View(), 3), free)
+        room.tick(60 * (turn % 2))
+        assert room.page(View(), 3) == front[:3]
+        assert room.page(View(), 2000) == front + behind

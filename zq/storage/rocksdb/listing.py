@@ -13,6 +13,8 @@ from zq.storage.rocksdb.registry import QueueState
 Found = tuple[int, Record]
 """(sequence, record)"""
 MAX_EMPTY = 1 << 15
+HANDFUL = 8
+"""Blocks after which a walk hands on its marks."""
 
 
 def page(store: Store, state: QueueState, marker: int, limit: int, view: View, now: int) -> list[Message]:
@@ -109,6 +111,8 @@ class _Walk:
             self._marks[block] = until
         for empty in range(block + 1, min(next_block, self._open_block, block + MAX_EMPTY)):
             self._marks[empty] = NEVER
+        if len(self._marks) >= HANDFUL:
+            self.leave_marks()  # early: whoever walks the same stretch now need not walk it to its end
 
     def leave_marks(self) -> None:
         """Hand on what was learnt, unless a message was made visible earlier meanwhile."""
@@ -116,3 +120,4 @@ class _Walk:
             with self._state.lock:
                 if self._state.quiet.wakings == self._wakings:
                     self._state.quiet.mark(self._view, self._marks)
+            self._marks = {}

@@ -16,6 +16,7 @@ from zq.model import View
 BLOCK: Final = 64
 """Sequences in a block: what a walk can still have to step over, one by one, in front of a visible message."""
 FANOUT: Final = 64
+"""Blocks in a larger one."""
 SIZES: Final = (BLOCK, BLOCK * FANOUT, BLOCK * FANOUT * FANOUT)
 NEVER: Final = 1 << 62
 MAX_BLOCKS: Final = 1 << 18
