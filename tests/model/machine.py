@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
 from tests.model.oracle import Oracle
@@ -60,8 +60,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.holder = holder
         self.clock = holder.clock
         self.oracle = Oracle()
-        example = f"p{next(EXAMPLES)}"
-        self.queues = [QueueRef(project, name) for project in (example, example + "/") for name in ("jobs", "dead")]
+        example = next(EXAMPLES)
+        projects = (f"p{example}", f"p{example}/")
+        self.queues = [QueueRef(project, name) for project in projects for name in ("jobs", "dead")]
+        self.watchful = example % 2 == 0
         self.serials = {queue.project: count(1) for queue in self.queues}
         self.ids: list[str] = []
         self.claims: list[str] = []
@@ -203,8 +205,18 @@ class StoreMachine(RuleBasedStateMachine):
             for view in (View(), View(claimed=True), View(delayed=True), EVERYTHING):
                 page = self.agree(storage.messages.list, self.oracle.list, queue, 0, 100000, view, self.now)
                 self.learn(queue, page.items)
+            self.agree(storage.messages.get, self.oracle.get, queue, self.ids[-200:], self.now)
+            for claim in self.claims[-3:]:
+                self.agree(storage.claims.get, self.oracle.claim_get, queue, claim, self.now)
         for project in {queue.project for queue in self.queues}:
             assert storage.queues.count(project) == sum(queue.project == project for queue in self.oracle.queues)
+
+    @invariant()
+    def watch(self) -> None:
+        """In every other example somebody looks on all the time: what a store remembers of that must not blind it."""
+        if self.watchful:
+            messages = self.holder.storage.messages
+            self.agree(messages.list, self.oracle.list, self.queues[0], 0, 3, View(), self.now)
 
     def teardown(self) -> None:
         """The end of an example: the last word, and what the store holds beyond the examples stays small."""

@@ -13,6 +13,8 @@ from zq.storage.rocksdb.registry import QueueState
 Found = tuple[int, Record]
 """(sequence, record)"""
 MAX_EMPTY = 1 << 15
+SHORT = 16
+"""Blocks that listings walk side by side before they go on one at a time."""
 HANDFUL = 8
 """Blocks after which a walk hands on its marks."""
 
@@ -42,12 +44,26 @@ def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | Non
 
 
 def _visible(store: Store, state: QueueState, marker: int, limit: int, view: View, now: int) -> list[Found]:
-    """Up to ``limit`` records above ``marker`` that the view shows, in as many walks as quiet blocks interrupt."""
+    """Up to ``limit`` records above ``marker`` that the view shows."""
     found: list[Found] = []
-    position = marker + 1
+    position = _advance(store, state, marker + 1, limit, view, now, found, SHORT)
+    if position is not None:
+        # A long way: one listing at a time, so that the others find its marks instead of walking beside it.
+        with state.walking:
+            _advance(store, state, position, limit, view, now, found, NEVER)
+    return found
+
+
+def _advance(
+    store: Store, state: QueueState, position: int, limit: int, view: View, now: int, found: list[Found], blocks: int
+) -> int | None:
+    """Add what the view shows to ``found``, in as many walks as quiet blocks interrupt.
+
+    None when the limit or the end is reached; else, ``blocks`` being walked, where to go on.
+    """
     while len(found) < limit:
-        walk = _Walk(state, view, now)
         position = state.quiet.skip(view, position, now)
+        walk = _Walk(state, view, now, blocks)
         for sequence, record in walk.records(store, position):
             if _hidden_until(record, view, now) == 0:
                 if record.client != view.without or not view.without:
@@ -55,10 +71,12 @@ def _visible(store: Store, state: QueueState, marker: int, limit: int, view: Vie
                 if len(found) == limit:
                     break
         walk.leave_marks()
-        if walk.position is None:
+        if walk.position is None or len(found) == limit:
             break
-        position = walk.position
-    return found
+        position, blocks = walk.position, walk.blocks
+        if not blocks:
+            return position
+    return None
 
 
 def _hidden_until(record: Record, view: View, now: int) -> int:
@@ -77,14 +95,16 @@ def _hidden_until(record: Record, view: View, now: int) -> int:
 class _Walk:
     """One scan until the next quiet block; remembers which blocks it found to have nothing to show."""
 
-    def __init__(self, state: QueueState, view: View, now: int) -> None:
+    def __init__(self, state: QueueState, view: View, now: int, blocks: int) -> None:
         self._state, self._view, self._now = state, view, now
+        self.blocks = blocks
+        """How many more may be walked."""
         self._wakings = state.quiet.wakings
         self._open_block = state.tally.sequence // BLOCK
         """From this block on messages may still be added."""
         self._marks: dict[int, int] = {}
         self.position: int | None = None
-        """Where to go on behind a quiet block; None at the end of the queue."""
+        """Where to go on, behind a quiet block or later; None at the end of the queue."""
 
     def records(self, store: Store, start: int) -> Iterator[Found]:
         """Every record from ``start`` on, up to the next block that is known to be quiet."""
@@ -96,7 +116,8 @@ class _Walk:
             sequence = layout.pair.unpack(key)[1]
             if sequence // BLOCK != block:
                 self._note(block, until, sequence // BLOCK)
-                if state.quiet.skip(view, sequence, now) != sequence:
+                self.blocks -= 1
+                if not self.blocks or state.quiet.skip(view, sequence, now) != sequence:
                     self.position = sequence
                     return
                 block, until = sequence // BLOCK, NEVER

@@ -22,9 +22,9 @@ reader has already seen as a marker. They must not be given twice."""
 
 
 class QueueState:
-    """One queue: ``head`` = no entry of ``available`` lies before it; ``quiet``: for listings."""
+    """One queue: ``head`` = no entry of ``available`` lies before it; ``quiet`` and ``walking``: for listings."""
 
-    __slots__ = ("gone", "head", "key", "lock", "metadata", "number", "project", "quiet", "ref", "tally")
+    __slots__ = ("gone", "head", "key", "lock", "metadata", "number", "project", "quiet", "ref", "tally", "walking")
 
     def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally) -> None:
         self.ref = ref
@@ -37,6 +37,7 @@ class QueueState:
         self.gone = False
         self.head = layout.number.pack(record.number)
         self.quiet = Quiet()
+        self.walking = threading.Lock()
 
     def bounds(self) -> tuple[bytes, bytes]:
         """The range of this queue's keys in every family that begins with a queue number."""
