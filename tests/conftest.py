@@ -5,18 +5,25 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.stores import DRIVERS, Stores
 from zq.clock import ManualClock
 from zq.model import QueueRef
 from zq.storage import connect
 from zq.storage.api import Storage
 
-DRIVERS = ["rocksdb"]
+
+@pytest.fixture(scope="session")
+def stores() -> Iterator[Stores]:
+    """The store servers of this session."""
+    opened = Stores()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(params=DRIVERS)
-def store_uri(request: pytest.FixtureRequest, tmp_path) -> str:
+def store_uri(request: pytest.FixtureRequest, stores: Stores, tmp_path) -> str:
     """An empty store of each driver."""
-    return {"rocksdb": f"rocksdb://{tmp_path}/store"}[request.param]
+    return stores.empty(request.param, tmp_path, "a")
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.wire": [*VALUES, "zq.limits"],
     "zq.storage.api": VALUES,
     "zq.storage": [*VALUES, "zq.storage.api"],
+    "zq.storage.mongodb": [*VALUES, "zq.storage.api"],
+    "zq.storage.redis": [*VALUES, "zq.storage.api"],
     "zq.storage.rocksdb": [*VALUES, "zq.storage.api"],
     "zq.settings": [*VALUES, "zq.limits"],
     "zq.logs": [],
@@ -37,6 +39,9 @@ MAY_IMPORT: dict[str, list[str]] = {
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
     "falcon": ["zq.http"],
+    "bson": ["zq.storage.mongodb"],
+    "pymongo": ["zq.storage.mongodb"],
+    "redis": ["zq.storage.redis"],
     "rocksdict": ["zq.storage.rocksdb"],
     "oslo_config": ["zq.settings"],
     "gunicorn": ["zq.server"],

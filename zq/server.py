@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from zq import __version__, logs, settings
@@ -20,17 +21,18 @@ from zq.clock import StoreClock
 from zq.errors import StartRefused, Unavailable
 from zq.http.app import App, create_app
 from zq.settings import Settings
-from zq.storage import connect
+from zq.storage import connect, prepare
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
 CLOCK_INTERVAL = 2.0
+RETRY_INTERVAL = 1.0
 
 
 def open_app(chosen: Settings) -> App:
     """Open the store and return the application on it. Raises ``StartRefused``, ``Unavailable``."""
     logs.configure(chosen.log_format, chosen.log_level)
-    storage = connect(chosen.uri, chosen.driver_options)
+    storage = open_store(chosen)
     clock = StoreClock(storage.now)
     broker = Broker(
         storage,
@@ -49,6 +51,21 @@ def open_app(chosen: Settings) -> App:
     upkeep.start()
     atexit.register(upkeep.stop)
     return app
+
+
+def open_store(chosen: Settings) -> Storage:
+    """Open the store; wait for one that does not answer, if the settings say so.
+
+    Raises ``StartRefused``, ``Unavailable``.
+    """
+    while True:
+        try:
+            return connect(chosen.uri, chosen.driver_options)
+        except Unavailable as absence:
+            if not chosen.wait_for_store:
+                raise
+            LOG.warning("Waiting for the store: %s", absence)
+            time.sleep(RETRY_INTERVAL)
 
 
 class Upkeep:
@@ -99,6 +116,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StartRefused as refusal:
         return _refuse(refusal)
     logs.configure(chosen.log_format, chosen.log_level)
+    try:
+        if given.init_store:
+            prepared = prepare(chosen.uri, chosen.driver_options)
+            print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
+            return 0
+        if chosen.shared_store:
+            # Refused here, it is one sentence; in the processes that serve, one from each of them.
+            open_store(chosen).close()
+    except (StartRefused, Unavailable) as refusal:
+        return _refuse(refusal)
     if chosen.engine == "granian":
         return _run_granian(chosen)
     return _run_gunicorn(chosen)
@@ -113,6 +140,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", choices=["gunicorn", "granian"], help="the HTTP server (default gunicorn)")
     parser.add_argument(
         "--force-clock", action="store_true", help="believe this machine's clock, whatever the store says"
+    )
+    parser.add_argument("--wait-for-store", action="store_true", help="wait for a store that does not answer yet")
+    parser.add_argument(
+        "--init-store", action="store_true", help="create what the store needs, as an administrator, and exit"
     )
     parser.add_argument("--sample-config", action="store_true", help="print a configuration file with every option")
     parser.add_argument("--version", action="version", version=f"zq {__version__}")
@@ -134,6 +165,7 @@ def _hand_on(given: argparse.Namespace) -> None:
         ("port", "server", given.port),
         ("engine", "server", given.engine),
         ("uri", "storage", given.store),
+        ("wait", "storage", "true" if given.wait_for_store else None),
         ("max_clock_jump", "storage:rocksdb", "0" if given.force_clock else None),
     ):
         if value is not None:

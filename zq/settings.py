@@ -54,7 +54,37 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
     ],
     "storage": [
         cfg.StrOpt(
-            "uri", default="rocksdb:var/zq", help="The store; its scheme picks the driver: rocksdb:///var/lib/zq."
+            "uri",
+            default="rocksdb:var/zq",
+            secret=True,
+            help="The store; its scheme picks the driver: rocksdb:///var/lib/zq, mongodb://host/zq?replicaSet=rs0, "
+            "redis://host/0.",
+        ),
+        cfg.BoolOpt(
+            "wait", default=False, help="At start wait for a store that does not answer, as --wait-for-store does."
+        ),
+    ],
+    "storage:mongodb": [
+        cfg.StrOpt(
+            "write_concern",
+            default="majority",
+            help="How many members have a change before it is acknowledged: majority, or a number. Below majority a "
+            "fail-over may lose acknowledged messages. A w= in the URI counts instead.",
+        ),
+        cfg.BoolOpt(
+            "journal",
+            default=True,
+            help="Acknowledge a change only when it is in the journal. Off, a power cut may lose it. A journal= in the "
+            "URI counts instead.",
+        ),
+    ],
+    "storage:redis": [
+        cfg.IntOpt(
+            "wait_replicas",
+            default=0,
+            min=0,
+            help="Replicas that must have a change before it is acknowledged (WAIT). 0: a fail-over may lose "
+            "acknowledged messages.",
         ),
     ],
     "storage:rocksdb": [
@@ -85,6 +115,13 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             choices=["strict", "off"],
             help="strict: a Client-ID must be a UUID. off: any text of an allowed length.",
         ),
+        cfg.FloatOpt(
+            "storage_timeout",
+            default=5.0,
+            min=0.1,
+            max=600,
+            help="Seconds after which a request is answered 503 when a store on the network does not answer.",
+        ),
         cfg.BoolOpt(
             "message_delete_with_claim_id",
             default=False,
@@ -112,6 +149,16 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
 }
 
 
+NETWORKED: Final = {
+    "mongodb": "storage:mongodb",
+    "mongodb+srv": "storage:mongodb",
+    "redis": "storage:redis",
+    "rediss": "storage:redis",
+    "unix": "storage:redis",
+}
+"""The section of a URI's scheme, for stores that several servers share."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """The options of one server, checked."""
 
@@ -123,6 +170,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     graceful_timeout: int
     keepalive: int
     uri: str
+    shared_store: bool
+    wait_for_store: bool
     driver_options: dict[str, Any]
     limits: Limits
     strict_client_id: bool
@@ -174,11 +223,17 @@ def variable(group: str, option: str) -> str:
 
 def _settings(conf: cfg.ConfigOpts) -> Settings:
     uri = conf.storage.uri
-    section = f"storage:{urlsplit(uri).scheme}"
+    scheme = urlsplit(uri).scheme
+    section = NETWORKED.get(scheme, f"storage:{scheme}")
+    driver_options = {option.dest: conf[section][option.dest] for option in OPTIONS.get(section, [])}
+    if scheme in NETWORKED:
+        driver_options["timeout"] = conf.transport.storage_timeout
     return Settings(
         **{option.dest: conf.server[option.dest] for option in OPTIONS["server"]},
         uri=uri,
-        driver_options={option.dest: conf[section][option.dest] for option in OPTIONS.get(section, [])},
+        shared_store=scheme in NETWORKED,
+        wait_for_store=conf.storage.wait,
+        driver_options=driver_options,
         limits=Limits(**{name: conf.transport[name] for name in Limits.__struct_fields__}),
         strict_client_id=conf.transport.client_id_uuid_safe == "strict",
         delete_with_claim_id=conf.transport.message_delete_with_claim_id,

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.conftest import DRIVERS
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, untouched
+from tests.stores import DRIVERS, Stores
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
@@ -26,9 +26,11 @@ Compose = Callable[..., Api]
 
 
 @pytest.fixture(scope="package", params=DRIVERS)
-def storage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+def storage(
+    request: pytest.FixtureRequest, stores: Stores, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Storage]:
     """One open store of each driver for the whole folder."""
-    opened = connect({"rocksdb": f"rocksdb://{tmp_path_factory.mktemp('http')}/store"}[request.param])
+    opened = connect(stores.empty(request.param, tmp_path_factory.mktemp("http"), "b"))
     yield opened
     opened.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage drivers behind one interface; the only way to a driver is ``connect``."""
+"""Storage drivers behind one interface; the only ways to a driver are ``connect`` and ``prepare``."""
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points
@@ -16,7 +16,7 @@ def connect(uri: str, options: Mapping[str, object] | None = None) -> Storage:
     Raises ``StartRefused`` with a sentence when there is no such driver or the store cannot be used like this,
     ``Unavailable`` when it does not answer.
     """
-    scheme = urlsplit(uri).scheme
+    scheme = _scheme(uri)
     for driver in entry_points(group="zq.storage", name=scheme):
         opened: Storage = driver.load()(uri, **(options or {}))
         return opened
@@ -24,3 +24,21 @@ def connect(uri: str, options: Mapping[str, object] | None = None) -> Storage:
     raise StartRefused(
         f"No storage driver for {scheme or 'a URI without scheme'!r}: use one of {known}, as in rocksdb:///var/lib/zq."
     )
+
+
+def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
+    """Create what the store needs before its first use, where that takes an administrator's rights.
+
+    False if the driver needs no such thing. Raises as ``connect`` does.
+    """
+    for driver in entry_points(group="zq.storage.prepare", name=_scheme(uri)):
+        driver.load()(uri, **(options or {}))
+        return True
+    return False
+
+
+def _scheme(uri: str) -> str:
+    try:
+        return urlsplit(uri).scheme
+    except ValueError:  # brackets that hold no IPv6 address
+        raise StartRefused("The store's URI cannot be read.") from None

@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A MongoDB store that fails while it serves: at single commands, by dying, by standing still, by changing its primary.
+
+Single commands fail by mongod's own fail points, so what is tried is what a driver really meets.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+from bson.datetime_ms import DatetimeMS
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from tests.conformance.builders import Scene, drafts, ids_of, together
+from tests.servers import wait_for
+from tests.stores import MongoServer
+from zq.clock import ManualClock
+from zq.errors import Unavailable
+from zq.model import QueueRef
+from zq.storage.mongodb import MongoStorage, connect
+from zq.storage.mongodb.removal import Removal
+
+NOT_PRIMARY = 91
+NOT_REPLICATED = 64
+WRITE_CONFLICT = 112
+TIMEOUT = 1.5
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MongoServer]:
+    with MongoServer("--setParameter", "enableTestCommands=1") as started:
+        yield started
+
+
+@pytest.fixture
+def scene(server: MongoServer, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with server.client() as client:
+        client["faults"]["messages"].delete_many({})
+    storage = connect(server.uri_of("faults"), timeout=TIMEOUT)
+    yield Scene(storage, ManualClock(storage.now()), QueueRef("acme", request.node.name[:64]))
+    storage.close()
+
+
+@contextlib.contextmanager
+def failing(server: MongoServer, command: str, times: int | str = 1, **how: object) -> Iterator[None]:
+    """The command fails in this way, so often or ("alwaysOn") until the end."""
+    mode = {"times": times} if isinstance(times, int) else times
+    data = {"failCommands": [command], "appName": "zq", **how}
+    with server.client() as client:
+        client.admin.command({"configureFailPoint": "failCommand", "mode": mode, "data": data})
+        try:
+            yield
+        finally:
+            client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+
+def test_a_post_whose_commit_was_carried_out_and_not_told_is_stored_once(server: MongoServer, scene: Scene):
+    """The commit is asked for again until its outcome is known."""
+    with failing(server, "commitTransaction", 3, writeConcernError={"code": NOT_REPLICATED, "errmsg": "planted"}):
+        posted = scene.post(3)
+    assert ids_of(scene.walk()) == posted
+
+
+@pytest.mark.parametrize("command", ["findAndModify", "insert", "commitTransaction"])
+def test_a_post_whose_connection_breaks_is_stored_once(server: MongoServer, scene: Scene, command: str):
+    """Whichever of its commands is lost."""
+    with failing(server, command, 2, closeConnection=True):
+        posted = scene.post(3)
+    assert ids_of(scene.walk()) == posted
+
+
+def test_a_post_that_meets_conflicts_goes_through(server: MongoServer, scene: Scene):
+    """After a pause, as often as needed."""
+    labels = ["TransientTransactionError"]
+    with failing(server, "insert", 5, errorCode=WRITE_CONFLICT, errorLabels=labels):
+        posted = scene.post(2)
+    assert ids_of(scene.walk()) == posted
+
+
+def test_a_post_whose_outcome_stays_unknown_is_unavailable_and_there_once_at_most(server: MongoServer, scene: Scene):
+    """Nobody posts it again behind the caller's back."""
+    with failing(
+        server, "commitTransaction", "alwaysOn", writeConcernError={"code": NOT_REPLICATED, "errmsg": "planted"}
+    ):
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            scene.post(2)
+        assert time.monotonic() - began < 2 * TIMEOUT
+    assert len(scene.walk()) in (0, 2)
+
+
+def test_a_commit_that_was_lost_and_forgotten_is_looked_for_by_its_ids(
+    server: MongoServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
+):
+    """If the answer was lost and the server does not know the transaction any more, what it stored tells."""
+    port = scene.storage.messages._poster._port
+    commit, lost = type(port)._commit, [True]
+
+    def lose(self, session) -> None:
+        commit(self, session)
+        if lost.pop() if lost else False:
+            error = PyMongoError("planted")
+            error._add_error_label("TransientTransactionError")
+            raise error
+
+    monkeypatch.setattr(type(port), "_commit", lose)
+    posted = scene.post(3)
+    assert ids_of(scene.walk()) == posted
+    assert scene.post(1) == ids_of(scene.walk())[3:]
+
+
+@pytest.mark.parametrize("command", ["find", "update"])
+def test_a_claim_whose_connection_breaks_is_whole(server: MongoServer, scene: Scene, command: str):
+    """It holds what it was given, and nothing is held by a claim that nobody knows."""
+    posted = scene.post(5)
+    with failing(server, command, 1, closeConnection=True):
+        claim = scene.take(3)
+    assert scene.held(claim.id) == sorted(ids_of(claim.messages)) == sorted(posted[:3])
+    assert scene.counts() == (3, 2)
+
+
+def test_a_claim_whose_answer_is_lost_still_tells_what_it_holds(server: MongoServer, scene: Scene):
+    """The update is carried out, its answer does not come, and the repetition finds nothing more to do."""
+    posted = scene.post(5)
+    with failing(server, "update", 1, writeConcernError={"code": NOT_PRIMARY, "errmsg": "planted"}):
+        claim = scene.take(3)
+    assert ids_of(claim.messages) == posted[:3]
+    assert scene.held(claim.id) == sorted(posted[:3])
+
+
+@pytest.mark.parametrize("command", ["find", "delete", "commitTransaction"])
+def test_a_pop_whose_connection_breaks_takes_each_message_once(server: MongoServer, scene: Scene, command: str):
+    """What it returns is gone and nothing else is."""
+    posted = scene.post(5)
+    with failing(server, command, 1, closeConnection=True):
+        popped = scene.pop(3)
+    assert popped == posted[:3]
+    assert ids_of(scene.walk()) == posted[3:]
+
+
+def die(*_: object) -> int:
+    """In place of what comes after a decision."""
+    raise Unavailable("The server died here.")
+
+
+def test_one_failing_post_fails_none_of_its_neighbours(server: MongoServer, scene: Scene):
+    """Posts that share a transaction with one that cannot be stored are stored; that one is refused, as a whole."""
+    [taken] = drafts(1, scene.now)
+    scene.storage.messages.post(scene.queue, [taken], scene.now)
+    bad = [*drafts(2, scene.now), taken]
+
+    def refused() -> list[str]:
+        with pytest.raises(Unavailable):
+            scene.storage.messages.post(scene.queue, bad, scene.now)
+        return []
+
+    with failing(server, "commitTransaction", 1, blockConnection=True, blockTimeMS=300):
+        works = [partial(scene.post, 2)] * 6
+        results = together(*works[:3], refused, *works[3:])
+    posted = [id for some in results for id in some]
+    assert sorted(ids_of(scene.walk())) == sorted([*posted, taken.id])
+
+
+def test_posts_of_one_process_share_transactions(server: MongoServer, scene: Scene):
+    """While one is under way the others wait, and go as one: far fewer commits than posts, to whatever queues."""
+    with server.client() as client, failing(server, "commitTransaction", 1, blockConnection=True, blockTimeMS=300):
+        before = client.admin.command("serverStatus")["transactions"]["totalCommitted"]
+        rooms = [scene.at(f"shared{at % 4}") for at in range(12)]
+        together(*(partial(room.post, 2) for room in rooms))
+        committed = client.admin.command("serverStatus")["transactions"]["totalCommitted"] - before
+    assert committed < 8
+    assert [room.counts()[1] for room in rooms[:4]] == [6] * 4
+
+
+@pytest.mark.parametrize("way", ["purge", "delete"])
+def test_a_removal_that_died_half_way_is_finished_by_any_server(
+    server: MongoServer, scene: Scene, monkeypatch: pytest.MonkeyPatch, way: str
+):
+    """Decided is decided: another server's maintenance removes what was there, and nothing that came later."""
+    old = scene.post(7)
+    scene.take(2)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Removal, "finish", die)
+        with pytest.raises(Unavailable):
+            getattr(scene.storage.queues, way)(scene.queue)
+    new = scene.post(2)
+    other = connect(server.uri_of("faults"))
+    assert other.maintain(scene.now) == len(old)
+    assert other.maintain(scene.now) == 0
+    other.close()
+    assert ids_of(scene.walk()) == new
+    assert scene.get(old) == []
+    assert scene.exists()
+
+
+def test_a_deletion_that_died_half_way_can_be_repeated(
+    server: MongoServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
+):
+    """The second call returns when all is gone, though there is no queue any more."""
+    old = scene.post(7)
+    with monkeypatch.context() as planted:
+        planted.setattr(Removal, "finish", die)
+        with pytest.raises(Unavailable):
+            scene.storage.queues.delete(scene.queue)
+    assert not scene.exists()
+    scene.storage.queues.delete(scene.queue)
+    assert scene.get(old) == []
+    assert scene.is_empty()
+
+
+def test_the_counter_of_a_deleted_queue_is_forgotten_some_day(server: MongoServer, scene: Scene):
+    """It has an expiry far away, which a new post takes back."""
+    with server.client() as client:
+        messages = client["faults"]["messages"]
+        scene.post(1)
+        counter = {"_id": {"$regex": scene.queue.name.replace("[", ".").replace("]", ".") + "$"}, "k1": {"$gt": 0}}
+        assert "e" not in messages.find_one(counter)
+        scene.storage.queues.delete(scene.queue)
+        forgotten = messages.find_one(counter, {"e": {"$toLong": "$e"}})["e"]
+        assert forgotten > (scene.now + 30 * 86400) * 1000
+        scene.post(1)
+        assert "e" not in messages.find_one(counter)
+
+
+def verbs(scene: Scene, known: str) -> list:
+    """One call of each verb that meets the store."""
+    storage = scene.storage
+    return [
+        storage.now,
+        storage.ping,
+        lambda: storage.maintain(scene.now),
+        lambda: scene.post(1),
+        lambda: scene.get([known]),
+        scene.page,
+        lambda: scene.delete(known),
+        lambda: scene.delete_many([known]),
+        lambda: scene.delete_many([known], ["c"]),
+        scene.pop,
+        scene.claim,
+        lambda: scene.held("c"),
+        lambda: scene.renew("c"),
+        lambda: scene.release("c"),
+        lambda: storage.queues.create(scene.queue, b"{}"),
+        lambda: storage.queues.get(scene.queue),
+        lambda: storage.queues.update(scene.queue, b"{}", b"{}"),
+        lambda: storage.queues.list("acme", "", 10),
+        lambda: storage.queues.count("acme"),
+        lambda: storage.queues.delete(scene.queue),
+        lambda: storage.queues.purge(scene.queue),
+        scene.stats,
+    ]
+
+
+def all_unavailable(scene: Scene, known: str) -> None:
+    """Every verb, all at once, ends in time and says so in a sentence of its own."""
+
+    def fails(verb) -> float:
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            verb()
+        assert str(caught.value).endswith("Try again later.")
+        return time.monotonic() - began
+
+    took = together(*(partial(fails, verb) for verb in verbs(scene, known)))
+    assert max(took) < TIMEOUT + 1.5
+
+
+@pytest.mark.parametrize("loss", ["killed", "frozen"])
+def test_every_verb_ends_in_time_when_the_store_is_lost_and_works_when_it_is_back(loss: str):
+    """No restart of the driver is needed, and what was acknowledged is there (L1)."""
+    with MongoServer() as server:
+        storage = connect(server.uri, timeout=TIMEOUT)
+        scene = Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs"))
+        posted = scene.post(5)
+        if loss == "killed":
+            server.kill()
+            all_unavailable(scene, posted[0])
+            server.start()
+        else:
+            with server.frozen():
+                all_unavailable(scene, posted[0])
+
+        def back() -> bool:
+            with contextlib.suppress(Unavailable):
+                storage.ping()
+                return True
+            return False
+
+        wait_for(back, 20, "the store serves again")
+        if loss == "killed":
+            assert ids_of(scene.walk()) == posted
+            assert scene.claimable() == posted
+        scene.post(1)
+        assert scene.exists()
+        storage.close()
+
+
+class Member(MongoServer):
+    """A mongod that waits to be made part of a set."""
+
+    def answers(self) -> bool:
+        with self.client() as client:
+            try:
+                return bool(client.admin.command("ping")["ok"])
+            except PyMongoError:
+                return False
+
+
+@pytest.fixture
+def members() -> Iterator[list[Member]]:
+    """A replica set of three with a primary."""
+    with contextlib.ExitStack() as stack:
+        three = [stack.enter_context(Member()) for _ in range(3)]
+        plan = [{"_id": at, "host": member.address} for at, member in enumerate(three)]
+        settings = {"electionTimeoutMillis": 2000}
+        with three[0].client() as client:
+            client.admin.command("replSetInitiate", {"_id": "rs0", "members": plan, "settings": settings})
+        with MongoClient(uri_of(three)) as client:
+            wait_for(lambda: client.primary is not None, 60, "a primary")
+        yield three
+
+
+def uri_of(members: list[Member]) -> str:
+    return f"mongodb://{','.join(member.address for member in members)}/zq?replicaSet=rs0"
+
+
+class Load:
+    """Producers, claimers that delete, and poppers; what they were told, and for how long nobody was served."""
+
+    def __init__(self, storage: MongoStorage, queue: QueueRef) -> None:
+        self.scene = Scene(storage, ManualClock(storage.now()), queue)
+        self.posted: list[str] = []
+        self.tried: list[str] = []
+        self.taken: list[str] = []
+        self.stop = threading.Event()
+
+    def produce(self) -> None:
+        while not self.stop.is_set():
+            new = drafts(2, self.scene.now)
+            self.tried += ids_of(new)
+            with contextlib.suppress(Unavailable):
+                self.scene.storage.messages.post(self.scene.queue, new, self.scene.now)
+                self.posted += ids_of(new)
+
+    def work(self) -> None:
+        while not self.stop.is_set():
+            with contextlib.suppress(Unavailable):
+                claim = self.scene.claim(3)
+                self.taken += ids_of(claim.messages) if claim else []
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("way", ["step down", "kill"])
+def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: list[Member], way: str):
+    """Every acknowledged post is there once, none twice, and no message was given to two claims (L1, L2, L7)."""
+    storage = connect(uri_of(members), timeout=10.0)
+    load = Load(storage, QueueRef("acme", "jobs"))
+    with ThreadPoolExecutor(6) as pool:
+        running = [pool.submit(work) for work in [load.produce] * 4 + [load.work] * 2]
+        for _ in range(2 if way == "step down" else 1):
+            before = len(load.posted)
+            wait_for(lambda: len(load.posted) > before + 100, 60, "posts go through")  # noqa: B023
+            change_primary(members, way)
+        before = len(load.posted)
+        wait_for(lambda: len(load.posted) > before + 100, 60, "posts go through again")
+        load.stop.set()
+    for future in running:
+        future.result()
+    there = ids_of(load.scene.walk())
+    assert len(there) == len(set(there))
+    assert len(load.taken) == len(set(load.taken))
+    assert set(load.posted) <= set(there) <= set(load.tried)
+    for first, second in zip(load.tried[::2], load.tried[1::2], strict=True):
+        assert (first in there) == (second in there)
+    sequences = [message.sequence for message in load.scene.walk()]
+    assert sequences == sorted(set(sequences))
+    storage.close()
+
+
+def change_primary(members: list[Member], way: str) -> None:
+    with MongoClient(uri_of(members)) as client:
+        wait_for(lambda: client.primary is not None, 30, "a primary")
+        primary = next(member for member in members if member.port == client.primary[1])
+        if way == "kill":
+            primary.kill()
+        else:
+            wait_for(lambda: stepped_down(primary), 30, "the primary steps down")
+
+
+def stepped_down(primary: Member) -> bool:
+    with primary.client() as client, contextlib.suppress(PyMongoError):
+        client.admin.command({"replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5})
+        return True
+    return False
+
+
+def test_a_message_that_a_claim_saved_is_not_removed_by_a_slower_sweeper(server: MongoServer, scene: Scene):
+    """Between finding and removing, a claim may have lengthened its life: the removal looks again."""
+    posted = scene.post(1, ttl=1)
+    with server.client() as client:
+        due = {"_id": {"$regex": posted[0]}, "e": {"$lte": DatetimeMS(round((scene.now + 2) * 1000))}}
+        scene.take(1, ttl=600)
+        assert client["faults"]["messages"].delete_many(due).deleted_count == 0
+    scene.tick(2)
+    assert scene.reclaimed() == 0
+    assert ids_of(scene.walk()) == posted

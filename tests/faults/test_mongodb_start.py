@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot be used as a MongoDB store is refused at the start, in a sentence, and no password is in it."""
+
+import logging
+import time
+from collections.abc import Iterator
+
+import pytest
+from pymongo import MongoClient
+
+from tests.servers import free_port
+from tests.stores import MongoServer
+from zq.errors import StartRefused, Unavailable, ZqError
+from zq.storage.mongodb import connect, prepare
+
+SECRET = "s3cr3tWord"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MongoServer]:
+    with MongoServer() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[MongoServer]:
+    """A server with users: an administrator, and one that may only look into another database."""
+    with MongoServer(replica_set="") as plain:
+        with plain.client() as client:
+            everything = [{"role": "root", "db": "admin"}]
+            client.admin.command("createUser", "chief", pwd=SECRET, roles=everything)
+            client.admin.command("createUser", "guest", pwd=SECRET, roles=[{"role": "read", "db": "other"}])
+        plain.kill()
+        plain._arguments = ("--auth",)
+        plain.start()
+        yield plain
+
+
+def refusal(uri: str, kind: type[ZqError] = StartRefused, **options: object) -> str:
+    """The sentence; it names neither password nor PyMongo."""
+    with pytest.raises(kind) as caught:
+        connect(uri, **options).close()
+    sentence = str(caught.value)
+    assert SECRET not in sentence
+    assert "pymongo" not in sentence.lower()
+    assert sentence.endswith((".", "|", "?"))
+    return sentence
+
+
+def test_a_standalone_is_refused_with_the_way_out():
+    """It has no transactions; a set of one member has."""
+    with MongoServer(replica_set="") as alone:
+        assert "--replSet" in refusal(alone.uri)
+
+
+def test_a_wrong_replica_set_is_named(server: MongoServer):
+    """With what the server belongs to and what was asked for."""
+    sentence = refusal(server.uri.replace("replicaSet=rs0", "replicaSet=other"), timeout=1.0)
+    assert "'rs0'" in sentence
+    assert "other" in sentence
+
+
+@pytest.mark.parametrize("user", [f"chief:wrong{SECRET}", f"nobody:{SECRET}"])
+def test_wrong_credentials_are_refused(guarded: MongoServer, user: str):
+    """Name and place are told, the password is not."""
+    sentence = refusal(f"mongodb://{user}@{guarded.address}/zq?authSource=admin&directConnection=true")
+    assert user.partition(":")[0] in sentence
+    assert guarded.address in sentence
+
+
+def test_a_user_without_the_right_to_the_database_is_refused(guarded: MongoServer):
+    """At the start, not at the first post."""
+    assert "readWrite" in refusal(f"mongodb://guest:{SECRET}@{guarded.address}/zq?authSource=admin")
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a%24b", "x" * 64, "a.b", "a%2Fb"])
+def test_an_impossible_database_name_is_refused(server: MongoServer, name: str):
+    """Whatever PyMongo makes of it."""
+    refusal(f"mongodb://{server.address}/{name}?directConnection=true")
+
+
+def test_an_impossible_database_option_is_refused(server: MongoServer):
+    """As in the URI."""
+    refusal(f"mongodb://{server.address}/?directConnection=true", database="a b")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "mongodb://",
+        "mongodb:///zq",
+        "mongodb://host:port/zq",
+        f"mongodb://me:{SECRET}@/zq",
+        f"mongodb://me:{SECRET}/x@host/zq",
+        "mongodb://host/zq?noSuchOption=1",
+        "mongodb://host/zq?timeoutMS=soon",
+        "mongodb://a,b/zq?directConnection=true",
+        "mongodb://host/zq?w=0",
+    ],
+)
+def test_a_uri_that_makes_no_sense_is_refused(uri: str):
+    """Before anything is connected."""
+    refusal(uri)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0])
+def test_a_timeout_that_makes_no_sense_is_refused(timeout: float):
+    """Zero would mean forever to PyMongo."""
+    refusal("mongodb://host/zq", timeout=timeout)
+
+
+def test_an_unreachable_server_is_unavailable_in_time():
+    """With the hosts in the sentence, so that a server may wait for its store."""
+    began = time.monotonic()
+    address = f"127.0.0.1:{free_port()}"
+    assert address in refusal(f"mongodb://me:{SECRET}@{address}/zq?replicaSet=rs0", Unavailable, timeout=1.0)
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("uri_options", ["w=1", "journal=false", "w=2&journal=true"])
+def test_a_weak_write_concern_is_warned_about(server: MongoServer, caplog, uri_options: str):
+    """It starts, and the log says what may be lost."""
+    with caplog.at_level(logging.WARNING, "zq"):
+        connect(f"{server.uri}&{uri_options}").close()
+    assert "lost" in caplog.text
+
+
+def test_the_default_write_concern_is_not_warned_about(server: MongoServer, caplog):
+    """Majority with journal."""
+    with caplog.at_level(logging.WARNING):
+        connect(server.uri).close()
+    assert caplog.records == []
+
+
+def test_options_of_the_uri_reach_pymongo_and_reads_go_to_the_primary(server: MongoServer):
+    """A read preference would break the laws, so it is the one that does not."""
+    storage = connect(f"{server.uri}&maxPoolSize=7&appName=mine&readPreference=secondary")
+    try:
+        client: MongoClient = storage._port.client
+        assert client.options.pool_options.max_pool_size == 7
+        assert client.options.pool_options.appname == "mine"
+        assert client.read_preference.name == "Primary"
+        assert storage.ping() is None
+    finally:
+        storage.close()
+
+
+def test_a_database_of_the_option_holds_the_store_when_the_uri_names_none(server: MongoServer):
+    """And the URI wins."""
+    bare = server.uri_of("")
+    for uri, name in [(bare, "chosen"), (server.uri_of("named"), "named")]:
+        connect(uri, database="chosen").close()
+        with server.client() as client:
+            assert "messages" in client[name].list_collection_names()
+
+
+def test_preparing_a_replica_set_twice_is_fine(server: MongoServer):
+    """It makes the indexes; there is nothing to shard."""
+    for _ in range(2):
+        prepare(server.uri_of("prepared"))
+    with server.client() as client:
+        assert {"claims", "observers", "expiry"} <= set(client["prepared"]["messages"].index_information())

@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to Redis while zq uses it: a lost script cache, kill -9, full memory, silence; and wrong settings."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from tests.conformance.builders import EVERYTHING, Scene, drafts, ids_of
+from tests.servers import free_port, wait_for
+from tests.stores import REDIS_ON_PATH, RedisServer
+from zq.clock import ManualClock
+from zq.errors import StartRefused, Unavailable
+from zq.model import DeadLetters, Draft, QueueRef, new_ids
+from zq.storage import connect
+
+TIMEOUT = 2.0
+QUEUE = QueueRef("acme", "jobs")
+
+BINARIES = [None, *([REDIS_ON_PATH] if REDIS_ON_PATH else [])]
+each_server = pytest.mark.parametrize("binary", BINARIES, ids=["valkey", "redis"][: len(BINARIES)])
+
+
+def open_scene(uri: str, **options: object) -> Scene:
+    storage = connect(uri, {"timeout": TIMEOUT, **options})
+    return Scene(storage, ManualClock(storage.now()), QUEUE)
+
+
+@pytest.fixture(scope="module", params=BINARIES, ids=["valkey", "redis"][: len(BINARIES)])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    with RedisServer(request.param) as started:
+        yield started
+
+
+@pytest.fixture
+def scene(server: RedisServer) -> Iterator[Scene]:
+    with redis.Redis(port=server.port) as admin:
+        admin.flushall()
+        admin.config_set("maxmemory", 0)
+    opened = open_scene(server.uri)
+    yield opened
+    opened.storage.close()
+
+
+def verbs(scene: Scene) -> dict[str, Callable[[], object]]:
+    """One call of each verb that talks to the store."""
+    return {
+        "create": lambda: scene.storage.queues.create(scene.queue, b"{}"),
+        "get queue": scene.exists,
+        "update": lambda: scene.storage.queues.update(scene.queue, b"{}", b"{}"),
+        "list queues": lambda: scene.storage.queues.list("acme", "", 10),
+        "count": lambda: scene.storage.queues.count("acme"),
+        "purge": lambda: scene.storage.queues.purge(scene.queue),
+        "stats": scene.stats,
+        "post": scene.post,
+        "get": lambda: scene.get(["x"]),
+        "list": scene.page,
+        "delete": lambda: scene.delete("x"),
+        "delete many": lambda: scene.delete_many(["x"]),
+        "pop": scene.pop,
+        "claim": scene.claim,
+        "release": lambda: scene.release("x"),
+        "now": scene.storage.now,
+        "ping": scene.storage.ping,
+        "maintain": lambda: scene.storage.maintain(scene.now),
+    }
+
+
+def round_trip(scene: Scene) -> None:
+    """Work that touches every kind of key, moved dead letters included."""
+    a, b, c, d = scene.post(4)
+    claim = scene.take(2)
+    assert scene.held(claim.id) == sorted([a, b])
+    scene.renew(claim.id)
+    scene.delete(a, claim.id)
+    scene.release(claim.id)
+    assert scene.pop(1) == [b]
+    scene.delete_many([c])
+    grave = scene.at("dead")
+    assert scene.claim(dead_letters=DeadLetters(grave.queue, 0, None)) is None
+    assert grave.page(EVERYTHING) == [d]
+    assert grave.pop() == [d]
+    assert scene.counts() == (0, 0)
+    names = {queue.ref.name for queue in scene.storage.queues.list(scene.queue.project, "", 10).items}
+    assert names >= {"dead", scene.queue.name}
+
+
+def test_a_lost_script_cache_is_not_noticed(scene: Scene, server: RedisServer):
+    """SCRIPT FLUSH between any two calls: every verb goes on, and nothing happens twice."""
+    with redis.Redis(port=server.port) as admin:
+        for verb in verbs(scene).values():
+            admin.script_flush()
+            verb()
+        round_trip(scene.at("other"))
+        stop = threading.Event()
+
+        def flush() -> None:
+            while not stop.wait(0.001):
+                admin.script_flush()
+
+        thread = threading.Thread(target=flush)
+        thread.start()
+        try:
+            busy = scene.at("busy")
+            posted = [id for _ in range(100) for id in busy.post(2)]
+            assert busy.claimable() == posted
+        finally:
+            stop.set()
+            thread.join()
+
+
+@each_server
+def test_what_was_acknowledged_survives_a_kill(binary: str | None):
+    """With appendfsync always: after kill -9 and a restart every acknowledged message is there, once, in its state."""
+    with RedisServer(binary, "--appendonly", "yes", "--appendfsync", "always") as server:
+        scene = open_scene(server.uri)
+        acknowledged: list[str] = []
+        unknown: list[str] = []
+
+        def produce() -> None:
+            while True:
+                new = drafts(3, scene.now)
+                try:
+                    scene.storage.messages.post(scene.queue, new, scene.now)
+                except Unavailable:
+                    unknown.extend(ids_of(new))
+                    return
+                acknowledged.extend(ids_of(new))
+
+        claim = None
+        producers = [threading.Thread(target=produce) for _ in range(4)]
+        for producer in producers:
+            producer.start()
+        deadline = time.monotonic() + 20
+        while len(acknowledged) < 60 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        claim = scene.take(10)
+        deleted, *kept = ids_of(claim.messages)
+        scene.delete(deleted, claim.id)
+        server.kill()
+        for producer in producers:
+            producer.join(20)
+        server.start()
+        found = ids_of(scene.walk())
+        assert len(found) == len(set(found))
+        assert set(acknowledged) - {deleted} <= set(found) <= (set(acknowledged) | set(unknown)) - {deleted}
+        assert scene.held(claim.id) == sorted(kept)
+        later = scene.post(1)
+        assert scene.walk()[-1].id == later[0]
+        scene.storage.close()
+
+
+def keys_of_queues(admin: redis.Redis) -> list[bytes]:
+    """All keys but the calendars: an entry there for a message that was refused is harmless and soon gone."""
+    return [key for key in admin.scan_iter(count=1000) if not key.endswith(b":due")]
+
+
+def post_until_full(scene: Scene) -> list[str]:
+    """What was acknowledged until a post was refused."""
+    acknowledged: list[str] = []
+    for _ in range(3000):
+        new = [Draft(id, b"x" * 3000, 3600, 0, "alice") for id in new_ids(5, scene.now)]
+        try:
+            scene.storage.messages.post(scene.queue, new, scene.now)
+        except Unavailable:
+            return acknowledged
+        acknowledged += ids_of(new)
+    raise AssertionError("The store was never full.")
+
+
+def test_a_full_store_refuses_posts_whole_and_lets_messages_go(scene: Scene, server: RedisServer):
+    """At maxmemory: posts and new queues are refused with a sentence and leave no trace; everything that takes
+    messages out still works, and when enough is gone posts do too."""
+    with redis.Redis(port=server.port) as admin:
+        admin.config_set("maxmemory", admin.info("memory")["used_memory"] + 6_000_000)
+        acknowledged = post_until_full(scene)
+        admin.config_set("maxmemory", admin.info("memory")["used_memory"] - 3_000_000)  # full beyond doubt
+        assert ids_of(scene.walk(limit=100)) == acknowledged
+        assert scene.counts() == (0, len(acknowledged))
+        size = len(keys_of_queues(admin))
+        for room in (scene, scene.at("new")):
+            with pytest.raises(Unavailable, match="full"):
+                room.post()
+        with pytest.raises(Unavailable, match="full"):
+            scene.storage.queues.create(QueueRef("acme", "new"), b"{}")
+        assert len(keys_of_queues(admin)) == size
+        assert scene.counts() == (0, len(acknowledged))
+        scene.storage.ping()
+        claim = scene.take(10)
+        scene.renew(claim.id)
+        scene.delete(acknowledged[0], claim.id)
+        scene.release(claim.id)
+        scene.delete_many(acknowledged[1:100])
+        assert scene.pop(100) == acknowledged[100:200]
+        assert ids_of(scene.walk(limit=100)) == acknowledged[200:]
+        connect(server.uri).close()
+        scene.storage.queues.purge(scene.queue)
+        wait_for(lambda: posted(scene), 20, "a post is taken again, once UNLINK gave the memory back")
+
+
+def posted(scene: Scene) -> list[str]:
+    try:
+        return scene.post(1)
+    except Unavailable:
+        return []
+
+
+def assert_unavailable(scene: Scene) -> None:
+    """Every verb fails with the same error, in time."""
+    for name, verb in verbs(scene).items():
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as error:
+            verb()
+        assert time.monotonic() - began < TIMEOUT + 0.5, name
+        assert "Error" not in str(error.value)
+        assert error.value.__cause__ is not None
+
+
+@each_server
+def test_a_killed_store_is_unavailable_and_comes_back(binary: str | None):
+    """Every verb answers within the timeout, from idle connections as well as new ones; a restart is all it takes."""
+    with RedisServer(binary, "--appendonly", "yes", "--appendfsync", "always") as server:
+        scene = open_scene(server.uri)
+        posted = scene.post(3)
+        server.kill()
+        assert_unavailable(scene)
+        server.start()
+        assert scene.page() == posted
+        round_trip(scene.at("other"))
+        scene.storage.close()
+
+
+def test_a_restart_between_two_calls_is_not_noticed():
+    """Idle connections that the server has closed are opened anew before anything is sent over them."""
+    with RedisServer(None, "--appendonly", "yes", "--appendfsync", "always") as server:
+        scene = open_scene(server.uri)
+        posted = scene.post(2)
+        server.kill()
+        server.start()
+        assert scene.pop() == posted
+        scene.storage.close()
+
+
+def test_a_store_that_hangs_is_unavailable_in_time(scene: Scene, server: RedisServer):
+    """A server that takes connections and never answers holds up nobody for longer than the timeout."""
+    with server.frozen():
+        calls = [verbs(scene)[name] for name in ("post", "claim", "get queue", "pop")]
+        slowest = 0.0
+        for verb in calls:
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                verb()
+            slowest = max(slowest, time.monotonic() - began)
+    assert slowest < TIMEOUT + 0.5
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            scene.storage.ping()
+            break
+        except Unavailable:
+            pass
+    round_trip(scene.at("other"))
+
+
+def test_more_threads_than_connections_wait_their_turn(scene: Scene):
+    """300 threads at once: each gets its answer."""
+    results: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: results.append(scene.post(1))) for _ in range(300)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(scene.walk()) == len(results) == 300
+
+
+def test_memory_comes_back_after_expiry(scene: Scene, server: RedisServer):
+    """When everything has expired, the sweep leaves the queues' counters and what belongs to the store itself."""
+    rooms = [scene.at(f"q{at}", project=f"p{at % 7}") for at in range(40)]
+    for room in rooms:
+        room.post(20, ttl=60)
+        room.post(5, ttl=90, delay=80)
+        room.take(5, ttl=60, grace=5)
+        room.pop(2)
+        assert room.claim(2, dead_letters=DeadLetters(QueueRef(room.queue.project, "dead"), 0, 70)) is None
+    with redis.Redis(port=server.port) as admin:
+        assert admin.dbsize() > 9 * 40
+        for _ in range(8):
+            scene.tick(20)
+            scene.reclaimed()
+        left = sorted(key.decode() for key in admin.scan_iter(count=1000))
+        kinds = {key.split(":")[2] for key in left if "{" in key}
+        assert kinds == {"names", "queues", "state"}
+        assert [key for key in left if "{" not in key] == ["zq:clock", "zq:version"]
+        assert len([key for key in left if ":state:" in key]) == 40 + 7
+        for room in rooms:
+            scene.storage.queues.delete(room.queue)
+        for at in range(7):
+            scene.storage.queues.delete(QueueRef(f"p{at}", "dead"))
+        assert {key.decode().split(":")[2] for key in admin.scan_iter() if b"{" in key} == {"floor"}
+
+
+def test_idle_queues_give_space_back_whoever_posted(scene: Scene, server: RedisServer):
+    """The calendars are in the store: another server, opened later, finds what is due."""
+    scene.post(10, ttl=60)
+    scene.tick(60)
+    other = open_scene(server.uri)
+    assert other.storage.maintain(scene.now) == 10
+    assert scene.storage.maintain(scene.now) == 0
+    other.storage.close()
+
+
+def test_sweepers_side_by_side_count_each_message_once(scene: Scene, server: RedisServer):
+    """Four servers sweep at once."""
+    for at in range(20):
+        scene.at(f"q{at}").post(100, ttl=60)
+    kept = scene.at("kept").post(5)
+    scene.tick(60)
+    others = [open_scene(server.uri) for _ in range(4)]
+    removed: list[int] = []
+    threads = [
+        threading.Thread(target=lambda other=other: removed.append(other.storage.maintain(scene.now)))
+        for other in others
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(removed) + scene.reclaimed() == 2000
+    assert scene.at("kept").page() == kept
+    for other in others:
+        other.storage.close()
+
+
+@pytest.mark.parametrize("removal", ["delete", "purge"])
+def test_sequences_outlive_their_queue(scene: Scene, removal: str):
+    """A marker of a deleted queue hides nothing of its successor, at the same moment or later (L6)."""
+    for _ in range(3):
+        old = scene.post(5)
+        marker = scene.one(old[-1]).sequence
+        getattr(scene.storage.queues, removal)(scene.queue)
+        new = scene.post(1)
+        assert scene.page(marker=marker) == new
+
+
+def test_sequences_rise_with_time(scene: Scene, server: RedisServer):
+    """A counter that fell back, as after the loss of a log's tail or a failover, gives no sequence again (L6)."""
+    scene.post(1)
+    with redis.Redis(port=server.port) as admin:
+        [state] = list(admin.scan_iter("zq:*:state:*"))
+        before = admin.hgetall(state)
+        scene.tick(1)
+        lost = scene.post(5)
+        marker = scene.one(lost[-1]).sequence
+        scene.delete_many(lost)
+        admin.hset(state, mapping=before)
+    scene.tick(1)
+    new = scene.post(1)
+    assert scene.page(marker=marker) == new
+
+
+def test_the_clock_never_falls_with_the_servers(scene: Scene, server: RedisServer):
+    """What was seen counts, unless it lies so far ahead that it must be false."""
+    with redis.Redis(port=server.port) as admin:
+        ahead = int(scene.storage.now() * 1e6) + 30_000_000
+        admin.set("zq:clock", ahead)
+        assert scene.storage.now() == pytest.approx(ahead / 1e6, abs=0.001)
+        admin.set("zq:clock", ahead + 600_000_000)
+        assert scene.storage.now() < ahead / 1e6 - 20
+
+
+def test_too_few_replicas_leave_a_change_unconfirmed(server: RedisServer, scene: Scene):
+    """With wait_replicas a write that no replica confirms is refused in time; reads are not held up."""
+    careful = open_scene(server.uri, wait_replicas=1)
+    for write in (careful.post, careful.storage.ping):
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="replicas"):
+            write()
+        assert time.monotonic() - began < TIMEOUT + 0.5
+    began = time.monotonic()
+    assert careful.page() == scene.page()
+    assert time.monotonic() - began < TIMEOUT / 4
+    careful.storage.close()
+
+
+def refused(uri: str) -> str:
+    """The sentence with which a store refuses to be opened."""
+    began = time.monotonic()
+    with pytest.raises(StartRefused) as refusal:
+        connect(uri, {"timeout": TIMEOUT})
+    assert time.monotonic() - began < 2 * TIMEOUT
+    assert "geheim" not in str(refusal.value)
+    return str(refusal.value)
+
+
+def test_a_wrong_password_is_told():
+    """Missing, wrong, and right."""
+    with RedisServer(None, "--requirepass", "geheim") as server:
+        right = server.uri.replace("redis://", "redis://:geheim@")
+        for uri in (server.uri, right.replace("geheim", "geheimer"), right.replace(":geheim", "user:geheim")):
+            sentence = refused(uri)
+            assert "password" in sentence
+            assert str(server.port) in sentence
+        round_trip(open_scene(right))
+
+
+def test_a_user_without_rights_is_told(server: RedisServer):
+    with redis.Redis(port=server.port) as admin:
+        admin.acl_setuser("weak", enabled=True, passwords=["+geheim"], commands=["+get"], keys=["*"])
+    assert "does not allow" in refused(server.uri.replace("redis://", "redis://weak:geheim@"))
+
+
+def test_a_missing_database_is_told(server: RedisServer):
+    assert "no database 99" in refused(server.uri.removesuffix("/0") + "/99")
+
+
+def test_a_server_that_evicts_is_refused(scene: Scene, server: RedisServer):
+    """allkeys-lru with a bound throws messages away; without a bound, or with noeviction, nothing is lost."""
+    with redis.Redis(port=server.port) as admin:
+        try:
+            admin.config_set("maxmemory", 10**9)
+            admin.config_set("maxmemory-policy", "allkeys-lru")
+            assert "noeviction" in refused(server.uri)
+            admin.config_set("maxmemory", 0)
+            connect(server.uri).close()
+        finally:
+            admin.config_set("maxmemory-policy", "noeviction")
+            admin.config_set("maxmemory", 0)
+
+
+def test_another_layout_is_refused(scene: Scene, server: RedisServer):
+    with redis.Redis(port=server.port) as admin:
+        admin.set("zq:version", "99")
+    assert "layout 99" in refused(server.uri)
+
+
+def test_nobody_there_is_unavailable():
+    """Host and port are named, the password is not."""
+    port = free_port()
+    with pytest.raises(Unavailable, match=f"127.0.0.1:{port}") as error:
+        connect(f"redis://:geheim@127.0.0.1:{port}")
+    assert "geheim" not in str(error.value)
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9\r\n"])
+def test_what_is_no_redis_is_told(greeting: bytes):
+    """A port where somebody else answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for _ in range(4):
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(greeting)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert "protocol of Redis" in refused(f"redis://127.0.0.1:{listener.getsockname()[1]}")
+
+
+def test_a_socket_serves_as_well(tmp_path):
+    """unix:// with a database."""
+    with RedisServer(None, "--unixsocket", str(tmp_path / "s")) as server:
+        scene = open_scene(f"unix://{tmp_path}/s?db=2")
+        round_trip(scene)
+        scene.post(1)
+        with redis.Redis(port=server.port, db=2) as admin:
+            assert admin.dbsize() > 5
+        scene.storage.close()

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Redis behind Sentinels and as a cluster: every verb, failover, and slots that move."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+
+from tests.conformance.builders import EVERYTHING
+from tests.faults.test_redis_faults import BINARIES, TIMEOUT, open_scene, round_trip, verbs
+from tests.servers import free_port, wait_for
+from tests.stores import RedisServer
+from zq.errors import StartRefused, Unavailable
+from zq.storage import connect
+from zq.storage.redis import layout
+
+IDS = ["valkey", "redis"][: len(BINARIES)]
+SLOTS = 16384
+DEADLINE = 40.0
+
+
+class Sentinel(RedisServer):
+    """A Sentinel of its own, one vote is enough, that watches a master."""
+
+    def __init__(self, binary: str | None, master: RedisServer) -> None:
+        super().__init__(binary)
+        config = self.folder / "sentinel.conf"
+        config.write_text(
+            f"port {self.port}\ndir {self.folder}\nbind 127.0.0.1\n"
+            f"sentinel monitor main 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 4000\n"
+        )
+        self._config = config
+
+    def command(self) -> list[str]:
+        return [self._binary, str(self._config), "--sentinel"]
+
+
+def admin(server: RedisServer) -> redis.Redis:
+    return redis.Redis(port=server.port, socket_timeout=5)
+
+
+def until_served(work: Callable[[], Any]) -> Any:
+    """Repeat while the store is unavailable."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return work()
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+@pytest.fixture(params=BINARIES, ids=IDS)
+def watched(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, RedisServer, str]]:
+    """A master, its replica, and the URI of their Sentinel."""
+    with ExitStack() as stack:
+        master = stack.enter_context(RedisServer(request.param))
+        replica = stack.enter_context(RedisServer(request.param, "--replicaof", "127.0.0.1", str(master.port)))
+        wait_for(
+            lambda: (
+                "state=online" in str(admin(master).execute_command("INFO", "replication"))
+                or admin(replica).info("replication")["master_link_status"] == "up"
+            ),
+            30,
+            "the replica follows",
+        )
+        sentinel = stack.enter_context(Sentinel(request.param, master))
+        wait_for(lambda: admin(sentinel).sentinel_slaves("main") != [], 30, "the Sentinel knows the replica")
+        yield master, replica, f"redis://127.0.0.1:{sentinel.port},127.0.0.1:{sentinel.port}/0?master=main"
+
+
+def test_a_failover_is_followed(watched: tuple[RedisServer, RedisServer, str]):
+    """Acknowledged with wait_replicas, so kept when the master dies; afterwards all verbs work on the new one."""
+    master, _, uri = watched
+    scene = open_scene(uri, wait_replicas=1)
+    round_trip(scene.at("other"))
+    posted = scene.post(5)
+    marker = scene.one(posted[-1]).sequence
+    claim = scene.take(2)
+    master.kill()
+    began = time.monotonic()
+    with pytest.raises(Unavailable):
+        scene.post(1)
+    assert time.monotonic() - began < TIMEOUT + 0.5
+    scene.storage.close()
+    scene = until_served(lambda: open_scene(uri))
+    assert scene.page(EVERYTHING) == posted
+    assert scene.held(claim.id) == sorted(posted[:2])
+    new = until_served(lambda: scene.post(1))
+    assert scene.page(marker=marker) == new
+    round_trip(scene.at("another"))
+    scene.storage.close()
+
+
+def ordered(uri: str) -> bool:
+    """Whether the Sentinel took the order to fail over: it has to find the replica good enough first."""
+    with redis.Redis(port=int(uri.split(",")[0].rsplit(":", 1)[1])) as sentinel:
+        try:
+            return bool(sentinel.execute_command("SENTINEL", "FAILOVER", "main"))
+        except redis.ResponseError:
+            return False
+
+
+def test_an_open_store_follows_a_failover(watched: tuple[RedisServer, RedisServer, str]):
+    """Without a restart: the connections find the new master by themselves. An ordered failover loses nothing."""
+    master, _, uri = watched
+    scene = open_scene(uri)
+    posted = scene.post(3)
+    wait_for(lambda: admin(master).wait(1, 1000) >= 0, 5, "replicated")
+    wait_for(lambda: ordered(uri), DEADLINE, "the Sentinel takes the order")
+    wait_for(lambda: admin(master).info("replication")["role"] == "slave", DEADLINE, "the master stepped down")
+    assert until_served(lambda: scene.page(EVERYTHING)) == posted
+    until_served(lambda: scene.post(1))
+    round_trip(scene.at("other"))
+    scene.storage.close()
+
+
+def test_a_wrong_masters_name_is_told(watched: tuple[RedisServer, RedisServer, str]):
+    _, replica, uri = watched
+    with pytest.raises((StartRefused, Unavailable), match="does not answer"):
+        connect(uri.replace("master=main", "master=nobody"), {"timeout": TIMEOUT})
+    with pytest.raises(Unavailable, match="replica"):
+        connect(replica.uri, {"timeout": TIMEOUT})
+
+
+@pytest.fixture(params=BINARIES, ids=IDS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[list[RedisServer]]:
+    """Two masters, each with half of the slots."""
+    with ExitStack() as stack:
+        buses = [str(free_port()) for _ in range(2)]
+        enabled = ("--cluster-enabled", "yes", "--cluster-port")
+        nodes = [stack.enter_context(RedisServer(request.param, *enabled, bus)) for bus in buses]
+        first, second = (admin(node) for node in nodes)
+        first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS // 2 - 1)
+        second.execute_command("CLUSTER", "ADDSLOTSRANGE", SLOTS // 2, SLOTS - 1)
+        second.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
+        first.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, buses[1])
+        for node in (first, second):
+            wait_for(lambda node=node: node.cluster("info")["cluster_state"] == "ok", 30, "the cluster is whole")
+        yield nodes
+
+
+def uri_of(cluster: list[RedisServer]) -> str:
+    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster) + "?cluster=true"
+
+
+def test_a_cluster_serves_every_verb(cluster: list[RedisServer]):
+    """Projects on both servers, moves of dead letters and the sweep included; a lost script cache is not noticed."""
+    scene = open_scene(uri_of(cluster))
+    rooms = [scene.at("jobs", project=f"p{at}") for at in range(8)]
+    for room in rooms:
+        round_trip(room)
+        for verb in verbs(room).values():
+            verb()
+    assert all(admin(node).dbsize() > 10 for node in cluster)
+    for node in cluster:
+        admin(node).script_flush()
+    posted = {room.queue.project: room.post(3, ttl=60) for room in rooms}
+    scene.tick(60)
+    assert scene.reclaimed() == 3 * len(posted)
+    scene.storage.close()
+
+
+def half(cluster: list[RedisServer], key: bytes) -> tuple[int, int]:
+    """The slot of a key, and which server had it at first."""
+    slot = int(admin(cluster[0]).execute_command("CLUSTER", "KEYSLOT", key))
+    return slot, 0 if slot < SLOTS // 2 else 1
+
+
+def names(cluster: list[RedisServer]) -> list[str]:
+    return [admin(node).execute_command("CLUSTER", "MYID").decode() for node in cluster]
+
+
+def move(cluster: list[RedisServer], key: bytes) -> None:
+    """Begin to migrate the slot of a key to the other server: its keys are there, the slot is not yet."""
+    slot, at = half(cluster, key)
+    known = names(cluster)
+    source, target = admin(cluster[at]), admin(cluster[1 - at])
+    target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", known[at])
+    source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", known[1 - at])
+    while keys := source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
+        source.execute_command("MIGRATE", "127.0.0.1", cluster[1 - at].port, "", 0, 5000, "KEYS", *keys)
+
+
+def settle(cluster: list[RedisServer], key: bytes) -> None:
+    """End the migration."""
+    slot, at = half(cluster, key)
+    known = names(cluster)
+    for node in (cluster[1 - at], cluster[at]):
+        admin(node).execute_command("CLUSTER", "SETSLOT", slot, "NODE", known[1 - at])
+
+
+def test_a_slot_that_moved_is_followed(cluster: list[RedisServer]):
+    """An open store finds a project on its new server."""
+    scene = open_scene(uri_of(cluster))
+    posted = scene.post(3)
+    key = layout.keys(scene.queue).anchor
+    move(cluster, key)
+    settle(cluster, key)
+    assert scene.page() == posted
+    round_trip(scene.at("other"))
+    scene.storage.close()
+
+
+def test_a_slot_on_its_way_holds_up_its_projects_only(cluster: list[RedisServer]):
+    """While a slot migrates, what needs one key is found on either server; scripts need several, so they wait."""
+    scene = open_scene(uri_of(cluster))
+    posted = scene.post(3)
+    other = scene.at("jobs", project="other")
+    key = layout.keys(scene.queue).anchor
+    move(cluster, key)
+    assert scene.exists()
+    assert scene.storage.queues.count("acme") == 1
+    with pytest.raises(Unavailable):
+        scene.pop(1)
+    round_trip(other)
+    settle(cluster, key)
+    assert scene.pop(1) == posted[:1]
+    assert scene.post(1) != []
+    scene.storage.close()
+
+
+def test_half_a_cluster_is_unavailable_in_time(cluster: list[RedisServer]):
+    """A dead server: its projects answer within the timeout, and again once it is back (empty: it kept nothing)."""
+    scene = open_scene(uri_of(cluster))
+    rooms = [scene.at("jobs", project=f"p{at}") for at in range(8)]
+    for room in rooms:
+        room.post(1)
+    cluster[1].kill()
+    failed = 0
+    for room in rooms:
+        began = time.monotonic()
+        try:
+            room.page()
+        except Unavailable:
+            failed += 1
+        assert time.monotonic() - began < TIMEOUT + 0.5
+    assert failed > 0
+    cluster[1].start()
+    for room in rooms:
+        until_served(lambda room=room: room.post(1))
+    scene.storage.close()
+
+
+def test_a_silent_server_of_a_cluster_holds_up_nobody_else(cluster: list[RedisServer]):
+    """Its projects fail within the timeout, the others are served, and all are when it answers again."""
+    scene = open_scene(uri_of(cluster))
+    rooms = [scene.at("jobs", project=f"p{at}") for at in range(6)]
+    posted = [room.post(1) for room in rooms]
+    served = 0
+    with cluster[1].frozen():
+        for room, ids in zip(rooms, posted, strict=True):
+            began = time.monotonic()
+            with contextlib.suppress(Unavailable):
+                served += room.page() == ids
+            assert time.monotonic() - began < TIMEOUT + 0.5
+    assert 0 < served < len(rooms)
+    assert [until_served(room.page) for room in rooms] == posted
+    scene.storage.close()
+
+
+def test_many_threads_share_a_cluster(cluster: list[RedisServer]):
+    scene = open_scene(uri_of(cluster))
+    results: list[list[str]] = []
+    threads = [
+        threading.Thread(target=lambda at=at: results.append(scene.at("q", project=f"p{at % 5}").post(2)))
+        for at in range(60)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(len(scene.at("q", project=f"p{at}").walk()) for at in range(5)) == 120
+    scene.storage.close()
+
+
+def test_a_cluster_must_be_called_one(cluster: list[RedisServer]):
+    """A plain URI to one of its servers is refused with the way out, and a plain server called a cluster too."""
+    with pytest.raises(StartRefused, match="cluster=true"):
+        connect(cluster[0].uri, {"timeout": TIMEOUT})
+    with RedisServer() as plain, pytest.raises((StartRefused, Unavailable), match=str(plain.port)):
+        connect(f"redis://127.0.0.1:{plain.port}?cluster=true", {"timeout": TIMEOUT})

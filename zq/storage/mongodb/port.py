@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way to the server: commands, transactions, deadlines, and the one place where PyMongo's errors are translated.
+
+Commands are sent as they are (``Database.command``), which costs a third less than PyMongo's helpers; what these do
+beyond that stands here: write concern, errors inside a reply, repetition after a change of the primary.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar, cast
+
+import pymongo
+from bson.codec_options import CodecOptions
+from pymongo import MongoClient, ReadPreference
+from pymongo.client_session import ClientSession
+from pymongo.errors import (
+    AutoReconnect,
+    DuplicateKeyError,
+    NotPrimaryError,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+    WriteConcernError,
+)
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from zq.errors import Unavailable
+from zq.storage.mongodb.layout import CODEC, MESSAGES, Document, QueueKey
+
+T = TypeVar("T")
+Client = MongoClient[Document]
+Session = ClientSession
+
+FIRST_PAUSE: Final = 0.001
+LONGEST_PAUSE: Final = 0.008
+"""Seconds between attempts of a transaction. Longer pauses starve the loser of two busy processes."""
+DUPLICATE_KEY: Final = 11000
+WRITE_CONFLICT: Final = 112
+NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
+"""Codes of a server that is not, or not any more, the primary."""
+TRANSIENT: Final = "TransientTransactionError"
+UNKNOWN: Final = "UnknownTransactionCommitResult"
+LOCAL: Final = ReadConcern("local")
+PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
+UNJOURNALED: Final = {"w": 1}
+
+
+class Forsaken(Exception):
+    """A transaction's own work finds that it must not be committed."""
+
+
+class Port:
+    """An open database. Safe for any number of threads."""
+
+    def __init__(self, client: Client, database: str, timeout: float, durable: WriteConcern, sharded: bool) -> None:
+        self.client = client
+        self.database = client.get_database(database, codec_options=CODEC)
+        self.messages = self.database.get_collection(MESSAGES, write_concern=durable)
+        self.timeout = timeout
+        self.sharded = sharded
+        self._durable = durable
+        self._write_concern = durable.document
+        # A reader's marker must not depend on what a fail-over may take back; weaker writers get weaker readers.
+        self._verb = threading.local()
+        self._committed = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
+
+    @contextmanager
+    def verb(self) -> Iterator[None]:
+        """All of one verb: it ends in time, and what PyMongo raises becomes ``Unavailable``."""
+        self._verb.deadline = time.monotonic() + self.timeout
+        try:
+            with pymongo.timeout(self.timeout):
+                yield
+        except PyMongoError as error:
+            raise Unavailable("The store cannot serve now. Try again later.") from error
+
+    def where(self, key: QueueKey, **conditions: object) -> Document:
+        """A filter on messages of one queue; on a cluster it names the shard."""
+        return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
+
+    def find(
+        self,
+        conditions: Mapping[str, object],
+        *,
+        limit: int = 0,
+        sort: Mapping[str, int] | None = None,
+        hint: str | Mapping[str, int] = "",
+        fields: Mapping[str, int] | None = None,
+        skip: int = 0,
+        committed: bool = False,
+        session: Session | None = None,
+    ) -> list[Document]:
+        """Documents of ``messages``; ``committed`` = only what no fail-over can take back."""
+        command: Document = {"find": MESSAGES, "filter": conditions}
+        if sort:
+            command["sort"] = sort
+        if limit:
+            command["limit"] = command["batchSize"] = limit
+        if hint:
+            command["hint"] = hint
+        if fields:
+            command["projection"] = fields
+        if skip:
+            command["skip"] = skip
+        if committed:
+            command["readConcern"] = self._committed
+        return self._again(
+            lambda: list(self.database.cursor_command(command, session=session, codec_options=CODEC)), session
+        )
+
+    def count(self, conditions: Mapping[str, object], hint: str) -> int:
+        """How many documents of ``messages`` fit."""
+        collection = self.database[MESSAGES]
+        return self._again(lambda: collection.count_documents(conditions, hint=hint), None)
+
+    def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
+        """Run update statements in order; how many documents fitted. May be repeated, but in a transaction."""
+        matched: int = self._write({"update": MESSAGES, "updates": updates}, session)["n"]
+        return matched
+
+    def insert(self, documents: Sequence[Document], session: Session) -> None:
+        self._write({"insert": MESSAGES, "documents": documents}, session)
+
+    def delete(
+        self, statements: Sequence[Mapping[str, object]], session: Session | None = None, *, durable: bool = True
+    ) -> int:
+        """Run delete statements; how many went. ``durable`` False: for what anybody would delete again."""
+        deleted: int = self._write({"delete": MESSAGES, "deletes": statements}, session, durable)["n"]
+        return deleted
+
+    def delete_all(
+        self,
+        conditions: Mapping[str, object],
+        *,
+        hint: str = "_id_",
+        session: Session | None = None,
+        durable: bool = True,
+    ) -> int:
+        """Delete all that fit; how many."""
+        return self.delete([{"q": conditions, "limit": 0, "hint": hint}], session, durable=durable)
+
+    def modify(self, command: Document, session: Session | None = None, collection: str = MESSAGES) -> Document | None:
+        """A findAndModify; the document."""
+        found: Document | None = self._write({"findAndModify": collection, **command}, session).get("value")
+        return found
+
+    def transaction(
+        self, work: Callable[[Session], T], happened: Callable[[], bool] = lambda: False, *, stubborn: bool = True
+    ) -> T:
+        """Commit ``work``, which may be run several times; after an unknown outcome ``happened`` looks for it.
+
+        Raises ``Forsaken`` if the work does, or if it meets another transaction and is not ``stubborn``; then nothing
+        has changed.
+        """
+        pause = FIRST_PAUSE
+        committing = False
+        while True:
+            with self.client.start_session() as session:
+                session.start_transaction(LOCAL, self._durable, ReadPreference.PRIMARY)
+                try:
+                    result = work(session)
+                    committing = True
+                    self._commit(session)
+                    return result
+                except PyMongoError as error:
+                    if committing and happened():
+                        return result
+                    if not _is_transient(error) or self._late():
+                        raise
+                    if not stubborn and isinstance(error, OperationFailure) and error.code == WRITE_CONFLICT:
+                        raise Forsaken from error
+            time.sleep(random.uniform(0.2, 1) * pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _commit(self, session: Session) -> None:
+        while True:
+            try:
+                session.commit_transaction()
+                return
+            except PyMongoError as error:
+                if not error.has_error_label(UNKNOWN) or self._late():
+                    raise
+            time.sleep(LONGEST_PAUSE)
+
+    def _write(self, command: Document, session: Session | None, durable: bool = True) -> Document:
+        if session is None:
+            command["writeConcern"] = self._write_concern if durable else UNJOURNALED
+        return self._again(
+            lambda: _checked(self.database.command(command, session=session, codec_options=PLAIN)), session
+        )
+
+    def _again(self, ask: Callable[[], T], session: Session | None) -> T:
+        """Ask until the set has a primary that answers; inside a transaction once only."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return ask()
+            except AutoReconnect as error:
+                if session is not None or isinstance(error, ServerSelectionTimeoutError) or self._late():
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 0.25)
+
+    def _late(self) -> bool:
+        """Whether this thread's verb has used up its time."""
+        return time.monotonic() > float(self._verb.deadline)
+
+
+def _is_transient(error: PyMongoError) -> bool:
+    """Whether the same transaction may succeed when it is run again."""
+    if isinstance(error, DuplicateKeyError):  # two that made the same queue
+        return str(((error.details or {}).get("keyValue") or {}).get("_id", "")).startswith("q")
+    return error.has_error_label(TRANSIENT)
+
+
+def _checked(reply: Mapping[str, Any]) -> Document:
+    """A reply without errors in it."""
+    for error in reply.get("writeErrors", ()):
+        kind = DuplicateKeyError if error["code"] == DUPLICATE_KEY else OperationFailure
+        raise kind(error["errmsg"], error["code"], error)
+    if "writeConcernError" in reply:
+        error = reply["writeConcernError"]
+        if error.get("code") in NOT_PRIMARY:
+            raise NotPrimaryError(error.get("errmsg", ""), error)
+        raise WriteConcernError(error.get("errmsg", ""), error.get("code"), error)
+    return dict(reply)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Posts: one transaction for all that wait in this process, whatever their queues.
+
+A transaction is three or four round trips and one wait for the journal, however many messages and queues it holds, and
+two that meet in a queue cost a repetition. So a process has one under way at a time. On a sharded cluster, where many
+queues would mean many shards, it is one for each queue.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bson.errors import BSONError
+from pymongo.errors import OperationFailure, PyMongoError
+
+from zq.model import Draft
+from zq.storage.mongodb import layout
+from zq.storage.mongodb.combine import Combiner
+from zq.storage.mongodb.counting import Entry, advance
+from zq.storage.mongodb.layout import Document, QueueKey
+from zq.storage.mongodb.port import Port, Session
+
+CAPACITY = 4 << 20
+"""Bytes of bodies in one group."""
+AT_LEAST = 8 << 10
+"""Bytes that a message weighs at least, so that a group is no more than 512 of them."""
+
+
+class Post(NamedTuple):
+    """One caller's messages for one queue, at its moment."""
+
+    key: QueueKey
+    drafts: Sequence[Draft]
+    now: int
+
+
+class Poster:
+    """Posts of one process."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._combiners: defaultdict[str, Combiner[Post, None]] = defaultdict(self._combiner)
+
+    def post(self, post: Post) -> None:
+        """Return when the messages are stored, as durably as the write concern says."""
+        self._combiners[post.key.shard if self._port.sharded else ""].ask(post)
+
+    def _combiner(self) -> Combiner[Post, None]:
+        return Combiner(self._serve, _weight, CAPACITY, self._port.timeout)
+
+    def _serve(self, posts: Sequence[Post]) -> Sequence[Exception | None]:
+        try:
+            self._store(posts)
+        except (OperationFailure, BSONError, OverflowError) as failure:
+            if len(posts) == 1:
+                return [failure]
+            return [self._alone(post) for post in posts]
+        return [None] * len(posts)
+
+    def _alone(self, post: Post) -> Exception | None:
+        """A group failed, maybe by one member's fault: try each by itself."""
+        try:
+            self._store([post])
+        except (PyMongoError, BSONError, OverflowError) as failure:
+            return failure
+        return None
+
+    def _store(self, posts: Sequence[Post]) -> None:
+        first = posts[0].key.project + layout.text(posts[0].drafts[0].id)
+        shard = posts[0].key.shard
+
+        def work(session: Session) -> None:
+            self._port.insert(self._documents(session, posts), session)
+
+        def happened() -> bool:
+            return bool(self._port.find({"_id": first, "s": shard}, fields={"_id": 1}, committed=True))
+
+        self._port.transaction(work, happened)
+
+    def _documents(self, session: Session, posts: Sequence[Post]) -> list[Document]:
+        by_queue: defaultdict[QueueKey, list[Post]] = defaultdict(list)
+        for post in posts:
+            by_queue[post.key].append(post)
+        places = advance(self._port, session, {key: _entry(its) for key, its in by_queue.items()})
+        documents = []
+        for key, its in by_queue.items():
+            sequence, available = places[key]
+            for post in its:
+                for draft in post.drafts:
+                    moment = post.now + draft.delay * 1000 if draft.delay else available
+                    documents.append(layout.document(key, draft, sequence, moment, post.now))
+                    sequence += 1
+        return documents
+
+
+def _entry(posts: Sequence[Post]) -> Entry:
+    """Posts side by side are as if the one with the latest clock came first."""
+    fresh = [post.now for post in posts if any(not draft.delay for draft in post.drafts)]
+    return Entry(sum(len(post.drafts) for post in posts), max(fresh, default=None))
+
+
+def _weight(post: Post) -> int:
+    return sum(max(AT_LEAST, len(draft.body)) for draft in post.drafts)

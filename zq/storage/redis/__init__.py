@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Redis driver: any number of zq servers on one Redis or Valkey server, a master behind Sentinels, or a cluster.
+
+``layout`` is what lies in Redis, the ``.lua`` files are the verbs, ``port`` sends them, ``network`` knows where to,
+``address`` reads URIs, ``store`` is what the controllers share, ``guard`` has the checks at start.
+"""
+
+from zq.errors import StartRefused
+from zq.model import Seconds
+from zq.storage.redis import address, guard, layout, network, scripts
+from zq.storage.redis.claims import ClaimController
+from zq.storage.redis.messages import MessageController
+from zq.storage.redis.port import Port
+from zq.storage.redis.queues import QueueController
+from zq.storage.redis.store import Store
+from zq.storage.redis.sweeper import Sweeper
+
+FALSE_FUTURE = 60_000_000
+"""Microseconds ahead of Redis's clock at which the largest moment seen is not believed."""
+
+
+class RedisStorage:
+    """``zq.storage.api.Storage`` on Redis."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        store = Store(port)
+        self._sweeper = Sweeper(store)
+        self.queues = QueueController(store)
+        self.messages = MessageController(store)
+        self.claims = ClaimController(store)
+
+    def now(self) -> Seconds:
+        return self._clock(scripts.CLOCK)
+
+    def ping(self) -> None:
+        self._clock(scripts.PING)
+
+    def maintain(self, now: Seconds) -> int:
+        return self._sweeper.sweep(layout.ms(now))
+
+    def close(self) -> None:
+        self._port.close()
+
+    def _clock(self, script: scripts.Script) -> Seconds:
+        key = layout.CLOCK_KEY
+        return float(self._port.run(script, key, 1, layout.wire(key), b"%d" % FALSE_FUTURE)) / 1_000_000
+
+
+def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0) -> RedisStorage:
+    """Open a store (forms of the URI: see ``address``). Raises ``StartRefused`` or ``Unavailable`` with a sentence.
+
+    ``timeout``: seconds within which every verb answers. ``wait_replicas``: how many replicas must have a change before
+    it is acknowledged.
+    """
+    if timeout <= 0 or wait_replicas < 0:
+        raise StartRefused("[storage:redis] timeout must be above 0, and wait_replicas 0 or more.")
+    where = address.parse(uri)
+    port = Port(network.reach(where, timeout), timeout, wait_replicas)
+    try:
+        guard.check(port, where)
+        return RedisStorage(port)
+    except BaseException:
+        port.close()
+        raise

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a URI says: servers, credentials, options. Refusals name the option and never a password.
+
+==================================================== ===============================================================
+redis://[user:password@]host[:port][/db]             one server; also with ?db=
+rediss://…                                           the same over TLS
+unix:///path/to.sock?db=1                            one server on this machine
+redis://host1:26379,host2:26379/db?master=name       Sentinels that know the master, as Zaqar writes it
+redis://host1:7000,host2:7000?cluster=true           some servers of a cluster
+==================================================== ===============================================================
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from msgspec import Struct
+
+from zq.errors import StartRefused
+
+PORT: Final = 6379
+SENTINEL_PORT: Final = 26379
+OPTIONS: Final = ("db", "master", "cluster", "sentinel_username", "sentinel_password")
+TLS_OPTIONS: Final = (
+    "ssl_ca_certs",
+    "ssl_ca_path",
+    "ssl_cert_reqs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_keyfile_password",
+    "ssl_check_hostname",
+)
+TRUE: Final = ("true", "1", "yes")
+FALSE: Final = ("false", "0", "no")
+
+
+class Address(Struct, frozen=True, kw_only=True):
+    """A store. ``path`` is a Unix socket's; ``master`` the name that Sentinels know, "" if they are none."""
+
+    hosts: tuple[tuple[str, int], ...]
+    path: str
+    db: int
+    master: str
+    cluster: bool
+    credentials: dict[str, str]
+    sentinel_credentials: dict[str, str]
+    tls: dict[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """For sentences."""
+        return self.path or ", ".join(f"{host}:{port}" for host, port in self.hosts)
+
+
+def parse(uri: str) -> Address:
+    """Raises ``StartRefused`` with a sentence."""
+    try:
+        parts = urlsplit(uri)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError as error:
+        raise StartRefused("The URI of the Redis store cannot be read: name=value pairs must follow the ?.") from error
+    _check_known(options, parts.scheme)
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    master, cluster = options.get("master", ""), _boolean(options, "cluster")
+    is_socket = parts.scheme == "unix"
+    address = Address(
+        hosts=() if is_socket else _hosts(hosts, SENTINEL_PORT if master else PORT),
+        path=unquote(parts.path) if is_socket else "",
+        db=_database(options.get("db") or ("" if is_socket else parts.path.strip("/"))),
+        master=master,
+        cluster=cluster,
+        credentials=_given(username=unquote(user), password=unquote(password)),
+        sentinel_credentials=_given(
+            username=options.get("sentinel_username", ""), password=options.get("sentinel_password", "")
+        ),
+        tls=_tls(options) if parts.scheme == "rediss" else None,
+    )
+    _check_sense(address)
+    return address
+
+
+def _check_known(options: Mapping[str, str], scheme: str) -> None:
+    known = OPTIONS + (TLS_OPTIONS if scheme == "rediss" else ())
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise StartRefused(
+            f"The URI of the Redis store has options that are not known for {scheme}://: {', '.join(unknown)}. "
+            f"Known are {', '.join(known)}."
+        )
+
+
+def _check_sense(address: Address) -> None:
+    if address.cluster and address.master:
+        raise StartRefused("A Redis store is reached through Sentinels (master=) or is a cluster (cluster=), not both.")
+    if address.cluster and address.db:
+        raise StartRefused("A Redis cluster has one database: leave db away, or make it 0.")
+    if len(address.hosts) > 1 and not (address.cluster or address.master):
+        raise StartRefused(
+            "The URI of the Redis store names several servers: add ?cluster=true, or ?master=name for Sentinels."
+        )
+    if not address.hosts and not address.path:
+        raise StartRefused("The URI of the Redis store names no server: redis://host:port/db or unix:///path/to.sock.")
+
+
+def _hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:
+    found = []
+    for host in filter(None, text.split(",")):
+        name, colon, number = host.rpartition(":")
+        if not colon or host.endswith("]"):
+            name, number = host, str(port)
+        if not number.isascii() or not number.isdigit() or not 0 < int(number) < 65536:
+            raise StartRefused("The URI of the Redis store has a port that is no number from 1 to 65535.")
+        found.append((name.strip("[]") or "localhost", int(number)))
+    return tuple(found)
+
+
+def _database(text: str) -> int:
+    if text and not (text.isascii() and text.isdigit() and len(text) < 6):
+        raise StartRefused("The database in the URI of the Redis store must be a number, as in redis://host:6379/0.")
+    return int(text or 0)
+
+
+def _boolean(options: Mapping[str, str], name: str, default: bool = False) -> bool:
+    value = options.get(name, "").lower()
+    if value and value not in TRUE + FALSE:
+        raise StartRefused(f"The option {name} in the URI of the Redis store must be true or false.")
+    return value in TRUE if value else default
+
+
+def _tls(options: Mapping[str, str]) -> dict[str, Any]:
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in TLS_OPTIONS}
+    if given.get("ssl_cert_reqs", "required") not in ("none", "optional", "required"):
+        raise StartRefused("The option ssl_cert_reqs in the URI of the Redis store is none, optional or required.")
+    given["ssl_check_hostname"] = _boolean(options, "ssl_check_hostname", given.get("ssl_cert_reqs") != "none")
+    return given
+
+
+def _given(**values: str) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}

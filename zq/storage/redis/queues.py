@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues in Redis."""
+
+from zq.model import Landmark, Page, Queue, QueueRef, Seconds, Stats
+from zq.storage.redis import layout, scripts
+from zq.storage.redis.store import Store
+
+
+class QueueController:
+    """``zq.storage.api.QueueController`` on Redis."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def create(self, queue: QueueRef, metadata: bytes) -> bool:
+        return bool(self._store.run(scripts.QUEUE_CREATE, queue, layout.text(queue.name), metadata))
+
+    def get(self, queue: QueueRef) -> Queue | None:
+        keys = layout.keys(queue)
+        metadata = self._store.port.command(keys.anchor, b"HGET", keys.metadata, keys.name)
+        return None if metadata is None else Queue(queue, metadata)
+
+    def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
+        return bool(self._store.run(scripts.QUEUE_UPDATE, queue, layout.text(queue.name), expected, metadata))
+
+    def list(self, project: str, after: str, limit: int) -> Page[Queue]:
+        start = b"(" + layout.text(after) if after else b"-"
+        names, metadata = self._store.run(scripts.QUEUE_LIST, QueueRef(project, ""), start, b"%d" % limit)
+        queues = [
+            Queue(QueueRef(project, layout.string(name)), document)
+            for name, document in zip(names, metadata, strict=True)
+        ]
+        return Page(queues, queues[-1].ref.name if queues else None)
+
+    def count(self, project: str) -> int:
+        keys = layout.keys(QueueRef(project, ""))
+        return int(self._store.port.command(keys.anchor, b"ZCARD", keys.names))
+
+    def delete(self, queue: QueueRef) -> None:
+        self._store.run(scripts.QUEUE_DELETE, queue, layout.text(queue.name))
+
+    def purge(self, queue: QueueRef) -> None:
+        self._store.run(scripts.QUEUE_PURGE, queue)
+
+    def stats(self, queue: QueueRef, now: Seconds) -> Stats:
+        moment = b"%d" % layout.ms(now)
+        above, below = b"0", b"+inf"
+        landmarks: list[Landmark | None] = [None, None]
+        while True:
+            told = self._store.run(scripts.QUEUE_STATS, queue, moment, above, below)
+            claimed, free, *edges = told
+            for at, record in enumerate(edges[::2]):
+                landmarks[at] = landmarks[at] or _landmark(record)
+            oldest, newest = landmarks
+            go_on = (edges[1] if oldest is None else 0, edges[3] if newest is None else 0)
+            if go_on == (0, 0):
+                return Stats(claimed, free, oldest, newest)
+            above, below = b"%d" % go_on[0] if go_on[0] else above, b"%d" % go_on[1] if go_on[1] else below
+
+
+def _landmark(record: bytes) -> Landmark | None:
+    if not record:
+        return None
+    found = layout.message(record + layout.LENGTH.pack(0), 0, 0)[0]
+    return Landmark(found.id, found.created)

@@ -1,0 +1,267 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What the scripts on queues have in common; it is put in front of each. layout.py draws the keys.
+--
+-- A message in a script is a table: the fields of its record's head, and `member` (its sequence with 14 digits),
+-- `claim`, `record` (as it was read) and `tail` (the part of it that never changes).
+
+local HEAD = '>I8I8I8I8I8I8I8I8I4I2'
+local HEAD_SIZE = 70
+local TAIL = '>I8I4I2I2I2I2I2'
+local TAIL_SIZE = 22
+local DIGITS = 14
+local SLICE = 2000          -- arguments of one command: Lua's stack is limited
+local STEPS = 1000          -- entries that one call steps over at most
+local FALSE_FUTURE = 60000  -- ms ahead of now at which a queue's last moment stems from a clock that was wrong
+local PER_MS = 16           -- sequences rise with the clock at least so fast: see decision 0011
+local MAX_BY_CLOCK = 9e13
+
+-- The keys of the queue whose first key is KEYS[at].
+local function queue_at(at)
+  return {
+    state = KEYS[at], avail = KEYS[at + 1], order = KEYS[at + 2], expiry = KEYS[at + 3], claimed = KEYS[at + 4],
+    records = KEYS[at + 5], bodies = KEYS[at + 6], ids = KEYS[at + 7], claims = KEYS[at + 8],
+  }
+end
+
+-- A writing command with any number of arguments.
+local function put(command, key, arguments)
+  for first = 1, #arguments, SLICE do
+    redis.call(command, key, unpack(arguments, first, math.min(first + SLICE - 1, #arguments)))
+  end
+end
+
+-- HMGET of any number of fields.
+local function pick(key, fields)
+  if #fields == 0 then return {} end
+  if #fields <= SLICE then return redis.call('HMGET', key, unpack(fields)) end
+  local values = {}
+  for first = 1, #fields, SLICE do
+    local slice = redis.call('HMGET', key, unpack(fields, first, math.min(first + SLICE - 1, #fields)))
+    for _, value in ipairs(slice) do values[#values + 1] = value end
+  end
+  return values
+end
+
+local function parse(member, record)
+  local m = { member = member, record = record }
+  local length
+  m.sequence, m.available, m.expires, m.ttl, m.ends, m.former, m.claimed, m.lease, m.count, length =
+    struct.unpack(HEAD, record)
+  m.claim = length > 0 and string.sub(record, -length) or ''
+  m.tail = string.sub(record, HEAD_SIZE + 1, #record - length)
+  return m
+end
+
+local function pack(m)
+  return struct.pack(HEAD, m.sequence, m.available, m.expires, m.ttl, m.ends, m.former, m.claimed, m.lease, m.count,
+    #m.claim) .. m.tail .. m.claim
+end
+
+local function id_of(record)
+  local length = struct.unpack('>I2', record, HEAD_SIZE + 13)
+  return string.sub(record, HEAD_SIZE + TAIL_SIZE + 1, HEAD_SIZE + TAIL_SIZE + length)
+end
+
+-- The messages of these members, parsed; all must be there.
+local function load(q, members)
+  local found = pick(q.records, members)
+  for i, record in ipairs(found) do found[i] = parse(members[i], record) end
+  return found
+end
+
+-- Adds a message to what a reply is made of: record, length of the body, body.
+local function tell(pieces, record, body)
+  local n = #pieces
+  pieces[n + 1], pieces[n + 2], pieces[n + 3] = record, struct.pack('>I4', #body), body
+end
+
+-- Takes messages off the lists of the claims that their records name.
+local function strike(q, messages)
+  local claims = {}
+  for _, m in ipairs(messages) do
+    if m.claim ~= '' then
+      claims[m.claim] = claims[m.claim] or {}
+      claims[m.claim][m.member] = true
+    end
+  end
+  for claim, gone in pairs(claims) do
+    local list, kept = redis.call('HGET', q.claims, claim) or '', {}
+    for at = 1, #list, DIGITS do
+      local member = string.sub(list, at, at + DIGITS - 1)
+      if not gone[member] then kept[#kept + 1] = member end
+    end
+    if #kept > 0 then
+      redis.call('HSET', q.claims, claim, table.concat(kept))
+    else
+      redis.call('HDEL', q.claims, claim)
+    end
+  end
+end
+
+-- Takes messages away for good.
+local function remove(q, messages)
+  if #messages == 0 then return end
+  local members, ids, held = {}, {}, {}
+  for i, m in ipairs(messages) do
+    members[i], ids[i] = m.member, id_of(m.record)
+    if m.claim ~= '' then held[#held + 1] = m.member end
+  end
+  put('ZREM', q.avail, members)
+  put('ZREM', q.order, members)
+  put('ZREM', q.expiry, members)
+  put('HDEL', q.records, members)
+  put('HDEL', q.bodies, members)
+  put('HDEL', q.ids, ids)
+  if #held > 0 then
+    put('ZREM', q.claimed, held)
+    strike(q, messages)
+  end
+end
+
+-- Creates a queue that is known to be missing; its first sequence comes after all of its predecessors.
+local function create(q, name, metadata)
+  redis.call('ZADD', KEYS[1], 0, name)
+  redis.call('HSET', KEYS[2], name, metadata)
+  local floor = tonumber(redis.call('GET', KEYS[3]) or 0)
+  redis.call('HSET', q.state, 'sequence', floor, 'fresh', 0)
+  return floor
+end
+
+-- New messages of a queue, which is created if it is missing: `add` each, then `store` them.
+local function batch_for(q, name, now)
+  local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start')
+  local sequence = tonumber(state[1] or create(q, name, '{}'))
+  local start = tonumber(state[3])
+  if not start then
+    start = now * PER_MS - sequence
+    redis.call('HSET', q.state, 'start', start)
+  end
+  return {
+    q = q, now = now, sequence = math.max(sequence, math.min(now * PER_MS - start, MAX_BY_CLOCK)),
+    fresh = tonumber(state[2] or 0), avail = {}, order = {}, expiry = {}, records = {}, bodies = {}, ids = {},
+  }
+end
+
+-- A record without available-at gets the larger of now and the queue's last such moment (L5).
+local function add(batch, record, body)
+  local available, expires = struct.unpack('>I8I8', record, 9)
+  if available == 0 then
+    local fresh, now = batch.fresh, batch.now
+    batch.fresh = fresh > now + FALSE_FUTURE and now or math.max(now, fresh)
+    available = batch.fresh
+  end
+  batch.sequence = batch.sequence + 1
+  local member, n = string.format('%014.0f', batch.sequence), #batch.avail
+  batch.avail[n + 1], batch.avail[n + 2] = available, member
+  batch.order[n + 1], batch.order[n + 2] = member, member
+  batch.expiry[n + 1], batch.expiry[n + 2] = expires, member
+  batch.records[n + 1] = member
+  batch.records[n + 2] = struct.pack('>I8I8', batch.sequence, available) .. string.sub(record, 17)
+  batch.bodies[n + 1], batch.bodies[n + 2] = member, body
+  batch.ids[n + 1], batch.ids[n + 2] = id_of(record), member
+end
+
+local function store(batch)
+  local q = batch.q
+  redis.call('HSET', q.state, 'sequence', batch.sequence, 'fresh', batch.fresh)
+  put('ZADD', q.avail, batch.avail)
+  put('ZADD', q.order, batch.order)
+  put('ZADD', q.expiry, batch.expiry)
+  put('HSET', q.records, batch.records)
+  put('HSET', q.bodies, batch.bodies)
+  put('HSET', q.ids, batch.ids)
+end
+
+-- Up to `limit` ready messages in the order of (available, sequence). The expired ones in front are removed.
+-- Second result: there may be more, but so many had expired that this call has done enough.
+local function take(q, limit, now)
+  local live, stepped, want = {}, 0, limit
+  while true do
+    local members = redis.call('ZRANGE', q.avail, '-inf', now, 'BYSCORE', 'LIMIT', #live, want)
+    local expired = {}
+    for _, m in ipairs(load(q, members)) do
+      if m.expires <= now then
+        expired[#expired + 1] = m
+      elseif #live < limit then
+        live[#live + 1] = m
+      end
+    end
+    remove(q, expired)
+    stepped = stepped + #expired
+    if #live == limit or #members < want then return live, false end
+    if stepped >= STEPS then return live, true end
+    want = math.max(limit - #live, 100)
+  end
+end
+
+-- Puts a message under a claim that starts now, and lengthens a life that would end before it (Lease.life).
+local function put_under(m, claim, now, lease, grace)
+  local ends = now + lease * 1000
+  m.claim, m.claimed, m.lease, m.ends, m.available = claim, now, lease, ends, ends
+  if m.expires < ends then
+    m.ttl, m.expires, m.extended = lease + grace, ends + grace * 1000, true
+  end
+end
+
+-- Writes changed messages and their index entries; returns the new records.
+local function rewrite(q, messages)
+  local records, packed, avail, claimed, free, expiry = {}, {}, {}, {}, {}, {}
+  for i, m in ipairs(messages) do
+    local n = 2 * i - 1
+    packed[i] = pack(m)
+    records[n], records[n + 1] = m.member, packed[i]
+    avail[n], avail[n + 1] = m.available, m.member
+    if m.claim ~= '' then
+      claimed[#claimed + 1] = m.ends
+      claimed[#claimed + 1] = m.member
+    else
+      free[#free + 1] = m.member
+    end
+    if m.extended then
+      expiry[#expiry + 1] = m.expires
+      expiry[#expiry + 1] = m.member
+    end
+  end
+  put('HSET', q.records, records)
+  put('ZADD', q.avail, avail)
+  put('ZADD', q.claimed, claimed)
+  put('ZREM', q.claimed, free)
+  put('ZADD', q.expiry, expiry)
+  return packed
+end
+
+-- All that a live claim holds, in sequence.
+local function held(q, claim, now)
+  local list, members, live = redis.call('HGET', q.claims, claim) or '', {}, {}
+  for at = 1, #list, DIGITS do members[#members + 1] = string.sub(list, at, at + DIGITS - 1) end
+  table.sort(members)
+  for _, m in ipairs(load(q, members)) do
+    if m.ends > now then live[#live + 1] = m end
+  end
+  return live
+end
+
+-- Those of the ids that live in the queue.
+local function locate(q, ids, now)
+  local members, live = {}, {}
+  for _, member in ipairs(pick(q.ids, ids)) do
+    if member then members[#members + 1] = member end
+  end
+  for _, m in ipairs(load(q, members)) do
+    if m.expires > now then live[#live + 1] = m end
+  end
+  return live
+end
+
+-- Records with the bodies that belong to them, as a reply behind what `pieces` holds already.
+local function answer(q, members, records, pieces)
+  for i, body in ipairs(pick(q.bodies, members)) do tell(pieces, records[i], body) end
+  return table.concat(pieces)
+end
+
+-- The same of messages.
+local function answer_with(q, messages, pieces)
+  local members, records = {}, {}
+  for i, m in ipairs(messages) do members[i], records[i] = m.member, m.record end
+  return answer(q, members, records, pieces)
+end

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the controllers share: scripts run on a queue, and the sweeper told in time what will expire."""
+
+from typing import Final
+
+from zq.model import QueueRef
+from zq.storage.redis import layout, scripts
+from zq.storage.redis.port import Port, Reply
+from zq.storage.redis.scripts import Script
+
+PROJECT_KEYS: Final = len(layout.PROJECT_KINDS)
+QUEUE_KEYS: Final = len(layout.QUEUE_KINDS)
+GRID: Final = 15_000
+"""Milliseconds to which moments in the calendars are rounded down, so that servers enter the same ones."""
+MARGIN: Final = 30_000
+"""Milliseconds before an entry's moment from which no new message relies on it: whoever comes at that moment may be
+done before the message has arrived."""
+MOST_KNOWN: Final = 100_000
+
+
+class Store:
+    """Runs scripts, and keeps the calendars.
+
+    A calendar says when a queue has to be looked at because something may have expired. It lies in another cluster slot
+    than the queue, so an entry is made before the message that needs it; one entry serves all that expire later.
+    """
+
+    def __init__(self, port: Port) -> None:
+        self.port = port
+        self._entered: dict[QueueRef, int] = {}
+
+    def run(self, script: Script, queue: QueueRef, *arguments: bytes, other: QueueRef | None = None) -> Reply:
+        """Run a script on a queue, and on another one of the same project."""
+        keys = layout.keys(queue)
+        packed, count = keys.project + keys.queue, PROJECT_KEYS + QUEUE_KEYS
+        if other is not None:
+            packed, count = packed + layout.keys(other).queue, count + QUEUE_KEYS
+        return self.port.run(script, keys.anchor, count, packed, *arguments)
+
+    def expect(self, queue: QueueRef, expires: int, now: int) -> None:
+        """Have the queue looked at by ``expires``, in ms: to be called before a message is stored that expires then."""
+        entered = self._entered.get(queue, 0)
+        if entered <= expires and now < entered - MARGIN:
+            return
+        moment = max(1, expires // GRID * GRID)
+        self.enter(queue, moment)
+        if len(self._entered) >= MOST_KNOWN:
+            self._entered.clear()
+        self._entered[queue] = moment
+
+    def enter(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
+        """Enter a moment (0: none) into the queue's calendar and strike ``done`` off."""
+        key = layout.calendar_of(queue)
+        member = layout.day(queue, moment)
+        self.port.run(scripts.EXPECT, key, 1, layout.wire(key), b"%d" % moment, member, done)
