@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workers of a history: producers, claimers, poppers, readers and strangers, side by side for a bounded time.
+
+Two projects use the same queue names. ``work`` has all kinds of workers and delays; ``log`` has producers and a reader
+alone, so that nothing hides what a reader by markers misses. Each worker is a thread; a crew is what one process runs.
+"""
+
+import itertools
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+from tests.faults.history import Call, Client, New, Seen, Target
+from tests.faults.judge import FINISHER
+from tests.faults.targets import StorageTarget
+from zq.model import QueueRef
+from zq.storage import connect
+
+PROJECTS = ("acme", "umbrella")
+QUEUES = [QueueRef(project, name) for project in PROJECTS for name in ("work", "log")]
+GRIP = 60
+"""Ttl and grace of the claims of a drain."""
+LATENESS = 0.15
+"""Seconds after its claim's end at which a late holder comes back."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How long things live and how fast workers go. Of the pairs one is taken at random; ``pace`` is in seconds."""
+
+    message_ttls: tuple[float, ...]
+    claim_ttls: tuple[float, ...]
+    delays: tuple[float, ...]
+    grace: float
+    pace: float
+    page: int = 20
+    posts: int = 20000
+    """What one producer posts at most, in messages."""
+    patience: float = 8
+    """Seconds beyond the longest delay in which a drain must have met everything."""
+    refused_ttl: float | None = None
+    """A message ttl that the target refuses; None if it refuses nothing."""
+
+
+STORAGE = Profile(message_ttls=(2, 5, 3600, 3600), claim_ttls=(1, 2), delays=(0, 0, 0, 1, 3), grace=1, pace=0.01)
+HTTP = Profile(
+    message_ttls=(60, 3600), claim_ttls=(60, 300), delays=(0, 0, 0, 1, 3), grace=60, pace=0.02, refused_ttl=1
+)
+BRISK = Profile(message_ttls=(0.3, 600), claim_ttls=(0.2, 0.3), delays=(0, 0, 0.3), grace=0.1, pace=0.002, patience=1)
+"""For a store in memory, whose moments may be fractions."""
+
+
+class Worker:
+    """Takes turns on one queue until ``until`` on the monotonic clock."""
+
+    def __init__(self, target: Target, profile: Profile, until: float, queue: QueueRef, number: int) -> None:
+        self.calls: list[Call] = []
+        self.name = f"{type(self).__name__.lower()}-{queue.project}-{queue.name}-{number}"
+        self.client = Client(target, self.name, self.calls)
+        self.profile = profile
+        self.until = until
+        self.queue = queue
+        self.random = random.Random(self.name)
+
+    def run(self) -> list[Call]:
+        """Work; the calls."""
+        self.begin()
+        while time.monotonic() < self.until and self.turn() is not False:
+            time.sleep(self.random.uniform(0, 2 * self.profile.pace))
+        self.finish()
+        return self.calls
+
+    def begin(self) -> None:
+        """What is to do before the first turn."""
+
+    def turn(self) -> bool | None:
+        """One unit of work; False ends it."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """What is left to do after the last turn."""
+
+
+class Producer(Worker):
+    """Posts one to five messages at a time, and now and then a batch of which the last message is refused."""
+
+    def begin(self) -> None:
+        self.serials = itertools.count()
+
+    def turn(self) -> bool | None:
+        messages = [self.message() for _ in range(self.random.randint(1, 5))]
+        if self.profile.refused_ttl is not None and self.random.random() < 0.05:
+            messages.append(self.message()._replace(ttl=self.profile.refused_ttl))
+        self.client.post(self.queue, messages)
+        time.sleep(4 * self.profile.pace)
+        serial = int(messages[-1].name.rpartition("/")[2])
+        return serial < self.profile.posts
+
+    def message(self) -> New:
+        name = f"{self.queue.project}/{self.queue.name}/{self.name}/{next(self.serials)}"
+        ttl = self.random.choice(self.profile.message_ttls)
+        return New(name, ttl, self.random.choice(self.profile.delays))
+
+
+class Recorder(Producer):
+    """Posts to a log: nothing is delayed, nothing expires."""
+
+    def message(self) -> New:
+        return super().message()._replace(ttl=max(self.profile.message_ttls), delay=0)
+
+
+class Claimer(Worker):
+    """Claims a few messages, then does one of the things that holders do; some come back after their claim's end."""
+
+    def begin(self) -> None:
+        self.late: list[tuple[float, str, list[Seen]]] = []
+        """Who comes back, when: the moment, the claim and what it held."""
+
+    def turn(self) -> bool | None:
+        while self.late and self.late[0][0] < time.monotonic():
+            self.come_late(*self.late.pop(0)[1:])
+        ttl = self.random.choice(self.profile.claim_ttls)
+        answer = self.client.claim(self.queue, ttl, self.profile.grace, self.random.randint(1, 5))
+        if answer and answer[1]:
+            doings = (self.delete_all, self.delete_some, self.renew, self.release, self.let_lapse, self.let_lapse)
+            self.random.choice(doings)(*answer, ttl)
+        return None
+
+    def delete_all(self, claim: str, held: list[Seen], ttl: float) -> None:
+        for message in held:
+            self.client.delete(self.queue, message, claim)
+
+    def delete_some(self, claim: str, held: list[Seen], ttl: float) -> None:
+        self.delete_all(claim, held[1:], ttl)
+        self.client.release(self.queue, claim)
+
+    def renew(self, claim: str, held: list[Seen], ttl: float) -> None:
+        ttl = self.random.choice(self.profile.claim_ttls)
+        self.client.renew(self.queue, claim, ttl, self.profile.grace)
+        time.sleep(self.random.uniform(0, 10 * self.profile.pace))
+        self.client.renew(self.queue, claim, ttl, self.profile.grace)
+        self.delete_some(claim, held, ttl)
+
+    def release(self, claim: str, held: list[Seen], ttl: float) -> None:
+        """And come back at once, too late."""
+        self.client.release(self.queue, claim)
+        if self.random.random() < 0.3:
+            self.come_late(claim, held)
+
+    def let_lapse(self, claim: str, held: list[Seen], ttl: float) -> None:
+        self.late = sorted([*self.late, (time.monotonic() + ttl + LATENESS, claim, held)])
+
+    def come_late(self, claim: str, held: list[Seen]) -> None:
+        """A late holder tries everything; it must not take a message from anyone."""
+        doing = self.random.randrange(3)
+        if doing == 0:
+            self.client.renew(self.queue, claim, max(self.profile.claim_ttls), self.profile.grace)
+        elif doing == 1:
+            self.client.release(self.queue, claim)
+        else:
+            self.client.delete(self.queue, held[0], claim)
+
+
+class Popper(Worker):
+    """Pops, at leisure, so that something is left to claim."""
+
+    def turn(self) -> bool | None:
+        self.client.pop(self.queue, self.random.randint(1, 3))
+        time.sleep(4 * self.profile.pace)
+        return None
+
+
+class Reader(Worker):
+    """Walks by markers, everything shown, and reads on to the end when its time is over."""
+
+    def begin(self) -> None:
+        self.marker = ""
+
+    def turn(self) -> bool | None:
+        page = self.client.page(self.queue, self.marker, self.profile.page, self.name)
+        if page:
+            self.marker = page[1]
+        return None
+
+    def finish(self) -> None:
+        while self.calls and len(self.calls[-1].seen) == self.profile.page:
+            self.turn()
+
+
+class Stranger(Worker):
+    """Looks at what is free and deletes it by id in the other project, which must do nothing, or under no claim."""
+
+    def turn(self) -> bool | None:
+        page = self.client.page(self.queue, "", self.profile.page)
+        if page and page[0]:
+            elsewhere = self.queue._replace(project=PROJECTS[self.queue.project == PROJECTS[0]])
+            for message in self.random.sample(page[0], min(3, len(page[0]))):
+                self.client.delete(elsewhere, message)
+            if self.random.random() < 0.3:
+                self.client.delete(self.queue, self.random.choice(page[0]))
+        time.sleep(4 * self.profile.pace)
+        return None
+
+
+CREW = [Producer, Producer, Claimer, Claimer, Claimer, Popper, Popper, Reader, Stranger]
+"""On each queue ``work``."""
+SCRIBES = [Recorder, Recorder, Recorder, Reader]
+"""On each queue ``log``."""
+
+
+def roster() -> list[tuple[type[Worker], QueueRef, int]]:
+    """All workers of a run: what they are, where, and their numbers."""
+    kinds = {"work": CREW, "log": SCRIBES}
+    return [(kind, queue, number) for queue in QUEUES for number, kind in enumerate(kinds[queue.name])]
+
+
+def labour(target: Target, profile: Profile, until: float, share: int = 0, shares: int = 1) -> list[Call]:
+    """Let every ``shares``-th worker work in a thread of its own; their calls."""
+    workers = [kind(target, profile, until, queue, number) for kind, queue, number in roster()[share::shares]]
+    with ThreadPoolExecutor(len(workers)) as threads:
+        return [call for calls in threads.map(lambda worker: worker.run(), workers) for call in calls]
+
+
+def prepare(target: Target) -> None:
+    for queue in QUEUES:
+        target.prepare(queue, delayed=queue.name == "work")
+
+
+def finish(target: Target, profile: Profile) -> list[Call]:
+    """On the quiet store: list everything, release every claim that the listing shows, and claim until all was met."""
+    calls: list[Call] = []
+    client = Client(target, FINISHER, calls)
+    for queue in QUEUES:
+        listed = walk(client, queue, profile.page, "first")
+        for claim in {message.claim for message in listed if message.claim}:
+            client.release(queue, claim)
+        drain(client, queue, profile, {message.name for message in listed})
+    return calls
+
+
+def walk(client: Client, queue: QueueRef, limit: int, which: str) -> list[Seen]:
+    """The whole listing; a page without an answer is asked for again."""
+    listed: list[Seen] = []
+    marker, full = "", True
+    while full:
+        page = client.page(queue, marker, limit, f"{which} listing of {queue.project}/{queue.name}")
+        if page:
+            listed, marker, full = listed + page[0], page[1], len(page[0]) == limit
+    return listed
+
+
+def drain(client: Client, queue: QueueRef, profile: Profile, waiting: set[str]) -> None:
+    """Claim until all were met that are still there, or until patience ends: the rest is stuck."""
+    deadline = time.monotonic() + max(profile.delays) + profile.patience
+    for number in itertools.count(1):
+        while (answer := client.claim(queue, GRIP, GRIP, 20)) and answer[1]:
+            waiting -= {message.name for message in answer[1]}
+        if not waiting or time.monotonic() > deadline:
+            return
+        time.sleep(0.1)
+        waiting &= {message.name for message in walk(client, queue, profile.page, f"{number}th further")}
+
+
+def labour_apart(uri: str, profile: Profile, until: float, processes: int) -> list[Call]:
+    """``labour`` shared by processes, each with the store opened for itself."""
+    spawn = get_context("spawn")
+    crews = []
+    try:
+        for share in range(processes):
+            ours, theirs = spawn.Pipe(duplex=False)
+            crew = spawn.Process(target=crew_main, args=(theirs, uri, profile, until, share, processes), daemon=True)
+            crew.start()
+            theirs.close()
+            crews.append((crew, ours))
+        return [call for _, ours in crews for call in report(ours, until + 60)]
+    finally:
+        for crew, ours in crews:
+            ours.close()
+            crew.join(5)
+            crew.kill()
+            crew.join()
+
+
+def crew_main(pipe: Connection, uri: str, profile: Profile, until: float, share: int, shares: int) -> None:
+    """What a process of ``labour_apart`` does."""
+    with StorageTarget(connect(uri)) as target:
+        pipe.send(labour(target, profile, until, share, shares))
+
+
+def report(pipe: Connection, deadline: float) -> Sequence[Call]:
+    assert pipe.poll(deadline - time.monotonic()), "a crew hangs"
+    calls: Sequence[Call] = pipe.recv()
+    return calls

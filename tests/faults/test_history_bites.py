@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge of histories bites: it acquits a sound store in memory, and finds each fault that is planted in it.
+
+Each run is a second or two of threads on the storage verbs, with lives of fractions of a second. A race may miss its
+chance in a run so short; such a fault gets a few runs, and must be found in one.
+"""
+
+import time
+
+import pytest
+
+from tests.faults import planted
+from tests.faults.evidence import Violation
+from tests.faults.history import FAILED, OK, UNKNOWN, Call, New, Seen
+from tests.faults.judge import judge
+from tests.faults.load import BRISK, finish, labour, prepare
+from tests.faults.planted import MemoryStorage
+from tests.faults.targets import StorageTarget
+from zq.model import QueueRef
+
+SECONDS = 1.2
+RUNS = 3
+QUEUE = QueueRef("acme", "work")
+
+FAULTS = {
+    # what is planted: words of the sentence that must tell it
+    planted.NonAtomicClaim: "was held by two claims at once",
+    planted.NonAtomicPop: "was popped twice",
+    planted.CounterRace: "was missed by a reader by marker",
+    planted.SharedCounter: "was missed by a reader by marker",
+    planted.DeafDelete: "came back after it was removed",
+    planted.Undead: "came back after it had expired",
+    planted.Impatient: "before its time",
+    planted.TornPost: "is missing from a post that was stored",
+    planted.RefusedPost: "is there although its post failed",
+    planted.LostPost: "is lost",
+    planted.LostRelease: "cannot be claimed",
+    planted.LateRelease: "was held by two claims at once",
+    planted.LateDelete: "was deleted under another's claim",
+    planted.LateRenewal: "was renewed after it had ended",
+    planted.Backwards: "which was posted later",
+    planted.PieceByPiece: "stands amid the post of",
+    planted.LastInFirstOut: "which is behind it",
+    planted.LeakyTenants: "was shown in",
+    planted.CarelessId: "is lost",
+    planted.DoubleCount: "claims; there were",
+}
+
+
+def verdict(storage: MemoryStorage) -> list[Violation]:
+    """A short history of the store, judged."""
+    with StorageTarget(storage) as target:
+        prepare(target)
+        calls = labour(target, BRISK, time.monotonic() + SECONDS)
+        calls += finish(target, BRISK)
+    return judge(calls)
+
+
+def test_a_sound_store_is_acquitted() -> None:
+    """Otherwise what follows would prove nothing."""
+    assert [str(violation) for violation in verdict(MemoryStorage())] == []
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_planted_fault_is_found(fault: type[MemoryStorage]) -> None:
+    """And told by its name."""
+    found: list[str] = []
+    for _ in range(RUNS):
+        found = [violation.sentence for violation in verdict(fault())]
+        if any(FAULTS[fault] in sentence for sentence in found):
+            return
+    pytest.fail(f"not found: {fault.__doc__} Instead: {found[:5]}")
+
+
+def call(verb: str, start: float, end: float, names: str = "", outcome: str = OK, **more: object) -> Call:
+    """A call on messages that letters name: a post brings them, a claim, a pop or a page shows them."""
+    full = [f"acme/work/p/{letter}" for letter in names]
+    if verb == "delete":
+        more["name"] = full[0]
+    made = Call(verb, QUEUE, "someone", start, end, outcome, **more)
+    made.posted = tuple(New(name, 100) for name in full) if verb == "post" else ()
+    made.seen = tuple(Seen(name, name) for name in full) if verb in ("claim", "pop", "page") else ()
+    return made
+
+
+def listing(start: float, end: float, names: str, reader: str = "r") -> Call:
+    """A page that is not full."""
+    return call("page", start, end, names, limit=20, reader=reader)
+
+
+POST = call("post", 0, 1, "ab")
+FIRST = call("claim", 2, 3, "a", claim="1", ttl=10)
+
+INNOCENT = {
+    "a claim as soon as the former may have lapsed": [FIRST, call("claim", 11, 12.5, "a", claim="2", ttl=10)],
+    "a claim while the former is being released": [
+        FIRST,
+        call("release", 4, 6, claim="1"),
+        call("claim", 4, 5, "a", claim="2", ttl=10),
+    ],
+    "a claim after a release without answer": [
+        FIRST,
+        call("release", 4, 5, outcome=UNKNOWN, claim="1"),
+        call("claim", 6, 7, "a", claim="2", ttl=10),
+    ],
+    "a renewal of many that began to lapse": [
+        call("claim", 2, 3, "ab", claim="1", ttl=10),
+        call("renew", 11, 13, claim="1", ttl=10),
+        call("claim", 12, 13, "a", claim="2", ttl=10),
+    ],
+    "a page and a delete side by side": [call("delete", 2, 4, "a"), listing(3, 5, "ab")],
+    "a delete without answer that did nothing": [call("delete", 2, 3, "a", UNKNOWN), listing(4, 5, "ab")],
+    "a delete without answer that worked": [call("delete", 2, 3, "a", UNKNOWN), listing(4, 5, "b")],
+    "a pop without answer that took one": [call("pop", 2, 3, outcome=UNKNOWN, limit=1), listing(4, 5, "b")],
+    "a post without answer that was not stored": [call("post", 2, 3, "cd", UNKNOWN), listing(4, 5, "ab")],
+    "a late holder whose message is gone": [
+        FIRST,
+        call("pop", 14, 15, "a"),
+        call("delete", 16, 17, "a", claim="1"),
+    ],
+}
+GUILTY = {
+    "was held by two claims at once": [FIRST, call("claim", 10, 11, "a", claim="2", ttl=10)],
+    "was popped while it was claimed": [FIRST, call("pop", 4, 5, "a")],
+    "The holder of acme/work/p/a was refused": [FIRST, call("delete", 4, 5, "a", FAILED, claim="1")],
+    "was deleted under a claim that had ended": [FIRST, call("delete", 14, 15, "a", claim="1")],
+    "came back after it was removed": [call("delete", 2, 3, "a"), listing(4, 5, "ab")],
+    "came back after it had expired": [listing(102, 103, "ab")],
+    "is lost": [call("pop", 2, 3, outcome=UNKNOWN, limit=1), listing(4, 5, "")],
+    "is missing from a post that was stored": [
+        call("post", 2, 3, "cd", UNKNOWN),
+        listing(4, 5, "abd"),
+        listing(6, 7, ""),
+    ],
+    "was shown twice to one reader": [listing(2, 3, "ab"), listing(4, 5, "b")],
+    "was missed by a reader by marker": [listing(2, 3, "b"), listing(4, 5, "ab", reader="another")],
+    "which was posted later": [listing(2, 3, "ba")],
+    "was never posted": [listing(2, 3, "abx")],
+}
+
+
+@pytest.mark.parametrize("what", INNOCENT)
+def test_what_is_possible_is_no_violation(what: str) -> None:
+    """The benefit of the doubt, at its edges."""
+    assert [str(violation) for violation in judge([POST, *INNOCENT[what]])] == []
+
+
+@pytest.mark.parametrize("sentence", GUILTY)
+def test_what_cannot_be_is_told_in_a_sentence(sentence: str) -> None:
+    """The smallest history that proves it."""
+    assert sentence in "\n".join(violation.sentence for violation in judge([POST, *GUILTY[sentence]]))
