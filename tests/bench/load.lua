@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- wrk script: the same request over and over. Arguments: METHOD PATH [BODY]. Prints one line for tests/bench/http.py.
+-- wrk script: the same request over and over. Arguments: METHOD PATH [BODY]; {n} in the path runs from 0 to 7.
+-- Prints one line for tests/bench/http.py.
+local turn = 0
 function init(args)
   method, path, body = args[1], args[2], args[3]
   headers = {
@@ -11,7 +13,8 @@ function init(args)
 end
 
 function request()
-  return wrk.format(method, path, headers, body)
+  turn = (turn + 1) % 8
+  return wrk.format(method, (path:gsub("{n}", turn)), headers, body)
 end
 
 function done(summary, latency, requests)
