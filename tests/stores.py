@@ -39,7 +39,7 @@ DRIVERS = [
     *(["mongodb-given"] if MONGODB_URI else []),
     *(["redis-given"] if REDIS_URI else []),
 ]
-"""``redis`` is valkey-server from the wheel, ``redis-server`` what is on PATH; ``…-given`` come from the environment."""
+"""``redis`` is valkey-server from the wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment."""
 
 
 class StoreServer:
