@@ -10,22 +10,6 @@ from tests.servers import ZqServer, ask, every_message
 
 DAY = 86400
 POST = {"messages": [{"body": "early", "ttl": 14 * DAY}]}
-SHIFT = """\
-import os, time
-_real = time.time
-_shift = float(os.environ["ZQ_TEST_CLOCK_SHIFT"])
-time.time = lambda: _real() + _shift
-time.time_ns = lambda: int((_real() + _shift) * 1e9)
-"""
-
-
-@pytest.fixture
-def shifted(tmp_path: Path):
-    """A function: the environment of a process whose wall clock is so many seconds off."""
-    folder = tmp_path / "shift"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(SHIFT)
-    return lambda seconds: {"PYTHONPATH": str(folder), "ZQ_TEST_CLOCK_SHIFT": str(seconds)}
 
 
 def leave_a_message(uri: str, env: dict[str, str] | None = None) -> None:

@@ -2,7 +2,7 @@
 """The MongoDB driver: a replica set or a sharded cluster, shared by any number of zq servers.
 
 ``layout`` is what lies in the database, ``address`` and ``schema`` the way in, ``port`` the server's commands;
-``combine`` lets those that wait go together: in ``posting`` posts, in ``taking`` claims and pops, in ``writes`` the rest.
+``combine`` lets those that wait go together: posts in ``posting``, claims and pops in ``taking``, more in ``writes``.
 """
 
 from typing import Final

@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from zq.model import Draft
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.combine import Combiner
+from zq.storage.mongodb.combine import LINGER, Combiner
 from zq.storage.mongodb.counting import Entry, advance
 from zq.storage.mongodb.layout import Document, QueueKey
 from zq.storage.mongodb.port import Port, Session
@@ -46,7 +46,7 @@ class Poster:
         self._combiners[post.key.shard if self._port.sharded else ""].ask(post)
 
     def _combiner(self) -> Combiner[Post, None]:
-        return Combiner(self._serve, _weight, CAPACITY, self._port.timeout)
+        return Combiner(self._serve, _weight, CAPACITY, self._port.timeout, LINGER)
 
     def _serve(self, posts: Sequence[Post]) -> Sequence[Exception | None]:
         try:

@@ -8,7 +8,7 @@ documents fitted in all statements together; so if it is fewer than asked, each 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zq.storage.mongodb.combine import Combiner
+from zq.storage.mongodb.combine import LINGER, Combiner
 from zq.storage.mongodb.layout import Document
 from zq.storage.mongodb.port import Port
 
@@ -28,8 +28,8 @@ class Writes:
 
     def __init__(self, port: Port) -> None:
         self._port = port
-        self._updates = Combiner[Write, bool](self._update, _weight, GROUP, port.timeout)
-        self._deletions = Combiner[Write, bool](self._delete, _weight, GROUP, port.timeout)
+        self._updates = Combiner[Write, bool](self._update, _weight, GROUP, port.timeout, LINGER)
+        self._deletions = Combiner[Write, bool](self._delete, _weight, GROUP, port.timeout, LINGER)
 
     def update(self, statements: Sequence[Document], expected: int) -> bool:
         """Update; False = perhaps not all."""

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ``zq-server``s on one store, as their callers see them when the store goes, hangs and comes back."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.faults.refusal import sentence_of
+from tests.servers import Answer, ZqServer, ask, every_message, free_port, wait_for
+from tests.stores import MongoServer, RedisServer, StoreServer
+
+TIMEOUT = 1.5
+MARGIN = 1.5
+"""Seconds beyond the store's timeout that an answer may take on a busy machine."""
+CONFIG = f"[transport]\nstorage_timeout = {TIMEOUT}\n"
+POSTS = "/v2/queues/jobs/messages"
+CLAIMS = "/v2/queues/jobs/claims?limit=20"
+LEASE = {"ttl": 300, "grace": 60}
+
+
+@pytest.fixture(params=["mongodb", "redis"])
+def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    """A store server of the test's own, which keeps what it has acknowledged."""
+    lasting = ("--appendonly", "yes", "--appendfsync", "always")
+    with MongoServer() if request.param == "mongodb" else RedisServer(None, *lasting) as server:
+        yield server
+
+
+def post(server: ZqServer, *bodies: str, **fields: int) -> Answer:
+    return ask(server.url, "POST", POSTS, {"messages": [{"body": body, "ttl": 600, **fields} for body in bodies]})
+
+
+def bodies(messages: list) -> list[str]:
+    return [message["body"] for message in messages]
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+@pytest.mark.parametrize("scheme", ["mongodb", "redis"])
+def test_a_store_that_does_not_answer_is_told_at_start(scheme: str, engine: str) -> None:
+    """One sentence with the address, without the password, and an exit code."""
+    address = f"127.0.0.1:{free_port()}"
+    sentence = sentence_of(ZqServer(f"{scheme}://joe:hush@{address}/0", engine=engine, config=CONFIG))
+    assert address in sentence
+    assert "hush" not in sentence
+
+
+def test_a_server_may_wait_for_its_store(store: StoreServer) -> None:
+    """With ``--wait-for-store`` it starts before the store and serves as soon as that is there."""
+    store.kill()
+    with closing(ZqServer(store.uri, "--wait-for-store", config=CONFIG).launch()) as server:
+        wait_for(lambda: "Waiting for the store" in server.output, 30, "the server says that it waits")
+        assert not server.accepts()
+        store.start()
+        wait_for(server.ready, 30, "the server serves")
+
+
+@pytest.mark.parametrize("way", ["killed", "frozen"])
+def test_a_store_that_is_lost_is_answered_503_in_time_and_forgiven(store: StoreServer, way: str) -> None:
+    """Every verb answers 503 within ``storage_timeout``; afterwards the server serves on, and nothing is lost."""
+    verbs = [("POST", POSTS, {"messages": [{"body": "late"}]}), ("GET", POSTS, None), ("POST", CLAIMS, LEASE)]
+    verbs += [("DELETE", POSTS + "?pop=1", None), ("GET", "/v2/queues", None), ("GET", "/readyz", None)]
+    with ZqServer(store.uri, config=CONFIG) as server:
+        assert post(server, "kept").status == 201
+
+        def all_refused() -> None:
+            for method, path, document in verbs:
+                started = time.monotonic()
+                answer = ask(server.url, method, path, document)
+                assert time.monotonic() - started < TIMEOUT + MARGIN, (method, path)
+                assert answer.status == 503, (method, path, answer)
+                assert store.uri.split("/")[2] not in answer.body.decode()
+
+        if way == "killed":
+            store.kill()
+            all_refused()
+            assert ask(server.url, "GET", "/healthz").status == 200
+            store.start()
+        else:
+            with store.frozen():
+                all_refused()
+        wait_for(server.ready, 20, "the server has found its store again")
+        told = [body for body in bodies(every_message(server.url, "jobs")) if body != "late"]
+        # A request that a frozen store carried out later was answered 503, which says nothing of what has happened.
+        assert told in (["kept"], []) if way == "frozen" else told == ["kept"]
+        assert post(server, "new").status == 201
+
+
+def test_servers_whose_clocks_differ_by_a_minute_agree(store: StoreServer, shifted) -> None:
+    """Ages, order, delays and claims are the store's: whoever posts, the other one sees it as its own."""
+    with (
+        ZqServer(store.uri, env=shifted(60)) as ahead,
+        ZqServer(store.uri, env=shifted(-60)) as behind,
+    ):
+        names = [f"m{number}" for number in range(6)]
+        for name, server in zip(names, [ahead, behind] * 3, strict=True):
+            assert post(server, name).status == 201
+        for server in (ahead, behind):
+            found = every_message(server.url, "jobs")
+            assert bodies(found) == names
+            assert max(message["age"] for message in found) <= 5
+        claimed = ask(behind.url, "POST", CLAIMS, LEASE)
+        assert bodies(claimed.document["messages"]) == names
+        assert ask(ahead.url, "POST", CLAIMS, LEASE).status == 204
+        held = ask(ahead.url, "GET", claimed.headers["location"])
+        assert held.status == 200
+        assert held.document["age"] <= 5
+
+
+def test_a_delay_is_the_same_for_servers_whose_clocks_differ(store: StoreServer, shifted) -> None:
+    """A delayed message is handed out by neither before its moment, and by both after it."""
+    with (
+        ZqServer(store.uri, env=shifted(60)) as ahead,
+        ZqServer(store.uri, env=shifted(-60)) as behind,
+    ):
+        assert ask(ahead.url, "PUT", "/v2/queues/jobs", {"_default_message_delay": 3}).status == 201
+        for poster, taker in ((ahead, behind), (behind, ahead)):
+            started = time.monotonic()
+            assert post(poster, "delayed").status == 201
+            posted = time.monotonic()
+            taken = wait_for(lambda taker=taker: _claimed(taker), 10, "the delayed message")
+            ended = time.monotonic()
+            assert taken == ["delayed"]
+            assert ended - started > 3 - 0.05
+            assert ended - posted < 3 + 2
+
+
+def _claimed(server: ZqServer) -> list[str]:
+    answer = ask(server.url, "POST", CLAIMS, LEASE)
+    return bodies(answer.document["messages"]) if answer.status == 201 else []
