@@ -2,7 +2,7 @@
 """The MongoDB driver: a replica set or a sharded cluster, shared by any number of zq servers.
 
 ``layout`` is what lies in the database, ``address`` and ``schema`` the way in, ``port`` the server's commands;
-``combine`` lets those that wait go together: posts in ``posting``, claims and pops in ``taking``, more in ``writes``.
+``combine`` lets those that wait go together: posts in ``posting``, claims and pops in ``taking``, and ``deletions``.
 """
 
 from typing import Final
@@ -17,7 +17,6 @@ from zq.storage.mongodb.queues import QueueController
 from zq.storage.mongodb.removal import Removal
 from zq.storage.mongodb.sweeper import Sweeper
 from zq.storage.mongodb.takers import Takers
-from zq.storage.mongodb.writes import Writes
 
 FALSE_FUTURE: Final = 60_000
 """Milliseconds by which the largest moment seen may be ahead of the server's clock before it is disbelieved."""
@@ -27,12 +26,11 @@ class MongoStorage:
     """``zq.storage.api.Storage`` on MongoDB."""
 
     def __init__(self, port: Port) -> None:
-        writes, removal = Writes(port), Removal(port)
-        takers = Takers(port, writes)
+        takers, removal = Takers(port), Removal(port)
         self._port = port
         self._sweeper = Sweeper(port, removal)
         self.queues = QueueController(port, removal)
-        self.messages = MessageController(port, takers, writes)
+        self.messages = MessageController(port, takers)
         self.claims = ClaimController(port, takers)
 
     def now(self) -> Seconds:

@@ -8,12 +8,12 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import Draft, Message, Messages, Page, QueueRef, Seconds, View
 from zq.storage.mongodb import layout
+from zq.storage.mongodb.deletions import Deletions
 from zq.storage.mongodb.layout import Document, QueueKey
 from zq.storage.mongodb.port import Port, Session
 from zq.storage.mongodb.posting import Post, Poster
 from zq.storage.mongodb.takers import Takers
 from zq.storage.mongodb.taking import Wish
-from zq.storage.mongodb.writes import Writes
 
 LARGEST_MARKER = 2**63 - 1
 
@@ -21,9 +21,9 @@ LARGEST_MARKER = 2**63 - 1
 class MessageController:
     """``zq.storage.api.MessageController`` on MongoDB."""
 
-    def __init__(self, port: Port, takers: Takers, writes: Writes) -> None:
+    def __init__(self, port: Port, takers: Takers) -> None:
         self._port = port
-        self._writes = writes
+        self._deletions = Deletions(port)
         self._takers = takers
         self._poster = Poster(port)
 
@@ -54,7 +54,7 @@ class MessageController:
         moment, key = layout.ms(now), layout.key(queue)
         living = self._port.where(key, _id=key.project + layout.text(message), e={"$gt": DatetimeMS(moment)})
         with self._port.verb():
-            while not self._writes.delete_one({**living, **_holder(claim, moment)}):
+            while not self._deletions.delete({**living, **_holder(claim, moment)}):
                 found = self._port.find(living, fields={"c": 1})
                 if not found:
                     return

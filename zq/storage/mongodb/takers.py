@@ -7,7 +7,6 @@ from typing import Final
 from zq.storage.mongodb.layout import QueueKey
 from zq.storage.mongodb.port import Port
 from zq.storage.mongodb.taking import Taker
-from zq.storage.mongodb.writes import Writes
 
 MANY: Final = 10_000
 """Takers that are kept; they hold nothing but hints."""
@@ -16,9 +15,8 @@ MANY: Final = 10_000
 class Takers:
     """Finds a queue's taker."""
 
-    def __init__(self, port: Port, writes: Writes) -> None:
+    def __init__(self, port: Port) -> None:
         self._port = port
-        self._writes = writes
         self._lock = threading.Lock()
         self._takers: dict[str, Taker] = {}
 
@@ -29,7 +27,7 @@ class Takers:
             with self._lock:
                 if len(self._takers) >= MANY:
                     self._takers = {name: one for name, one in self._takers.items() if one.line.busy}
-                taker = self._takers.setdefault(key.shard, Taker(self._port, self._writes, key))
+                taker = self._takers.setdefault(key.shard, Taker(self._port, key))
         return taker
 
     def lower(self, key: QueueKey) -> None:

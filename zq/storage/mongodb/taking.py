@@ -20,7 +20,6 @@ from zq.storage.mongodb.combine import Combiner
 from zq.storage.mongodb.front import Front
 from zq.storage.mongodb.layout import Document, QueueKey
 from zq.storage.mongodb.port import Forsaken, Port, Session
-from zq.storage.mongodb.writes import Writes
 
 GROUP: Final = 256
 """Messages that one search is to find for all who wait."""
@@ -45,9 +44,8 @@ class Wish(Struct):
 class Taker:
     """Takes messages of one queue, for all threads of this process."""
 
-    def __init__(self, port: Port, writes: Writes, key: QueueKey) -> None:
+    def __init__(self, port: Port, key: QueueKey) -> None:
         self._port = port
-        self._writes = writes
         self._key = key
         self._burial = Burial(port)
         self.front = Front()
@@ -135,7 +133,7 @@ class Taker:
             updates.append({"q": self._still_ready(share, wish.now), "u": update, "multi": True, "hint": BY_ID})
         if not updates:
             return
-        all_held = self._writes.update(updates, sum(len(share) for _, share in claims))
+        all_held = self._port.update(updates) == sum(len(share) for _, share in claims)
         if not all_held:
             self.front.collide()
         for wish, share in claims:
