@@ -9,7 +9,7 @@ from zq import wire
 from zq.broker.metadata import Book, Rules
 from zq.clock import Clock
 from zq.errors import Invalid, MessageNotFound
-from zq.limits import DEFAULT_PAGE, MIN_DELAY, MIN_TTL, Limits, count_within, within
+from zq.limits import DEFAULT_PAGE, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, within
 from zq.model import Draft, Message, Page, QueueRef, Seconds, View, new_ids
 from zq.model import Messages as MessageList
 from zq.storage.api import Storage
@@ -29,22 +29,36 @@ class Messages:
         self._checksum = checksum
         self._delete_with_claim_id = delete_with_claim_id
 
-    def rules(self, queue: QueueRef) -> Rules:
-        """The rules for posts to a queue, which is created if it is missing (contract 7.2, step 1)."""
-        stored = self._queues.get(queue)
-        if stored is None:
-            self._queues.create(queue, b"{}")
-        return self._book.rules(stored.metadata if stored else b"{}")
+    def rules(self, queue: QueueRef, size: int) -> Rules:
+        """The rules for a post of ``size`` bytes to a queue, which is created if it is missing (contract 7.2, step 1).
 
-    def post(self, queue: QueueRef, client: str, posted: Sequence[wire.Posted], rules: Rules) -> list[str]:
+        Rules that this server remembers save the store a question: ``post`` finds out whether they still hold, and a
+        post that they refuse is judged by what the store says.
+        """
+        remembered = self._book.remembered(queue)
+        if remembered is not None and size <= remembered.max_post_size:
+            return remembered
+        return self._read_rules(queue)
+
+    def post(self, queue: QueueRef, client: str, posted: Sequence[wire.Posted], size: int, rules: Rules) -> list[str]:
         """Store all messages or none; returns their ids in array order. Raises ``Invalid``."""
-        now = self._clock.now()
-        drafts = [
-            self._draft(message, identity, client, rules)
-            for message, identity in zip(posted, new_ids(len(posted), now), strict=True)
-        ]
-        self._messages.post(queue, drafts, now)
-        return [draft.id for draft in drafts]
+        while True:
+            body_size(size, rules.max_post_size)
+            now = self._clock.now()
+            try:
+                drafts = [
+                    self._draft(message, identity, client, rules)
+                    for message, identity in zip(posted, new_ids(len(posted), now), strict=True)
+                ]
+            except Invalid:
+                former, rules = rules, self._read_rules(queue)
+                if rules == former:
+                    raise
+                continue
+            metadata = self._messages.post(queue, drafts, now, rules.metadata)
+            if metadata is None:
+                return [draft.id for draft in drafts]
+            rules = self._book.remember(queue, metadata)
 
     def list(
         self,
@@ -104,6 +118,12 @@ class Messages:
             raise Invalid("claim_ids does not go with pop.")
         now = self._clock.now()
         return self._messages.pop(queue, limit, now), now
+
+    def _read_rules(self, queue: QueueRef) -> Rules:
+        stored = self._queues.get(queue)
+        if stored is None:
+            self._queues.create(queue, b"{}")
+        return self._book.remember(queue, stored.metadata if stored else b"{}")
 
     def _draft(self, posted: wire.Posted, identity: str, client: str, rules: Rules) -> Draft:
         ttl = rules.default_ttl

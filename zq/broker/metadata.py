@@ -22,9 +22,14 @@ LATER: Final = ("_redelivery_delay", "_redelivery_backoff", "_redelivery_max_del
 Metadata = dict[str, Any]
 
 
-class Rules(Struct, frozen=True):
-    """What a queue's metadata mean for its messages, defaults filled in."""
+MOST_REMEMBERED: Final = 10_000
+"""Queues whose metadata a server remembers."""
 
+
+class Rules(Struct, frozen=True):
+    """What a queue's ``metadata`` mean for its messages, defaults filled in."""
+
+    metadata: bytes
     default_ttl: int
     default_delay: int
     max_post_size: int
@@ -56,6 +61,22 @@ class Book:
         self._validator = Draft4Validator(_schema(limits))
         self.rules: Callable[[bytes], Rules] = lru_cache(maxsize=1024)(self._rules)
         """The rules that stored metadata mean; remembered, since every post and claim asks."""
+        self._remembered: dict[QueueRef, Rules] = {}
+
+    def remembered(self, queue: QueueRef) -> Rules | None:
+        """The queue's rules as this server saw them last. They may have changed: only for what the store checks."""
+        return self._remembered.get(queue)
+
+    def remember(self, queue: QueueRef, metadata: bytes) -> Rules:
+        """The rules that the queue's metadata mean, for next time."""
+        if len(self._remembered) >= MOST_REMEMBERED:
+            self._remembered.clear()
+        rules = self._remembered[queue] = self.rules(metadata)
+        return rules
+
+    def forget(self, queue: QueueRef) -> None:
+        """This server has changed or deleted the queue."""
+        self._remembered.pop(queue, None)
 
     def shown(self, metadata: Metadata) -> Metadata:
         """Metadata as a reader sees them: reserved keys that are unset or falsy have their defaults."""
@@ -96,6 +117,7 @@ class Book:
         if not is_queue_name(target) or count is None or count < 0:
             target, count = "", 0
         return Rules(
+            metadata=raw,
             default_ttl=metadata.get("_default_message_ttl") or self._limits.default_message_ttl,
             default_delay=metadata.get("_default_message_delay") or self._limits.default_message_delay,
             max_post_size=min(

@@ -82,10 +82,12 @@ class Queues:
                 bound = self._limits.max_queue_metadata
                 raise InvalidBody(f"metadata must be at most {bound} bytes; they become {len(raw)}.")
             if self._queues.update(queue, stored.metadata, raw):
+                self._book.forget(queue)
                 return self._book.shown(metadata)
 
     def delete(self, queue: QueueRef) -> None:
         """Remove the queue and all in it, if it is there."""
+        self._book.forget(queue)
         self._queues.delete(queue)
 
     def purge(self, queue: QueueRef, types: Sequence[str] | None) -> None:

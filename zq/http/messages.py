@@ -23,9 +23,10 @@ class MessageCollection:
         query.refuse_later(req, "stage")
         if "HTTP_IDEMPOTENCY_KEY" in req.env:
             raise NotBuilt("Idempotency-Key: this version of zq does not know this header yet.")
-        rules = self._messages.rules(req.context.queue)
+        size = req.content_length or 0
+        rules = self._messages.rules(req.context.queue, size)
         posted = wire.posted(query.needed_body(req, rules.max_post_size))
-        ids = self._messages.post(req.context.queue, req.context.client, posted, rules)
+        ids = self._messages.post(req.context.queue, req.context.client, posted, size, rules)
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(ids[: self._page])}")
         resp.data = wire.post_result(queue, ids)

@@ -53,10 +53,14 @@ class QueueController(Protocol):
 class MessageController(Protocol):
     """Messages, by observers and owners."""
 
-    def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds) -> None:
+    def post(
+        self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, expected: bytes | None = None
+    ) -> bytes | None:
         """Store all drafts in array order, or none; a missing queue is created, without metadata, in the same step.
 
         Without delay a message is available at the larger of ``now`` and the queue's last such moment (L5).
+        Where the queue's metadata are not the ``expected`` ones, no message is stored, and the metadata are the answer
+        (``b"{}"`` for a missing queue); otherwise the answer is None.
         """
         ...
 

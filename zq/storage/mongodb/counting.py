@@ -20,10 +20,11 @@ class Entry(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where they enter: the first one's sequence, and the moment from which those without delay are available."""
+    """Where they enter: the first one's sequence, the moment from which those without delay are available, metadata."""
 
     sequence: int
     available: int
+    metadata: bytes
 
 
 def advance(port: Port, session: Session, entries: Mapping[QueueKey, Entry]) -> Mapping[QueueKey, Place]:
@@ -32,7 +33,7 @@ def advance(port: Port, session: Session, entries: Mapping[QueueKey, Entry]) -> 
     Always in the order of names, so that two that need the same queues do not each hold what the other waits for.
     """
     keys = sorted(entries, key=lambda key: key.counter)
-    fields = {"k1": 1, "d1": 1}
+    fields = {"k1": 1, "d1": 1, "b": 1}
     if len(keys) == 1:
         (key,) = keys
         command = {"query": _identity(key), "update": _step(key, entries[key]), "upsert": True, "new": True}
@@ -44,10 +45,11 @@ def advance(port: Port, session: Session, entries: Mapping[QueueKey, Entry]) -> 
             named["s"] = {"$in": [key.shard for key in keys]}
         found = port.find(named, fields=fields, session=session)
     counters = {counter["_id"]: counter for counter in found}
-    return {
-        key: Place(counters[key.counter]["k1"] - entries[key].number + 1, counters[key.counter].get("d1", 0))
-        for key in keys
-    }
+    return {key: _place(counters[key.counter], entries[key].number) for key in keys}
+
+
+def _place(counter: Document, number: int) -> Place:
+    return Place(counter["k1"] - number + 1, counter.get("d1", 0), counter["b"])
 
 
 def _identity(key: QueueKey) -> Document:

@@ -27,10 +27,11 @@ class MessageController:
         self._takers = takers
         self._poster = Poster(port)
 
-    def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds) -> None:
-        if drafts:
-            with self._port.verb():
-                self._poster.post(Post(layout.key(queue), drafts, layout.ms(now)))
+    def post(
+        self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, expected: bytes | None = None
+    ) -> bytes | None:
+        with self._port.verb():
+            return self._poster.post(Post(layout.key(queue), drafts, layout.ms(now), expected))
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
         moment, key = layout.ms(now), layout.key(queue)

@@ -27,11 +27,16 @@ AT_LEAST = 8 << 10
 
 
 class Post(NamedTuple):
-    """One caller's messages for one queue, at its moment."""
+    """One caller's messages for one queue, at its moment, and the metadata that it expects there (None: any)."""
 
     key: QueueKey
     drafts: Sequence[Draft]
     now: int
+    expected: bytes | None
+
+
+Metadata = bytes | None
+"""The answer to a post: None when it is stored; else the metadata that were not the expected ones."""
 
 
 class Poster:
@@ -39,58 +44,66 @@ class Poster:
 
     def __init__(self, port: Port) -> None:
         self._port = port
-        self._combiners: defaultdict[str, Combiner[Post, None]] = defaultdict(self._combiner)
+        self._combiners: defaultdict[str, Combiner[Post, Metadata]] = defaultdict(self._combiner)
 
-    def post(self, post: Post) -> None:
+    def post(self, post: Post) -> Metadata:
         """Return when the messages are stored, as durably as the write concern says."""
-        self._combiners[post.key.shard if self._port.sharded else ""].ask(post)
+        return self._combiners[post.key.shard if self._port.sharded else ""].ask(post)
 
-    def _combiner(self) -> Combiner[Post, None]:
+    def _combiner(self) -> Combiner[Post, Metadata]:
         return Combiner(self._serve, _weight, CAPACITY, self._port.timeout, LINGER)
 
-    def _serve(self, posts: Sequence[Post]) -> Sequence[Exception | None]:
+    def _serve(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
         try:
-            self._store(posts)
+            return self._store(posts)
         except (OperationFailure, BSONError, OverflowError) as failure:
             if len(posts) == 1:
                 return [failure]
             return [self._alone(post) for post in posts]
-        return [None] * len(posts)
 
-    def _alone(self, post: Post) -> Exception | None:
+    def _alone(self, post: Post) -> Metadata | Exception:
         """A group failed, maybe by one member's fault: try each by itself."""
         try:
-            self._store([post])
+            return self._store([post])[0]
         except (PyMongoError, BSONError, OverflowError) as failure:
             return failure
-        return None
 
-    def _store(self, posts: Sequence[Post]) -> None:
-        first = posts[0].key.project + layout.text(posts[0].drafts[0].id)
-        shard = posts[0].key.shard
+    def _store(self, posts: Sequence[Post]) -> Sequence[Metadata]:
+        documents: list[Document] = []
 
-        def work(session: Session) -> None:
-            self._port.insert(self._documents(session, posts), session)
+        def work(session: Session) -> Sequence[Metadata]:
+            documents[:], answers = self._documents(session, posts)
+            if documents:
+                self._port.insert(documents, session)
+            return answers
 
         def happened() -> bool:
-            return bool(self._port.find({"_id": first, "s": shard}, fields={"_id": 1}, committed=True))
+            first = {field: documents[0][field] for field in ("_id", "s")} if documents else {"_id": ""}
+            return bool(self._port.find(first, fields={"_id": 1}, committed=True))
 
-        self._port.transaction(work, happened)
+        return self._port.transaction(work, happened)
 
-    def _documents(self, session: Session, posts: Sequence[Post]) -> list[Document]:
+    def _documents(self, session: Session, posts: Sequence[Post]) -> tuple[list[Document], Sequence[Metadata]]:
+        """The documents of the posts that met the metadata they expect, and the answer to each post."""
         by_queue: defaultdict[QueueKey, list[Post]] = defaultdict(list)
         for post in posts:
             by_queue[post.key].append(post)
         places = advance(self._port, session, {key: _entry(its) for key, its in by_queue.items()})
         documents = []
         for key, its in by_queue.items():
-            sequence, available = places[key]
+            sequence, available, metadata = places[key]
             for post in its:
+                if post.expected not in (None, metadata):
+                    continue
                 for draft in post.drafts:
                     moment = post.now + draft.delay * 1000 if draft.delay else available
                     documents.append(layout.document(key, draft, sequence, moment, post.now))
                     sequence += 1
-        return documents
+        found = [places[post.key].metadata for post in posts]
+        answers = [
+            None if post.expected in (None, metadata) else metadata for post, metadata in zip(posts, found, strict=True)
+        ]
+        return documents, answers
 
 
 def _entry(posts: Sequence[Post]) -> Entry:

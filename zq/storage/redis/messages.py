@@ -18,11 +18,15 @@ class MessageController:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds) -> None:
+    def post(
+        self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, expected: bytes | None = None
+    ) -> bytes | None:
         moment = layout.ms(now)
         self._store.expect(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
         pairs = [part for draft in drafts for part in (layout.record(draft, moment), draft.body)]
-        self._store.run(scripts.POST, queue, b"%d" % moment, layout.text(queue.name), *pairs)
+        terms = b"%d" % moment, layout.text(queue.name), expected or b""
+        metadata: bytes = self._store.run(scripts.POST, queue, *terms, *pairs)
+        return metadata or None
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
         moment = layout.ms(now)

@@ -11,7 +11,7 @@ from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.layout import Record
 from zq.storage.rocksdb.port import Store
 from zq.storage.rocksdb.ready import take
-from zq.storage.rocksdb.registry import QueueState
+from zq.storage.rocksdb.registry import NO_METADATA, QueueState
 
 
 class MessageController:
@@ -20,12 +20,17 @@ class MessageController:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
 
-    def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds) -> None:
+    def post(
+        self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, expected: bytes | None = None
+    ) -> bytes | None:
         moment = layout.ms(now)
         with self._keeper as (store, registry):
             posted = False
             while not posted:
                 with registry.held(queue) as (state,):
+                    metadata = NO_METADATA if state is None else state.metadata
+                    if expected not in (None, metadata):
+                        return metadata
                     if state is not None:
                         change = Change(store)
                         for draft in drafts:
@@ -35,6 +40,7 @@ class MessageController:
                 if not posted:
                     registry.ensure(queue)
             store.settle()
+        return None
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
         moment = layout.ms(now)

@@ -16,6 +16,7 @@ from zq.storage.rocksdb.layout import QueueRecord, Tally
 from zq.storage.rocksdb.port import Store, Write
 from zq.storage.rocksdb.quiet import Quiet
 
+NO_METADATA = b"{}"
 LOST_TAIL = 1_000_000
 """Sequences skipped when a queue is loaded: after a power cut the log's tail may be gone, and with it sequences that a
 reader has already seen as a marker. They must not be given twice."""
@@ -81,7 +82,7 @@ class Registry:
                 for lock in locks:
                     lock.release()
 
-    def ensure(self, ref: QueueRef, metadata: bytes = b"{}") -> bool:
+    def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA) -> bool:
         """Create the queue if it is missing; whether it was."""
         with self._lock:
             if self._states.get(ref) or self._load_locked(ref):
