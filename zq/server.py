@@ -197,6 +197,8 @@ def _run_gunicorn(chosen: Settings) -> int:
                 "bind": [f"{chosen.bind}:{chosen.port}"],
                 "worker_class": "gthread",
                 "workers": chosen.workers,
+                # A socket for each worker: of one that they share, the first to wake takes most connections.
+                "reuse_port": chosen.workers > 1,
                 "threads": chosen.threads,
                 "keepalive": chosen.keepalive,
                 "graceful_timeout": chosen.graceful_timeout,

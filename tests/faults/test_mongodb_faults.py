@@ -410,3 +410,42 @@ def test_a_message_that_a_claim_saved_is_not_removed_by_a_slower_sweeper(server:
     scene.tick(2)
     assert scene.reclaimed() == 0
     assert ids_of(scene.walk()) == posted
+
+
+@contextlib.contextmanager
+def orphan(server: MongoServer, change: dict[str, object], of: dict[str, object]) -> Iterator[None]:
+    """A transaction of a server that died in the middle of it."""
+    with MongoClient(server.address, directConnection=True, appName="zq") as dead:
+        session = dead.start_session()
+        session.start_transaction()
+        assert dead["faults"]["messages"].update_one(of, change, session=session).modified_count == 1
+        yield
+
+
+def test_a_post_does_not_wait_for_the_transaction_of_a_dead_server(server: MongoServer, scene: Scene):
+    """MongoDB would keep the queue's counter locked for a minute."""
+    scene.post()
+    storage = connect(server.uri_of("faults"))
+    with orphan(server, {"$inc": {"k1": 1}}, {"k1": {"$exists": True}}):
+        started = time.monotonic()
+        storage.messages.post(scene.queue, drafts(1, scene.now), scene.now)
+        assert time.monotonic() - started < 4.5
+    storage.close()
+    assert [message.sequence for message in scene.walk()] == [1, 2]
+
+
+def test_maintenance_ends_the_transactions_of_dead_servers(server: MongoServer, scene: Scene):
+    """What they held at the head of a queue can be claimed again; what lives is left alone."""
+    posted = scene.post(3)
+    with orphan(server, {"$set": {"x": 1}}, {"k": 1}):
+        scene.storage.maintain(scene.now)
+        with pytest.raises(Unavailable):
+            scene.claimable()
+
+        def freed() -> list[str]:
+            scene.storage.maintain(scene.now)
+            with contextlib.suppress(Unavailable):
+                return scene.claimable()
+            return []
+
+        assert wait_for(freed, 10, "the messages can be claimed") == posted

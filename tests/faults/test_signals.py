@@ -3,6 +3,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,9 @@ from tests.servers import ZqServer, wait_for
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2], ids=lambda number: number.name)
-def test_a_signal_for_another_worker_is_ignored(store_uri: str, number: signal.Signals):
+def test_a_signal_for_another_worker_is_ignored(tmp_path: Path, number: signal.Signals):
     """The worker that owns the store serves on, alone, and the log says what was ignored."""
-    with ZqServer(store_uri) as server:
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         workers = server.worker_pids
         os.kill(server.pid, number)
         wait_for(lambda: "Ignored a signal" in server.output, 10, "the log line")

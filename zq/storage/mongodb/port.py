@@ -30,6 +30,7 @@ from pymongo.write_concern import WriteConcern
 
 from zq.errors import Unavailable
 from zq.storage.mongodb.layout import CODEC, MESSAGES, Document, QueueKey
+from zq.storage.mongodb.orphans import end_orphans
 
 T = TypeVar("T")
 Client = MongoClient[Document]
@@ -38,6 +39,8 @@ Session = ClientSession
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.008
 """Seconds between attempts of a transaction. Longer pauses starve the loser of two busy processes."""
+PATIENCE: Final = 0.5
+"""Seconds of conflicts after which a transaction looks whether those that it meets still belong to anybody."""
 DUPLICATE_KEY: Final = 11000
 WRITE_CONFLICT: Final = 112
 NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
@@ -157,6 +160,7 @@ class Port:
         has changed.
         """
         pause = FIRST_PAUSE
+        patient_until = time.monotonic() + PATIENCE
         committing = False
         while True:
             with self.client.start_session() as session:
@@ -173,6 +177,9 @@ class Port:
                         raise
                     if not stubborn and isinstance(error, OperationFailure) and error.code == WRITE_CONFLICT:
                         raise Forsaken from error
+            if time.monotonic() > patient_until:
+                end_orphans(self.client)
+                patient_until = time.monotonic() + PATIENCE
             time.sleep(random.uniform(0.2, 1) * pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 

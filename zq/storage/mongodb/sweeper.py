@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives space back: expired messages, and what purges and deletions have left.
+"""Gives space back: expired messages, and what purges, deletions and dead servers have left.
 
 MongoDB's own TTL monitor removes expired documents once a minute, by the index on ``e``. A round of this does the same
 sooner, in batches, by the same index, so it costs what there is to remove and not what lives.
@@ -11,6 +11,7 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import Document
+from zq.storage.mongodb.orphans import end_orphans
 from zq.storage.mongodb.port import Port
 from zq.storage.mongodb.removal import Removal
 
@@ -27,6 +28,8 @@ class Sweeper:
 
     def sweep(self, now: int) -> int:
         """Remove up to ``MAX_DELETES`` expired messages; returns how many went."""
+        with self._port.verb():
+            end_orphans(self._port.client)
         removed = self._removal.finish_all()
         while removed < MAX_DELETES:
             with self._port.verb():
