@@ -104,3 +104,23 @@ def test_nobody_waits_for_longer_than_the_patience():
         gate.open.set()
         assert stuck.result() == 2
     assert gate.groups == [[1]]
+
+
+def test_a_leader_lingers_until_the_group_of_last_time_is_there_again():
+    """And no longer: with a linger that nobody could bear it goes as soon as the last of them has come."""
+    gate = Gate()
+    combiner = Combiner(gate.serve, lambda _: 1, 100, PATIENCE, linger=PATIENCE)
+    side_by_side(gate, combiner, [1, 2, 3, 4])
+    with ThreadPoolExecutor(3) as pool:
+        assert sorted(pool.map(combiner.ask, [5, 6, 7])) == [10, 12, 14]
+    assert gate.groups[0] == [1]
+    assert sorted(gate.groups[-1]) == [5, 6, 7]
+
+
+def test_a_leader_that_waits_in_vain_goes_after_a_moment():
+    """The next one, after a group of one, does not wait at all."""
+    gate = Gate()
+    combiner = Combiner(gate.serve, lambda _: 1, 100, PATIENCE, linger=0.001)
+    side_by_side(gate, combiner, [1, 2, 3, 4])
+    assert combiner.ask(5) == 10
+    assert gate.groups[-1] == [5]

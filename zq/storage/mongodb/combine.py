@@ -7,7 +7,6 @@ members are about to come again, all but together: then ``linger`` saves the fir
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -15,8 +14,8 @@ from zq.errors import Unavailable
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
-LINGER: Final = 0.0005
-"""Seconds, where a group costs a wait for the journal: see decision 0016."""
+LINGER: Final = 0.003
+"""Seconds at most, where a group costs a wait for the journal: see decision 0016."""
 
 
 class _Turn(Generic[Request, Answer]):
@@ -57,6 +56,9 @@ class Combiner(Generic[Request, Answer]):
         self._waiting: list[_Turn[Request, Answer]] = []
         self._linger = linger
         self._last = 1
+        self._missed = 0
+        """How many the leader lingers for; 0 = it does not."""
+        self._gathered = threading.Event()
         self.busy = False
 
     def ask(self, request: Request) -> Answer:
@@ -65,6 +67,8 @@ class Combiner(Generic[Request, Answer]):
         with self._lock:
             if self.busy:
                 self._waiting.append(turn)
+                if 0 < self._missed <= len(self._waiting):
+                    self._gathered.set()
             else:
                 self.busy = turn.leads = True
         if not turn.leads:
@@ -85,8 +89,8 @@ class Combiner(Generic[Request, Answer]):
         turn.gate.acquire()  # its group is under way; who leads it came earlier and keeps to a deadline of its own
 
     def _lead(self, leader: _Turn[Request, Answer]) -> None:
-        if self._linger and self._last > 1 + len(self._waiting):  # read without the lock: a guess will do
-            time.sleep(self._linger)
+        if self._linger:
+            self._gather()
         group = [leader, *self._company(self._weigh(leader.request))]
         self._last = len(group)
         try:
@@ -108,6 +112,16 @@ class Combiner(Generic[Request, Answer]):
                 successor.gate.release()
             for turn in group[1:]:
                 turn.gate.release()
+
+    def _gather(self) -> None:
+        """Wait, not for long, until as many are here as went together the last time."""
+        with self._lock:
+            if self._last <= 1 + len(self._waiting):
+                return
+            self._missed = self._last - 1
+            self._gathered.clear()
+        self._gathered.wait(self._linger)
+        self._missed = 0
 
     def _company(self, weight: int) -> list[_Turn[Request, Answer]]:
         """Take those from the front of the line that still fit."""
