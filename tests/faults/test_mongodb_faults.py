@@ -436,7 +436,7 @@ def test_a_post_does_not_wait_for_the_transaction_of_a_dead_server(server: Mongo
 
 def test_maintenance_ends_the_transactions_of_dead_servers(server: MongoServer, scene: Scene):
     """What they held at the head of a queue can be claimed again; what lives is left alone."""
-    posted = scene.post(3)
+    posted = scene.post(1)
     with orphan(server, {"$set": {"x": 1}}, {"k": 1}):
         scene.storage.maintain(scene.now)
         with pytest.raises(Unavailable):
