@@ -58,9 +58,9 @@ class Rate(NamedTuple):
     failed: int
 
 
-def measure(url: str, row: Row, queue: str, seconds: int) -> Rate:
+def measure(url: str, row: Row, queue: str, seconds: int, connections: int = CONNECTIONS) -> Rate:
     """Load the server with one kind of request."""
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(SCRIPT), url, "--"]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(SCRIPT), url, "--"]
     command += [row.method, row.path.format(queue), *([row.body] if row.body else [])]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 60).stdout
     rate, p50, p99, failed = next(line for line in printed.splitlines() if line.startswith("RATE")).split()[1:]
