@@ -38,11 +38,15 @@ class QueueController(Protocol):
         ...
 
     def delete(self, queue: QueueRef) -> None:
-        """Remove the queue with all messages and claims in one step. A missing queue is fine."""
+        """Remove the queue with all messages and claims. A missing queue is fine.
+
+        Decided in one step, which every post is wholly before or after; when the verb returns, nothing is left. Readers
+        may see a part of the messages until then.
+        """
         ...
 
     def purge(self, queue: QueueRef) -> None:
-        """Remove all messages and claims in one step and keep the metadata. A missing queue is fine."""
+        """Remove all messages and claims, as ``delete`` does, and keep the metadata. A missing queue is fine."""
         ...
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
@@ -109,7 +113,7 @@ class ClaimController(Protocol):
         ...
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
-        """The live claim with all messages it holds. Raises ``ClaimNotFound``."""
+        """The live claim with all messages it holds, in sequence. Raises ``ClaimNotFound``."""
         ...
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds) -> None:
