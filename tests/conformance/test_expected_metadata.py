@@ -71,6 +71,8 @@ def test_posts_beside_updates_are_stored_under_what_they_expect_only(scene: Scen
         for former, latter in pairwise(versions):
             assert stored.acquire(timeout=30)
             assert scene.storage.queues.update(scene.queue, former, latter)
+            while stored.acquire(blocking=False):  # what was stored so far says nothing of the new version
+                pass
 
     together(write, write, write, update)
     seen = [versions.index(message.client.encode()) for message in scene.walk()]
