@@ -63,7 +63,7 @@ class Oracle:
         self.queues.setdefault(queue, []).append(Entry(draft, sequence, ttl, created, *moments))
 
     def remove(self, queue: QueueRef, gone: list[Entry]) -> None:
-        self.queues[queue] = [entry for entry in self.queues[queue] if entry not in gone]
+        self.queues[queue] = [entry for entry in self.queues.get(queue, []) if entry not in gone]
 
     def post(self, queue: QueueRef, drafts: Sequence[Draft], now: float) -> None:
         for draft in drafts:
