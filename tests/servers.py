@@ -95,13 +95,24 @@ def wait_for(condition: Callable[[], T], within: float, what: str) -> T:
     return value
 
 
+TAKEN: list[socket.socket] = []
+"""Kept open while this process lives."""
+
+
 def free_port() -> int:
-    """A port nobody listens on, below the range from which clients' own ports come: it stays free over a restart."""
+    """A port nobody listens on, below the range from which clients' own ports come: it stays free over a restart.
+
+    No other process that asks here gets it as long as this one lives: the name of a socket says that it is taken.
+    """
     while True:
         port = random.randrange(20000, 32000)
+        token = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, contextlib.suppress(OSError):
+            token.bind(f"\0zq-port-{port}")
+            TAKEN.append(token)
             probe.bind(("127.0.0.1", port))
             return port
+        token.close()
 
 
 class Startable(ABC):
