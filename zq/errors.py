@@ -5,6 +5,8 @@
 a credential or a vendor's text. ``zq.http.faults`` alone knows which status and title an error has on the wire.
 """
 
+from typing import Any
+
 
 class ZqError(Exception):
     """The root: whatever zq refuses or cannot do on purpose."""
@@ -56,6 +58,46 @@ class MessageNotFound(NotFound):
 
 class ClaimNotFound(NotFound):
     """No live claim of that id in the queue."""
+
+
+class StageNotFound(NotFound):
+    """No such stage in the project, or it was dropped."""
+
+
+class ProducerNotFound(NotFound):
+    """The producer has committed nothing yet, or not for long."""
+
+
+class StageFull(Invalid):
+    """A stage would hold more bytes than it may."""
+
+
+class KeyReused(ZqError):
+    """The Idempotency-Key was given before, to another request."""
+
+
+class Conflict(ZqError):
+    """The request is against what others have done meanwhile."""
+
+
+class Fenced(Conflict):
+    """A newer epoch of the fence was given out: whoever holds this one must stop."""
+
+
+class ClaimLapsed(Conflict):
+    """A claim that a commit settles is not live any more; nothing has changed."""
+
+
+class CommitRunning(Conflict):
+    """Another attempt at this producer's commit is under way: try again soon."""
+
+
+class Repeated(ZqError):
+    """No refusal: the request was carried out before under its Idempotency-Key. ``answer``: what it was told then."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__("The request was carried out before.")
+        self.answer = answer
 
 
 class MetadataConflict(ZqError):

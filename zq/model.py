@@ -6,6 +6,8 @@ to the millisecond; ``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies a
 """
 
 import os
+from collections.abc import Sequence
+from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -54,6 +56,10 @@ class Message(Struct, frozen=True):
     claim: str = ""
     claim_count: int = 0
     checksum: str = ""
+    origin: str = ""
+    """Of a dead letter: name of the queue that it came from; with its claim count there and why it came."""
+    origin_claim_count: int = 0
+    reason: str = ""
 
     def age(self, now: Seconds) -> int:
         """Whole seconds since creation, never negative."""
@@ -81,12 +87,156 @@ class Lease(Struct, frozen=True):
         return ttl, expires
 
 
+class Redelivery(Struct, frozen=True):
+    """How long a message stays away after a claim of it lapsed, or gave it back without a delay of its own.
+
+    Extensions 4. Seconds; ``cap`` bounds what the back-off makes of ``delay``.
+    """
+
+    delay: int = 0
+    exponential: bool = False
+    cap: int = 0
+
+    def wait(self, count: int) -> int:
+        """Seconds after the ``count``-th claim; the first is 1."""
+        doublings = min(count - 1, MOST_DOUBLINGS) if self.exponential else 0
+        return min(self.delay << doublings, self.cap)
+
+
+MOST_DOUBLINGS = 31
+AT_ONCE = Redelivery()
+
+
 class DeadLetters(Struct, frozen=True):
-    """Where a claim sends a message that was handed out ``max_claims`` times; ``ttl`` None = its own, counted anew."""
+    """Where a claim sends a message that was handed out ``max_claims`` times; ``ttl`` None = its own, counted anew.
+
+    ``history``: seconds for which the queue that they leave keeps a record of them; 0 = none.
+    """
 
     queue: QueueRef
     max_claims: int
     ttl: int | None
+    history: int = 0
+
+
+class Move(Struct, frozen=True):
+    """A message's way into queue ``to`` of its project, every default already decided.
+
+    It keeps its id and loses its claim count. ``ttl`` None = its own, counted anew; ``body`` None = its own.
+    With a ``reason`` it goes as a dead letter: it keeps its age and remembers origin, claim count there and reason.
+    Without, its age restarts, and what it may have remembered of that kind is forgotten.
+    """
+
+    id: str
+    to: str
+    ttl: int | None = None
+    delay: int = 0
+    body: bytes | None = None
+    checksum: str = ""
+    """Of a new body."""
+    reason: str = ""
+
+
+class Release(Struct, frozen=True):
+    """A held message given back: after ``delay`` seconds; None = after its redelivery delay, or to its place."""
+
+    id: str
+    delay: int | None = None
+
+
+class Settlement(Struct, frozen=True):
+    """What becomes of the messages of a claim (extensions 3). No id stands in it twice.
+
+    ``rest``: delete whatever the claim holds besides those named. ``history``: as in ``DeadLetters``.
+    """
+
+    delete: Sequence[str] = ()
+    rest: bool = False
+    release: Sequence[Release] = ()
+    move: Sequence[Move] = ()
+    history: int = 0
+
+
+class Settled(Struct, frozen=True):
+    """What a settlement did; ``lost`` = the ids that the claim did not hold any more, in the order of naming."""
+
+    deleted: int = 0
+    released: int = 0
+    moved: int = 0
+    buried: int = 0
+    lost: list[str] = []
+
+
+class Once(Struct, frozen=True):
+    """A request that is to have its effect once (extensions 6): ``window`` seconds long a repeat gets the first answer.
+
+    ``key``: the verb and the caller's key; unique in its queue. ``digest``: of all that a repeat must have in common.
+    """
+
+    key: str
+    digest: bytes
+    window: int
+
+
+class Fence(Struct, frozen=True):
+    """What a caller knows of a fence: the epoch it was given (extensions 9)."""
+
+    name: str
+    epoch: int
+
+
+class Outcome(StrEnum):
+    """How a message finished."""
+
+    DELETED = "deleted"
+    POPPED = "popped"
+    MOVED = "moved"
+    DEAD_LETTERED = "dead_lettered"
+
+
+class Finished(Struct, frozen=True):
+    """A record of history, or (``outcome`` None) a message that lives.
+
+    ``message`` is as it was when it finished, but for its claim id, which is gone; its ``sequence`` is its own in the
+    queue. ``position`` is the record's in the order of finishing. ``finished`` never falls along that order.
+    """
+
+    message: Message
+    outcome: Outcome | None = None
+    finished: Seconds = 0.0
+    position: int = 0
+
+
+class Held(NamedTuple):
+    """A claim to be settled by a commit: all that it holds. ``history``: as in ``DeadLetters``."""
+
+    queue: QueueRef
+    claim: str
+    history: int = 0
+
+
+class Commit(Struct, frozen=True):
+    """One batch of a producer: stages to publish, in this order, and claims to settle, as one decision (extensions 9).
+
+    ``ttl``: seconds for which the producer is remembered.
+    """
+
+    project: str
+    producer: str
+    batch: int
+    publish: Sequence[str]
+    settle: Sequence[Held]
+    ttl: int
+    fence: Fence | None = None
+
+
+class Committed(Struct, frozen=True):
+    """A producer's last batch and what it did. ``replayed``: the caller's own batch was not above it."""
+
+    batch: int
+    published: int
+    deleted: int
+    replayed: bool = False
 
 
 class Claim(Struct, frozen=True):
@@ -118,6 +268,7 @@ class Landmark(Struct, frozen=True):
 
     id: str
     created: Seconds
+    sequence: int = 0
 
 
 class Stats(Struct, frozen=True):

@@ -6,11 +6,37 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import pytest
+
 from zq.clock import ManualClock
-from zq.model import Claim, DeadLetters, Draft, Lease, Message, QueueRef, Stats, View, new_ids
+from zq.model import (
+    AT_ONCE,
+    Claim,
+    Commit,
+    Committed,
+    DeadLetters,
+    Draft,
+    Fence,
+    Finished,
+    Held,
+    Lease,
+    Message,
+    Move,
+    Once,
+    QueueRef,
+    Redelivery,
+    Release,
+    Settled,
+    Settlement,
+    Stats,
+    View,
+    new_ids,
+)
 from zq.storage.api import Storage
 
 EVERYTHING = View(claimed=True, delayed=True)
+FAR = 9_999_999_999.0
+"""A moment that no test comes to."""
 DEADLINE = 30
 """Seconds after which a test with threads fails instead of hanging."""
 
@@ -24,6 +50,15 @@ def drafts(count: int, now: float, *, ttl: int = 3600, delay: int = 0, client: s
 
 def ids_of(messages: Iterable[Message | Draft]) -> list[str]:
     return [message.id for message in messages]
+
+
+def near(moment: float):
+    """A moment, to the millisecond."""
+    return pytest.approx(moment, abs=0.0005)
+
+
+def once(key: str = "post:k", digest: bytes = b"digest", window: int = 3600) -> Once:
+    return Once(key, digest, window)
 
 
 def together(*works: Callable[[], T]) -> list[T]:
@@ -58,10 +93,12 @@ class Scene:
         """The same store and clock, another queue."""
         return Scene(self.storage, self.clock, QueueRef(project or self.queue.project, name))
 
-    def post(self, count: int = 1, *, ttl: int = 3600, delay: int = 0, client: str = "alice") -> list[str]:
+    def post(
+        self, count: int = 1, *, ttl: int = 3600, delay: int = 0, client: str = "alice", once: Once | None = None
+    ) -> list[str]:
         """One post of ``count`` messages; their ids."""
         new = drafts(count, self.now, ttl=ttl, delay=delay, client=client)
-        self.storage.messages.post(self.queue, new, self.now)
+        self.storage.messages.post(self.queue, new, self.now, once=once)
         return ids_of(new)
 
     def claim(
@@ -72,15 +109,26 @@ class Scene:
         grace: int = 60,
         name: str = "",
         dead_letters: DeadLetters | None = None,
+        redelivery: Redelivery = AT_ONCE,
     ) -> Claim | None:
         lease = Lease(name or new_ids(1, self.now)[0], ttl, grace)
-        return self.storage.claims.create(self.queue, lease, limit, self.now, dead_letters)
+        return self.storage.claims.create(self.queue, lease, limit, self.now, dead_letters, redelivery)
 
-    def take(self, limit: int = 10, *, ttl: int = 300, grace: int = 60, name: str = "") -> Claim:
+    def take(
+        self, limit: int = 10, *, ttl: int = 300, grace: int = 60, name: str = "", redelivery: Redelivery = AT_ONCE
+    ) -> Claim:
         """A claim that must not come back empty."""
-        claim = self.claim(limit, ttl=ttl, grace=grace, name=name)
+        claim = self.claim(limit, ttl=ttl, grace=grace, name=name, redelivery=redelivery)
         assert claim is not None
         return claim
+
+    def named(
+        self, name: str, limit: int = 10, *, ttl: int = 300, grace: int = 60, fence: Fence | None = None
+    ) -> tuple[list[str], bool]:
+        """Ids of what the claim of that name holds, and whether it was there before."""
+        lease = Lease(name, ttl, grace)
+        claim, there = self.storage.claims.create_named(self.queue, lease, limit, self.now, fence=fence)
+        return [] if claim is None else ids_of(claim.messages), there
 
     def claimable(self, limit: int = 1000) -> list[str]:
         """Ids of a new claim's messages, in its order."""
@@ -91,11 +139,31 @@ class Scene:
         """Ids that the claim holds, sorted; raises ``ClaimNotFound``."""
         return sorted(ids_of(self.storage.claims.get(self.queue, claim, self.now).messages))
 
-    def renew(self, claim: str, *, ttl: int = 300, grace: int = 60) -> None:
-        self.storage.claims.renew(self.queue, Lease(claim, ttl, grace), self.now)
+    def renew(self, claim: str, *, ttl: int = 300, grace: int = 60, fence: Fence | None = None) -> None:
+        self.storage.claims.renew(self.queue, Lease(claim, ttl, grace), self.now, fence)
 
-    def release(self, claim: str) -> None:
-        self.storage.claims.release(self.queue, claim, self.now)
+    def release(self, claim: str, delay: int | None = None) -> None:
+        self.storage.claims.release(self.queue, claim, self.now, delay)
+
+    def settle(
+        self,
+        claim: str,
+        *,
+        delete: Sequence[str] = (),
+        rest: bool = False,
+        release: Sequence[Release] = (),
+        move: Sequence[Move] = (),
+        history: int = 0,
+        once: Once | None = None,
+        fence: Fence | None = None,
+    ) -> Settled:
+        settlement = Settlement(delete, rest, release, move, history)
+        return self.storage.claims.settle(self.queue, claim, settlement, self.now, once, fence)
+
+    def move(self, ids: Sequence[str], to: str, *, history: int = 0, **terms: object) -> list[str]:
+        """Ids of those that went; ``terms`` are further fields of each ``Move``."""
+        moves = [Move(id, to, **terms) for id in ids]
+        return list(self.storage.messages.move(self.queue, moves, self.now, history))
 
     def page(self, view: View = View(), limit: int = 1000, marker: int = 0) -> list[str]:  # noqa: B008
         return ids_of(self.storage.messages.list(self.queue, marker, limit, view, self.now).items)
@@ -120,14 +188,78 @@ class Scene:
         [found] = self.get([message])
         return found
 
-    def pop(self, limit: int = 1000) -> list[str]:
-        return ids_of(self.storage.messages.pop(self.queue, limit, self.now))
+    def pop(self, limit: int = 1000, history: int = 0) -> list[str]:
+        return ids_of(self.storage.messages.pop(self.queue, limit, self.now, history))
 
-    def delete(self, message: str, claim: str = "") -> None:
-        self.storage.messages.delete(self.queue, message, self.now, claim)
+    def delete(self, message: str, claim: str = "", history: int = 0) -> None:
+        self.storage.messages.delete(self.queue, message, self.now, claim, history)
 
-    def delete_many(self, ids: Sequence[str], claims: Sequence[str] | None = None) -> None:
-        self.storage.messages.delete_many(self.queue, ids, self.now, claims)
+    def delete_many(self, ids: Sequence[str], claims: Sequence[str] | None = None, history: int = 0) -> None:
+        self.storage.messages.delete_many(self.queue, ids, self.now, claims, history)
+
+    def history(self, marker: int = 0, limit: int = 1000, since: float = 0.0, until: float = FAR) -> list[Finished]:
+        """One page of the records."""
+        return self.storage.history.list(self.queue, marker, limit, since, until, self.now).items
+
+    def finished(self) -> list[tuple[str, str | None]]:
+        """(id, outcome) of every record, in the order of finishing."""
+        return [(record.message.id, record.outcome) for record in self.history()]
+
+    def tail(self, limit: int = 1000) -> list[Finished]:
+        """Living messages and records, page by page."""
+        seen: list[Finished] = []
+        while True:
+            marker = seen[-1].message.sequence if seen else 0
+            page = self.storage.history.list_all(self.queue, marker, limit, self.now)
+            assert page.next == (str(page.items[-1].message.sequence) if page.items else None)
+            if not page.items:
+                return seen
+            seen += page.items
+
+    def ready(self, most: int = 1000) -> int:
+        return self.storage.queues.ready(self.queue, most, self.now)
+
+    def due(self) -> float | None:
+        return self.storage.queues.due(self.queue, self.now)
+
+    def fence(self, name: str = "job") -> Fence:
+        """The fence with its next epoch."""
+        return Fence(name, self.storage.transactions.advance_fence(self.queue.project, name))
+
+    def stage(
+        self,
+        stage: str,
+        count: int = 1,
+        *,
+        delay: int = 0,
+        lives: int = 3600,
+        most_bytes: int = 1_000_000,
+        once: Once | None = None,
+    ) -> list[str]:
+        """Stage ``count`` messages for the queue, in a stage that ``lives`` so many seconds; their ids."""
+        new = drafts(count, self.now, delay=delay)
+        project = self.queue.project
+        self.storage.transactions.stage(project, stage, self.queue, new, self.now, lives, most_bytes, once)
+        return ids_of(new)
+
+    def drop_stage(self, stage: str) -> None:
+        self.storage.transactions.drop_stage(self.queue.project, stage)
+
+    def commit(
+        self,
+        batch: int,
+        publish: Sequence[str] = (),
+        settle: Sequence[Held] = (),
+        *,
+        producer: str = "etl",
+        ttl: int = 86400,
+        fence: Fence | None = None,
+    ) -> Committed:
+        commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence)
+        return self.storage.transactions.commit(commit, self.now)
+
+    def last(self, producer: str = "etl") -> Committed:
+        return self.storage.transactions.last(self.queue.project, producer, self.now)
 
     def stats(self) -> Stats:
         return self.storage.queues.stats(self.queue, self.now)

@@ -3,14 +3,9 @@
 
 import pytest
 
-from tests.conformance.builders import EVERYTHING, Scene, ids_of
+from tests.conformance.builders import EVERYTHING, Scene, ids_of, near
 from zq.errors import ClaimNotFound
 from zq.model import View
-
-
-def near(moment: float):
-    """A moment, to the millisecond."""
-    return pytest.approx(moment, abs=0.0005)
 
 
 def test_a_claim_takes_the_oldest_and_says_what_it_holds(scene: Scene):

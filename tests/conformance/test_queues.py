@@ -293,21 +293,23 @@ def test_stats_name_the_oldest_and_the_newest(scene: Scene):
     last = scene.post(1)[0]
     late = scene.now
     scene.take(2)
-    assert scene.stats() == Stats(2, 1, Landmark(first, early), Landmark(last, late))
+    terms = zip((first, middle, last), (early, mid, late), strict=True)
+    one, two, three = (Landmark(id, moment, scene.one(id).sequence) for id, moment in terms)
+    assert scene.stats() == Stats(2, 1, one, three)
     scene.delete_many([first])
-    assert scene.stats() == Stats(2, 0, Landmark(middle, mid), Landmark(last, late))
+    assert scene.stats() == Stats(2, 0, two, three)
     scene.delete_many([last])
-    assert scene.stats() == Stats(1, 0, Landmark(middle, mid), Landmark(middle, mid))
+    assert scene.stats() == Stats(1, 0, two, two)
 
 
 def test_stats_skip_expired_landmarks(scene: Scene):
     """Neither the oldest nor the newest is ever an expired message."""
     scene.post(2, ttl=60)
     kept = scene.post(1, ttl=600)[0]
-    posted = scene.now
+    mark = Landmark(kept, scene.now, scene.one(kept).sequence)
     scene.post(2, ttl=60)
     scene.tick(60)
-    assert scene.stats() == Stats(0, 1, Landmark(kept, posted), Landmark(kept, posted))
+    assert scene.stats() == Stats(0, 1, mark, mark)
     scene.tick(540)
     assert scene.stats() == Stats()
 

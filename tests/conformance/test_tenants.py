@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 
-from tests.conformance.builders import Scene, ids_of
-from zq.errors import ClaimNotFound, ClaimNotHeld
-from zq.model import DeadLetters, Draft, QueueRef, Stats, new_ids
+from tests.conformance.builders import Scene, ids_of, once
+from zq.errors import ClaimLapsed, ClaimNotFound, ClaimNotHeld, Fenced, ProducerNotFound, Repeated, StageNotFound
+from zq.model import Committed, DeadLetters, Draft, Fence, Held, Move, QueueRef, Stats, new_ids
 
 PROJECTS = [
     "a",
@@ -211,3 +211,54 @@ def test_an_emptied_queue_says_nothing_of_another_project(scene: Scene, project:
     scene.post(1, ttl=60)
     scene.tick(60)
     assert scene.stats() == Stats()
+
+
+def test_every_project_has_its_own_history_keys_and_stages(scene: Scene):
+    """The same names in 25 hostile projects: each finishes, remembers, claims, fences and commits for itself."""
+    rooms = [scene.at("jobs", project=project) for project in PROJECTS]
+    posted = [room.post(3, once=once()) for room in rooms]
+    staged = [room.stage("s1", 1 + at % 3) for at, room in enumerate(rooms)]
+    for room, ids in zip(rooms, posted, strict=True):
+        assert room.named("etl.0", 2) == (ids[:2], False)
+        assert room.settle("etl.0", delete=ids[:1], move=[Move(ids[1], "next")], history=600).moved == 1
+        assert room.fence() == Fence("job", 1)
+    for at, room in enumerate(rooms):
+        assert room.finished() == [(posted[at][0], "deleted"), (posted[at][1], "moved")]
+        assert ids_of(one.message for one in room.tail()) == posted[at]
+        assert room.at("next").page() == posted[at][1:2]
+        with pytest.raises(Repeated) as told:
+            room.post(3, once=once())
+        assert told.value.answer == posted[at]
+        with pytest.raises(ProducerNotFound):
+            room.last()
+        assert room.commit(at, ["s1"], fence=Fence("job", 1)) == Committed(at, len(staged[at]), 0)
+        assert room.page() == posted[at][2:] + staged[at]
+    assert [room.last().batch for room in rooms] == list(range(len(rooms)))
+
+
+def test_new_verbs_do_not_reach_another_project(scene: Scene):
+    """Neither settle, move, history, stages nor commits see or change anything across, even with the right names."""
+    rival = scene.at("jobs", project="rival")
+    posted = scene.post(4)
+    scene.named("etl.0", 2)
+    scene.delete(posted[3], history=600)
+    staged = scene.stage("s1", 2)
+    own = rival.post(1)
+    assert rival.move(posted, "jobs") == []
+    with pytest.raises(ClaimNotFound):
+        rival.settle("etl.0", rest=True)
+    assert rival.named("etl.0") == (own, False)
+    assert rival.settle("etl.0", delete=posted[:2], move=[Move(posted[2], "jobs")]).lost == posted[:3]
+    assert (rival.history(), rival.storage.history.get(rival.queue, posted, rival.now)) == ([], [])
+    rival.drop_stage("s1")
+    with pytest.raises(StageNotFound):
+        rival.commit(1, ["s1"])
+    for _ in range(2):
+        rival.fence()
+    with pytest.raises(ClaimLapsed):
+        rival.commit(1, [], [Held(QueueRef("rival", "other"), "etl.0")])
+    assert scene.commit(1, ["s1"], [Held(scene.queue, "etl.0")], fence=scene.fence()) == Committed(1, 2, 2)
+    assert scene.page() == posted[2:3] + staged
+    with pytest.raises(Fenced):
+        rival.renew("etl.0", fence=Fence("job", 1))
+    assert rival.held("etl.0") == own

@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from tests.model.oracle import Entry, Oracle
+from tests.model.entry import Entry
+from tests.model.oracle import Oracle
 from zq.errors import ClaimNotFound, Unavailable
 from zq.model import Claim, DeadLetters, Draft, Lease, Message, Messages, Page, QueueRef, View
 
@@ -23,12 +24,12 @@ EVERY = 15
 class OrderedOracle(Oracle):
     """Threads bring their moments in any order; L5 wants those of a queue's undelayed messages to rise."""
 
-    def insert(self, queue: QueueRef, draft: Draft, created: float, ttl: int, delay: int, now: float) -> None:
-        super().insert(queue, draft, created, ttl, delay, now)
+    def insert(self, queue: QueueRef, draft: Draft, created: float, ttl: int, delay: int, now: float) -> Entry:
+        entry = super().insert(queue, draft, created, ttl, delay, now)
         if not delay:
             former = [entry for entry in self.queues[queue][-2::-1] if not entry.draft.delay][:1]
-            entry = self.queues[queue][-1]
             entry.former = entry.available = max([now, *(entry.former for entry in former)])
+        return entry
 
 
 class MemoryStorage:

@@ -3,4 +3,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.model.machine")
+pytest.register_assert_rewrite(*(f"tests.model.{name}" for name in ("pair", "batches", "settlements", "machine")))

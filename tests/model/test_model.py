@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machine import Holder, RestartingMachine, StoreMachine
+from tests.model.machine import RestartingMachine, StoreMachine
+from tests.model.pair import Holder
 
 EXAMPLES = os.environ.get("ZQ_MODEL_EXAMPLES")
 
@@ -38,13 +39,13 @@ def holder(store_uri: str) -> Iterator[Holder]:
 @pytest.mark.timeout(36000)
 def test_the_store_agrees_with_the_oracle(holder: Holder):
     """All verbs in any order at any moment: every answer and every refusal is the model's."""
-    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(200))
+    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(160))
 
 
 @pytest.mark.timeout(36000)
 def test_a_store_that_restarts_agrees_with_the_oracle(holder: Holder):
     """The same while the store is closed and opened again between any two verbs."""
-    run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(40))
+    run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(32))
 
 
 def test_a_lapsed_claim_in_front_of_a_live_one(holder: Holder):

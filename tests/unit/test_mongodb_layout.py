@@ -6,7 +6,7 @@ import itertools
 import pytest
 from bson import decode, encode
 
-from zq.model import QueueRef
+from zq.model import Lease, QueueRef, Redelivery
 from zq.storage.mongodb import layout
 
 TEXTS = ["", "a", "a/b", "a\x00b", "\x7f", "\xe9", "e\u0301", "\uffff", "\U0001f600", "\ud800", "x\udfff", "a" * 300]
@@ -38,3 +38,20 @@ def test_messages_and_queues_never_share_an_id():
     """Whatever id a caller chooses."""
     key = layout.key(QueueRef("acme", "jobs"))
     assert key.project[0] != key.counter[0]
+
+
+def test_names_within_queues_never_meet():
+    """Whatever queues, keys and claims are called."""
+    names = ["a", "a/b", "b", "/", "a/", "", "1:a", "\u0661"]
+    keys = [layout.key(QueueRef(project, name)) for project in ("a", "a/b", "") for name in names]
+    places = [key.named(kind, name) for key in keys for kind in "on" for name in names]
+    assert len(set(places)) == len(places)
+
+
+def test_what_a_claim_is_told_is_what_is_stored_of_the_wait():
+    """The found message gets the claim's end + the wait of its count; the stored one by an update of equal value."""
+    found = {"t": 60, "e": 10**15, "d": 0, "c": {"n": 2}}
+    layout.put_under(found, Lease("c", 30, 60), 1000, Redelivery(5, exponential=True, cap=1000))
+    assert (found["d"], found["c"]["n"]) == (1000 + 30_000 + 20_000, 3)
+    [step] = layout.holding(Lease("c", 30, 60), 1000, Redelivery(5, cap=4))
+    assert step["$set"]["d"] == 1000 + 30_000 + 4000

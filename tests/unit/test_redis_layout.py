@@ -3,8 +3,8 @@
 
 import pytest
 
-from zq.model import Draft, QueueRef
-from zq.storage.redis import layout, scripts
+from zq.model import Committed, Draft, QueueRef
+from zq.storage.redis import layout, listener, scripts, stages
 
 ODD = QueueRef("a{b}\x00\ud800\U0001f600", "q.1")
 
@@ -22,17 +22,20 @@ def arguments(packed: bytes) -> list[bytes]:
 def test_the_keys_of_a_project_share_a_hash_tag():
     """One tag of hex digits between braces, whatever the project holds; other projects have others."""
     keys = layout.keys(ODD)
-    every = arguments(keys.project + keys.queue)
+    blocks = keys.transactions, keys.answers, keys.history, layout.content(ODD.project, "s.1")
+    more = [key for block in blocks for key in arguments(block.packed)]
+    assert len(more) == sum(block.number for block in blocks)
+    every = arguments(keys.project + keys.queue) + more
     tags = {key[: key.index(b"}") + 1] for key in every}
-    assert len(every) == 12
-    assert len(set(every)) == 12
+    assert len(every) == 26
+    assert len(set(every)) == 26
     assert len(tags) == 1
     assert layout.keys(QueueRef("a", "q.1")).anchor.split(b"}")[0] not in {tag[:-1] for tag in tags}
 
 
 def test_a_calendar_remembers_odd_queues():
     """Moment, project and queue come back, and a project cannot look like another one with a longer queue name."""
-    assert layout.queue_of(layout.day(ODD, 1)) == ODD
+    assert layout.queue_of(layout.day(ODD, 1)[layout.MOMENT.size :]) == ODD
     assert layout.day(QueueRef("a", "bc"), 1) != layout.day(QueueRef("ab", "c"), 1)
     assert layout.calendar_of(ODD) == layout.calendar_of(ODD)
 
@@ -63,6 +66,37 @@ def test_every_script_in_the_folder_is_used():
     """And those that only read say so."""
     names = {file.name.removesuffix(".lua") for file in scripts.FOLDER.iterdir() if file.name.endswith(".lua")}
     used = [script for script in vars(scripts).values() if isinstance(script, scripts.Script)]
-    assert names - {scripts.SHARED} == {script.name for script in used}
+    assert names == {name for script in used for name in (script.name, *script.parts)}
     unconfirmed = {script.name for script in used if not script.confirmed}
-    assert unconfirmed == {"get", "list", "claim_get", "queue_list", "queue_stats", "clock"}
+    history = {"history_list", "history_all", "history_get"}
+    assert unconfirmed == {"get", "list", "claim_get", "queue_list", "queue_stats", "clock", *history}
+
+
+def test_published_names_are_read_however_they_arrive():
+    """Cut anywhere, with other answers before and between, and with names that look like the protocol."""
+    odd = QueueRef("a\r\n*3\r\n$7\r\nmessage\r\n$8\r\nzq:ready\r\n$2\r\nxx", "q.1")
+    other = QueueRef("b", "q.2")
+    told = [listener.MESSAGE + layout.wire(layout.full(queue)) for queue in (odd, other, odd)]
+    welcome = b"*3\r\n" + layout.wire(b"subscribe", layout.READY) + b":1\r\n"
+    stream = welcome + told[0] + b"*2\r\n" + layout.wire(b"pong", b"") + told[1] + told[2]
+    for cut in range(len(stream)):
+        first, rest = listener.heard(stream[:cut])
+        second, rest = listener.heard(rest + stream[cut:])
+        assert {layout.queue_of(name) for name in first | second} == {odd, other}
+        assert len(rest) <= len(listener.MESSAGE)
+    assert listener.heard(stream[:-1])[1].endswith(b"q.1\r")
+
+
+def test_a_stage_tells_its_queues():
+    """As the script keeps them: moment, bytes, number of queues; least ttl, length and name of each."""
+    name = layout.text("\u00e9")
+    kept = stages.STAGE.pack(9, 100, 2) + stages.STAGED_QUEUE.pack(5, 1) + b"a" + stages.STAGED_QUEUE.pack(7, len(name))
+    assert stages.least_lives(kept + name) == {"a": 5, "\u00e9": 7}
+    assert stages.least_lives(b"") == {}
+
+
+def test_a_producer_tells_its_last_batch():
+    """A batch may have more digits than a number in Lua."""
+    kept = stages.PRODUCER.pack(9, 2, 3) + b"%d" % 10**30
+    assert stages.committed(kept, True) == Committed(10**30, 2, 3, replayed=True)
+    assert stages.expiry(kept) == 9

@@ -2,16 +2,46 @@
 """The storage interface: what every driver promises, on one page.
 
 A driver knows no default, checks no limit, reads no clock (``Storage.now`` excepted) and makes no policy.
-Each verb is atomic: wholly (post), or message by message (claim, renew, release, bulk delete), for any number of
-threads and processes on one store. A verb returns when its effect is as durable as the driver is configured to make it.
+Each verb is atomic: wholly (post, commit), or message by message (claim, renew, release, settle, move, bulk delete),
+for any number of threads and processes on one store. A verb returns when its effect is as durable as the driver is
+configured to make it.
 Messages that have expired (``expires <= now``) exist for no verb. Every verb may raise ``Unavailable``.
+
+Three arguments mean the same wherever they stand. ``history``: seconds for which the queue keeps a record of each
+message that finishes in this step; 0 = none. ``once``: if the queue knows the key already, nothing is done, and
+``Repeated`` (with what the verb answered the first time) or ``KeyReused`` (for another digest) is raised; else the key
+is remembered in the same step as the effect. ``fence``: raises ``Fenced``, and nothing is done, unless its epoch is the
+last one given out.
 The laws L1 to L10 that all this must keep are in ``api-ref/laws.md``; ``tests/conformance`` proves them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from zq.model import Claim, DeadLetters, Draft, Lease, Message, Messages, Page, Queue, QueueRef, Seconds, Stats, View
+from zq.model import (
+    AT_ONCE,
+    Claim,
+    Commit,
+    Committed,
+    DeadLetters,
+    Draft,
+    Fence,
+    Finished,
+    Lease,
+    Message,
+    Messages,
+    Move,
+    Once,
+    Page,
+    Queue,
+    QueueRef,
+    Redelivery,
+    Seconds,
+    Settled,
+    Settlement,
+    Stats,
+    View,
+)
 
 
 class QueueController(Protocol):
@@ -38,7 +68,7 @@ class QueueController(Protocol):
         ...
 
     def delete(self, queue: QueueRef) -> None:
-        """Remove the queue with all messages and claims. A missing queue is fine.
+        """Remove the queue with all messages, claims, history and known keys. A missing queue is fine.
 
         Decided in one step, which every post is wholly before or after; when the verb returns, nothing is left. Readers
         may see a part of the messages until then.
@@ -46,11 +76,22 @@ class QueueController(Protocol):
         ...
 
     def purge(self, queue: QueueRef) -> None:
-        """Remove all messages and claims, as ``delete`` does, and keep the metadata. A missing queue is fine."""
+        """Remove all messages and claims, as ``delete`` does; metadata and history stay. A missing queue is fine."""
         ...
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         """Counts and landmarks; zeros for a missing queue."""
+        ...
+
+    def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
+        """How many messages are ready, counted up to ``most``."""
+        ...
+
+    def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:
+        """The earliest moment after ``now`` at which a message becomes ready by itself; None if none will.
+
+        A hint for whoever waits: what expires before that moment may be counted.
+        """
         ...
 
 
@@ -58,13 +99,19 @@ class MessageController(Protocol):
     """Messages, by observers and owners."""
 
     def post(
-        self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, expected: bytes | None = None
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        expected: bytes | None = None,
+        once: Once | None = None,
     ) -> bytes | None:
         """Store all drafts in array order, or none; a missing queue is created, without metadata, in the same step.
 
         Without delay a message is available at the larger of ``now`` and the queue's last such moment (L5).
         Where the queue's metadata are not the ``expected`` ones, no message is stored, and the metadata are the answer
-        (``b"{}"`` for a missing queue); otherwise the answer is None.
+        (``b"{}"`` for a missing queue); otherwise the answer is None. A known ``once`` goes before that; what it
+        repeats is the list of the first drafts' ids.
         """
         ...
 
@@ -76,7 +123,7 @@ class MessageController(Protocol):
         """Messages of sequence above ``marker`` that the view shows, in sequence; ``next`` is the last one's."""
         ...
 
-    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "") -> None:
+    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "", history: int = 0) -> None:
         """Remove one message. A missing one is fine, whatever the claim (contract 7.6).
 
         Raises ``MessageClaimed`` if another claim than the named one holds it, ``ClaimNotHeld`` if a claim is named
@@ -85,7 +132,7 @@ class MessageController(Protocol):
         ...
 
     def delete_many(
-        self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None
+        self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
         """Remove messages by id, claimed or not. With ``claims`` each must be held by one of them, else none goes.
 
@@ -93,8 +140,16 @@ class MessageController(Protocol):
         """
         ...
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds) -> Messages:
+    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0) -> Messages:
         """Remove and return up to ``limit`` ready messages in the order of (available, sequence)."""
+        ...
+
+    def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
+        """Move those of the messages that are ready, each in one step (L7); their ids, in the order of ``moves``.
+
+        They join the other queue's order as a fresh post does, in this order; a missing queue is created, without
+        metadata. Moving into the queue where it is gives a message a new place there.
+        """
         ...
 
 
@@ -102,13 +157,36 @@ class ClaimController(Protocol):
     """Claims: one live claim at most holds a message (L2)."""
 
     def create(
-        self, queue: QueueRef, lease: Lease, limit: int, now: Seconds, dead_letters: DeadLetters | None = None
+        self,
+        queue: QueueRef,
+        lease: Lease,
+        limit: int,
+        now: Seconds,
+        dead_letters: DeadLetters | None = None,
+        redelivery: Redelivery = AT_ONCE,
     ) -> Claim | None:
         """Claim up to ``limit`` ready messages in the order of (available, sequence); None if there are none.
 
-        Held messages get the lease's life (``Lease.life``), are available at the claim's end, and count one claim more.
+        Held messages get the lease's life (``Lease.life``) and count one claim more. They are available at the claim's
+        end + ``redelivery.wait(count)``; that wait stays theirs until the next claim.
         A message that was already claimed ``dead_letters.max_claims`` times moves to the dead letter queue instead:
         ready, unclaimed, count 0, life from now on. A claim that met nothing but such messages looks again.
+        """
+        ...
+
+    def create_named(
+        self,
+        queue: QueueRef,
+        lease: Lease,
+        limit: int,
+        now: Seconds,
+        dead_letters: DeadLetters | None = None,
+        redelivery: Redelivery = AT_ONCE,
+        fence: Fence | None = None,
+    ) -> tuple[Claim | None, bool]:
+        """As ``create``, unless a claim of this name lives: then that one as ``get`` has it, unchanged, and True.
+
+        Any number of callers under one name make one claim.
         """
         ...
 
@@ -116,12 +194,95 @@ class ClaimController(Protocol):
         """The live claim with all messages it holds, in sequence. Raises ``ClaimNotFound``."""
         ...
 
-    def renew(self, queue: QueueRef, lease: Lease, now: Seconds) -> None:
+    def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         """Start ``lease.claim`` anew, with the lease's terms. Raises ``ClaimNotFound``."""
         ...
 
-    def release(self, queue: QueueRef, claim: str, now: Seconds) -> None:
-        """Give back what the claim holds, each message to its former place. An unknown claim is fine."""
+    def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
+        """Give back what the claim holds, as ``Release`` says of one message. An unknown claim is fine."""
+        ...
+
+    def settle(
+        self,
+        queue: QueueRef,
+        claim: str,
+        settlement: Settlement,
+        now: Seconds,
+        once: Once | None = None,
+        fence: Fence | None = None,
+    ) -> Settled:
+        """End the claim's work on the named messages, in one round trip; each message in one step.
+
+        Only what the live claim holds is touched. Moved messages join their queues in the order of ``settlement.move``,
+        as ``MessageController.move`` has it. Raises ``ClaimNotFound`` if the claim holds nothing; what ``once`` repeats
+        is the ``Settled``.
+        """
+        ...
+
+
+class HistoryController(Protocol):
+    """Records of finished messages. They expire, go with the queue, and stay when it is purged."""
+
+    def list(
+        self, queue: QueueRef, marker: int, limit: int, since: Seconds, until: Seconds, now: Seconds
+    ) -> Page[Finished]:
+        """Records of position above ``marker``, in the order of finishing, that finished at or after ``since`` and
+        before ``until``; ``next`` is the last one's position. L6 holds."""
+        ...
+
+    def list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds) -> Page[Finished]:
+        """Living messages, in whatever state, and records together, in sequence; ``next`` is the last sequence.
+
+        Each message of sequence above ``marker`` stands there once: no finishing meanwhile hides or doubles it (L6).
+        """
+        ...
+
+    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[Finished]:
+        """The latest record of each of the message ids that has one, in the order asked for, each once."""
+        ...
+
+
+class TransactionController(Protocol):
+    """Fences, stages and commits (extensions 9)."""
+
+    def advance_fence(self, project: str, name: str) -> int:
+        """Give out the next epoch of a fence; the first is 1. From then on no other one passes in any verb."""
+        ...
+
+    def stage(
+        self,
+        project: str,
+        stage: str,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        ttl: int,
+        most_bytes: int,
+        once: Once | None = None,
+    ) -> None:
+        """Store drafts for the queue where nobody sees them, all or none. ``once`` is remembered in the queue.
+
+        The first drafts make the stage; ``ttl`` seconds later it is gone. Raises ``StageFull`` if its bodies would be
+        more than ``most_bytes`` together. What ``once`` repeats is the list of ids.
+        """
+        ...
+
+    def drop_stage(self, project: str, stage: str) -> None:
+        """Drop what is staged there. A missing or published stage is fine; one that an open commit names stays."""
+        ...
+
+    def commit(self, commit: Commit, now: Seconds) -> Committed:
+        """Publish every message of the stages, as a post does at ``now``, and delete all that the claims hold: as one
+        decision, wholly or not at all, whatever is killed when; the answer comes when all is done.
+
+        A batch that is not above the producer's last one: that one's figures (if it is decided and not done, it is
+        finished first), ``replayed``; its stages are dropped like ``drop_stage``. Raises ``StageNotFound``,
+        ``ClaimLapsed`` (a claim holds nothing), ``CommitRunning``; then nothing has changed.
+        """
+        ...
+
+    def last(self, project: str, producer: str, now: Seconds) -> Committed:
+        """The producer's last decided batch, finished first if it is not. Raises ``ProducerNotFound``."""
         ...
 
 
@@ -137,6 +298,12 @@ class Storage(Protocol):
     @property
     def claims(self) -> ClaimController: ...
 
+    @property
+    def history(self) -> HistoryController: ...
+
+    @property
+    def transactions(self) -> TransactionController: ...
+
     def now(self) -> Seconds:
         """The store's own time, by which all its servers judge."""
         ...
@@ -147,6 +314,15 @@ class Storage(Protocol):
 
     def maintain(self, now: Seconds) -> int:
         """One bounded round of giving space back; returns how many messages went. Called every few seconds."""
+        ...
+
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        """From now on tell the listener of every queue that a message was given to or back to (post, release, move,
+        publishing …; for now or for later), by whatever process, within milliseconds.
+
+        It is called from any thread and returns at once; a later listener replaces it. A call may be lost, or come for
+        nothing. What becomes ready by the passing of time is not told: see ``QueueController.due``.
+        """
         ...
 
     def close(self) -> None:

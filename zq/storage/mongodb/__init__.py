@@ -5,18 +5,25 @@
 ``combine`` lets those that wait go together: posts in ``posting``, claims and pops in ``taking``, and ``deletions``.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from zq.errors import StartRefused, Unavailable
-from zq.model import Seconds
+from zq.model import QueueRef, Seconds
 from zq.storage.mongodb import address, layout, schema
 from zq.storage.mongodb.claims import ClaimController
+from zq.storage.mongodb.commits import Commits
+from zq.storage.mongodb.feed import Feed
+from zq.storage.mongodb.history import HistoryController
 from zq.storage.mongodb.messages import MessageController
 from zq.storage.mongodb.port import Port
 from zq.storage.mongodb.queues import QueueController
 from zq.storage.mongodb.removal import Removal
+from zq.storage.mongodb.stages import Stages
+from zq.storage.mongodb.steps import Steps, Unwatched
 from zq.storage.mongodb.sweeper import Sweeper
 from zq.storage.mongodb.takers import Takers
+from zq.storage.mongodb.transactions import TransactionController
 
 FALSE_FUTURE: Final = 60_000
 """Milliseconds by which the largest moment seen may be ahead of the server's clock before it is disbelieved."""
@@ -25,13 +32,18 @@ FALSE_FUTURE: Final = 60_000
 class MongoStorage:
     """``zq.storage.api.Storage`` on MongoDB."""
 
-    def __init__(self, port: Port) -> None:
-        takers, removal = Takers(port), Removal(port)
+    def __init__(self, port: Port, watcher: Steps | None = None) -> None:
+        """``watcher`` is told of the steps of commits, for tests of what becomes of them half-way."""
+        self._feed = Feed(port)
+        takers, removal, stages = Takers(port, self._feed.announce), Removal(port), Stages(port)
+        commits = Commits(port, stages, takers, self._feed.announce, watcher or Unwatched())
         self._port = port
-        self._sweeper = Sweeper(port, removal)
+        self._sweeper = Sweeper(port, removal, commits)
         self.queues = QueueController(port, removal)
-        self.messages = MessageController(port, takers)
-        self.claims = ClaimController(port, takers)
+        self.messages = MessageController(port, takers, self._feed.announce)
+        self.claims = ClaimController(port, takers, self._feed.announce)
+        self.history = HistoryController(port)
+        self.transactions = TransactionController(port, stages, commits)
 
     def now(self) -> Seconds:
         """The server's time, never less than what any zq server was told before."""
@@ -50,7 +62,11 @@ class MongoStorage:
     def maintain(self, now: Seconds) -> int:
         return self._sweeper.sweep(layout.ms(now))
 
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        self._feed.listen(listener)
+
     def close(self) -> None:
+        self._feed.close()
         self._port.client.close()
 
 
@@ -72,8 +88,8 @@ def connect(
     try:
         if cluster:
             schema.check_sharded(client, found.database)
-        else:
-            schema.ensure_indexes(client, found.database)
+        schema.ensure_indexes(client, found.database)
+        schema.ensure_feed(client, found.database)
     except (StartRefused, Unavailable):
         client.close()
         raise
@@ -95,5 +111,6 @@ def prepare(
         if cluster:
             schema.shard(client, found.database)
         schema.ensure_indexes(client, found.database)
+        schema.ensure_feed(client, found.database)
     finally:
         client.close()

@@ -1,61 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims of the MongoDB store. A claim is nothing but what its messages say of it."""
 
-from bson.datetime_ms import DatetimeMS
-
-from zq.errors import ClaimNotFound
-from zq.model import Claim, DeadLetters, Lease, QueueRef, Seconds
-from zq.storage.mongodb import layout
-from zq.storage.mongodb.layout import Document, QueueKey
-from zq.storage.mongodb.port import Port
+from zq.model import AT_ONCE, Claim, DeadLetters, Fence, Lease, Once, QueueRef, Redelivery, Seconds, Settled, Settlement
+from zq.storage.mongodb import fences, layout
+from zq.storage.mongodb.holders import every_held, no_claim
+from zq.storage.mongodb.naming import NamedClaim
+from zq.storage.mongodb.pins import look
+from zq.storage.mongodb.port import Port, Session
+from zq.storage.mongodb.settling import Order, Settler
 from zq.storage.mongodb.takers import Takers
-from zq.storage.mongodb.taking import Wish
+from zq.storage.mongodb.taking import Announce, Wish
 
 
 class ClaimController:
     """``zq.storage.api.ClaimController`` on MongoDB."""
 
-    def __init__(self, port: Port, takers: Takers) -> None:
+    def __init__(self, port: Port, takers: Takers, announce: Announce) -> None:
         self._port = port
         self._takers = takers
+        self._announce = announce
+        self._settler = Settler(port)
 
     def create(
-        self, queue: QueueRef, lease: Lease, limit: int, now: Seconds, dead_letters: DeadLetters | None = None
+        self,
+        queue: QueueRef,
+        lease: Lease,
+        limit: int,
+        now: Seconds,
+        dead_letters: DeadLetters | None = None,
+        redelivery: Redelivery = AT_ONCE,
     ) -> Claim | None:
         moment, key = layout.ms(now), layout.key(queue)
         with self._port.verb():
-            taken = self._takers.of(key).take(Wish(limit, moment, lease, dead_letters))
+            taken = self._takers.of(key).take(Wish(limit, moment, lease, dead_letters, redelivery))
         messages = [layout.message(key, document, moment) for document in taken]
         return Claim(lease.claim, lease.ttl, now, messages) if messages else None
+
+    def create_named(
+        self,
+        queue: QueueRef,
+        lease: Lease,
+        limit: int,
+        now: Seconds,
+        dead_letters: DeadLetters | None = None,
+        redelivery: Redelivery = AT_ONCE,
+        fence: Fence | None = None,
+    ) -> tuple[Claim | None, bool]:
+        wish, key = Wish(limit, layout.ms(now), lease, dead_letters, redelivery), layout.key(queue)
+        with self._port.verb():
+            return NamedClaim(self._port, self._takers.of(key), key, wish, fence).make(self._announce)
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment, key = layout.ms(now), layout.key(queue)
         with self._port.verb():
-            held = self._port.find(self._held(key, claim, moment), hint=layout.HELD)
-        if not held:
-            raise _unknown()
-        held.sort(key=lambda document: int(document["k"]))
-        terms = held[0]["c"]
-        return Claim(claim, terms["t"], terms["s"] / 1000, [layout.message(key, found, moment) for found in held])
+            found = look(self._port, key, claim, moment)
+        if not found:
+            raise no_claim()
+        return layout.claim(key, found, moment)
 
-    def renew(self, queue: QueueRef, lease: Lease, now: Seconds) -> None:
+    def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         moment, key = layout.ms(now), layout.key(queue)
-        held, step = self._held(key, lease.claim, moment), layout.holding(lease, moment, anew=True)
-        with self._port.verb():
-            if not self._port.update([{"q": held, "u": step, "multi": True, "hint": layout.HELD}]):
-                raise _unknown()
+        step = layout.holding(lease, moment, anew=True)
+        statement = every_held(self._port, key, lease.claim, moment, step)
 
-    def release(self, queue: QueueRef, claim: str, now: Seconds) -> None:
-        key = layout.key(queue)
-        held = self._held(key, claim, layout.ms(now))
+        def work(session: Session | None = None) -> int:
+            if fence is not None and session is not None:
+                fences.check(self._port, session, queue.project, fence)
+            return self._port.update([statement], session)
+
         with self._port.verb():
-            if self._port.update([{"q": held, "u": layout.RELEASING, "multi": True, "hint": layout.HELD}]):
+            if not (work() if fence is None else self._port.transaction(work)):
+                raise no_claim()
+
+    def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
+        moment, key = layout.ms(now), layout.key(queue)
+        statement = every_held(self._port, key, claim, moment, layout.releasing(moment, delay))
+        with self._port.verb():
+            if self._port.update([statement]):
                 self._takers.lower(key)
+                self._announce(queue)
 
-    def _held(self, key: QueueKey, claim: str, now: int) -> Document:
-        conditions = {"c.i": layout.text(claim), "c.e": {"$gt": now}, "e": {"$gt": DatetimeMS(now)}}
-        return self._port.where(key, **conditions)
-
-
-def _unknown() -> ClaimNotFound:
-    return ClaimNotFound("There is no live claim of this id in the queue.")
+    def settle(
+        self,
+        queue: QueueRef,
+        claim: str,
+        settlement: Settlement,
+        now: Seconds,
+        once: Once | None = None,
+        fence: Fence | None = None,
+    ) -> Settled:
+        key = layout.key(queue)
+        with self._port.verb():
+            settled = self._settler.settle(Order(key, claim, settlement, layout.ms(now), once, fence))
+        if settled.released:
+            self._takers.lower(key)
+        for name in {*([queue.name] if settled.released else []), *(way.to for way in settlement.move)}:
+            self._announce(queue._replace(name=name))
+        return settled

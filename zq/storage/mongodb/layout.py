@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in a MongoDB database of zq: two collections, ``messages`` and ``clock``.
+"""What lies in a MongoDB database of zq: the collections ``messages``, ``clock`` and ``feed``.
 
-A document of ``messages`` is a message or a queue. Moments are milliseconds since the epoch, but ``e`` is a BSON date,
-as the TTL index wants it. Texts are stored as ``text`` says; P = a project's prefix: ``4:acme/``.
+A document of ``messages`` is a message or a queue, or one of the kinds below. Moments are milliseconds since the epoch,
+but ``e`` is a BSON date, as the TTL index wants it. Texts are stored as ``text`` says;
+P = a project's prefix: ``4:acme/``.
 
 ========= ====================================== ======================================================================
 field     of a message                           of a queue, which is its counter too
@@ -25,16 +26,30 @@ field     of a message                           of a queue, which is its counte
 ``o``     dead letters: ``q`` queue it came      -
           from, ``n`` how often claimed there
 ``r``     dead letters: reason                   -
+``y``     pinned by a commit: see ``pins``       -
 ``n``     -                                      P name, while the queue exists: the order of listings
 ``k1``    -                                      last sequence given
 ``d1``    -                                      last available-at of a message without delay
 ``g``     -                                      messages up to this sequence are being removed (purge, delete)
+``g1``    -                                      and so are records and known keys (delete)
 ========= ====================================== ======================================================================
 
-A released message keeps of ``c`` only ``n``. The clock is one document: ``{_id: "clock", t: the largest moment seen}``.
+Fences (``f``), stages (``s``) with their drafts (``d``) and producers (``p``) are drawn in ``fences``, ``stages`` and
+``producers``. A released message keeps of ``c`` only ``n``.
+The clock is one document: ``{_id: "clock", t: the largest moment seen}``.
+
+A finished message's record is the message's document turned into another kind, so that no verb of living messages meets
+it: ``q`` "h" P name, ``p`` position, ``f`` finished, ``x`` outcome, ``z`` its former ``e``; ``e`` is the record's own.
+A message that moved lives on under its ``_id``; its record is a copy, ``_id`` "h" P name/``p``, with that id as ``i``.
+The counter of finishing, ``_id`` "c" P name, has the last ``p`` as ``p1`` and the last ``f`` as ``f1``. It is not in
+the queue's document, so that who finishes messages and who posts them do not wait for each other.
+
+A known key is ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: the answer as JSON}``;
+``k`` is a sequence, so that a removal of the queue up to ``g1`` takes it along. A claim's chosen name is
+``{_id: "n" length of P name:P name/claim, s, e}``: the document that all who make that claim write to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -42,11 +57,12 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
-from zq.model import Draft, Lease, Message, QueueRef, Seconds
+from zq.model import AT_ONCE, MOST_DOUBLINGS, Claim, Draft, Lease, Message, QueueRef, Redelivery, Seconds
 
 Document = dict[str, Any]
 MESSAGES: Final = "messages"
 CLOCK: Final = "clock"
+FEED: Final = "feed"
 CODEC: Final[CodecOptions[Document]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 
 CLAIMS: Final = "claims"
@@ -55,6 +71,9 @@ EXPIRY: Final = "expiry"
 HELD: Final = "held"
 NAMES: Final = "names"
 DOOMED: Final = "doomed"
+FINISHED: Final = "finished"
+COPIES: Final = "copies"
+DUE: Final = "due"
 INDEXES: Final[tuple[Document, ...]] = (
     {"name": CLAIMS, "key": {"q": 1, "d": 1, "k": 1, "e": 1}},
     {"name": OBSERVERS, "key": {"q": 1, "k": 1, "d": 1, "e": 1}},
@@ -62,13 +81,18 @@ INDEXES: Final[tuple[Document, ...]] = (
     {"name": HELD, "key": {"c.i": 1}, "partialFilterExpression": {"c.i": {"$exists": True}}},
     {"name": NAMES, "key": {"n": 1}, "partialFilterExpression": {"n": {"$exists": True}}},
     {"name": DOOMED, "key": {"g": 1}, "partialFilterExpression": {"g": {"$exists": True}}},
+    {"name": FINISHED, "key": {"q": 1, "p": 1, "f": 1, "e": 1}, "partialFilterExpression": {"p": {"$exists": True}}},
+    {"name": COPIES, "key": {"i": 1}, "partialFilterExpression": {"i": {"$exists": True}}},
+    {"name": DUE, "key": {"due": 1}, "partialFilterExpression": {"due": {"$exists": True}}},
 )
+LARGEST_MARKER: Final = 2**63 - 1
 SHARD_KEY: Final[Document] = {"s": "hashed"}
 
 
 class QueueKey(Struct, frozen=True):
     """A queue's name in all its spellings."""
 
+    ref: QueueRef
     shard: str
     messages: str
     """``q`` of its messages."""
@@ -76,6 +100,25 @@ class QueueKey(Struct, frozen=True):
     """``_id`` of its own document."""
     project: str
     """What the ``_id`` of every message of its project begins with."""
+
+    @property
+    def records(self) -> str:
+        """``q`` of its records."""
+        return "h" + self.shard
+
+    @property
+    def finishing(self) -> str:
+        """``_id`` of its counter of finishing."""
+        return "c" + self.shard
+
+    @property
+    def known(self) -> str:
+        """``q`` of its known keys."""
+        return "o" + self.shard
+
+    def named(self, kind: str, name: str) -> str:
+        """An ``_id`` for what has a name of its own in the queue; whatever the names contain, no two are the same."""
+        return f"{kind}{len(self.shard)}:{self.shard}/{text(name)}"
 
 
 def text(value: str) -> str:
@@ -101,7 +144,7 @@ def project_prefix(project: str) -> str:
 def key(queue: QueueRef) -> QueueKey:
     prefix = project_prefix(queue.project)
     name = prefix + text(queue.name)
-    return QueueKey(name, "m" + name, "q" + name, "m" + prefix)
+    return QueueKey(queue, name, "m" + name, "q" + name, "m" + prefix)
 
 
 def after(prefix: str) -> str:
@@ -135,7 +178,11 @@ def document(key: QueueKey, draft: Draft, sequence: int, available: int, now: in
 
 def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
     """The model's message, as it stands at ``now``."""
+    pin: Mapping[str, Any] | None = found.get("y")
+    if pin:  # a commit keeps it: shown as it was before
+        found = {**found, **pin}
     claim = found.get("c", NO_CLAIM)
+    origin = found.get("o", NO_ORIGIN)
     return Message(
         id=original(found["_id"][len(key.project) :]),
         body=found["b"],
@@ -145,26 +192,43 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
         available=found["d"] / 1000,
         sequence=found["k"],
         client=original(found["u"]),
-        claim=original(claim["i"]) if claim.get("e", 0) > now else "",
+        claim=original(claim["i"]) if pin or claim.get("e", 0) > now else "",
         claim_count=claim["n"],
         checksum=original(found.get("m", "")),
+        origin=original(origin["q"][len(key.project) - 1 :]),
+        origin_claim_count=origin["n"],
+        reason=original(found.get("r", "")),
     )
 
 
+def claim(key: QueueKey, held: Sequence[Document], now: int) -> Claim:
+    """The model's claim, from what it holds."""
+    terms = held[0].get("y", held[0])["c"]
+    messages = [message(key, found, now) for found in sorted(held, key=lambda found: int(found["k"]))]
+    return Claim(original(terms["i"]), terms["t"], terms["s"] / 1000, messages)
+
+
 NO_CLAIM: Final[Document] = {"n": 0}
+NO_ORIGIN: Final[Document] = {"q": "", "n": 0}
+CLAIM_FIELDS: Final = ["c.i", "c.s", "c.t", "c.e", "c.d"]
+"""What goes with a claim; how often a message was claimed stays."""
 
 
-def put_under(found: Document, lease: Lease, now: int) -> None:
+def put_under(found: Document, lease: Lease, now: int, redelivery: Redelivery = AT_ONCE) -> None:
     """Do to a found message what ``holding`` does to the stored one."""
     ends = now + lease.ttl * 1000
     former = found.get("c", NO_CLAIM)
     found["c"] = {"i": text(lease.claim), "e": ends, "n": former["n"] + 1}
     found["t"], expires = lease.life(found["t"], int(found["e"]), ends, 1000)
-    found["d"], found["e"] = ends, DatetimeMS(expires)
+    found["d"] = ends + redelivery.wait(former["n"] + 1) * 1000
+    found["e"] = DatetimeMS(expires)
 
 
-def holding(lease: Lease, now: int, *, anew: bool = False) -> list[Document]:
-    """The update that puts messages under a claim that starts now; ``anew`` = they are under it already."""
+def holding(lease: Lease, now: int, redelivery: Redelivery = AT_ONCE, *, anew: bool = False) -> list[Document]:
+    """The update that puts messages under a claim that starts now; ``anew`` = they are under it already.
+
+    They are available at its end + their redelivery delay, which stays theirs when the claim starts ``anew``.
+    """
     ends = now + lease.ttl * 1000
     claim: Document = {
         "i": {"$literal": text(lease.claim)},
@@ -181,7 +245,7 @@ def holding(lease: Lease, now: int, *, anew: bool = False) -> list[Document]:
         {
             "$set": {
                 "c": claim,
-                "d": ends,
+                "d": {"$add": [ends, WAIT]} if anew else _available(ends, redelivery),
                 "t": {"$cond": [short, ttl, "$t"]},
                 "e": {"$cond": [short, DatetimeMS(expires), "$e"]},
             }
@@ -189,8 +253,20 @@ def holding(lease: Lease, now: int, *, anew: bool = False) -> list[Document]:
     ]
 
 
-RELEASING: Final[list[Document]] = [
-    {"$set": {"d": "$c.d"}},
-    {"$unset": ["c.i", "c.s", "c.t", "c.e", "c.d"]},
-]
-"""The update that gives messages back, each to its former place."""
+WAIT: Final[Document] = {"$subtract": ["$d", "$c.e"]}
+"""Milliseconds that a held message stays away after its claim."""
+
+
+def _available(ends: int, redelivery: Redelivery) -> int | Document:
+    """Claim end + the wait after a claim that ``c.n`` does not count yet."""
+    if not redelivery.exponential:
+        return ends + redelivery.wait(1) * 1000
+    doublings = {"$min": [{"$ifNull": ["$c.n", 0]}, MOST_DOUBLINGS]}
+    wait = {"$multiply": [redelivery.delay * 1000, {"$pow": [2, doublings]}]}
+    return {"$add": [ends, {"$min": [wait, redelivery.cap * 1000]}]}
+
+
+def releasing(now: int, delay: int | None = None) -> list[Document]:
+    """The update that gives held messages back: after ``delay``, else after their wait, else each to its place."""
+    after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
+    return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

@@ -31,6 +31,7 @@ from pymongo.write_concern import WriteConcern
 from zq.errors import Unavailable
 from zq.storage.mongodb.layout import CODEC, MESSAGES, Document, QueueKey
 from zq.storage.mongodb.orphans import end_orphans
+from zq.storage.mongodb.turns import Turns
 
 T = TypeVar("T")
 Client = MongoClient[Document]
@@ -43,6 +44,8 @@ PATIENCE: Final = 0.5
 """Seconds of conflicts after which a transaction looks whether those that it meets still belong to anybody."""
 DUPLICATE_KEY: Final = 11000
 WRITE_CONFLICT: Final = 112
+SNAPSHOT_UNAVAILABLE: Final = 246
+"""For a moment after the collection was made."""
 NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
 """Codes of a server that is not, or not any more, the primary."""
 TRANSIENT: Final = "TransientTransactionError"
@@ -65,6 +68,7 @@ class Port:
         self.messages = self.database.get_collection(MESSAGES, write_concern=durable)
         self.timeout = timeout
         self.sharded = sharded
+        self.turns = Turns(timeout)
         self._durable = durable
         self._write_concern = durable.document
         # A reader's marker must not depend on what a fail-over may take back; weaker writers get weaker readers.
@@ -95,9 +99,11 @@ class Port:
         fields: Mapping[str, int] | None = None,
         skip: int = 0,
         committed: bool = False,
+        snapshot: bool = False,
         session: Session | None = None,
     ) -> list[Document]:
-        """Documents of ``messages``; ``committed`` = only what no fail-over can take back."""
+        """Documents of ``messages``; ``committed`` = only what no fail-over can take back, ``snapshot`` = of one moment
+        besides."""
         command: Document = {"find": MESSAGES, "filter": conditions}
         if sort:
             command["sort"] = sort
@@ -111,14 +117,17 @@ class Port:
             command["skip"] = skip
         if committed:
             command["readConcern"] = self._committed
+        if snapshot:
+            command["readConcern"] = {"level": "snapshot"}
         return self._again(
             lambda: list(self.database.cursor_command(command, session=session, codec_options=CODEC)), session
         )
 
-    def count(self, conditions: Mapping[str, object], hint: str) -> int:
-        """How many documents of ``messages`` fit."""
+    def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
+        """How many documents of ``messages`` fit, counted up to ``most``."""
         collection = self.database[MESSAGES]
-        return self._again(lambda: collection.count_documents(conditions, hint=hint), None)
+        bound: Mapping[str, Any] = {"limit": most} if most else {}
+        return self._again(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
         """Run update statements in order; how many documents fitted. May be repeated, but in a transaction."""
@@ -209,6 +218,9 @@ class Port:
             except AutoReconnect as error:
                 if session is not None or isinstance(error, ServerSelectionTimeoutError) or self._late():
                     raise
+            except OperationFailure as error:
+                if session is not None or error.code != SNAPSHOT_UNAVAILABLE or self._late():
+                    raise
             time.sleep(pause)
             pause = min(2 * pause, 0.25)
 
@@ -219,8 +231,8 @@ class Port:
 
 def _is_transient(error: PyMongoError) -> bool:
     """Whether the same transaction may succeed when it is run again."""
-    if isinstance(error, DuplicateKeyError):  # two that made the same queue
-        return str(((error.details or {}).get("keyValue") or {}).get("_id", "")).startswith("q")
+    if isinstance(error, DuplicateKeyError):  # two that made the same queue, fence, stage ...: all but messages
+        return not str(((error.details or {}).get("keyValue") or {}).get("_id", "m")).startswith("m")
     return error.has_error_label(TRANSIENT)
 
 

@@ -85,14 +85,27 @@ class QueueController:
             claimed = self._port.count({**living, **held}, layout.CLAIMS)
             total = self._port.count(living, layout.CLAIMS)
         ends = [
-            Landmark(layout.original(end["_id"][len(key.project) :]), end["a"] / 1000)
+            Landmark(layout.original(end["_id"][len(key.project) :]), end["a"] / 1000, end["k"])
             for end in (oldest, newest or oldest)
         ]
         return Stats(claimed, max(0, total - claimed), *ends)
 
+    def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
+        moment = layout.ms(now)
+        ready = self._port.where(layout.key(queue), d={"$lte": moment}, e={"$gt": DatetimeMS(moment)})
+        with self._port.verb():
+            return self._port.count(ready, layout.CLAIMS, most)
+
+    def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:
+        later = self._port.where(layout.key(queue), d={"$gt": layout.ms(now)})
+        fields = {"_id": 0, "d": 1}
+        with self._port.verb():
+            found = self._port.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields=fields)
+        return found[0]["d"] / 1000 if found else None
+
     def _edge(self, living: Document, direction: int) -> Document | None:
         """The oldest or the newest message."""
-        found = self._port.find(living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1})
+        found = self._port.find(living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1})
         return found[0] if found else None
 
     def _look_up(self, keys: Sequence[QueueKey]) -> Sequence[bytes | None]:

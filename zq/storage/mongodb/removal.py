@@ -3,14 +3,16 @@
 
 The decision notes in the queue's document up to which sequence (``g``) its messages go; a post is wholly before it or
 wholly after, since both write that document. Then the messages go, in whatever state a claim may put them meanwhile,
-and the note is taken away. The verb returns when all are gone. Should the server die before, ``finish_all`` of any
-other one goes on. A deleted queue keeps its counter for a while, so that markers stay below whatever comes later.
+then, after a deletion (``g1``), the records and known keys that belong to them, and the note is taken away. The verb
+returns when all are gone. Should the server die before, ``finish_all`` of any other one goes on. A deleted queue keeps
+its counters for a while, so that markers stay below whatever comes later.
 """
 
 from typing import Final
 
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import Document, QueueKey
+from zq.storage.mongodb.once import BEFORE_ALL
 from zq.storage.mongodb.port import Port
 
 BATCH: Final = 5000
@@ -18,7 +20,8 @@ REMEMBERED: Final = 60 * 86_400_000
 """Milliseconds for which a deleted queue's counter is kept."""
 
 Doomed = Document
-"""A queue's document with ``_id``, ``s`` and ``g``; empty = there is nothing to remove."""
+"""A queue's document with ``_id``, ``s``, ``g`` and maybe ``g1``; empty = there is nothing to remove."""
+NOTE: Final = {"s": 1, "g": 1, "g1": 1}
 
 
 class Removal:
@@ -29,9 +32,10 @@ class Removal:
 
     def doom(self, key: QueueKey, *, forget: bool) -> Doomed:
         """Decide; with ``forget`` the queue itself goes in the same step."""
-        step: list[Document] = [{"$set": {"g": {"$ifNull": ["$k1", 0]}}}]
+        last = {"$ifNull": ["$k1", 0]}
+        step: list[Document] = [{"$set": {"g": last}}]
         if forget:
-            step[0]["$set"]["e"] = {"$add": ["$$NOW", REMEMBERED]}
+            step[0]["$set"] |= {"g1": last, "e": {"$add": ["$$NOW", REMEMBERED]}}
             step.append({"$unset": ["n", "b"]})
         # A queue that was deleted by a server that died half-way is deleted once more.
         concerned = {"$or": [{"n": {"$exists": True}}, {"g": {"$exists": True}}]}
@@ -39,9 +43,14 @@ class Removal:
             "query": {"_id": key.counter, "s": key.shard, **concerned},
             "update": step,
             "new": True,
-            "fields": {"s": 1, "g": 1},
+            "fields": NOTE,
         }
-        return self._port.modify(command) or {}
+        doomed = self._port.modify(command) or {}
+        if forget and not doomed:  # a queue that was never posted to may have keys of stagings
+            known: Document = {"s": key.shard} if self._port.sharded else {}
+            known |= {"q": key.known, "k": {"$lte": BEFORE_ALL}}
+            self._port.delete_all(known, hint=layout.OBSERVERS)
+        return doomed
 
     def finish(self, doomed: Doomed) -> int:
         """Carry it out, however long it takes; each step keeps to the timeout. Returns how many messages went."""
@@ -55,20 +64,34 @@ class Removal:
     def finish_all(self) -> int:
         """Carry out what others have left undone; returns how many messages went."""
         with self._port.verb():
-            found = self._port.find({"g": {"$exists": True}}, hint=layout.DOOMED, fields={"s": 1, "g": 1})
+            found = self._port.find({"g": {"$exists": True}}, hint=layout.DOOMED, fields=NOTE)
         return sum(self.finish(doomed) for doomed in found)
 
     def _step(self, doomed: Doomed) -> int:
         """Remove a batch, or take the note away when nothing is left."""
-        where: Document = {"q": "m" + doomed["s"], "k": {"$lte": doomed["g"]}}
+        with self._port.verb():
+            removed = self._batch("m", doomed, "g")
+            if not removed and "g1" in doomed:
+                removed = self._batch("h", doomed, "g1") or self._batch("o", doomed, "g1")
+                if not removed:
+                    self._forget_later("c" + doomed["s"], doomed["s"])
+            if not removed:
+                note = {"_id": doomed["_id"], "s": doomed["s"], "g": doomed["g"], "g1": doomed.get("g1")}
+                self._port.update([{"q": note, "u": {"$unset": {"g": "", "g1": ""}}}])
+        return removed
+
+    def _batch(self, kind: str, doomed: Doomed, bound: str) -> int:
+        """Remove some documents of a kind up to the noted sequence; how many were found."""
+        where: Document = {"q": kind + doomed["s"], "k": {"$lte": doomed[bound]}}
         if self._port.sharded:
             where["s"] = doomed["s"]
-        with self._port.verb():
-            found = self._port.find(where, limit=BATCH, sort={"k": 1}, hint=layout.OBSERVERS, fields={"_id": 0, "k": 1})
-            if found:
-                bounds = {"$gte": found[0]["k"], "$lte": found[-1]["k"]}
-                self._port.delete_all({**where, "k": bounds}, hint=layout.OBSERVERS)
-                return len(found)
-            note = {"_id": doomed["_id"], "s": doomed["s"], "g": doomed["g"]}
-            self._port.update([{"q": note, "u": {"$unset": {"g": ""}}}])
-        return 0
+        found = self._port.find(where, limit=BATCH, sort={"k": 1}, hint=layout.OBSERVERS, fields={"_id": 0, "k": 1})
+        if found:
+            bounds = {"$gte": found[0]["k"], "$lte": found[-1]["k"]}
+            self._port.delete_all({**where, "k": bounds}, hint=layout.OBSERVERS)
+        return len(found)
+
+    def _forget_later(self, finishing: str, shard: str) -> None:
+        """The counter of finishing has as long to live as the queue's own; who finishes a message prolongs it."""
+        step = [{"$set": {"e": {"$add": ["$$NOW", REMEMBERED]}}}]
+        self._port.update([{"q": {"_id": finishing, "s": shard}, "u": step}])

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the collection and its indexes, and shards it on a cluster."""
+"""Makes the collections and the indexes, and shards on a cluster what is to be sharded."""
 
 from typing import Final
 
 from pymongo.errors import OperationFailure, PyMongoError
 
 from zq.errors import StartRefused, Unavailable
-from zq.storage.mongodb.layout import INDEXES, MESSAGES, SHARD_KEY
+from zq.storage.mongodb.layout import FEED, INDEXES, MESSAGES, SHARD_KEY
 from zq.storage.mongodb.port import Client
 
 OPTIONS_CONFLICT: Final = frozenset({85, 86})
+NAMESPACE_EXISTS: Final = 48
+FEED_BYTES: Final = 1 << 20
 WITHIN_MS: Final = 600_000
 """For building an index that is missing in a large collection."""
 
@@ -26,6 +28,17 @@ def ensure_indexes(client: Client, database: str) -> None:
                 f"The collection {database}.{MESSAGES} has indexes of another layout: use another database."
             ) from error
         raise _unprepared() from error
+    except PyMongoError as error:
+        raise _unprepared() from error
+
+
+def ensure_feed(client: Client, database: str) -> None:
+    """Make the capped collection that carries what waiters are told."""
+    try:
+        client.get_database(database).command({"create": FEED, "capped": True, "size": FEED_BYTES})
+    except OperationFailure as error:
+        if error.code != NAMESPACE_EXISTS:
+            raise _unprepared() from error
     except PyMongoError as error:
         raise _unprepared() from error
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from zq.storage.mongodb.layout import QueueKey
 from zq.storage.mongodb.port import Port
-from zq.storage.mongodb.taking import Taker
+from zq.storage.mongodb.taking import Announce, Taker
 
 MANY: Final = 10_000
 """Takers that are kept; they hold nothing but hints."""
@@ -15,8 +15,9 @@ MANY: Final = 10_000
 class Takers:
     """Finds a queue's taker."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port, announce: Announce) -> None:
         self._port = port
+        self._announce = announce
         self._lock = threading.Lock()
         self._takers: dict[str, Taker] = {}
 
@@ -27,7 +28,7 @@ class Takers:
             with self._lock:
                 if len(self._takers) >= MANY:
                     self._takers = {name: one for name, one in self._takers.items() if one.line.busy}
-                taker = self._takers.setdefault(key.shard, Taker(self._port, key))
+                taker = self._takers.setdefault(key.shard, Taker(self._port, key, self._announce))
         return taker
 
     def lower(self, key: QueueKey) -> None:

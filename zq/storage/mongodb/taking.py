@@ -6,19 +6,21 @@ claims among them, one transaction for the pops. Every write repeats the conditi
 the same message one gets it; the other one looks again, further back.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
-from zq.model import DeadLetters, Lease
+from zq.model import AT_ONCE, DeadLetters, Lease, Move, Outcome, QueueRef, Redelivery
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.burying import Burial
 from zq.storage.mongodb.combine import Combiner
+from zq.storage.mongodb.finishing import Ending, finish
 from zq.storage.mongodb.front import Front
 from zq.storage.mongodb.layout import Document, QueueKey
+from zq.storage.mongodb.moving import counters, move
 from zq.storage.mongodb.port import Forsaken, Port, Session
 
 GROUP: Final = 256
@@ -29,25 +31,29 @@ MAX_LOOKS: Final = 64
 """How often one call looks again because all that it met were dead letters or went to others."""
 BY_PLACE: Final = {"d": 1, "k": 1}
 BY_ID: Final = "_id_"
+REASON: Final = "max_claim_count"
+Announce = Callable[[QueueRef], None]
 
 
 class Wish(Struct):
-    """What one caller wants; no ``lease`` = to pop. ``taken`` is what it got."""
+    """What one caller wants; no ``lease`` = to pop, leaving ``history``. ``taken`` is what it got."""
 
     limit: int
     now: int
     lease: Lease | None = None
     dead_letters: DeadLetters | None = None
+    redelivery: Redelivery = AT_ONCE
+    history: int = 0
     taken: list[Document] = []
 
 
 class Taker:
     """Takes messages of one queue, for all threads of this process."""
 
-    def __init__(self, port: Port, key: QueueKey) -> None:
+    def __init__(self, port: Port, key: QueueKey, announce: Announce) -> None:
         self._port = port
         self._key = key
-        self._burial = Burial(port)
+        self._announce = announce
         self.front = Front()
         self.line = Combiner[Wish, list[Document]](self._serve, lambda wish: wish.limit, GROUP, port.timeout)
 
@@ -61,7 +67,7 @@ class Taker:
         for wish in wishes:
             wish.now = now  # side by side is as if all had read the latest clock
         for _ in range(MAX_LOOKS):
-            ready = self._search(sum(wish.limit for wish in open_wishes), now)
+            ready = self.search(sum(wish.limit for wish in open_wishes), now)
             if not ready:
                 break
             self._deal(open_wishes, ready)
@@ -83,7 +89,7 @@ class Taker:
         self._hold([(wish, share) for wish, share in claims if share])
         self._remove([(wish, share) for wish, share in pops if share])
 
-    def _search(self, want: int, now: int) -> list[Document]:
+    def search(self, want: int, now: int) -> list[Document]:
         """Up to ``want`` living messages from the front; expired ones that it meets are removed."""
         head, skip, token = self.front.look(want)
         ready = self._ready(head, now, want, skip)
@@ -114,23 +120,27 @@ class Taker:
 
     def _without_dead_letters(self, wish: Wish, share: list[Document]) -> list[Document]:
         """Move those that were handed out too often; the others."""
-        terms = wish.dead_letters
-        if terms is None:
-            return share
-        dead = [found for found in share if found.get("c", layout.NO_CLAIM)["n"] >= terms.max_claims]
-        if dead:
-            if not self._burial.bury(self._key, dead, terms, wish.now):
+        dead, living = dead_and_living(share, wish.dead_letters)
+        if dead and wish.dead_letters is not None:
+            terms = wish.dead_letters
+            try:
+                with self._port.turns.at(counters(self._key, [_way(terms)], terms.history)):
+                    self._port.transaction(partial(self.bury, dead, terms, wish.now))
+                self._announce(terms.queue)
+            except Forsaken:
                 self.front.collide()
-            share = [found for found in share if found not in dead]
-        return share
+        return living
+
+    def bury(self, dead: Sequence[Document], terms: DeadLetters, now: int, session: Session) -> None:
+        """Move dead letters; raises ``Forsaken`` if one of them has changed since it was found."""
+        move(self._port, session, self._key, [(found, _way(terms)) for found in dead], now, terms.history)
 
     def _hold(self, claims: Sequence[tuple[Wish, list[Document]]]) -> None:
         """Put each share under its claim, in one update."""
         updates: list[Document] = []
         for wish, share in claims:
             assert wish.lease is not None
-            update = layout.holding(wish.lease, wish.now)
-            updates.append({"q": self._still_ready(share, wish.now), "u": update, "multi": True, "hint": BY_ID})
+            updates.append(self.holding(wish.lease, share, wish.now, wish.redelivery))
         if not updates:
             return
         all_held = self._port.update(updates) == sum(len(share) for _, share in claims)
@@ -139,8 +149,13 @@ class Taker:
         for wish, share in claims:
             assert wish.lease is not None
             for found in share:
-                layout.put_under(found, wish.lease, wish.now)
+                layout.put_under(found, wish.lease, wish.now, wish.redelivery)
             wish.taken = share if all_held else self._really_held(wish.lease, share)
+
+    def holding(self, lease: Lease, share: Sequence[Document], now: int, redelivery: Redelivery) -> Document:
+        """The statement that puts what is still ready of a share under a claim."""
+        update = layout.holding(lease, now, redelivery)
+        return {"q": self._port.where(self._key, **_still_ready(share, now)), "u": update, "multi": True, "hint": BY_ID}
 
     def _really_held(self, lease: Lease, share: Sequence[Document]) -> list[Document]:
         """Those of the share that the claim got."""
@@ -151,22 +166,43 @@ class Taker:
 
     def _remove(self, pops: Sequence[tuple[Wish, list[Document]]]) -> None:
         """Remove all shares, or none if another process has touched one of them."""
-        shares = [found for _, share in pops for found in share]
-        if not shares:
+        if not pops:
             return
+        recorded = [self._key.finishing] if any(wish.history for wish, _ in pops) else []
         try:
-            self._port.transaction(partial(self._remove_all, shares, pops[0][0].now), stubborn=False)
+            with self._port.turns.at(recorded):
+                self._port.transaction(partial(self._remove_all, pops), stubborn=False)
         except Forsaken:
             self.front.collide()
             return
         for wish, share in pops:
             wish.taken = share
 
-    def _remove_all(self, shares: Sequence[Document], now: int, session: Session) -> None:
-        if self._port.delete_all(self._still_ready(shares, now), session=session) != len(shares):
-            raise Forsaken
+    def _remove_all(self, pops: Sequence[tuple[Wish, list[Document]]], session: Session) -> None:
+        for history in {wish.history for wish, _ in pops}:
+            shares = [found for wish, share in pops if wish.history == history for found in share]
+            now = pops[0][0].now
+            places = [found["_id"] for found in shares]
+            ending = Ending(Outcome.POPPED, now, history)
+            finish(self._port, session, self._key, places, ending, _ready(now))
 
-    def _still_ready(self, share: Sequence[Document], now: int) -> Document:
-        ids = [found["_id"] for found in share]
-        conditions = {"_id": {"$in": ids}, "d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}}
-        return self._port.where(self._key, **conditions)
+
+def dead_and_living(share: Sequence[Document], terms: DeadLetters | None) -> tuple[list[Document], list[Document]]:
+    """Those that were handed out too often, and the others."""
+    limit = math.inf if terms is None else terms.max_claims
+    dead = [found for found in share if found.get("c", layout.NO_CLAIM)["n"] >= limit]
+    return dead, [found for found in share if found.get("c", layout.NO_CLAIM)["n"] < limit]
+
+
+def _way(terms: DeadLetters) -> Move:
+    """A dead letter's."""
+    return Move("", terms.queue.name, terms.ttl, reason=REASON)
+
+
+def _ready(now: int) -> Document:
+    """What makes a message of a queue ready."""
+    return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}}
+
+
+def _still_ready(share: Sequence[Document], now: int) -> Document:
+    return {"_id": {"$in": [found["_id"] for found in share]}, **_ready(now)}

@@ -5,15 +5,20 @@
 ``address`` reads URIs, ``store`` is what the controllers share, ``guard`` has the checks at start.
 """
 
+from collections.abc import Callable
+
 from zq.errors import StartRefused
-from zq.model import Seconds
+from zq.model import QueueRef, Seconds
 from zq.storage.redis import address, guard, layout, network, scripts
 from zq.storage.redis.claims import ClaimController
+from zq.storage.redis.history import HistoryController
+from zq.storage.redis.listener import Listener
 from zq.storage.redis.messages import MessageController
 from zq.storage.redis.port import Port
 from zq.storage.redis.queues import QueueController
 from zq.storage.redis.store import Store
 from zq.storage.redis.sweeper import Sweeper
+from zq.storage.redis.transactions import TransactionController
 
 FALSE_FUTURE = 60_000_000
 """Microseconds ahead of Redis's clock at which the largest moment seen is not believed."""
@@ -26,9 +31,12 @@ class RedisStorage:
         self._port = port
         store = Store(port)
         self._sweeper = Sweeper(store)
+        self._listener: Listener | None = None
         self.queues = QueueController(store)
         self.messages = MessageController(store)
         self.claims = ClaimController(store)
+        self.history = HistoryController(store)
+        self.transactions = TransactionController(store)
 
     def now(self) -> Seconds:
         return self._clock(scripts.CLOCK)
@@ -39,7 +47,14 @@ class RedisStorage:
     def maintain(self, now: Seconds) -> int:
         return self._sweeper.sweep(layout.ms(now))
 
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        if self._listener is None:
+            self._listener = Listener(self._port.network, listener)
+        self._listener.hear = listener
+
     def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
         self._port.close()
 
     def _clock(self, script: scripts.Script) -> Seconds:

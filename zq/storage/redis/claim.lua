@@ -1,35 +1,38 @@
 #!lua flags=allow-oom
 -- SPDX-License-Identifier: Apache-2.0
 -- Claims ready messages from the front; those claimed too often move to the other queue.
--- KEYS: project, queue, other queue if there is a rule for dead letters.
--- ARGV: now, claim, limit, ttl, grace; with a rule also queue name, most claims, other queue's name, ttl there (-1: own).
--- Returns whether to look again (1 byte), the earliest expiry of what moved (8 bytes, 0: nothing did), records with
--- bodies.
+-- KEYS: project, queue, fences if the claim is named; with a rule for dead letters history, if any, and other queue.
+-- ARGV: now, claim, limit, ttl, grace, redelivery: delay, cap, whether it doubles (1); whether the claim is named (1),
+-- then fence or "" and epoch; with a rule also queue's full name, seconds of history, most claims, ttl in the other
+-- queue (-1: own), its full name.
+-- Returns whether to look again (1 byte; 2: no, the named claim lived already), the earliest expiry of what moved
+-- (8 bytes, 0: nothing did), records with bodies.
 
-local q, now, claim, limit = queue_at(4), tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local lease, grace = tonumber(ARGV[4]), tonumber(ARGV[5])
-local origin, most, target, life = ARGV[6], tonumber(ARGV[7] or math.huge), ARGV[8], tonumber(ARGV[9] or -1)
-local earliest = 0
-
-local function letter(m)
-  local ttl = life >= 0 and life or m.ttl
-  local expires = now + ttl * 1000
-  local created, _, id, client, checksum = struct.unpack(TAIL, m.tail)
-  local reason = 'max_claim_count'
-  earliest = earliest == 0 and expires or math.min(earliest, expires)
-  return struct.pack(HEAD, 0, 0, expires, ttl, 0, 0, 0, 0, 0, 0)
-    .. struct.pack(TAIL, created, m.count, id, client, checksum, #origin, #reason)
-    .. string.sub(m.tail, TAIL_SIZE + 1, TAIL_SIZE + id + client + checksum) .. origin .. reason
+local q, now, claim, limit, lease, grace = queue_at(4), number(), argument(), number(), number(), number()
+local delay, cap, doubles, named = number(), number(), number() == 1, number() == 1
+if named then
+  local refused = fenced(KEYS[keys(1)], argument(), number())
+  if refused then return refused end
+  local messages = held(q, claim, now)
+  if #messages > 0 then return answer_with(q, messages, { '\2', struct.pack('>I8', 0) }) end
+end
+local full, h, most, life, target = argument(), nil, math.huge, nil, {}
+if full then
+  h, most, life = history(number()), number(), number()
+  target = read_targets(1)[1]
 end
 
 local function bury(messages)
-  local members = {}
-  for i, m in ipairs(messages) do members[i] = m.member end
-  local bodies = pick(q.bodies, members)
-  remove(q, messages)
-  local batch = batch_for(queue_at(13), target, now)
-  for i, m in ipairs(messages) do add(batch, letter(m), bodies[i]) end
-  store(batch)
+  local ways = {}
+  for i, m in ipairs(messages) do
+    ways[i] = { m = m, to = target, ttl = life, delay = 0, reason = 'max_claim_count' }
+  end
+  move(q, h, full, ways, now)
+end
+
+-- Milliseconds (Redelivery.wait).
+local function wait(count)
+  return math.min(doubles and delay * 2 ^ math.min(count - 1, 31) or delay, cap) * 1000
 end
 
 local function hold(messages)
@@ -37,7 +40,7 @@ local function hold(messages)
   strike(q, messages)
   for i, m in ipairs(messages) do
     m.former, m.count = m.available, m.count + 1
-    put_under(m, claim, now, lease, grace)
+    put_under(m, claim, now, lease, grace, wait(m.count))
     pieces[i] = m.member
   end
   redis.call('HSET', q.claims, claim, (redis.call('HGET', q.claims, claim) or '') .. table.concat(pieces))
@@ -61,4 +64,4 @@ while #fresh == 0 and more and buried < STEPS do
 end
 if #fresh > 0 then hold(fresh) end
 local again = #fresh == 0 and more
-return answer_with(q, fresh, { again and '\1' or '\0', struct.pack('>I8', earliest) })
+return answer_with(q, fresh, { again and '\1' or '\0', earliest({ target }) })

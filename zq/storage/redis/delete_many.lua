@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
 -- SPDX-License-Identifier: Apache-2.0
--- Removes messages by id. KEYS: project, queue. ARGV: now, number of claims or -1, claims, ids.
+-- Removes messages by id. KEYS: project, queue, history if there is one.
+-- ARGV: now, seconds of history, number of claims or -1, claims, ids.
 -- With claims each message must be held by one of them, else none goes: "unheld". Returns "" otherwise.
 
-local q, now, count = queue_at(4), tonumber(ARGV[1]), tonumber(ARGV[2])
-local claims = {}
-for at = 3, 2 + count do claims[ARGV[at]] = true end
-local ids = {}
-for at = 3 + math.max(count, 0), #ARGV do ids[#ids + 1] = ARGV[at] end
+local q, now, h, count = queue_at(4), number(), history(number()), number()
+local claims, ids = {}, {}
+for _ = 1, count do claims[argument()] = true end
+for at = argument_at + 1, #ARGV do ids[#ids + 1] = ARGV[at] end
 local found = locate(q, ids, now)
 if count >= 0 then
   for _, m in ipairs(found) do
-    if m.claim == '' or m.ends <= now or not claims[m.claim] then return 'unheld' end
+    if m.claim == '' or m.ends <= now or not claims[m.claim] then return { 'unheld' } end
   end
 end
-remove(q, found)
+finish(q, h, found, now, DELETED)
 return ''

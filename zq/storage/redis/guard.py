@@ -31,6 +31,7 @@ def check(port: Port, address: Address) -> None:
     _check_eviction(facts, address)
     number = b"%d" % layout.VERSION
     _told(lambda: port.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
+    _told(lambda: port.command(layout.VERSION_KEY, b"PUBLISH", layout.READY, b""), address)
     found = _told(lambda: port.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
     if found != number:
         raise StartRefused(
@@ -90,8 +91,8 @@ REFUSALS: Final[tuple[tuple[type[RedisError], str], ...]] = (
     (AuthorizationError, "The Redis server at {} does not let this user in."),
     (
         NoPermissionError,
-        "The Redis server at {} does not allow this user what zq needs: keys zq:*, and all commands that read and "
-        "write, scripts, INFO and WAIT.",
+        "The Redis server at {} does not allow this user what zq needs: keys and channels zq:*, and all commands that "
+        "read and write, scripts, INFO and WAIT.",
     ),
     (InvalidResponse, "What listens at {} does not speak the protocol of Redis."),
 )

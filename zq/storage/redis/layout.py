@@ -10,8 +10,15 @@ zq:{0}:due … {63}:due   sorted set   moment, project and queue, by moment: whe
 zq:{t}:names            sorted set   names of the project's queues, in byte order
 zq:{t}:queues           hash         queue name -> metadata
 zq:{t}:floor            string       largest sequence of any deleted queue
+zq:{t}:fences           hash         name -> last epoch
+zq:{t}:producers        hash         name -> the last batch, its figures, until when it is known
+zq:{t}:producing        sorted set   producers by that moment: for the sweeper
+zq:{t}:stages           hash         name -> until when it is kept, bytes, queues
+zq:{t}:staging          sorted set   stages by that moment: for the sweeper
+zq:{t}:stage:name       list         records and bodies of its messages, in the order of staging
 zq:{t}:state:queue      hash         ``sequence`` = the last one, ``fresh`` = available-at of the last undelayed post,
-                                     ``start`` = 16 x moment of the first post - sequence before it
+                                     ``start`` = 16 x moment of the first post - sequence before it,
+                                     ``finished`` = the last such moment
 zq:{t}:avail:queue      sorted set   sequence by available-at: *the* order of claims
 zq:{t}:order:queue      sorted set   sequence by sequence: the observers' order
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the sweeper's order
@@ -20,10 +27,19 @@ zq:{t}:records:queue    hash         sequence -> record: all of a message but it
 zq:{t}:bodies:queue     hash         sequence -> the raw JSON body
 zq:{t}:ids:queue        hash         message id -> sequence
 zq:{t}:claims:queue     hash         claim id -> the sequences of all whose record names it, one behind the other
+zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer
+zq:{t}:windows:queue    sorted set   such keys by that moment: for the sweeper
+zq:{t}:history:queue    sorted set   position by position: the order of finishing
+zq:{t}:past:queue       sorted set   position by the message's sequence
+zq:{t}:forget:queue     sorted set   position by the end of the record's time: for the sweeper
+zq:{t}:finished:queue   hash         position -> outcome, moments, the message's last record without claim
+zq:{t}:remains:queue    hash         position -> the body
+zq:{t}:latest:queue     hash         message id -> position of its latest record
 ======================= ============ ==========================================================================
 
-A sequence is written with 14 digits, so that equal scores sort by it. Scripts get the keys in this order: three of the
-project, nine of the queue, and for a dead letter nine of the other queue. ``shared.lua`` has the other half of this.
+Sequences and positions come from one counter and are written with 14 digits, so that equal scores sort by them. A
+redelivery delay is what lies between claim end and available-at. Scripts get three keys of the project, nine of the
+queue, and whatever else they say. ``shared.lua`` has the other half of this; ``refusals`` and ``stages`` go on.
 """
 
 from functools import lru_cache
@@ -32,24 +48,44 @@ from struct import Struct as Packing
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from zq.model import Draft, Message, Messages, QueueRef, Seconds
+from zq.model import Draft, Finished, Message, Messages, Outcome, QueueRef, Seconds
 
-VERSION: Final = 1
+VERSION: Final = 2
 VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
+READY: Final = b"zq:ready"
+"""Channel on which scripts tell the full names of queues that messages came to."""
 CALENDARS: Final = 64
 PROJECT_KINDS: Final = ("names", "queues", "floor")
 QUEUE_KINDS: Final = ("state", "avail", "order", "expiry", "claimed", "records", "bodies", "ids", "claims")
+ANSWER_KINDS: Final = ("answers", "windows")
+TRANSACTION_KINDS: Final = ("fences", "producers", "producing", "stages", "staging")
+HISTORY_KINDS: Final = ("history", "past", "forget", "finished", "remains", "latest")
 MAX_SEQUENCE: Final = 10**14
 """Above all sequences."""
+MAX_MOMENT: Final = 1e12
+"""Above all moments, in seconds."""
 
 HEAD: Final = Packing(">QQQQQQQQIH")
 """sequence, available, expires, ttl, ends, former, claimed, lease, count, length of the claim, which stands last."""
 TAIL: Final = Packing(">QIHHHHH")
 """created, claim count in the origin, lengths of id, client, checksum, origin, reason; these follow."""
 LENGTH: Final = Packing(">I")
-DAY: Final = Packing(">QI")
-"""Front of a calendar's member: the moment, the length of the project, which follows, and then the queue."""
+MOMENT: Final = Packing(">Q")
+PAST: Final = Packing(">BQQQ")
+"""Front of a record of history: outcome, finished, position, end of its time; the message's record follows."""
+OUTCOMES: Final = (None, Outcome.DELETED, Outcome.POPPED, Outcome.MOVED, Outcome.DEAD_LETTERED)
+
+
+class Block(NamedTuple):
+    """Some keys as arguments on the wire."""
+
+    packed: bytes
+    number: int
+
+    @classmethod
+    def of(cls, *names: bytes) -> "Block":
+        return cls(wire(*names), len(names))
 
 
 class Keys(NamedTuple):
@@ -61,10 +97,25 @@ class Keys(NamedTuple):
     metadata: bytes
     """Key of the hash ``queues``."""
     names: bytes
+    avail: bytes
     project: bytes
     """The project's keys as arguments on the wire."""
     queue: bytes
     """The queue's own keys as arguments on the wire."""
+    full: bytes
+    """The full name as scripts take it and the channel tells it."""
+    stages: bytes
+    staging: bytes
+    producers: bytes
+    fences: Block
+    transactions: Block
+    answers: Block
+    history: Block
+
+    @property
+    def target(self) -> Block:
+        """The queue's own keys, where another queue's come first."""
+        return Block(self.queue, len(QUEUE_KINDS))
 
 
 def ms(moment: Seconds) -> int:
@@ -93,8 +144,41 @@ def keys(ref: QueueRef) -> Keys:
     tag = blake2b(text(ref.project), digest_size=16).hexdigest()
     name = text(ref.name)
     names, metadata, floor = (b"zq:{%b}:%b" % (tag.encode(), kind.encode()) for kind in PROJECT_KINDS)
-    own = [b"zq:{%b}:%b:%b" % (tag.encode(), kind.encode(), name) for kind in QUEUE_KINDS]
-    return Keys(names, name, metadata, names, wire(names, metadata, floor), wire(*own))
+    fences, producers, producing, stages, staging = (
+        b"zq:{%b}:%b" % (tag.encode(), kind.encode()) for kind in TRANSACTION_KINDS
+    )
+    own, answers, history = (
+        [b"zq:{%b}:%b:%b" % (tag.encode(), kind.encode(), name) for kind in kinds]
+        for kinds in (QUEUE_KINDS, ANSWER_KINDS, HISTORY_KINDS)
+    )
+    return Keys(
+        anchor=names,
+        name=name,
+        metadata=metadata,
+        names=names,
+        avail=own[1],
+        project=wire(names, metadata, floor),
+        queue=wire(*own),
+        full=full(ref),
+        stages=stages,
+        staging=staging,
+        producers=producers,
+        fences=Block.of(fences),
+        transactions=Block.of(fences, producers, producing, stages, staging),
+        answers=Block.of(*answers),
+        history=Block.of(*history),
+    )
+
+
+def whole(project: str) -> QueueRef:
+    """Stands for all of a project where a queue is expected: in calendars, and in front of a script's keys."""
+    return QueueRef(project, "")
+
+
+def content(project: str, stage: str) -> Block:
+    """The key of a stage's messages."""
+    tag = blake2b(text(project), digest_size=16).hexdigest()
+    return Block.of(b"zq:{%b}:stage:%b" % (tag.encode(), text(stage)))
 
 
 def calendar(number: int) -> bytes:
@@ -109,14 +193,19 @@ def calendar_of(ref: QueueRef) -> bytes:
 
 def day(ref: QueueRef, moment: int) -> bytes:
     """A calendar's member."""
+    return MOMENT.pack(moment) + full(ref)
+
+
+def full(ref: QueueRef) -> bytes:
+    """A queue's full name: the length of the project, the project, and then the queue."""
     project = text(ref.project)
-    return DAY.pack(moment, len(project)) + project + text(ref.name)
+    return LENGTH.pack(len(project)) + project + text(ref.name)
 
 
-def queue_of(member: bytes) -> QueueRef:
-    """The queue that a calendar's member names."""
-    end = DAY.size + DAY.unpack_from(member)[1]
-    return QueueRef(string(member[DAY.size : end]), string(member[end:]))
+def queue_of(full_name: bytes) -> QueueRef:
+    """The queue of a full name."""
+    end = LENGTH.size + LENGTH.unpack_from(full_name)[0]
+    return QueueRef(string(full_name[LENGTH.size : end]), string(full_name[end:]))
 
 
 def record(draft: Draft, now: int) -> bytes:
@@ -131,11 +220,12 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     """The message whose record begins at ``at``, as it stands at ``now``; its claim's lease and start; the end."""
     sequence, available, expires, ttl, ends, _, claimed, lease, count, claim = HEAD.unpack_from(blob, at)
     at += HEAD.size
-    created, _, id, client, checksum, origin, reason = TAIL.unpack_from(blob, at)
+    created, origin_count, id, client, checksum, origin, reason = TAIL.unpack_from(blob, at)
     first = at + TAIL.size
     second, third = first + id, first + id + client
     fourth = third + checksum
-    body = fourth + origin + reason + claim + LENGTH.size
+    fifth = fourth + origin
+    body = fifth + reason + claim + LENGTH.size
     end = body + LENGTH.unpack_from(blob, body - LENGTH.size)[0]
     found = Message(
         id=string(blob[first:second]),
@@ -149,6 +239,9 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
         claim=string(blob[body - LENGTH.size - claim : body - LENGTH.size]) if ends > now else "",
         claim_count=count,
         checksum=string(blob[third:fourth]),
+        origin=string(blob[fourth:fifth]),
+        origin_claim_count=origin_count,
+        reason=string(blob[fifth : fifth + reason]),
     )
     return found, lease, claimed, end
 
@@ -159,4 +252,14 @@ def messages(blob: bytes, at: int, now: int) -> Messages:
     while at < len(blob):
         item, _, _, at = message(blob, at, now)
         found.append(item)
+    return found
+
+
+def finished(blob: bytes, at: int, now: int) -> list[Finished]:
+    """All records of history of a reply, and living messages among them, from ``at`` on."""
+    found = []
+    while at < len(blob):
+        outcome, moment, position, _ = PAST.unpack_from(blob, at)
+        item, _, _, at = message(blob, at + PAST.size, now)
+        found.append(Finished(item, OUTCOMES[outcome], moment / 1000, position))
     return found

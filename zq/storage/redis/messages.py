@@ -3,9 +3,11 @@
 
 from collections.abc import Sequence
 
-from zq.errors import ClaimNotHeld, MessageClaimed
-from zq.model import Draft, Message, Messages, Page, QueueRef, Seconds, View
-from zq.storage.redis import layout, scripts
+import msgspec
+
+from zq.model import Draft, Message, Messages, Move, Once, Page, QueueRef, Seconds, View
+from zq.storage.redis import layout, refusals, scripts, ways
+from zq.storage.redis.refusals import checked
 from zq.storage.redis.store import Store
 
 MAX_LOOKS = 64
@@ -19,13 +21,22 @@ class MessageController:
         self._store = store
 
     def post(
-        self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, expected: bytes | None = None
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        expected: bytes | None = None,
+        once: Once | None = None,
     ) -> bytes | None:
         moment = layout.ms(now)
         self._store.expect(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
+        terms, more = [b"%d" % moment, layout.keys(queue).full, expected or b""], []
+        if once is not None:
+            answers, remembered = self._store.answers(queue, once, moment)
+            more.append(answers)
+            terms += [*remembered, refusals.ids(drafts)]
         pairs = [part for draft in drafts for part in (layout.record(draft, moment), draft.body)]
-        terms = b"%d" % moment, layout.text(queue.name), expected or b""
-        metadata: bytes = self._store.run(scripts.POST, queue, *terms, *pairs)
+        metadata: bytes = checked(self._store.run(scripts.POST, queue, *terms, *pairs, more=more), once)
         return metadata or None
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -47,27 +58,36 @@ class MessageController:
             if not position:
                 return Page(found, str(found[-1].sequence) if found else None)
 
-    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "") -> None:
-        told = self._store.run(scripts.DELETE, queue, b"%d" % layout.ms(now), layout.text(message), layout.text(claim))
-        if told == b"claimed":
-            raise MessageClaimed("The message is held by a claim that was not given as claim_id.")
-        if told == b"unheld":
-            raise ClaimNotHeld("The claim given as claim_id does not hold the message.")
+    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "", history: int = 0) -> None:
+        moment = layout.ms(now)
+        terms = b"%d" % moment, layout.text(message), layout.text(claim), b"%d" % history
+        checked(self._store.run(scripts.DELETE, queue, *terms, more=self._store.history(queue, history, moment)))
 
     def delete_many(
-        self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None
+        self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
+        moment = layout.ms(now)
         holders = [layout.text(claim) for claim in claims or ()]
         count = -1 if claims is None else len(holders)
         gone = [layout.text(id) for id in dict.fromkeys(ids)]
-        told = self._store.run(scripts.DELETE_MANY, queue, b"%d" % layout.ms(now), b"%d" % count, *holders, *gone)
-        if told == b"unheld":
-            raise ClaimNotHeld("Every message must be held by one of the given claims; nothing was deleted.")
+        terms = b"%d" % moment, b"%d" % history, b"%d" % count
+        more = self._store.history(queue, history, moment)
+        checked(self._store.run(scripts.DELETE_MANY, queue, *terms, *holders, *gone, more=more))
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds) -> Messages:
+    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0) -> Messages:
         moment = layout.ms(now)
+        more = self._store.history(queue, history, moment)
         for _ in range(MAX_LOOKS):
-            blob = self._store.run(scripts.POP, queue, b"%d" % moment, b"%d" % limit)
+            blob = self._store.run(scripts.POP, queue, b"%d" % moment, b"%d" % limit, b"%d" % history, more=more)
             if len(blob) > 1 or blob == b"\0":
                 break
         return layout.messages(blob, 1, moment)
+
+    def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
+        moment = layout.ms(now)
+        known = ways.announced(self._store, queue.project, list({move.id: move for move in moves}.values()), moment)
+        more = self._store.history(queue, history, moment) + known.blocks
+        terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % len(known.targets)
+        blob = self._store.run(scripts.MOVE, queue, *terms, *known.terms, more=more)
+        moved: list[str] = msgspec.msgpack.decode(ways.arrived(self._store, known.targets, blob, moment))
+        return moved

@@ -6,6 +6,8 @@ answers; whatever is left of the whole is for its own answer. redis-py's own rep
 """
 
 import contextlib
+import random
+import socket
 import threading
 from typing import Any
 
@@ -17,7 +19,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from zq.storage.redis.address import Address
-from zq.storage.redis.port import CONNECTIONS, VENDOR, Lines, Network
+from zq.storage.redis.port import CONNECTIONS, VENDOR, Line, Lines, Network
 
 Node: Any = ClusterNode
 Watchers: Any = Sentinel
@@ -33,6 +35,9 @@ class Single:
 
     def lines(self, key: bytes) -> Lines:
         return self._lines
+
+    def own_line(self) -> Line:
+        return self._lines.own()
 
     def relearn(self) -> None:
         """Nothing to learn: a connection that is opened anew asks the Sentinels, if there are any."""
@@ -63,6 +68,9 @@ class Cluster:
         if node is None:
             raise ConnectionError("Nobody serves the slot of the key.")
         return self._lines_to(node)
+
+    def own_line(self) -> Line:
+        return self._lines_to(random.choice(self._connected().get_primaries())).own()
 
     def relearn(self) -> None:
         # A failure now is no news: the next verb asks again, and tells.
@@ -104,6 +112,14 @@ class Cluster:
 def lines_of(client: Any) -> Lines:
     """The client's pool makes the connections, and ours keeps them."""
     return Lines(client.connection_pool.make_connection)
+
+
+def socket_of(line: Any) -> socket.socket:
+    """The socket of an open connection, which is read and written past redis-py from now on."""
+    opened: socket.socket | None = line._sock
+    if opened is None:
+        raise ConnectionError("The connection was closed meanwhile.")
+    return opened
 
 
 def reach(address: Address, timeout: float) -> Network:

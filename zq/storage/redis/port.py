@@ -66,6 +66,10 @@ class Lines:
         self._waiting = 0
         self._given_back = threading.Condition()
 
+    def own(self) -> Line:
+        """A new connection, not yet open, for a purpose of its own."""
+        return self._make()
+
     def take(self, patience: float) -> Line:
         """A connection that stands. One that the server has closed meanwhile is opened anew before anything is sent."""
         try:
@@ -117,6 +121,10 @@ class Network(Protocol):
 
     def lines(self, key: bytes) -> Lines:
         """The server that has the key. May raise ``RedisError``."""
+        ...
+
+    def own_line(self) -> Line:
+        """A new connection to any of the servers. May raise ``RedisError``."""
         ...
 
     def relearn(self) -> None:

@@ -37,10 +37,24 @@ class QueueController:
         return int(self._store.port.command(keys.anchor, b"ZCARD", keys.names))
 
     def delete(self, queue: QueueRef) -> None:
-        self._store.run(scripts.QUEUE_DELETE, queue, layout.text(queue.name))
+        keys = layout.keys(queue)
+        self._store.run(scripts.QUEUE_DELETE, queue, keys.name, more=[keys.answers, keys.history])
 
     def purge(self, queue: QueueRef) -> None:
         self._store.run(scripts.QUEUE_PURGE, queue)
+
+    def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
+        moment = b"%d" % layout.ms(now)
+        while True:
+            found = int(self._store.run(scripts.READY, queue, moment))
+            if found >= 0:
+                return min(found, most)
+
+    def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:
+        keys = layout.keys(queue)
+        after = b"(%d" % layout.ms(now), b"+inf", b"BYSCORE", b"LIMIT", b"0", b"1", b"WITHSCORES"
+        found = self._store.port.command(keys.anchor, b"ZRANGE", keys.avail, *after)
+        return float(found[1]) / 1000 if found else None
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         moment = b"%d" % layout.ms(now)
@@ -62,4 +76,4 @@ def _landmark(record: bytes) -> Landmark | None:
     if not record:
         return None
     found = layout.message(record + layout.LENGTH.pack(0), 0, 0)[0]
-    return Landmark(found.id, found.created)
+    return Landmark(found.id, found.created, found.sequence)

@@ -11,12 +11,14 @@ FOLDER = files("zq.storage.redis")
 
 
 class Script:
-    """A script of the name. Its first line says with which flags it runs, so ``shared.lua`` goes behind that."""
+    """A script of the name. Its first line says with which flags it runs, so what it needs of others goes behind that:
+    ``shared.lua`` and then ``parts``."""
 
-    def __init__(self, name: str, *, alone: bool = False, confirmed: bool = True) -> None:
+    def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:
         self.name = name
+        self.parts = () if alone else (SHARED, *parts)
         first, _, rest = read(name).partition("\n")
-        source = f"{first}\n{rest}" if alone else f"{first}\n{read(SHARED)}{rest}"
+        source = "".join([f"{first}\n", *map(read, self.parts), rest])
         self.confirmed = confirmed and "no-writes" not in first
         """Whether replicas are to have what it writes, where that is asked for."""
         self.call = wire(b"EVALSHA", sha1(source.encode()).hexdigest().encode())
@@ -30,23 +32,34 @@ def read(name: str) -> str:
     return FOLDER.joinpath(f"{name}.lua").read_text()
 
 
-POST = Script("post")
+POST = Script("post", "conditions", "posting")
 GET = Script("get")
 LIST = Script("list")
-DELETE = Script("delete")
-DELETE_MANY = Script("delete_many")
-POP = Script("pop")
-CLAIM = Script("claim")
+DELETE = Script("delete", "finishing")
+DELETE_MANY = Script("delete_many", "finishing")
+POP = Script("pop", "finishing")
+MOVE = Script("move", "finishing", "posting", "moving")
+CLAIM = Script("claim", "conditions", "finishing", "posting", "moving")
 CLAIM_GET = Script("claim_get")
-RENEW = Script("renew")
-RELEASE = Script("release")
-QUEUE_CREATE = Script("queue_create")
+RENEW = Script("renew", "conditions")
+RELEASE = Script("release", "releasing")
+SETTLE = Script("settle", "conditions", "finishing", "posting", "moving", "releasing")
+HISTORY_LIST = Script("history_list", "finishing", "past")
+HISTORY_ALL = Script("history_all", "finishing", "past")
+HISTORY_GET = Script("history_get", "finishing", "past")
+STAGE = Script("stage", "conditions", "staging")
+STAGE_DROP = Script("stage_drop", "staging")
+COMMIT = Script("commit", "conditions", "finishing", "posting", "moving", "staging")
+FENCE = Script("fence")
+QUEUE_CREATE = Script("queue_create", "posting")
 QUEUE_UPDATE = Script("queue_update")
 QUEUE_LIST = Script("queue_list")
 QUEUE_DELETE = Script("queue_delete")
 QUEUE_PURGE = Script("queue_purge")
 QUEUE_STATS = Script("queue_stats")
-SWEEP = Script("sweep")
+READY = Script("ready")
+SWEEP = Script("sweep", "finishing")
+SWEEP_PROJECT = Script("sweep_project", "staging")
 EXPECT = Script("expect", alone=True)
 CLOCK = Script("clock", alone=True, confirmed=False)
 PING = Script("clock", alone=True)

@@ -14,6 +14,24 @@ local STEPS = 1000          -- entries that one call steps over at most
 local FALSE_FUTURE = 60000  -- ms ahead of now at which a queue's last moment stems from a clock that was wrong
 local PER_MS = 16           -- sequences rise with the clock at least so fast: see decision 0011
 local MAX_BY_CLOCK = 9e13
+local READY = 'zq:ready'    -- channel on which the names of queues are told that messages came to
+
+local argument_at, key_at = 0, 12
+
+-- The next of ARGV: as it is, as a number.
+local function argument()
+  argument_at = argument_at + 1
+  return ARGV[argument_at]
+end
+
+local function number() return tonumber(argument()) end
+
+-- Where the next `count` keys begin, of those behind project and queue.
+local function keys(count)
+  local first = key_at + 1
+  key_at = key_at + count
+  return first
+end
 
 -- The keys of the queue whose first key is KEYS[at].
 local function queue_at(at)
@@ -22,6 +40,12 @@ local function queue_at(at)
     records = KEYS[at + 5], bodies = KEYS[at + 6], ids = KEYS[at + 7], claims = KEYS[at + 8],
   }
 end
+
+-- A full name, as layout.full writes it, holds the project's name and the queue's.
+local function name_of(full) return string.sub(full, 5 + struct.unpack('>I4', full)) end
+
+-- Tells whoever listens. A user who must not is no reason to fail in the middle of a change.
+local function ring(full) redis.pcall('PUBLISH', READY, full) end
 
 -- A writing command with any number of arguments.
 local function put(command, key, arguments)
@@ -57,9 +81,11 @@ local function pack(m)
     #m.claim) .. m.tail .. m.claim
 end
 
-local function id_of(record)
-  local length = struct.unpack('>I2', record, HEAD_SIZE + 13)
-  return string.sub(record, HEAD_SIZE + TAIL_SIZE + 1, HEAD_SIZE + TAIL_SIZE + length)
+-- The id in a record, which begins behind `skip` bytes.
+local function id_of(record, skip)
+  local first = HEAD_SIZE + (skip or 0)
+  local length = struct.unpack('>I2', record, first + 13)
+  return string.sub(record, first + TAIL_SIZE + 1, first + TAIL_SIZE + length)
 end
 
 -- The messages of these members, parsed; all must be there.
@@ -118,59 +144,11 @@ local function remove(q, messages)
   end
 end
 
--- Creates a queue that is known to be missing; its first sequence comes after all of its predecessors.
-local function create(q, name, metadata)
-  redis.call('ZADD', KEYS[1], 0, name)
-  redis.call('HSET', KEYS[2], name, metadata)
-  local floor = tonumber(redis.call('GET', KEYS[3]) or 0)
-  redis.call('HSET', q.state, 'sequence', floor, 'fresh', 0)
-  return floor
-end
+-- The last sequence given, or, what is more, the one that the clock is at.
+local function counted(sequence, start, now) return math.max(sequence, math.min(now * PER_MS - start, MAX_BY_CLOCK)) end
 
--- New messages of a queue, which is created if it is missing: `add` each, then `store` them.
-local function batch_for(q, name, now)
-  local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start')
-  local sequence = tonumber(state[1] or create(q, name, '{}'))
-  local start = tonumber(state[3])
-  if not start then
-    start = now * PER_MS - sequence
-    redis.call('HSET', q.state, 'start', start)
-  end
-  return {
-    q = q, now = now, sequence = math.max(sequence, math.min(now * PER_MS - start, MAX_BY_CLOCK)),
-    fresh = tonumber(state[2] or 0), avail = {}, order = {}, expiry = {}, records = {}, bodies = {}, ids = {},
-  }
-end
-
--- A record without available-at gets the larger of now and the queue's last such moment (L5).
-local function add(batch, record, body)
-  local available, expires = struct.unpack('>I8I8', record, 9)
-  if available == 0 then
-    local fresh, now = batch.fresh, batch.now
-    batch.fresh = fresh > now + FALSE_FUTURE and now or math.max(now, fresh)
-    available = batch.fresh
-  end
-  batch.sequence = batch.sequence + 1
-  local member, n = string.format('%014.0f', batch.sequence), #batch.avail
-  batch.avail[n + 1], batch.avail[n + 2] = available, member
-  batch.order[n + 1], batch.order[n + 2] = member, member
-  batch.expiry[n + 1], batch.expiry[n + 2] = expires, member
-  batch.records[n + 1] = member
-  batch.records[n + 2] = struct.pack('>I8I8', batch.sequence, available) .. string.sub(record, 17)
-  batch.bodies[n + 1], batch.bodies[n + 2] = member, body
-  batch.ids[n + 1], batch.ids[n + 2] = id_of(record), member
-end
-
-local function store(batch)
-  local q = batch.q
-  redis.call('HSET', q.state, 'sequence', batch.sequence, 'fresh', batch.fresh)
-  put('ZADD', q.avail, batch.avail)
-  put('ZADD', q.order, batch.order)
-  put('ZADD', q.expiry, batch.expiry)
-  put('HSET', q.records, batch.records)
-  put('HSET', q.bodies, batch.bodies)
-  put('HSET', q.ids, batch.ids)
-end
+-- The larger of now and a last moment that is to be believed.
+local function risen(last, now) return last > now + FALSE_FUTURE and now or math.max(now, last) end
 
 -- Up to `limit` ready messages in the order of (available, sequence). The expired ones in front are removed.
 -- Second result: there may be more, but so many had expired that this call has done enough.
@@ -195,9 +173,10 @@ local function take(q, limit, now)
 end
 
 -- Puts a message under a claim that starts now, and lengthens a life that would end before it (Lease.life).
-local function put_under(m, claim, now, lease, grace)
+-- `wait`: ms from the claim's end until it is available.
+local function put_under(m, claim, now, lease, grace, wait)
   local ends = now + lease * 1000
-  m.claim, m.claimed, m.lease, m.ends, m.available = claim, now, lease, ends, ends
+  m.claim, m.claimed, m.lease, m.ends, m.available = claim, now, lease, ends, ends + wait
   if m.expires < ends then
     m.ttl, m.expires, m.extended = lease + grace, ends + grace * 1000, true
   end

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controllers share: scripts run on a queue, and the sweeper told in time what will expire."""
 
+from collections.abc import Iterable
 from typing import Final
 
-from zq.model import QueueRef
+from zq.model import Once, QueueRef
 from zq.storage.redis import layout, scripts
+from zq.storage.redis.layout import Block
 from zq.storage.redis.port import Port, Reply
 from zq.storage.redis.scripts import Script
 
@@ -15,6 +17,9 @@ GRID: Final = 15_000
 MARGIN: Final = 30_000
 """Milliseconds before an entry's moment from which no new message relies on it: whoever comes at that moment may be
 done before the message has arrived."""
+BURIAL: Final = 60_000
+"""Milliseconds after which a queue is looked at to which messages move whose expiry is known only afterwards, in case a
+server dies between moving and saying so."""
 MOST_KNOWN: Final = 100_000
 
 
@@ -29,13 +34,26 @@ class Store:
         self.port = port
         self._entered: dict[QueueRef, int] = {}
 
-    def run(self, script: Script, queue: QueueRef, *arguments: bytes, other: QueueRef | None = None) -> Reply:
-        """Run a script on a queue, and on another one of the same project."""
+    def run(self, script: Script, queue: QueueRef, *arguments: bytes, more: Iterable[Block] = ()) -> Reply:
+        """Run a script on a queue, with more keys of the same project."""
         keys = layout.keys(queue)
         packed, count = keys.project + keys.queue, PROJECT_KEYS + QUEUE_KEYS
-        if other is not None:
-            packed, count = packed + layout.keys(other).queue, count + QUEUE_KEYS
+        for block in more:
+            packed, count = packed + block.packed, count + block.number
         return self.port.run(script, keys.anchor, count, packed, *arguments)
+
+    def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
+        """The keys of a queue's history, none for 0 seconds. The sweeper knows of records made at ``now``, in ms."""
+        if not seconds:
+            return []
+        self.expect(queue, now + seconds * 1000, now)
+        return [layout.keys(queue).history]
+
+    def answers(self, queue: QueueRef, once: Once, now: int) -> tuple[Block, list[bytes]]:
+        """The keys for requests that a queue knows; key, digest and last moment of this one, as scripts take them."""
+        expires = now + once.window * 1000
+        self.expect(queue, expires, now)
+        return layout.keys(queue).answers, [layout.text(once.key), once.digest, b"%d" % expires]
 
     def expect(self, queue: QueueRef, expires: int, now: int) -> None:
         """Have the queue looked at by ``expires``, in ms: to be called before a message is stored that expires then."""

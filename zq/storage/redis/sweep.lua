@@ -1,10 +1,39 @@
 #!lua flags=allow-oom
 -- SPDX-License-Identifier: Apache-2.0
--- Removes expired messages of a queue. KEYS: project, queue. ARGV: now, limit.
--- Returns how many went, and the earliest expiry of what is left, 0 if nothing is.
+-- Removes expired messages of a queue, records of its history and answers to requests. KEYS: project, queue, answers,
+-- history. ARGV: now, limit.
+-- Returns how many of one kind went at most, how many messages and records went, and the earliest expiry of what is
+-- left, 0 if nothing is.
 
-local q = queue_at(4)
-local expired = load(q, redis.call('ZRANGE', q.expiry, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2]))
+local q, answers, windows, h = queue_at(4), KEYS[13], KEYS[14], nil
+keys(2)
+h = history(1)
+
+local function due(key) return redis.call('ZRANGE', key, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2]) end
+
+local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge) end
+
+-- Records of the history at these places. An id whose latest record is another one keeps that.
+local function forget(places)
+  local ids, gone = {}, {}
+  for i, record in ipairs(pick(h.finished, places)) do
+    ids[i] = id_of(record, struct.size(PAST))
+  end
+  for i, place in ipairs(pick(h.latest, ids)) do
+    if place == places[i] then gone[#gone + 1] = ids[i] end
+  end
+  put('ZREM', h.history, places)
+  put('ZREM', h.past, places)
+  put('ZREM', h.forget, places)
+  put('HDEL', h.finished, places)
+  put('HDEL', h.remains, places)
+  put('HDEL', h.latest, gone)
+end
+
+local expired, past, told = load(q, due(q.expiry)), due(h.forget), due(windows)
 remove(q, expired)
-local first = redis.call('ZRANGE', q.expiry, 0, 0, 'WITHSCORES')
-return { #expired, tonumber(first[2] or 0) }
+forget(past)
+put('HDEL', answers, told)
+put('ZREM', windows, told)
+local earliest = math.min(first(q.expiry), first(h.forget), first(windows))
+return { math.max(#expired, #past, #told), #expired + #past, earliest < math.huge and earliest or 0 }

@@ -2,22 +2,27 @@
 """The embedded driver: a RocksDB directory, owned by one process with many threads. The default store of zq.
 
 ``port`` is the key-value store, ``layout`` what lies in it, ``change`` how messages are written, ``ready`` and
-``listing`` how they are found, ``registry`` the queues in memory, ``keeper`` the way in for every verb.
+``listing`` how they are found, ``registry`` the queues in memory, ``keeper`` the way in for every verb. Locks are taken
+in the order stripes, queues, registry.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from zq.errors import StartRefused
-from zq.model import Seconds
+from zq.model import QueueRef, Seconds
 from zq.storage.rocksdb import guard, layout
 from zq.storage.rocksdb.claims import ClaimController
+from zq.storage.rocksdb.history import HistoryController
 from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.messages import MessageController
 from zq.storage.rocksdb.port import SYNC_MODES, Store
 from zq.storage.rocksdb.queues import QueueController
+from zq.storage.rocksdb.stripes import Stripes
 from zq.storage.rocksdb.sweeper import Sweeper
+from zq.storage.rocksdb.transactions import TransactionController
 
 
 class RocksStorage:
@@ -25,14 +30,17 @@ class RocksStorage:
 
     def __init__(self, keeper: Keeper, max_clock_jump: int) -> None:
         self._keeper = keeper
-        self._sweeper = Sweeper(keeper)
+        stripes = Stripes()
+        self._sweeper = Sweeper(keeper, stripes)
         self._seen = 0.0
         with keeper as (store, _):
             guard.check_version(store)
             self._seen = guard.check_clock(store, layout.ms(self.now()), max_clock_jump) / 1000
         self.queues = QueueController(keeper)
         self.messages = MessageController(keeper)
-        self.claims = ClaimController(keeper)
+        self.claims = ClaimController(keeper, stripes)
+        self.history = HistoryController(keeper)
+        self.transactions = TransactionController(keeper, stripes)
 
     def now(self) -> Seconds:
         self._seen = max(self._seen, time.time())
@@ -44,6 +52,9 @@ class RocksStorage:
     def maintain(self, now: Seconds) -> int:
         self._record_clock()
         return self._sweeper.sweep(layout.ms(now))
+
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        self._keeper.bell.listener = listener
 
     def close(self) -> None:
         self._keeper.close()

@@ -5,15 +5,26 @@ A change collects writes; ``commit`` applies them in one batch and only then tou
 The caller holds the locks of all queues concerned from before the first read until after ``commit``.
 """
 
+from typing import NamedTuple
+
 from msgspec import structs
 
-from zq.storage.rocksdb import layout
-from zq.storage.rocksdb.layout import Place, Record, Tally
+from zq.model import Draft, Outcome
+from zq.storage.rocksdb import layout, past
+from zq.storage.rocksdb.layout import Past, Place, Record, Tally
 from zq.storage.rocksdb.port import Store, Write
 from zq.storage.rocksdb.registry import QueueState
 
 FALSE_FUTURE = 60_000
 """Milliseconds ahead of now at which a queue's last moment must stem from a clock that was wrong: see ``guard``."""
+
+
+class End(NamedTuple):
+    """How and when messages finish, and for how many seconds a record is kept of them; 0 = none."""
+
+    outcome: Outcome
+    history: int
+    now: int
 
 
 class Change:
@@ -45,10 +56,29 @@ class Change:
         )
         self._put_available(state, tally.sequence, record)
 
+    def post(self, state: QueueState, draft: Draft, now: int) -> None:
+        """Add a new message."""
+        record = Record(
+            id=draft.id,
+            created=now,
+            expires=now + draft.ttl * 1000,
+            available=now,
+            ttl=draft.ttl,
+            client=draft.client,
+            checksum=draft.checksum,
+        )
+        self.insert(state, record, draft.body, now, draft.delay * 1000)
+
     def remove(self, state: QueueState, sequence: int, record: Record) -> None:
         """Take a message away for good."""
         self._tally(state).count -= 1
         self._writes += traces(state.number, state.project, sequence, record)
+
+    def finish(self, state: QueueState, sequence: int, record: Record, end: End) -> None:
+        """Take a message away and, where history is kept, leave a record of it."""
+        if end.history:
+            self._record(state, sequence, record, end)
+        self.remove(state, sequence, record)
 
     def rewrite(self, state: QueueState, sequence: int, old: Place, new: Record) -> None:
         """Replace a message's record, and the index entries that differ from those of its old place."""
@@ -73,9 +103,9 @@ class Change:
         """Once this is committed, no entry of ``available`` lies before ``head`` but those made by this change."""
         self._heads[state] = head
 
-    def drop(self, family: str, key: bytes) -> None:
-        """Drop an index entry that points at nothing."""
-        self._writes.append((family, key, None))
+    def also(self, *writes: Write) -> None:
+        """Write more in the same step: what is not a message."""
+        self._writes += writes
 
     def commit(self) -> None:
         """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
@@ -85,18 +115,33 @@ class Change:
             self._store.write(self._writes)
         for state, head in self._heads.items():
             state.head = head
+        told = set(self._lowered)
         for state, tally in self._tallies.items():
+            if tally.sequence > state.tally.sequence:
+                told.add(state)
             state.tally = tally
         for state, earliest in self._made_available.items():
             state.head = min(state.head, earliest)
         for state, sequences in self._lowered.items():
             state.quiet.wake(sequences)
+        for state in told:
+            if state.bell.listener is not None:
+                state.bell.listener(state.ref)
 
     def _tally(self, state: QueueState) -> Tally:
         tally = self._tallies.get(state)
         if tally is None:
             tally = self._tallies[state] = structs.replace(state.tally)
         return tally
+
+    def _record(self, state: QueueState, sequence: int, record: Record, end: End) -> None:
+        tally = self._tally(state)
+        tally.position += 1
+        tally.finished = max(end.now, tally.finished)
+        expires = tally.finished + end.history * 1000
+        body = self._store.get("bodies", layout.pair.pack(state.number, sequence)) or b""
+        kept = Past(structs.replace(record, claim=""), body, sequence, end.outcome, tally.finished, expires)
+        self._writes += past.writes(state.history, tally.position, kept)
 
     def _put_available(self, state: QueueState, sequence: int, record: Record) -> None:
         key = layout.triple.pack(state.number, record.available, sequence)

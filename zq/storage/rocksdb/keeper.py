@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from zq.errors import StartRefused, Unavailable
 from zq.storage.rocksdb.port import Store
-from zq.storage.rocksdb.registry import Registry
+from zq.storage.rocksdb.registry import Bell, Registry
 
 LOG = logging.getLogger(__name__)
 PAUSE = 1.0
@@ -36,6 +36,7 @@ class Keeper:
         self._active = 0
         self._closed = False
         self._tried = 0.0
+        self.bell = Bell()
         self._opened: Opened | None = self._open()
 
     def __enter__(self) -> Opened:
@@ -62,7 +63,7 @@ class Keeper:
 
     def _open(self) -> Opened:
         store = self._open_store()
-        return Opened(store, Registry(store))
+        return Opened(store, Registry(store, self.bell))
 
     def _renew(self) -> Opened:
         moment = time.monotonic()

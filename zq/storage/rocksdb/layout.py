@@ -1,24 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lies in the embedded store. All numbers big-endian; moments in milliseconds; q = a queue's 8-byte number.
 
-=========== ============================== ====================================================================
-family      key                            value
-=========== ============================== ====================================================================
-default     "version" "clock" "numbers"    schema version; largest moment seen; last queue number given
-default     "doomed" q                     the key in ``queues``: a queue's former number, its space to be given back
-queues      len(project) project name      QueueRecord: its number and metadata
-numbers     q                              the key in ``queues``
-tallies     q                              Tally: last sequence, last available-at of a fresh post, message count
-messages    q sequence                     Record: all of a message but its body; the observers' order
-bodies      q sequence                     the raw JSON body
-available   q available-at sequence        expires: *the* order of claims
-expiry      expires q sequence             nothing: the sweeper's order
-ids         len(project) project id        q sequence
-claims      q claim id 00 sequence         claim end: what a claim holds, lapsed ones until someone takes over
-=========== ============================== ====================================================================
+========= ==================================== ======================================================================
+family    key                                  value
+========= ==================================== ======================================================================
+default   "version" "clock" "numbers"          schema version; largest moment seen; last number given
+default   "doomed" q                           the key in ``queues``: a former number, its space to be given back
+default   "dropped" n                          nothing: the same for the number of a history or of a stage
+queues    len(project) project name            QueueRecord: its number, its metadata, the number h of its history
+hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for its keys
+numbers   q                                    the key in ``queues``
+tallies   q                                    Tally: the queue's counters
+messages  q sequence                           Record: all of a message but its body; the observers' order
+bodies    q sequence                           the raw JSON body
+available q available-at sequence              expires: *the* order of claims
+expiry    expires q sequence                   nothing: the sweeper's order
+ids       len(project) project id              q sequence
+claims    q claim id 00 sequence               claim end: what a claim holds, lapsed ones until someone takes over
+history   h position                           Past: a finished message, its body included
+sequences h sequence                           position: records in the order of sequence
+endings   h id 00 position                     nothing: records of a message id
+keys      h key 00 expires                     Known: an idempotency key of the queue
+fences    len(project) project name            the last epoch given out
+stages    len(project) project name 00 expires Stage: its number n and size
+staged    n index                              Staged: a message to be published
+producers len(project) project name 00 expires Batch: its last commit
+due       expires kind key                     what else expires: the entry ``key`` of ``FAMILY_OF[kind]``
+========= ==================================== ======================================================================
 
 A message has exactly one entry in messages, bodies, available, expiry and ids, and one in claims while its record
 names a claim. Purging or deleting a queue only dooms its number; the sweeper gives the space back.
+A queue's history and its keys go by a number of their own, which a purge keeps: h = the first one that the queue had.
+A record of history has exactly one entry in history, sequences, endings and due; what has its end in its key (keys,
+stages, producers) one there and one in due, so that the sweeper can remove it by that alone, without a lock.
 """
 
 from struct import Struct as Packing
@@ -26,11 +40,12 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, msgpack
 
-from zq.model import Message, QueueRef, Seconds
+from zq.model import Draft, Message, QueueRef, Seconds
 
 FAMILIES: Final = (
     "default",
     "queues",
+    "hidden",
     "numbers",
     "tallies",
     "messages",
@@ -39,11 +54,25 @@ FAMILIES: Final = (
     "expiry",
     "ids",
     "claims",
+    "history",
+    "sequences",
+    "endings",
+    "keys",
+    "fences",
+    "stages",
+    "staged",
+    "producers",
+    "due",
 )
-VERSION: Final = b"1"
+VERSION: Final = b"2"
 LENGTH: Final = 4
 """Bytes of the length in front of a project."""
+END: Final = b"\xff" * LENGTH
+"""Above every key that begins with the length of a project."""
 DOOMED: Final = b"doomed"
+DROPPED: Final = b"dropped"
+FAMILY_OF: Final = {b"h": "history", b"k": "keys", b"p": "producers", b"s": "stages"}
+KIND_OF: Final = {family: kind for kind, family in FAMILY_OF.items()}
 
 number = Packing(">Q")
 pair = Packing(">QQ")
@@ -55,14 +84,17 @@ class QueueRecord(Struct, array_like=True):
 
     number: int
     metadata: bytes
+    history: int
 
 
 class Tally(Struct, array_like=True):
-    """The counters of a queue."""
+    """The counters of a queue: last sequence, last available-at of a fresh post, messages; last record of history."""
 
     sequence: int = 0
     fresh: int = 0
     count: int = 0
+    position: int = 0
+    finished: int = 0
 
 
 class Place(NamedTuple):
@@ -103,10 +135,56 @@ class Record(Struct, array_like=True):
         return Place(self.available, self.expires, self.claim, self.ends)
 
 
+class Past(Struct, array_like=True):
+    """A record of history."""
+
+    record: Record
+    body: bytes
+    sequence: int
+    outcome: str
+    finished: int
+    expires: int
+
+
+class Known(Struct, array_like=True):
+    """An idempotency key: what a repeat must have in common, and the encoded answer."""
+
+    digest: bytes
+    answer: bytes
+
+
+class Stage(Struct, array_like=True):
+    """A stage: where its messages lie, how many they are, the bytes of their bodies."""
+
+    number: int
+    count: int = 0
+    size: int = 0
+
+
+class Staged(Struct, array_like=True):
+    """A message to be published; ``draft`` is one of the queue's."""
+
+    queue: str
+    draft: Draft
+
+
+class Batch(Struct, array_like=True):
+    """A producer's last commit."""
+
+    batch: int
+    published: int
+    deleted: int
+
+
 encode = msgpack.Encoder().encode
 decode_queue = msgpack.Decoder(QueueRecord).decode
 decode_tally = msgpack.Decoder(Tally).decode
 decode_record = msgpack.Decoder(Record).decode
+decode_past = msgpack.Decoder(Past).decode
+decode_known = msgpack.Decoder(Known).decode
+decode_stage = msgpack.Decoder(Stage).decode
+decode_staged = msgpack.Decoder(Staged).decode
+decode_batch = msgpack.Decoder(Batch).decode
 
 
 def ms(moment: Seconds) -> int:
@@ -140,9 +218,14 @@ def prefix_of(key: bytes) -> bytes:
     return key[: LENGTH + int.from_bytes(key[:LENGTH])]
 
 
+def ended(prefix: bytes, name: str) -> bytes:
+    """Where the entries of a name begin. No name so used holds a zero byte: no other one's entries are met."""
+    return prefix + name.encode("utf-8", "surrogatepass") + b"\0"
+
+
 def claim_prefix(queue: int, claim: str) -> bytes:
-    """Where a claim's entries begin. A claim id holds no zero byte, so that no other id's entries are met."""
-    return number.pack(queue) + claim.encode("utf-8", "surrogatepass") + b"\0"
+    """Where a claim's entries begin."""
+    return ended(number.pack(queue), claim)
 
 
 def after(prefix: bytes) -> bytes:
@@ -165,4 +248,7 @@ def message(sequence: int, record: Record, body: bytes, now: int) -> Message:
         claim=record.claim if record.ends > now else "",
         claim_count=record.count,
         checksum=record.checksum,
+        origin=record.origin,
+        origin_claim_count=record.origin_count,
+        reason=record.reason,
     )

@@ -4,11 +4,13 @@
 from collections.abc import Sequence
 
 from zq.errors import ClaimNotHeld, MessageClaimed
-from zq.model import Draft, Message, Messages, Page, QueueRef, Seconds, View
+from zq.model import Draft, Message, Messages, Move, Once, Outcome, Page, QueueRef, Seconds, View
 from zq.storage.rocksdb import layout, listing
-from zq.storage.rocksdb.change import Change
+from zq.storage.rocksdb.change import Change, End
 from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.layout import Record
+from zq.storage.rocksdb.moves import Routes, by_name, targets
+from zq.storage.rocksdb.once import check_key, remember_key
 from zq.storage.rocksdb.port import Store
 from zq.storage.rocksdb.ready import take
 from zq.storage.rocksdb.registry import NO_METADATA, QueueState
@@ -21,20 +23,28 @@ class MessageController:
         self._keeper = keeper
 
     def post(
-        self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, expected: bytes | None = None
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        expected: bytes | None = None,
+        once: Once | None = None,
     ) -> bytes | None:
         moment = layout.ms(now)
         with self._keeper as (store, registry):
             posted = False
             while not posted:
                 with registry.held(queue) as (state,):
+                    check_key(store, state or registry.hidden(queue), once, list[str], moment)
                     metadata = NO_METADATA if state is None else state.metadata
                     if expected not in (None, metadata):
                         return metadata
                     if state is not None:
                         change = Change(store)
                         for draft in drafts:
-                            change.insert(state, _record(draft, moment), draft.body, moment, draft.delay * 1000)
+                            change.post(state, draft, moment)
+                        if once is not None:
+                            remember_key(change, state, once, [draft.id for draft in drafts], moment)
                         change.commit()
                         posted = True
                 if not posted:
@@ -65,7 +75,7 @@ class MessageController:
             messages = listing.page(store, state, marker, limit, view, layout.ms(now))
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
-    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "") -> None:
+    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "", history: int = 0) -> None:
         moment = layout.ms(now)
         with self._keeper as (store, registry):
             with registry.held(queue) as (state,):
@@ -75,12 +85,12 @@ class MessageController:
                 sequence, record = found[0]
                 _check_holder(record, claim, moment)
                 change = Change(store)
-                change.remove(state, sequence, record)
+                change.finish(state, sequence, record, End(Outcome.DELETED, history, moment))
                 change.commit()
             store.settle()
 
     def delete_many(
-        self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None
+        self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
         moment = layout.ms(now)
         with self._keeper as (store, registry):
@@ -92,11 +102,11 @@ class MessageController:
                     raise ClaimNotHeld("Every message must be held by one of the given claims; nothing was deleted.")
                 change = Change(store)
                 for sequence, record in found:
-                    change.remove(state, sequence, record)
+                    change.finish(state, sequence, record, End(Outcome.DELETED, history, moment))
                 change.commit()
             store.settle()
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds) -> Messages:
+    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0) -> Messages:
         moment = layout.ms(now)
         with self._keeper as (store, registry):
             with registry.held(queue) as (state,):
@@ -105,23 +115,34 @@ class MessageController:
                 change = Change(store)
                 taken = take(store, state, limit, moment, change)
                 for sequence, record, _ in taken:
-                    change.remove(state, sequence, record)
+                    change.finish(state, sequence, record, End(Outcome.POPPED, history, moment))
                 change.commit()
             if taken:
                 store.settle()
         return [layout.message(sequence, record, body, moment) for sequence, record, body in taken]
 
-
-def _record(draft: Draft, now: int) -> Record:
-    return Record(
-        id=draft.id,
-        created=now,
-        expires=now + draft.ttl * 1000,
-        available=now,
-        ttl=draft.ttl,
-        client=draft.client,
-        checksum=draft.checksum,
-    )
+    def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
+        moment = layout.ms(now)
+        refs = targets(queue, moves)
+        with self._keeper as (store, registry):
+            while True:
+                with registry.held(queue, *refs) as (state, *others):
+                    found = _locate(store, state, [move.id for move in moves], moment) if state is not None else []
+                    ready = {f[1].id: f for f in found if not f[1].held(moment) and f[1].available <= moment}
+                    if state is None or not ready:
+                        return []
+                    chosen = list({move.id: move for move in moves if move.id in ready}.values())
+                    routes = Routes(state, by_name(refs, others), history, moment)
+                    missing = routes.missing(chosen)
+                    if not missing:
+                        change = Change(store)
+                        routes.carry_all(store, change, ready, chosen)
+                        change.commit()
+                        break
+                for ref in missing:
+                    registry.ensure(ref)
+            store.settle()
+        return [move.id for move in chosen]
 
 
 def _locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, Record]]:

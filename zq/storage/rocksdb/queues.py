@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues of the embedded store."""
 
+from itertools import islice
+
 from zq.model import Landmark, Page, Queue, QueueRef, Seconds, Stats
 from zq.storage.rocksdb import layout, listing
 from zq.storage.rocksdb.keeper import Keeper
@@ -54,7 +56,7 @@ class QueueController:
 
     def delete(self, queue: QueueRef) -> None:
         with self._keeper as (store, registry):
-            with registry.held(queue) as (state,):
+            with registry.known(queue) as state:
                 if state is None:
                     return
                 registry.drop(state)
@@ -76,8 +78,26 @@ class QueueController:
             total = state.tally.count - _expired(store, state, moment)
             claimed = _claimed(store, state, moment)
             ends = [listing.edge(store, state, moment, newest) for newest in (False, True)]
-        oldest, newest = (edge and Landmark(edge[1].id, edge[1].created / 1000) for edge in ends)
+        oldest, newest = (edge and Landmark(edge[1].id, edge[1].created / 1000, edge[0]) for edge in ends)
         return Stats(claimed, total - claimed, oldest, newest)
+
+    def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
+        moment = layout.ms(now)
+        with self._keeper as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return 0
+            came = store.scan("available", state.head, layout.pair.pack(state.number, moment + 1))
+            return sum(1 for _ in islice((1 for _, expires in came if _moment(expires) > moment), most))
+
+    def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:
+        with self._keeper as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return None
+            lower = layout.pair.pack(state.number, layout.ms(now) + 1)
+            first = next(store.scan("available", lower, state.bounds()[1]), None)
+        return None if first is None else layout.triple.unpack(first[0])[1] / 1000
 
 
 def _expired(store: Store, state: QueueState, now: int) -> int:
@@ -89,4 +109,8 @@ def _expired(store: Store, state: QueueState, now: int) -> int:
 
 def _claimed(store: Store, state: QueueState, now: int) -> int:
     """Messages under a live claim; grows with the claimed, lapsed ones included."""
-    return sum(1 for _, ends in store.scan("claims", *state.bounds()) if layout.number.unpack(ends)[0] > now)
+    return sum(1 for _, ends in store.scan("claims", *state.bounds()) if _moment(ends) > now)
+
+
+def _moment(value: bytes) -> int:
+    return int.from_bytes(value)

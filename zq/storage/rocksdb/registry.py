@@ -7,8 +7,10 @@ numbers, and the registry's own lock only inside them. Purge and delete replace 
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+from msgspec import structs
 
 from zq.model import QueueRef
 from zq.storage.rocksdb import layout
@@ -18,21 +20,43 @@ from zq.storage.rocksdb.quiet import Quiet
 
 NO_METADATA = b"{}"
 LOST_TAIL = 1_000_000
-"""Sequences skipped when a queue is loaded: after a power cut the log's tail may be gone, and with it sequences that a
-reader has already seen as a marker. They must not be given twice."""
+"""Sequences, and positions of history, skipped when a queue is loaded: after a power cut the log's tail may be gone,
+and with it numbers that a reader has already seen as a marker. They must not be given twice."""
+
+
+class Bell:
+    """Whom to tell of queues that have something new; kept while stores are opened anew."""
+
+    listener: Callable[[QueueRef], None] | None = None
 
 
 class QueueState:
     """One queue: ``head`` = no entry of ``available`` lies before it; ``quiet`` and ``walking``: for listings."""
 
-    __slots__ = ("gone", "head", "key", "lock", "metadata", "number", "project", "quiet", "ref", "tally", "walking")
+    __slots__ = (
+        "bell",
+        "gone",
+        "head",
+        "history",
+        "key",
+        "lock",
+        "metadata",
+        "number",
+        "project",
+        "quiet",
+        "ref",
+        "tally",
+        "walking",
+    )
 
-    def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally) -> None:
+    def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally, bell: Bell) -> None:
         self.ref = ref
         self.key = layout.queue_key(ref)
         self.project = layout.project_prefix(ref.project)
         self.number = record.number
         self.metadata = record.metadata
+        self.history = record.history
+        self.bell = bell
         self.tally = tally
         self.lock = threading.Lock()
         self.gone = False
@@ -48,15 +72,24 @@ class QueueState:
 class Registry:
     """Every queue of one open store; states are made when first asked for."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, bell: Bell) -> None:
         self._store = store
+        self._bell = bell
         self._lock = threading.Lock()
         self._states: dict[QueueRef, QueueState] = {}
+        self._hidden: dict[QueueRef, QueueState] = {}
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
+        for key, value in store.scan("hidden", b"", layout.END):
+            ref = layout.queue_ref(key)
+            self._hidden[ref] = QueueState(ref, layout.decode_queue(value), Tally(), bell)
 
     def find(self, ref: QueueRef) -> QueueState | None:
         """The queue, or None."""
         return self._states.get(ref) or self._load(ref)
+
+    def hidden(self, ref: QueueRef) -> QueueState | None:
+        """What stands for a queue that does not exist, and nobody sees: it knows keys, and has no messages."""
+        return self._hidden.get(ref)
 
     def by_number(self, number: int) -> QueueState | None:
         """The queue that owns a number; None for a doomed one."""
@@ -82,38 +115,67 @@ class Registry:
                 for lock in locks:
                     lock.release()
 
+    @contextmanager
+    def known(self, ref: QueueRef) -> Iterator[QueueState | None]:
+        """The queue, or what is hidden in its place, locked."""
+        while True:
+            state = self.find(ref) or self._hidden.get(ref)
+            with nullcontext() if state is None else state.lock:
+                if state is None or not state.gone:
+                    yield state
+                    return
+
     def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA) -> bool:
-        """Create the queue if it is missing; whether it was."""
+        """Create the queue if it is missing; whether it was. It knows what was hidden in its place."""
+        while True:
+            hidden = self._hidden.get(ref)
+            with nullcontext() if hidden is None else hidden.lock, self._lock:
+                if self._states.get(ref) or self._load_locked(ref):
+                    return False
+                if hidden is self._hidden.get(ref):
+                    self._create(ref, metadata, hidden)
+                    return True
+
+    def hide(self, ref: QueueRef) -> None:
+        """Put something that nobody sees in the place of a missing queue."""
         with self._lock:
-            if self._states.get(ref) or self._load_locked(ref):
-                return False
-            record = QueueRecord(self._last_number + 1, metadata)
-            state = QueueState(ref, record, Tally())
-            self._store.write(self._births(state, record))
-            self._last_number = record.number
-            self._states[ref] = state
-            return True
+            if not (self._states.get(ref) or self._load_locked(ref) or self._hidden.get(ref)):
+                number = self._last_number + 1
+                record = QueueRecord(number, NO_METADATA, number)
+                entry: Write = ("hidden", layout.queue_key(ref), layout.encode(record))
+                self._store.write([("default", b"numbers", layout.number.pack(number)), entry])
+                self._last_number = number
+                self._hidden[ref] = QueueState(ref, record, Tally(), self._bell)
 
     def replace(self, state: QueueState) -> None:
         """Give a locked queue a new number and no messages: a purge in one step."""
         with self._lock:
-            record = QueueRecord(self._last_number + 1, state.metadata)
-            successor = QueueState(state.ref, record, Tally(state.tally.sequence, state.tally.fresh))
+            record = QueueRecord(self._last_number + 1, state.metadata, state.history)
+            successor = QueueState(state.ref, record, structs.replace(state.tally, count=0), self._bell)
             self._store.write([*self._births(successor, record), *self._deaths(state)])
             self._last_number = record.number
             self._states[state.ref] = successor
             state.gone = True
 
     def drop(self, state: QueueState) -> None:
-        """Remove a locked queue in one step."""
+        """Remove a locked queue, or what is hidden in its place, in one step."""
         with self._lock:
-            self._store.write([("queues", state.key, None), *self._deaths(state)])
-            del self._states[state.ref]
+            dropped: Write = ("default", layout.DROPPED + layout.number.pack(state.history), b"")
+            family, states = ("hidden", self._hidden) if state.ref in self._hidden else ("queues", self._states)
+            self._store.write([(family, state.key, None), dropped, *self._deaths(state)])
+            del states[state.ref]
             state.gone = True
+
+    def new_number(self) -> int:
+        """A number that no queue has or had."""
+        with self._lock:
+            self._store.write([("default", b"numbers", layout.number.pack(self._last_number + 1))])
+            self._last_number += 1
+            return self._last_number
 
     def update(self, state: QueueState, metadata: bytes) -> None:
         """Replace a locked queue's metadata."""
-        record = QueueRecord(state.number, metadata)
+        record = QueueRecord(state.number, metadata, state.history)
         self._store.write([("queues", state.key, layout.encode(record))])
         state.metadata = metadata
 
@@ -131,8 +193,21 @@ class Registry:
         counted = self._store.get("tallies", layout.number.pack(record.number))
         tally = layout.decode_tally(counted) if counted else Tally()
         tally.sequence += LOST_TAIL
-        state = self._states[ref] = QueueState(ref, record, tally)
+        tally.position += LOST_TAIL
+        state = self._states[ref] = QueueState(ref, record, tally, self._bell)
         return state
+
+    def _create(self, ref: QueueRef, metadata: bytes, hidden: QueueState | None) -> None:
+        number = self._last_number + 1
+        record = QueueRecord(number, metadata, number if hidden is None else hidden.history)
+        state = QueueState(ref, record, Tally(), self._bell)
+        shown: list[Write] = [("hidden", state.key, None)] if hidden is not None else []
+        self._store.write([*self._births(state, record), *shown])
+        self._last_number = number
+        self._states[ref] = state
+        if hidden is not None:
+            del self._hidden[ref]
+            hidden.gone = True
 
     def _births(self, state: QueueState, record: QueueRecord) -> list[Write]:
         number = layout.number.pack(record.number)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job on MongoDB that commits what it has claimed and staged, and servers that die, or are overtaken, meanwhile.
+
+A server that dies is one whose watcher raises: nothing of it runs any more. Others go on with the same database.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conformance.builders import Scene, drafts, ids_of
+from zq.clock import ManualClock
+from zq.errors import ProducerNotFound
+from zq.model import Commit, Committed, Fence, Held, Outcome, QueueRef
+from zq.storage.api import Storage
+from zq.storage.mongodb import MongoStorage, steps
+from zq.storage.mongodb.port import Port
+
+PART = 50
+"""Messages that one transaction changes, here."""
+HELD, STAGED = 120, 130
+TIMEOUT = 5.0
+PATIENCE = 2 * TIMEOUT + 1
+"""Seconds after which others give up what is not decided."""
+ALL = Committed(1, STAGED, HELD)
+REPLAYED = Committed(1, STAGED, HELD, replayed=True)
+
+
+class Dead(BaseException):
+    """The process is gone."""
+
+
+class At:
+    """Does something when a step is reached for the nth time, and nothing after."""
+
+    def __init__(self, step: str, nth: int, then: Callable[[], None]) -> None:
+        self._step, self._left, self._then = step, nth, then
+
+    def reached(self, step: str) -> None:
+        self._left -= step == self._step
+        if step == self._step and self._left == 0:
+            self._then()
+
+
+def die() -> None:
+    raise Dead
+
+
+class Job:
+    """A job that has claimed messages of ``in``, staged its results, and is to commit both."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._servers: list[MongoStorage] = []
+        store = self.server()
+        clock = ManualClock(store.now())
+        self.input = Scene(store, clock, QueueRef("acme", "in"))
+        self.taken = self.input.post(HELD)
+        self.claims = [self.input.take(40, name=f"job.{number}").id for number in range(3)]
+        self.staged: dict[str, list[str]] = {"left": [], "right": []}
+        for number in range(13):
+            name = "left" if number % 3 else "right"
+            new = drafts(10, clock.now(), delay=60 if number == 12 else 0)
+            self.staged[name] += ids_of(new)
+            out = QueueRef("acme", name)
+            store.transactions.stage("acme", f"stage.{number // 5}", out, new, clock.now(), 600, 1 << 20)
+
+    def server(self, watcher: steps.Steps | None = None) -> MongoStorage:
+        """Another server on the same database, with nothing in common but the connections."""
+        self._servers.append(MongoStorage(self._port, watcher))
+        return self._servers[-1]
+
+    def close(self) -> None:
+        for storage in self._servers:
+            storage._feed.close()
+
+    def order(self, batch: int = 1, fence: Fence | None = None) -> Commit:
+        settle = [Held(self.input.queue, claim, history=3600 if claim == "job.2" else 0) for claim in self.claims]
+        return Commit("acme", "etl", batch, [f"stage.{number}" for number in range(3)], settle, 3600, fence)
+
+    def commit(self, store: Storage, order: Commit | None = None) -> Committed:
+        return store.transactions.commit(order or self.order(), self.input.now)
+
+    def dies(self, step: str, nth: int = 1, store: Storage | None = None) -> None:
+        """A server that commits dies at this step."""
+        with pytest.raises(Dead):
+            self.commit(store or self.server(At(step, nth, die)))
+
+    def assert_done(self) -> None:
+        self.input.tick(60)
+        assert self.published == self.staged
+        assert self.input.walk() == []
+        assert self.input.storage.queues.stats(self.input.queue, self.input.now).claimed == 0
+        assert [one.message.id for one in self.input.history()] == self.taken[80:]
+        assert {one.outcome for one in self.input.history()} == {Outcome.DELETED}
+        assert self.commit(self.input.storage) == REPLAYED
+        assert self.leftovers() == ["p4:acme/etl"]
+
+    def assert_undone(self) -> None:
+        assert self.published == {"left": [], "right": []}
+        held = [self.input.storage.claims.get(self.input.queue, claim, self.input.now) for claim in self.claims]
+        assert [ids_of(claim.messages) for claim in held] == [self.taken[:40], self.taken[40:80], self.taken[80:]]
+        with pytest.raises(ProducerNotFound):
+            self.input.storage.transactions.last("acme", "etl", self.input.now)
+        self.input.renew("job.0")
+        assert self.commit(self.input.storage) == ALL
+        self.assert_done()
+
+    @property
+    def published(self) -> dict[str, list[str]]:
+        return {name: ids_of(self.input.at(name).walk()) for name in self.staged}
+
+    def leftovers(self) -> list[str]:
+        """Documents of stages, drafts and producers."""
+        found = self._port.messages.find({"_id": {"$regex": "^[sdp]"}}, {"_id": 1})
+        return [str(one["_id"]) for one in found]

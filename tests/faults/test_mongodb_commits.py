@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits of the MongoDB store whose server dies, or is overtaken, at each step: wholly done or wholly not."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.builders import Scene, drafts, ids_of, together
+from tests.faults.job import ALL, HELD, PART, PATIENCE, REPLAYED, TIMEOUT, At, Dead, Job, die
+from tests.faults.test_mongodb_faults import failing
+from tests.stores import MongoServer
+from zq.clock import ManualClock
+from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, Fenced, MessageClaimed, ProducerNotFound, StageNotFound
+from zq.model import Commit, Committed, Fence, Held, QueueRef
+from zq.storage.mongodb import MongoStorage, connect, pins, publishing, steps
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MongoServer]:
+    with MongoServer("--setParameter", "enableTestCommands=1") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def store(server: MongoServer) -> Iterator[MongoStorage]:
+    opened = connect(server.uri_of("commits"), timeout=TIMEOUT)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def job(store: MongoStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    monkeypatch.setattr(publishing, "CHUNK", PART)
+    monkeypatch.setattr(pins, "CHUNK", PART)
+    store._port.messages.delete_many({})
+    made = Job(store._port)
+    yield made
+    made.close()
+
+
+UNDECIDED = [(steps.BEGUN, 1), (steps.PINNED, 1), (steps.PINNED, 2), (steps.PINNED, 3)]
+DECIDED = [
+    (steps.DECIDED, 1),
+    (steps.PUBLISHED, 1),
+    (steps.PUBLISHED, 2),
+    (steps.PUBLISHED, 3),
+    (steps.UNSTAGED, 1),
+    (steps.UNSTAGED, 3),
+    (steps.SETTLED, 1),
+    (steps.DONE, 1),
+]
+
+
+@pytest.mark.parametrize(("step", "nth"), UNDECIDED)
+def test_a_commit_that_dies_before_it_is_decided_never_was(job: Job, step: str, nth: int):
+    """While it may live, others are told to wait; then upkeep gives back all that it had kept."""
+    job.dies(step, nth)
+    with pytest.raises(CommitRunning):
+        job.commit(job.input.storage)
+    job.input.tick(PATIENCE)
+    job.server().maintain(job.input.now)
+    job.assert_undone()
+
+
+def test_the_next_attempt_gives_up_the_one_before_by_itself(job: Job):
+    """Without upkeep, and then goes on."""
+    job.dies(steps.PINNED, 2)
+    job.input.tick(PATIENCE)
+    assert job.commit(job.server()) == ALL
+    job.assert_done()
+
+
+@pytest.mark.parametrize(("step", "nth"), DECIDED)
+def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_upkeep(job: Job, step: str, nth: int):
+    """From wherever it stopped, and each message once."""
+    job.dies(step, nth)
+    job.input.tick(PATIENCE)
+    job.server().maintain(job.input.now)
+    job.assert_done()
+
+
+@pytest.mark.parametrize(("step", "nth"), DECIDED[::2])
+def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_its_repetition(job: Job, step: str, nth: int):
+    """At once, and so is it by a question for the last batch."""
+    job.dies(step, nth)
+    if nth == 1:
+        assert job.commit(job.server()) == REPLAYED
+    else:
+        assert job.server().transactions.last("acme", "etl", job.input.now) == ALL
+    job.assert_done()
+
+
+@pytest.mark.parametrize("step", [steps.DECIDED, steps.PUBLISHED, steps.UNSTAGED, steps.SETTLED])
+def test_whoever_carries_a_commit_out_may_die_too(job: Job, step: str):
+    """And whoever goes on after it."""
+    job.dies(steps.DECIDED)
+    for nth in (1, 2):
+        job.input.tick(PATIENCE)
+        with contextlib.suppress(Dead):
+            job.server(At(step, nth, die)).maintain(job.input.now)
+    job.input.tick(PATIENCE)
+    job.server().maintain(job.input.now)
+    job.assert_done()
+
+
+@pytest.mark.parametrize("step", [steps.ABORTING, steps.UNPINNED, steps.ABORTED])
+def test_whoever_gives_a_commit_up_may_die_too(job: Job, step: str):
+    """Nothing stays with the attempt."""
+    job.dies(steps.PINNED, 3)
+    job.input.tick(PATIENCE)
+    with pytest.raises(Dead):
+        job.server(At(step, 1, die)).maintain(job.input.now)
+    job.input.tick(PATIENCE)
+    job.server().maintain(job.input.now)
+    job.assert_undone()
+
+
+def test_a_commit_that_was_given_up_cannot_be_decided(job: Job):
+    """Its server was only slow, and goes on when others have given everything back."""
+
+    def overtake() -> None:
+        job.input.tick(PATIENCE)
+        job.server().maintain(job.input.now)
+
+    with pytest.raises(CommitRunning):
+        job.commit(job.server(At(steps.PINNED, 3, overtake)))
+    job.assert_undone()
+
+
+def test_a_decided_commit_may_be_carried_out_by_two_at_once(job: Job):
+    """Each message is published once, in order, whoever does which part."""
+    job.dies(steps.DECIDED)
+    servers = [job.server() for _ in range(3)]
+    assert set(together(*(lambda store=store: job.commit(store) for store in servers))) == {REPLAYED}
+    job.assert_done()
+
+
+@pytest.mark.parametrize("part", [PART, 1000])
+def test_a_batch_that_many_commit_at_once_takes_effect_once(job: Job, monkeypatch: pytest.MonkeyPatch, part: int):
+    """Large or small; the others learn that it runs, or what it did."""
+    monkeypatch.setattr(publishing, "CHUNK", part)
+
+    def attempt() -> Committed | None:
+        try:
+            return job.commit(job.server())
+        except CommitRunning:
+            return None
+
+    answers = together(*[attempt] * 4)
+    assert answers.count(ALL) == 1
+    assert set(answers) <= {ALL, REPLAYED, None}
+    job.assert_done()
+
+
+@pytest.mark.parametrize(
+    ("part", "command"),
+    [(1000, "commitTransaction"), (PART, "commitTransaction"), (PART, "update"), (PART, "insert"), (PART, "delete")],
+)
+def test_a_commit_whose_connection_breaks_takes_effect_once(
+    server: MongoServer, job: Job, monkeypatch: pytest.MonkeyPatch, part: int, command: str
+):
+    """Whichever of its commands is lost, large or small."""
+    monkeypatch.setattr(publishing, "CHUNK", part)
+    with failing(server, command, 2, closeConnection=True):
+        assert job.commit(job.server()) == ALL
+    job.assert_done()
+
+
+def test_a_claim_that_lapses_before_it_is_pinned_lets_nothing_happen(job: Job):
+    """Its messages are with somebody else by then; everything else is as it was."""
+
+    def lapse() -> None:
+        other = Scene(job.server(), ManualClock(job.input.now), job.input.queue)
+        other.renew("job.0", ttl=900)
+        other.renew("job.2", ttl=900)
+        other.tick(301)
+        stolen.extend(ids_of(other.take(1, name="thief").messages))
+
+    stolen: list[str] = []
+    with pytest.raises(ClaimLapsed):
+        job.commit(job.server(At(steps.BEGUN, 1, lapse)))
+    assert stolen == job.taken[40:41]
+    assert job.published == {"left": [], "right": []}
+    assert job.input.held("job.0") == sorted(job.taken[:40])
+    assert job.input.held("thief") == stolen
+    with pytest.raises(ProducerNotFound):
+        job.input.storage.transactions.last("acme", "etl", job.input.now)
+
+
+def test_what_is_pinned_is_nobodys_to_touch(job: Job):
+    """Its claims are shown as they were, until the commit is decided; nothing lapses, nothing is handed out."""
+
+    def look() -> None:
+        scene = Scene(job.server(), ManualClock(job.input.now), job.input.queue)
+        stats = scene.storage.queues.stats(scene.queue, scene.now)
+        assert (stats.claimed, stats.free) == (HELD, 0)
+        assert scene.held("job.1") == sorted(job.taken[40:80])
+        assert scene.named("job.1") == (job.taken[40:80], True)
+        assert {message.claim for message in scene.walk()} == {"job.0", "job.1", "job.2"}
+        for claim in ("", "job.0"):
+            with pytest.raises(MessageClaimed):
+                scene.delete(job.taken[0], claim)
+        scene.release("job.0")
+        with pytest.raises(ClaimNotFound):
+            scene.renew("job.0")
+        with pytest.raises(ClaimNotFound):
+            scene.settle("job.0", rest=True)
+        scene.tick(4000)
+        scene.storage.messages.post(scene.queue, drafts(1, scene.now), scene.now)
+        assert len(scene.claimable()) == 1
+        looked.append(True)
+
+    looked: list[bool] = []
+    job.commit(job.server(At(steps.PINNED, 3, look)))
+    assert looked
+
+
+def test_what_is_decided_is_never_handed_out_again(job: Job):
+    """Not even to the claim that held it."""
+    job.dies(steps.DECIDED)
+    with pytest.raises(ClaimNotFound):
+        job.input.held("job.0")
+    assert job.input.named("job.0") == ([], False)
+    job.input.tick(4000)
+    assert job.input.claimable() == []
+
+
+@pytest.mark.parametrize("step", [steps.BEGUN, steps.PINNED])
+def test_a_fence_that_advances_before_the_decision_lets_nothing_happen(job: Job, step: str):
+    """The zombie's commit is given up."""
+    fences = job.input.storage.transactions
+    fence = Fence("etl", fences.advance_fence("acme", "etl"))
+    with pytest.raises(Fenced):
+        job.commit(job.server(At(step, 1, lambda: fences.advance_fence("acme", "etl"))), job.order(fence=fence))
+    job.assert_undone()
+
+
+def test_a_stage_that_a_commit_has_is_neither_dropped_nor_filled_nor_used_by_others(job: Job):
+    """Nor does it expire."""
+    job.dies(steps.DECIDED)
+    stages = job.server().transactions
+    stages.drop_stage("acme", "stage.1")
+    with pytest.raises(CommitRunning):
+        stages.stage("acme", "stage.1", job.input.queue, drafts(1, 0.0), job.input.now, 600, 1 << 20)
+    with pytest.raises(CommitRunning):
+        stages.commit(Commit("acme", "other", 1, ["stage.1"], [], 3600), job.input.now)
+    job.input.tick(700)
+    job.server().maintain(job.input.now)
+    job.assert_done()
+
+
+def test_a_stage_that_has_expired_is_gone_with_its_drafts(job: Job):
+    """For every verb at once, from the store by upkeep."""
+    job.input.tick(601)
+    with pytest.raises(StageNotFound):
+        job.commit(job.input.storage)
+    job.server().maintain(job.input.now)
+    assert job.leftovers() == []
+
+
+def test_thousands_of_messages_are_one_commit(store: MongoStorage):
+    """In parts of the size that they really have."""
+    store._port.messages.delete_many({})
+    scene = Scene(store, ManualClock(store.now()), QueueRef("acme", "in"))
+    for _ in range(5):
+        scene.post(500)
+    claims = [scene.take(500, name=f"big.{number}").id for number in range(5)]
+    new = drafts(2500, scene.now)
+    store.transactions.stage("acme", "big", QueueRef("acme", "out"), new, scene.now, 600, 1 << 20)
+    began = time.monotonic()
+    order = Commit("acme", "etl", 1, ["big"], [Held(scene.queue, claim) for claim in claims], 3600)
+    assert store.transactions.commit(order, scene.now) == Committed(1, 2500, 2500)
+    assert time.monotonic() - began < 15
+    assert ids_of(scene.at("out").walk()) == ids_of(new)
+    assert scene.walk() == []

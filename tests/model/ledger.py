@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other half of the reference model: what a store remembers beside its messages, in plain lists.
+
+Records of history, keys of requests, fences, stages and producers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
+
+from zq.errors import Fenced, KeyReused, ProducerNotFound, Repeated, StageFull, StageNotFound
+from zq.model import Commit, Committed, Draft, Fence, Finished, Message, Once, Outcome, Page, QueueRef
+
+
+@dataclass
+class Record:
+    """A record of history; those of one ``step`` finished together, in an order that is the store's."""
+
+    told: Finished
+    expires: float
+    step: int
+
+
+@dataclass
+class Stage:
+    expires: float
+    drafts: list[tuple[QueueRef, Draft]]
+
+
+class Ledger:
+    """Every verb takes what the storage's verb takes and answers what it must answer."""
+
+    def __init__(self) -> None:
+        self.records: dict[QueueRef, list[Record]] = {}
+        self.positions: dict[QueueRef, int] = {}
+        self.last_finished: dict[QueueRef, float] = {}
+        self.steps = 0
+        self.keys: dict[tuple[QueueRef, str], tuple[bytes, Any, float]] = {}
+        self.fences: dict[tuple[str, str], int] = {}
+        self.stages: dict[tuple[str, str], Stage] = {}
+        self.producers: dict[tuple[str, str], tuple[Committed, float]] = {}
+
+    def keep(self, queue: QueueRef, gone: list[Message], outcome: Outcome, now: float, seconds: int) -> None:
+        """A record of each, in this order."""
+        self.steps += 1
+        self.last_finished[queue] = finished = max(now, self.last_finished.get(queue, 0))
+        for message in gone:
+            self.positions[queue] = position = self.positions.get(queue, 0) + 1
+            told = Finished(structs.replace(message, claim=""), outcome, finished, position)
+            self.records.setdefault(queue, []).append(Record(told, round(finished + seconds, 3), self.steps))
+
+    def records_of(self, queue: QueueRef, now: float) -> list[Record]:
+        return [record for record in self.records.get(queue, []) if record.expires > now]
+
+    def history(
+        self, queue: QueueRef, marker: int, limit: int, since: float, until: float, now: float
+    ) -> Page[Finished]:
+        records = [record.told for record in self.records_of(queue, now)]
+        page = [told for told in records if told.position > marker and since <= told.finished < until][:limit]
+        return Page(page, str(page[-1].position) if page else None)
+
+    def history_get(self, queue: QueueRef, ids: Sequence[str], now: float) -> list[Finished]:
+        latest = {record.told.message.id: record.told for record in self.records_of(queue, now)}
+        return [latest[id] for id in dict.fromkeys(ids) if id in latest]
+
+    def reorder(self, queue: QueueRef, records: list[Record], places: list[int]) -> None:
+        """Within each step, records stand as their places say."""
+        positions = [record.told.position for record in records]
+        ordered = sorted(zip(records, places, strict=True), key=lambda pair: (pair[0].step, pair[1]))
+        for position, (record, _) in zip(positions, ordered, strict=True):
+            record.told = structs.replace(record.told, position=position)
+        self.records.get(queue, []).sort(key=lambda record: record.told.position)
+
+    def ends(self) -> set[float]:
+        """All moments at which something is forgotten."""
+        records = (record.expires for records in self.records.values() for record in records)
+        stages = (stage.expires for stage in self.stages.values())
+        return {
+            *records,
+            *stages,
+            *(key[2] for key in self.keys.values()),
+            *(one[1] for one in self.producers.values()),
+        }
+
+    def recall(self, queue: QueueRef, once: Once | None, now: float) -> None:
+        """Refuse what was done before."""
+        digest, answer, expires = self.keys.get((queue, once.key), (b"", None, 0)) if once else (b"", None, 0)
+        if once and expires > now:
+            raise Repeated(answer) if digest == once.digest else KeyReused
+
+    def remember(self, queue: QueueRef, once: Once | None, answer: Any, now: float) -> None:
+        if once:
+            self.keys[queue, once.key] = (once.digest, answer, round(now + once.window, 3))
+
+    def forget(self, queue: QueueRef) -> None:
+        """The queue is gone, and its records and keys with it; its counters go on."""
+        self.records.pop(queue, None)
+        self.keys = {known: value for known, value in self.keys.items() if known[0] != queue}
+
+    def guard(self, project: str, fence: Fence | None) -> None:
+        if fence and fence.epoch != self.fences.get((project, fence.name), 0):
+            raise Fenced
+
+    def advance_fence(self, project: str, name: str) -> int:
+        self.fences[project, name] = epoch = self.fences.get((project, name), 0) + 1
+        return epoch
+
+    def stage(
+        self,
+        project: str,
+        stage: str,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: float,
+        ttl: int,
+        most_bytes: int,
+        once: Once | None = None,
+    ) -> None:
+        self.recall(queue, once, now)
+        found = self.stages.get((project, stage))
+        if found is None or found.expires <= now:
+            found = Stage(round(now + ttl, 3), [])
+        new = [*found.drafts, *((queue, draft) for draft in drafts)]
+        if sum(len(draft.body) for _, draft in new) > most_bytes:
+            raise StageFull
+        self.stages[project, stage] = Stage(found.expires, new)
+        self.remember(queue, once, [draft.id for draft in drafts], now)
+
+    def staged(self, project: str, stage: str, now: float) -> Stage:
+        found = self.stages.get((project, stage))
+        if found is None or found.expires <= now:
+            raise StageNotFound
+        return found
+
+    def drop_stage(self, project: str, stage: str) -> None:
+        self.stages.pop((project, stage), None)
+
+    def replay(self, commit: Commit, now: float) -> Committed | None:
+        """The producer's last batch, if the commit's is not above it; its stages are dropped."""
+        last, expires = self.producers.get((commit.project, commit.producer), (None, 0.0))
+        if last is None or expires <= now or commit.batch > last.batch:
+            return None
+        for stage in commit.publish:
+            self.drop_stage(commit.project, stage)
+        return structs.replace(last, replayed=True)
+
+    def decide(self, commit: Commit, published: int, deleted: int, now: float) -> Committed:
+        """Its stages are gone and the producer is remembered."""
+        for stage in commit.publish:
+            self.drop_stage(commit.project, stage)
+        committed = Committed(commit.batch, published, deleted)
+        self.producers[commit.project, commit.producer] = (committed, round(now + commit.ttl, 3))
+        return committed
+
+    def last(self, project: str, producer: str, now: float) -> Committed:
+        last, expires = self.producers.get((project, producer), (None, 0.0))
+        if last is None or expires <= now:
+            raise ProducerNotFound
+        return last

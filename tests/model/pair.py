@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store and the oracle side by side: what the rules of all machines draw from, and how answers are compared."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+from msgspec import structs
+
+from tests.model.entry import Entry
+from tests.model.oracle import Oracle
+from zq.clock import ManualClock
+from zq.errors import Repeated, ZqError
+from zq.model import (
+    AT_ONCE,
+    Claim,
+    Draft,
+    Fence,
+    Finished,
+    Landmark,
+    Lease,
+    Message,
+    Messages,
+    Page,
+    QueueRef,
+    Redelivery,
+    Stats,
+    View,
+)
+from zq.storage import connect
+
+EVERYTHING = View(claimed=True, delayed=True)
+FAR = 9_999_999_999.0
+UNKNOWN = "unknown"
+EXAMPLES = count()
+
+QUEUES = st.sampled_from([0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3])
+TTLS = st.sampled_from([1, 5, 60, 300, 3600])
+DELAYS = st.sampled_from([0, 0, 0, 1, 5, 60, 400])
+LEASES = st.sampled_from([1, 5, 60, 300])
+GRACES = st.sampled_from([0, 5, 60])
+CLIENTS = st.sampled_from(["alice", "bob"])
+FEW = st.lists(st.tuples(TTLS, DELAYS, CLIENTS), min_size=1, max_size=4)
+BATCHES = st.one_of(
+    FEW,
+    st.tuples(st.tuples(TTLS, DELAYS, CLIENTS), st.sampled_from([70, 150])).map(lambda drawn: [drawn[0]] * drawn[1]),
+)
+LIMITS = st.sampled_from([1, 2, 3, 10, 200, 200])
+VIEWS = st.builds(View, st.sampled_from(["", "", "alice"]), st.booleans(), st.booleans())
+PICKS = st.integers(0, 40)
+RIGHTS = st.sampled_from(["none", "holder", "holder", "any", "unknown"])
+STEPS = st.sampled_from([0.001, 0.5, 1, 4.999, 5, 30, 60, 400, 4000])
+KEPT = st.sampled_from([0, 0, 60, 600, 9000])
+"""Seconds for which a step keeps history."""
+LATER = st.none() | st.sampled_from([0, 1, 5, 60])
+"""The delay of a release."""
+WAITS = st.sampled_from(
+    [AT_ONCE, AT_ONCE, AT_ONCE, Redelivery(5, cap=60), Redelivery(1, exponential=True, cap=3), Redelivery(60, cap=400)]
+)
+EPOCHS = st.sampled_from(["none", "none", "none", "none", "last", "last", "old", "ahead"])
+
+
+class Holder:
+    """A store that can be opened anew, and the clock of its users."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.storage = connect(uri)
+        self.clock = ManualClock(self.storage.now())
+
+    def reopen(self) -> None:
+        self.storage.close()
+        self.storage = connect(self.uri)
+
+
+class Pair(RuleBasedStateMachine):
+    """A store beside its oracle, in two fresh projects with two queues each."""
+
+    def __init__(self, holder: Holder) -> None:
+        super().__init__()
+        self.holder = holder
+        self.clock = holder.clock
+        self.oracle = Oracle()
+        example = next(EXAMPLES)
+        projects = (f"p{example}", f"p{example}/")
+        self.queues = [QueueRef(project, name) for project in projects for name in ("jobs", "dead")]
+        self.watchful = example % 2 == 0
+        self.serials = {queue.project: count(1) for queue in self.queues}
+        self.ids: list[str] = []
+        self.claims: list[str] = []
+        self.markers: dict[QueueRef, dict[int, int]] = {queue: {} for queue in self.queues}
+        """The store's sequences by the oracle's."""
+        self.places: dict[QueueRef, dict[int, int]] = {queue: {} for queue in self.queues}
+        """The store's positions in history by the oracle's."""
+
+    @property
+    def now(self) -> float:
+        return self.clock.now()
+
+    def drafts(self, at: int, batch: Sequence[tuple[int, int, str]]) -> list[Draft]:
+        """Messages with fresh ids for a queue."""
+        serials = self.serials[self.queues[at].project]
+        drafts = [
+            Draft(f"{next(serials):032x}", b"%d" % index, ttl, delay, client, f"MD5:{index}" if delay else "")
+            for index, (ttl, delay, client) in enumerate(batch)
+        ]
+        self.ids += [draft.id for draft in drafts]
+        return drafts
+
+    def new_claim(self) -> str:
+        self.claims.append(f"claim.{len(self.claims)}")
+        return self.claims[-1]
+
+    def supply(self, at: int, batch: Sequence[tuple[int, int, str]], ttl: int = 0, wait: Redelivery = AT_ONCE) -> None:
+        """Something to work with: messages, and with a ``ttl`` a claim of what is ready then."""
+        storage, queue = self.holder.storage, self.queues[at]
+        self.agree(storage.messages.post, self.oracle.post, queue, self.drafts(at, batch), self.now)
+        if ttl:
+            lease = Lease(self.new_claim(), ttl, 5)
+            self.agree(storage.claims.create, self.oracle.claim, queue, lease, 10, self.now, None, wait)
+
+    def agree(self, theirs: Callable, ours: Callable, *arguments: object) -> object:
+        """Both verbs with the same arguments: the same answer or the same refusal. The store's answer."""
+        told = outcome(theirs, *arguments)
+        assert plain(told) == plain(outcome(ours, *arguments))
+        return told
+
+    def learn(self, queue: QueueRef, messages: Messages) -> None:
+        """Remember the store's sequences: a message keeps its own while it stays in its queue."""
+        numbers = {entry.draft.id: entry.sequence for entry in self.oracle.queues.get(queue, [])}
+        for message in messages:
+            assert self.markers[queue].setdefault(numbers[message.id], message.sequence) == message.sequence
+
+    def learn_records(self, queue: QueueRef, told: Sequence[Finished], ours: Sequence[Finished]) -> None:
+        """Remember sequences and positions of what was found equal otherwise."""
+        for theirs, own in zip(told, ours, strict=True):
+            numbers = [(self.markers, own.message.sequence, theirs.message.sequence)]
+            if own.outcome:
+                numbers.append((self.places, own.position, theirs.position))
+            for known, mine, number in numbers:
+                assert known[queue].setdefault(mine, number) == number
+
+    def marker(self, known: dict[int, int], pick: int) -> tuple[int, int]:
+        """The start, or any number that the store has given: (the oracle's, the store's)."""
+        numbers = [(0, 0), *known.items()] if pick % 2 else [(0, 0)]
+        return numbers[-1 - pick % len(numbers)]
+
+    def everywhere(self) -> list[Entry]:
+        return [entry for entries in self.oracle.queues.values() for entry in entries]
+
+    def moments(self) -> list[float]:
+        """What lies ahead, the nearest first."""
+        ahead = {moment for entry in self.everywhere() for moment in (entry.expires, entry.available, entry.ends)}
+        return sorted(moment for moment in ahead | self.oracle.ends() if moment > self.now)
+
+    def pick_id(self, pick: int, queue: QueueRef | None = None) -> str:
+        """One of the ids given so far, recent ones first; mostly one that lives in the queue, if that is named."""
+        living = self.oracle.living(queue, self.now) if queue and pick % 3 else []
+        if living:
+            return living[pick % len(living)].draft.id
+        return self.ids[-1 - pick % len(self.ids)] if self.ids else UNKNOWN
+
+    def pick_claim(self, pick: int) -> str:
+        return self.claims[-1 - pick % len(self.claims)] if self.claims else UNKNOWN
+
+    def live(self, project: str = "") -> list[tuple[QueueRef, str]]:
+        """Every claim that holds something."""
+        queues = [queue for queue in self.oracle.queues if project in ("", queue.project)]
+        pairs = ((queue, entry) for queue in queues for entry in self.oracle.living(queue, self.now))
+        return sorted({(queue, entry.claim) for queue, entry in pairs if entry.held(self.now)})
+
+    def pick_held(self, at: int, pick: int, project: str = "") -> tuple[QueueRef, str]:
+        """Mostly a claim that lives, in its queue."""
+        live = self.live(project)
+        return live[pick % len(live)] if live and pick % 8 else (self.queues[at], self.pick_claim(pick))
+
+    def pick_fence(self, project: str, epoch: str) -> Fence | None:
+        last = self.oracle.fences.get((project, "job"), 0)
+        number = {"last": last, "old": last - 1, "ahead": last + 1}.get(epoch, 0)
+        return Fence("job", number) if number > 0 else None
+
+
+def outcome(verb: Callable, *arguments: object) -> object:
+    """What a verb answers; of a repeat the first answer, of any other refusal its class."""
+    try:
+        return verb(*arguments)
+    except Repeated as told:
+        return Repeated, told.answer
+    except ZqError as refusal:
+        return type(refusal)
+
+
+def plain(answer: object) -> object:
+    """An answer without the numbers that are the store's own: sequences give order, and pages know their next."""
+    match answer:
+        case Message():
+            return structs.replace(answer, sequence=0)
+        case Landmark():
+            return structs.replace(answer, sequence=0)
+        case Stats():
+            return structs.replace(answer, oldest=plain(answer.oldest), newest=plain(answer.newest))
+        case Finished():
+            return structs.replace(answer, message=plain(answer.message), position=0)
+        case Page():
+            return [plain(item) for item in answer.items], answer.next is None
+        case Claim():
+            return structs.replace(answer, messages=[plain(message) for message in answer.messages])
+        case list():
+            return [plain(item) for item in answer]
+        case tuple():
+            return tuple(plain(item) for item in answer)
+    return answer

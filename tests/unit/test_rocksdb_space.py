@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the embedded store keeps on disk: nothing of what expired, was dropped or went with its queue."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from zq.errors import Repeated
+from zq.model import Commit, Draft, Held, Lease, Once, QueueRef, View, new_ids
+from zq.storage.rocksdb import RocksStorage, connect, layout, stages
+
+NOW = 1_700_000_000.0
+JOBS, DONE, LATER = (QueueRef("acme", name) for name in ("jobs", "done", "later"))
+KEPT = 600
+FOR_EVER = {"queues", "numbers", "tallies", "fences"}
+"""Families in which an entry stays as long as its queue or fence."""
+
+
+@pytest.fixture
+def storage(tmp_path) -> Iterator[RocksStorage]:
+    opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
+    yield opened
+    opened.close()
+
+
+def drafts(count: int) -> list[Draft]:
+    return [Draft(id, b"1", 3600, 0, "alice") for id in new_ids(count, NOW)]
+
+
+def entries(storage: RocksStorage) -> dict[str, int]:
+    """How many entries each family has, where it has any."""
+    with storage._keeper as (store, _):
+        counted = {name: len(list(store.scan(name, b"", b"\xff" * 64))) for name in layout.FAMILIES[1:]}
+        counted["dropped"] = len(list(store.scan("default", layout.DROPPED, layout.after(layout.DROPPED))))
+    return {name: count for name, count in counted.items() if count}
+
+
+def fill(storage: RocksStorage) -> None:
+    """Something of every kind: messages, records, keys, stages, a producer, a fence."""
+    storage.messages.post(JOBS, drafts(9), NOW, once=Once("post one", b"", KEPT))
+    storage.messages.pop(JOBS, 3, NOW, history=KEPT)
+    storage.claims.create(JOBS, Lease("a.b", 60, 60), 3, NOW)
+    storage.transactions.stage("acme", "now", DONE, drafts(2), NOW, KEPT, 1000)
+    storage.transactions.stage("acme", "never", LATER, drafts(2), NOW, KEPT, 1000, Once("stage one", b"", KEPT))
+    storage.transactions.advance_fence("acme", "fence")
+    storage.transactions.commit(Commit("acme", "producer", 1, ["now"], [Held(JOBS, "a.b", KEPT)], KEPT), NOW)
+
+
+def test_what_expired_leaves_nothing(storage: RocksStorage):
+    """A sweep after the last moment takes every entry but those of queues and fences."""
+    fill(storage)
+    assert set(entries(storage)) == {*layout.FAMILIES[1:], "dropped"} - {"claims"}
+    storage.maintain(NOW + 3600)
+    assert set(entries(storage)) == FOR_EVER
+
+
+def test_a_deleted_queue_leaves_nothing(storage: RocksStorage):
+    """Messages, records, keys and all that leads to them go at once, long before they expire."""
+    fill(storage)
+    for queue in (JOBS, DONE, LATER):
+        storage.queues.delete(queue)
+    storage.transactions.drop_stage("acme", "never")
+    storage.maintain(NOW)
+    assert entries(storage) == {"fences": 1, "producers": 1, "due": 1}
+
+
+def test_a_key_of_a_queue_that_comes_later_stays_through_a_restart(storage: RocksStorage, tmp_path):
+    """What is hidden in the queue's place is found again, and becomes the queue's when it is created."""
+    once = Once("stage one", b"", KEPT)
+    storage.transactions.stage("acme", "s", LATER, drafts(1), NOW, KEPT, 1000, once)
+    storage.close()
+    again = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
+    for hidden in (True, False):
+        assert ("hidden" in entries(again)) == hidden
+        with pytest.raises(Repeated):
+            again.transactions.stage("acme", "s", LATER, drafts(1), NOW, KEPT, 1000, once)
+        assert again.queues.create(LATER, b"{}") == hidden
+    again.close()
+
+
+def test_a_large_history_goes_in_several_batches(storage: RocksStorage):
+    """More records than one scan takes, of a queue that is gone; then nothing points at its number any more."""
+    for _ in range(12):
+        storage.messages.post(JOBS, drafts(1000), NOW)
+        storage.messages.pop(JOBS, 1000, NOW, history=KEPT)
+    storage.queues.delete(JOBS)
+    storage.maintain(NOW)
+    assert entries(storage) == {}
+
+
+def test_a_purged_queue_keeps_its_history_through_a_restart(storage: RocksStorage, tmp_path):
+    """Its number is a new one, that of its history is not; positions go on rising."""
+    storage.messages.post(JOBS, drafts(2), NOW)
+    storage.messages.pop(JOBS, 1, NOW, history=KEPT)
+    storage.queues.purge(JOBS)
+    storage.maintain(NOW)
+    storage.close()
+    again = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
+    again.messages.post(JOBS, drafts(1), NOW)
+    again.messages.pop(JOBS, 1, NOW + 5, history=KEPT)
+    first, second = again.history.list(JOBS, 0, 10, 0, NOW + 60, NOW + 5).items
+    assert first.position < second.position
+    assert again.history.list(JOBS, 0, 10, NOW + 1, NOW + 60, NOW + 5).items == [second]
+    again.close()
+
+
+def test_dropping_a_stage_forgets_the_expired_one_of_its_name_too(storage: RocksStorage):
+    """Two of one name lie in the store until the sweeper comes; a drop leaves neither."""
+    for moment in (NOW, NOW + 2 * KEPT):
+        storage.transactions.stage("acme", "again", JOBS, drafts(1), moment, KEPT, 1000)
+    assert entries(storage)["stages"] == 2
+    storage.transactions.drop_stage("acme", "again")
+    storage.maintain(NOW)
+    assert entries(storage) == {}
+
+
+def test_the_sweeper_leaves_a_stage_that_a_commit_is_reading(storage: RocksStorage):
+    """A commit that found the stage living publishes all of it, however late it comes to that."""
+    storage.transactions.stage("acme", "late", JOBS, drafts(3), NOW, KEPT, 1000)
+    sweeper = threading.Thread(target=storage.maintain, args=(NOW + KEPT,))
+    with storage.transactions._stripes.held(stages.name(stages.prefix("acme", "late"))):
+        sweeper.start()
+        sweeper.join(0.2)
+        assert sweeper.is_alive()
+        assert entries(storage)["staged"] == 3
+    sweeper.join(30)
+    assert entries(storage) == {}
+
+
+def test_a_listing_of_everything_crosses_many_entries_that_have_nothing_to_show(storage: RocksStorage):
+    """Expired messages and records in front, more of them than are looked at under one lock."""
+    old = [Draft(id, b"1", 60, 0, "alice") for id in new_ids(700, NOW)]
+    storage.messages.post(JOBS, old, NOW)
+    storage.messages.pop(JOBS, 300, NOW, history=60)
+    posted = drafts(600)
+    storage.messages.post(JOBS, posted, NOW + 60)
+    storage.messages.pop(JOBS, 300, NOW + 60, history=KEPT)
+    seen: list[str] = []
+    marker = 0
+    while (page := storage.history.list_all(JOBS, marker, 7, NOW + 60)).next is not None:
+        seen += [item.message.id for item in page.items]
+        marker = int(page.next)
+    assert seen == [draft.id for draft in posted]
+    assert len(storage.messages.list(JOBS, 0, 1000, View(), NOW + 60).items) == 300

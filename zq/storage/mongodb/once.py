@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Known keys: what a request that is to have its effect once was answered, stored in the transaction of the effect.
+
+There is no state of "running": two with the same key write the same document, so one of them is run again and finds it.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
+
+from zq.errors import KeyReused, Repeated
+from zq.model import Once
+from zq.storage.mongodb.layout import Document, QueueKey
+from zq.storage.mongodb.port import Port, Session
+
+Answer = TypeVar("Answer")
+BEFORE_ALL: Final = 0
+"""As a sequence: the key goes with its queue, whenever that is deleted."""
+
+
+class Attempt(NamedTuple):
+    """A request under a key, at its moment (milliseconds)."""
+
+    key: QueueKey
+    once: Once
+    now: int
+
+    @property
+    def place(self) -> str:
+        """``_id`` of its key."""
+        return self.key.named("o", self.once.key)
+
+
+def recall(
+    port: Port, session: Session, attempts: Sequence[Attempt], answer: type[Answer]
+) -> dict[str, Repeated | KeyReused]:
+    """What is to be raised to those whose key is known, by ``place``. ``answer``: the type of what ``remember`` got."""
+    if not attempts:
+        return {}
+    named: Document = {"_id": {"$in": [attempt.place for attempt in attempts]}}
+    if port.sharded:
+        named["s"] = {"$in": [attempt.key.shard for attempt in attempts]}
+    found = {known["_id"]: known for known in port.find(named, hint="_id_", session=session)}
+    return {
+        attempt.place: _verdict(found[attempt.place], attempt.once, answer)
+        for attempt in attempts
+        if attempt.place in found and int(found[attempt.place]["e"]) > attempt.now
+    }
+
+
+def remember(port: Port, session: Session, answers: Sequence[tuple[Attempt, Any, int]]) -> None:
+    """Remember what each is answered, and the sequence up to which a removal of its queue takes the key along."""
+    port.update(
+        [
+            {
+                "q": {"_id": attempt.place, "s": attempt.key.shard},
+                "u": {
+                    "s": attempt.key.shard,
+                    "q": attempt.key.known,
+                    "k": sequence,
+                    "e": DatetimeMS(attempt.now + attempt.once.window * 1000),
+                    "h": Binary(attempt.once.digest),
+                    "b": json.dumps(msgspec.to_builtins(answer)),  # pure ASCII, so lone surrogates come back
+                },
+                "upsert": True,
+            }
+            for attempt, answer, sequence in answers
+        ],
+        session,
+    )
+
+
+def _verdict(known: Document, once: Once, answer: type[Any]) -> Repeated | KeyReused:
+    if bytes(known["h"]) != once.digest:
+        return KeyReused("The Idempotency-Key was given before, to another request.")
+    return Repeated(msgspec.convert(json.loads(known["b"]), answer))

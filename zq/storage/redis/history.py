@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of finished messages in Redis."""
+
+from collections.abc import Sequence
+
+from zq.model import Finished, Page, QueueRef, Seconds
+from zq.storage.redis import layout, scripts
+from zq.storage.redis.store import Store
+
+
+class HistoryController:
+    """``zq.storage.api.HistoryController`` on Redis."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def list(
+        self, queue: QueueRef, marker: int, limit: int, since: Seconds, until: Seconds, now: Seconds
+    ) -> Page[Finished]:
+        bounds = layout.ms(since), layout.ms(min(until, layout.MAX_MOMENT))
+        found = self._pages(scripts.HISTORY_LIST, queue, marker, limit, now, *bounds)
+        return Page(found, str(found[-1].position) if found else None)
+
+    def list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds) -> Page[Finished]:
+        found = self._pages(scripts.HISTORY_ALL, queue, marker, limit, now)
+        return Page(found, str(found[-1].message.sequence) if found else None)
+
+    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[Finished]:
+        moment = layout.ms(now)
+        wanted = [layout.text(id) for id in dict.fromkeys(ids)]
+        blob = self._store.run(scripts.HISTORY_GET, queue, b"%d" % moment, *wanted, more=[layout.keys(queue).history])
+        return layout.finished(blob, 0, moment)
+
+    def _pages(
+        self, script: scripts.Script, queue: QueueRef, marker: int, limit: int, now: Seconds, *bounds: int
+    ) -> "Records":
+        """One page; a script goes on where one before has stepped over enough that expired."""
+        moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
+        found: Records = []
+        while True:
+            terms = [b"%d" % number for number in (moment, position, limit - len(found), *bounds)]
+            blob = self._store.run(script, queue, *terms, more=[layout.keys(queue).history])
+            found += layout.finished(blob, layout.MOMENT.size, moment)
+            position = layout.MOMENT.unpack_from(blob)[0]
+            if not position:
+                return found
+
+
+Records = list[Finished]

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""History of the embedded store: records of finished messages."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from zq.model import Finished, Outcome, Page, QueueRef, Seconds
+from zq.storage.rocksdb import layout, past
+from zq.storage.rocksdb.keeper import Keeper
+from zq.storage.rocksdb.layout import Past
+from zq.storage.rocksdb.port import Store
+from zq.storage.rocksdb.registry import QueueState
+
+LAST: Final = 1 << 62
+"""Above every position and sequence."""
+FAR: Final = 1e12
+"""Seconds after every moment."""
+STRETCH: Final = 256
+"""Entries that a listing of everything looks through under one lock, at the least."""
+
+
+class HistoryController:
+    """``zq.storage.api.HistoryController`` on RocksDB."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    def list(
+        self, queue: QueueRef, marker: int, limit: int, since: Seconds, until: Seconds, now: Seconds
+    ) -> Page[Finished]:
+        with self._keeper as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return Page([], None)
+            start = _first_since(store, state, min(marker, LAST) + 1, since)
+            items = list(islice(_records(store, state, start, until, layout.ms(now)), limit))
+        return Page(items, str(items[-1].position) if items else None)
+
+    def list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds) -> Page[Finished]:
+        items: list[Finished] = []
+        start = min(marker, LAST) + 1
+        with self._keeper as (store, registry):
+            while len(items) < limit and start <= LAST:
+                with registry.held(queue) as (state,):
+                    if state is None:
+                        break
+                    more, start = _stretch(store, state, start, limit - len(items), layout.ms(now))
+                items += more
+        return Page(items, str(items[-1].message.sequence) if items else None)
+
+    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[Finished]:
+        with self._keeper as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return []
+            found = [_latest(store, state, message, layout.ms(now)) for message in dict.fromkeys(ids)]
+        return [item for item in found if item is not None]
+
+
+def _records(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[Finished]:
+    """Living records from a position on that finished before ``until``."""
+    end = layout.ms(min(until, FAR))
+    lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
+    for key, value in store.scan("history", lower, upper):
+        kept = layout.decode_past(value)
+        if kept.finished >= end:
+            return
+        if kept.expires > now:
+            yield _finished(key, kept)
+
+
+def _first_since(store: Store, state: QueueState, start: int, since: Seconds) -> int:
+    """The position from which on records finished at or after ``since``; found by halving what lies between."""
+    begin = layout.ms(min(since, FAR))
+    low, high = start, state.tally.position + 1 if begin > 0 else start
+    while low < high:
+        middle = (low + high) // 2
+        bounds = layout.pair.pack(state.history, middle), layout.pair.pack(state.history, high)
+        found = next(store.scan("history", *bounds), None)
+        if found is not None and layout.decode_past(found[1]).finished < begin:
+            low = layout.pair.unpack(found[0])[1] + 1
+        else:
+            high = middle
+    return low
+
+
+def _stretch(store: Store, state: QueueState, start: int, want: int, now: int) -> tuple[list[Finished], int]:
+    """Up to ``want`` messages and records of a locked queue from a sequence on, and from where to go on."""
+    most = max(want, STRETCH)
+    lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
+    kept = list(islice(store.scan("sequences", lower, upper), most))
+    living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), most))
+    # Beyond the last entry that was read there may be more of its kind.
+    reach = min(layout.pair.unpack(entries[-1][0])[1] if len(entries) == most else LAST for entries in (kept, living))
+    items: list[Finished] = []
+    found = {layout.pair.unpack(key)[1]: (_living, key, value) for key, value in living}
+    found |= {layout.pair.unpack(key)[1]: (_kept, key, value) for key, value in kept}
+    for sequence in sorted(found):
+        if sequence > reach or len(items) == want:
+            break
+        read, key, value = found[sequence]
+        item = read(store, key, value, now)
+        if item is not None:
+            items.append(item)
+    return items, (items[-1].message.sequence if len(items) == want else reach) + 1
+
+
+def _living(store: Store, key: bytes, value: bytes, now: int) -> Finished | None:
+    """A message that lives, from its entry in ``messages``."""
+    record, body = layout.decode_record(value), store.get("bodies", key)
+    if record.expires <= now or body is None:
+        return None
+    return Finished(layout.message(layout.pair.unpack(key)[1], record, body, now))
+
+
+def _kept(store: Store, key: bytes, position: bytes, now: int) -> Finished | None:
+    """A record that lives, from an entry that ends in its position; ``key`` begins with the history's number."""
+    place = key[:8] + position
+    value = store.get("history", place)
+    kept = None if value is None else layout.decode_past(value)
+    return _finished(place, kept) if kept is not None and kept.expires > now else None
+
+
+def _latest(store: Store, state: QueueState, message: str, now: int) -> Finished | None:
+    prefix = past.ending_prefix(state.history, message)
+    for key, _ in store.scan("endings", prefix, layout.after(prefix), backwards=True):
+        item = _kept(store, key, key[-8:], now)
+        if item is not None:
+            return item
+    return None
+
+
+def _finished(key: bytes, kept: Past) -> Finished:
+    position = layout.pair.unpack(key)[1]
+    message = layout.message(kept.sequence, kept.record, kept.body, kept.finished)
+    return Finished(message, Outcome(kept.outcome), kept.finished / 1000, position)
