@@ -52,10 +52,17 @@ class Answer(NamedTuple):
 
 
 def ask(
-    url: str, method: str, path: str, document: object = None, *, client: str = CLIENT, timeout: float = 20
+    url: str,
+    method: str,
+    path: str,
+    document: object = None,
+    *,
+    client: str = CLIENT,
+    timeout: float = 20,
+    headers: Mapping[str, str] | None = None,
 ) -> Answer:
     """One request on a connection of its own, as ``client`` of the project. Raises ``Lost``."""
-    headers = {"Client-ID": client, "X-Project-ID": PROJECT}
+    headers = {"Client-ID": client, "X-Project-ID": PROJECT, **(headers or {})}
     if method == "PATCH" and "/claims/" not in path:
         headers["Content-Type"] = "application/openstack-messaging-v2.0-json-patch"
     connection = HTTPConnection(urlsplit(url).netloc, timeout=timeout)

@@ -2,6 +2,7 @@
 """Every bound of zq and its check: the only place where a bound is a number (contract 6.1, 7, 8, 16)."""
 
 import re
+from collections.abc import Sequence
 from typing import Final, TypeGuard
 
 from msgspec import Struct
@@ -20,8 +21,25 @@ MAX_DRIFT: Final = 60
 """Seconds that a ready server's clock may be away from the store's."""
 MAX_CONTROL_BODY: Final = 65536
 """Bytes of a claim's, a purge's or another small request's body."""
+MAX_REASON: Final = 1024
+MAX_KEY: Final = 255
+MAX_WINDOW: Final = 31_536_000
+"""Seconds for which an Idempotency-Key may be remembered."""
+MAX_BATCH: Final = 10_000
+"""Messages that one redrive or replay handles."""
+DEFAULT_BATCH: Final = 1000
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+MAX_COMMIT_BODY: Final = 1 << 18
+"""Bytes of a commit's body."""
+MAX_COMMITTED: Final = 1000
+"""Stages, and claims, that one commit may name."""
+MAX_FREE_NAME: Final = 128
+MAX_WAIT: Final = 3600
+MAX_REMEMBERED: Final = 31_622_400
+"""Seconds, a leap year of them, that a producer is remembered at most."""
+
+FREE_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
+QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -42,6 +60,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_messages_post_size: int = 262144
     min_length_client_id: int = 10
     max_length_client_id: int = 36
+    max_wait: int = 30
+    stage_ttl: int = 3600
+    max_stage_bytes: int = 268435456
+    producer_ttl: int = 2592000
+    idempotency_window: int = 86400
 
 
 def within(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
@@ -72,18 +95,53 @@ def nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
         nesting(field, child, depth - 1)
 
 
-def queue_ref(project: str, name: str) -> QueueRef:
-    """The full name, if both parts keep the rules of contract 1.7; else ``InvalidName``."""
+def project_id(project: str) -> str:
+    """``project``, if it keeps the rule of contract 1.7; else ``InvalidName``."""
     if len(project) > MAX_PROJECT:
         raise InvalidName(f"A project id must be at most {MAX_PROJECT} characters; it has {len(project)}.")
-    if _NAME.fullmatch(name) is None:
+    return project
+
+
+def queue_ref(project: str, name: str) -> QueueRef:
+    """The full name, if both parts keep the rules of contract 1.7; else ``InvalidName``."""
+    project_id(project)
+    if QUEUE_NAME.fullmatch(name) is None:
         raise InvalidName(f"A queue name must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot.")
     return QueueRef(project, name)
 
 
+def queue_name(field: str, value: str) -> str:
+    """``value``, if it could name a queue; else ``Invalid`` with the field."""
+    if is_queue_name(value):
+        return value
+    raise Invalid(f"{field} must be a queue name: 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot.")
+
+
+def each_once(field: str, values: Sequence[str]) -> None:
+    """Refuse a list that names something twice."""
+    if len(set(values)) < len(values):
+        raise Invalid(f"{field} must name each message at most once.")
+
+
 def is_queue_name(value: object) -> TypeGuard[str]:
     """Whether a value could name a queue."""
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+    return isinstance(value, str) and QUEUE_NAME.fullmatch(value) is not None
+
+
+def free_name(field: str, name: str) -> str:
+    """A name that callers choose for a claim, a stage, a fence or a producer (extensions 9), if it keeps the rules."""
+    if FREE_NAME.fullmatch(name) is None:
+        raise Invalid(
+            f"{field}: a name must be 1 to {MAX_FREE_NAME} characters from A-Z a-z 0-9 _ - and the dot, not dots alone."
+        )
+    return name
+
+
+def claim_name(name: str) -> str:
+    """A claim's name; ids that the server gives hold no dot."""
+    if "." not in name:
+        raise Invalid("The name of a claim must hold a dot, to be told from ids that the server gives.")
+    return free_name("claim", name)
 
 
 def integer_in_body(value: int) -> int:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from zq import __version__, logs, settings
+from zq import __version__, logs, settings, signals
 from zq.broker import Broker
 from zq.clock import StoreClock
 from zq.errors import StartRefused, Unavailable
@@ -40,7 +40,10 @@ def open_app(chosen: Settings) -> App:
         chosen.limits,
         checksum=chosen.checksum,
         delete_with_claim_id=chosen.delete_with_claim_id,
+        max_waiters=chosen.max_waiters,
     )
+    if not signals.on_ending(broker.waiters.close):
+        LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
     app = create_app(
         broker,
         strict_client_id=chosen.strict_client_id,
@@ -186,6 +189,8 @@ def _gunicorn_options(chosen: Settings) -> dict[str, object]:
         # A socket for each worker: of one that they share, the first to wake takes most connections.
         "reuse_port": chosen.workers > 1,
         "threads": chosen.threads,
+        # Idle connections wait beside those whose requests hold a thread.
+        "worker_connections": max(1000, 4 * chosen.threads),
         "keepalive": chosen.keepalive,
         "graceful_timeout": chosen.graceful_timeout,
         "timeout": 120,

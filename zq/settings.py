@@ -14,10 +14,14 @@ from msgspec import Struct
 from oslo_config import cfg, generator
 
 from zq.errors import StartRefused
-from zq.limits import MIN_TTL, Limits
+from zq.limits import MAX_WINDOW, MIN_TTL, Limits
 
 CONFIG_VARIABLE: Final = "ZQ_CONFIG"
 """Environment variable that names the configuration file."""
+
+MAX_WAITERS: Final = 40
+THREADS_FOR_WORK: Final = 8
+"""Threads that are never lent to requests that wait."""
 
 LIMIT_HELP: Final = {
     "default_message_ttl": "Seconds that a message lives, unless it or its queue says otherwise.",
@@ -35,6 +39,11 @@ LIMIT_HELP: Final = {
     "max_messages_post_size": "Largest body of one post of messages, in bytes.",
     "min_length_client_id": "Fewest characters of a Client-ID, when client_id_uuid_safe is off.",
     "max_length_client_id": "Most characters of a Client-ID, when client_id_uuid_safe is off.",
+    "max_wait": "Most seconds that a request may wait for messages.",
+    "stage_ttl": "Seconds after which a stage that was not published is dropped.",
+    "max_stage_bytes": "Most bytes of message bodies in one stage.",
+    "producer_ttl": "Seconds that the last commit of a producer is remembered.",
+    "idempotency_window": "Seconds for which a request with an Idempotency-Key is remembered.",
 }
 
 OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
@@ -48,6 +57,12 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         cfg.PortOpt("port", default=8888, help="Port to listen on."),
         cfg.StrOpt("engine", default="gunicorn", choices=["gunicorn", "granian"], help="The HTTP server."),
         cfg.IntOpt("threads", default=64, min=9, max=4096, help="Requests that one process works on at once."),
+        cfg.IntOpt(
+            "max_waiters",
+            min=0,
+            help="Requests of one process that may wait for messages at once, at most threads - 8. Default: 40, or "
+            "what threads allow.",
+        ),
         cfg.IntOpt("workers", default=1, min=1, max=256, help="Processes. The embedded store allows one."),
         cfg.IntOpt("graceful_timeout", default=30, min=1, help="Seconds that requests in flight get on shutdown."),
         cfg.IntOpt("keepalive", default=65, min=0, help="Seconds that an idle connection is kept open (gunicorn)."),
@@ -167,6 +182,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     engine: str
     threads: int
     workers: int
+    max_waiters: int
     graceful_timeout: int
     keepalive: int
     uri: str
@@ -229,7 +245,8 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
     if scheme in NETWORKED:
         driver_options["timeout"] = conf.transport.storage_timeout
     return Settings(
-        **{option.dest: conf.server[option.dest] for option in OPTIONS["server"]},
+        **{option.dest: conf.server[option.dest] for option in OPTIONS["server"] if option.dest != "max_waiters"},
+        max_waiters=_max_waiters(conf.server.max_waiters, conf.server.threads),
         uri=uri,
         shared_store=scheme in NETWORKED,
         wait_for_store=conf.storage.wait,
@@ -244,6 +261,19 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         log_level=conf.log.level,
         log_requests=conf.log.requests,
     )
+
+
+def _max_waiters(chosen: int | None, threads: int) -> int:
+    """As many as are chosen, if enough threads are left for requests that do not wait."""
+    most = threads - THREADS_FOR_WORK
+    if chosen is None:
+        return min(MAX_WAITERS, most)
+    if chosen > most:
+        raise StartRefused(
+            f"[server] max_waiters must be at most threads - {THREADS_FOR_WORK}, so that requests that do not wait "
+            f"find a thread; it is {chosen}, with {threads} threads."
+        )
+    return chosen
 
 
 def _check_file(path: str) -> None:
@@ -271,6 +301,7 @@ def _check(settings: Settings) -> None:
         ("default_claim_ttl", MIN_TTL, limits.max_claim_ttl),
         ("default_claim_grace", MIN_TTL, limits.max_claim_grace),
         ("min_length_client_id", 1, limits.max_length_client_id),
+        ("idempotency_window", MIN_TTL, MAX_WINDOW),
     )
     for name, low, high in pairs:
         if not low <= getattr(limits, name) <= high:

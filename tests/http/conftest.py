@@ -46,10 +46,19 @@ def compose(storage: Storage, clock: ManualClock, realm: str) -> Compose:
     """Build an app with other limits or options on the folder's store."""
 
     def build(
-        checksum: bool = False, delete_with_claim_id: bool = False, app: dict[str, Any] | None = None, **limits: int
+        checksum: bool = False,
+        delete_with_claim_id: bool = False,
+        max_waiters: int = 40,
+        app: dict[str, Any] | None = None,
+        **limits: int,
     ) -> Api:
         broker = Broker(
-            storage, clock, limits=Limits(**limits), checksum=checksum, delete_with_claim_id=delete_with_claim_id
+            storage,
+            clock,
+            limits=Limits(**limits),
+            checksum=checksum,
+            delete_with_claim_id=delete_with_claim_id,
+            max_waiters=max_waiters,
         )
         return Api(create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})}), realm)
 

@@ -26,8 +26,19 @@ class BrokenStore:
     def claims(self) -> "BrokenStore":
         return self
 
+    @property
+    def history(self) -> "BrokenStore":
+        return self
+
+    @property
+    def transactions(self) -> "BrokenStore":
+        return self
+
     def now(self) -> float:
         return time.time()
+
+    def listen(self, listener: object) -> None:
+        pass
 
     def __getattr__(self, verb: str) -> Callable[..., NoReturn]:
         def refuse(*args: object, **kwargs: object) -> NoReturn:

@@ -19,6 +19,11 @@ WITH_BODY = {
     ("POST", f"{QUEUE}/claims"): (65536, '{"unknown": %s}'),
     ("PATCH", f"{QUEUE}/claims/c"): (65536, '{"unknown": %s}'),
     ("POST", f"{QUEUE}/purge"): (65536, '{"resource_types": [], "unknown": %s}'),
+    ("POST", f"{QUEUE}/claims/c/settle"): (262144 + 65536, '{"move": [{"id": "a", "queue": "b", "body": %s}]}'),
+    ("POST", f"{QUEUE}/redrive"): (65536, '{"unknown": %s}'),
+    ("POST", f"{QUEUE}/history/replay"): (65536, '{"limit": 5, "unknown": %s}'),
+    ("PUT", f"{QUEUE}/claims/a.b"): (65536, '{"unknown": %s}'),
+    ("POST", "/v2/commits"): (262144, '{"producer": "p", "batch": 1, "unknown": %s}'),
 }
 each_route = pytest.mark.parametrize(("method", "path"), WITH_BODY, ids=lambda part: part.removeprefix(QUEUE) or "/")
 BROKEN = [
@@ -185,6 +190,11 @@ def test_a_body_that_ends_early_is_refused(queued: Api, method: str, path: str) 
         ("PUT", "/v2/queues/chunky", 201),
         ("POST", f"{QUEUE}/claims", 204),
         ("POST", f"{QUEUE}/purge", 204),
+        ("POST", f"{QUEUE}/claims/c/settle", 400),
+        ("POST", f"{QUEUE}/redrive", 200),
+        ("POST", f"{QUEUE}/history/replay", 400),
+        ("PUT", f"{QUEUE}/claims/a.b", 204),
+        ("POST", "/v2/commits", 400),
     ],
 )
 @pytest.mark.parametrize("length", ["", None])

@@ -229,3 +229,31 @@ def test_the_life_of_a_claim(api: Api, clock: ManualClock) -> None:
     renew(api, claim, 404, {"ttl": 60})
     api.delete(messages[1]["href"].split("?")[0], 204)
     assert len(api.get(f"{QUEUE}/messages", 200).json["messages"]) == 8
+
+
+@pytest.mark.parametrize("delay", [0, 30, 900])
+def test_a_claim_may_be_released_after_a_delay(api: Api, clock: ManualClock, delay: int) -> None:
+    """Extensions 3: all that it still holds, on any queue; a delay of 0 is one too."""
+    [first, _] = api.send("jobs", "a", "b")
+    claim, _ = api.claim("jobs", ttl=2000)
+    clock.advance(1)
+    api.send("jobs", "c", delay=0)
+    api.delete(f"/v2/queues/jobs/messages/{first}?claim_id={claim.rsplit('/', 1)[1]}", 204)
+    api.delete(f"{claim}?delay={delay}", 204)
+    api.get(claim, 404)
+    if delay:
+        clock.advance(delay - 0.1)
+        assert [message["body"] for message in api.claim("jobs")[1]] == ["c"]
+        clock.advance(0.1)
+        assert [message["body"] for message in api.claim("jobs")[1]] == ["b"]
+    else:
+        assert [message["body"] for message in api.claim("jobs")[1]] == ["b", "c"]
+
+
+@pytest.mark.parametrize("delay", ["-1", "901", "x", "1.5", "9" * 30])
+def test_a_wrong_delay_of_a_release_is_refused(api: Api, delay: str) -> None:
+    """Extensions 3: 400 that names it; the claim stays."""
+    api.send("jobs", "a")
+    claim, _ = api.claim("jobs")
+    assert "delay" in api.delete(f"{claim}?delay={delay}", 400).json["description"]
+    api.get(claim, 200)

@@ -37,6 +37,17 @@ OPERATIONS = [
     ("GET", f"{QUEUE}/claims/c", None),
     ("PATCH", f"{QUEUE}/claims/c", {"ttl": 60}),
     ("DELETE", f"{QUEUE}/claims/c", None),
+    ("POST", f"{QUEUE}/claims/c/settle", {"delete": "*"}),
+    ("POST", f"{QUEUE}/redrive", None),
+    ("GET", f"{QUEUE}/history", None),
+    ("GET", f"{QUEUE}/history?state=all", None),
+    ("POST", f"{QUEUE}/history/replay", {"ids": ["a"]}),
+    ("PUT", f"{QUEUE}/claims/a.b", {"ttl": 60, "grace": 60}),
+    ("POST", f"{QUEUE}/messages?stage=s", POST),
+    ("POST", "/v2/fences/n", None),
+    ("DELETE", "/v2/stages/n", None),
+    ("POST", "/v2/commits", {"producer": "p", "batch": 1}),
+    ("GET", "/v2/commits/p", None),
 ]
 each_operation = pytest.mark.parametrize(("method", "path", "body"), OPERATIONS)
 

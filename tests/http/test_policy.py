@@ -28,6 +28,15 @@ RULES = [
     ("GET", f"{QUEUE}/claims/c", "claims:get"),
     ("PATCH", f"{QUEUE}/claims/c", "claims:update"),
     ("DELETE", f"{QUEUE}/claims/c", "claims:delete"),
+    ("POST", f"{QUEUE}/claims/c/settle", "claims:update"),
+    ("POST", f"{QUEUE}/redrive", "messages:delete_all"),
+    ("GET", f"{QUEUE}/history", "messages:get_all"),
+    ("POST", f"{QUEUE}/history/replay", "messages:create"),
+    ("PUT", f"{QUEUE}/claims/a.b", "claims:create"),
+    ("POST", "/v2/fences/n", "claims:update"),
+    ("DELETE", "/v2/stages/n", "messages:delete_all"),
+    ("POST", "/v2/commits", "messages:create"),
+    ("GET", "/v2/commits/p", "messages:get"),
 ]
 each_rule = pytest.mark.parametrize(("method", "path", "rule"), RULES)
 

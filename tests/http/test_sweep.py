@@ -15,7 +15,7 @@ ROUTES = {
     "queue.get": ("GET", "/v2/queues/{queue}", {200}, ()),
     "queue.patch": ("PATCH", "/v2/queues/{queue}", {200}, ()),
     "queue.delete": ("DELETE", "/v2/queues/{queue}", {204}, ()),
-    "queue.stats": ("GET", "/v2/queues/{queue}/stats", {200}, ()),
+    "queue.stats": ("GET", "/v2/queues/{queue}/stats", {200}, ("detailed",)),
     "queue.purge": ("POST", "/v2/queues/{queue}/purge", {204}, ()),
     "messages.list": (
         "GET",
@@ -23,7 +23,7 @@ ROUTES = {
         {200},
         ("limit", "marker", "echo", "include_claimed", "include_delayed", "ids", "detailed", "wait"),
     ),
-    "messages.post": ("POST", "/v2/queues/{queue}/messages", {201}, ("stage",)),
+    "messages.post": ("POST", "/v2/queues/{queue}/messages", {201, 202}, ("stage",)),
     "messages.delete": ("DELETE", "/v2/queues/{queue}/messages", {200, 204}, ("ids", "pop")),
     "message.get": ("GET", "/v2/queues/{queue}/messages/{message}", {200}, ("detailed",)),
     "message.delete": ("DELETE", "/v2/queues/{queue}/messages/{message}", {204}, ("claim_id",)),
@@ -31,6 +31,21 @@ ROUTES = {
     "claim.get": ("GET", "/v2/queues/{queue}/claims/{claim}", {200}, ("detailed",)),
     "claim.patch": ("PATCH", "/v2/queues/{queue}/claims/{claim}", {204}, ("fence",)),
     "claim.delete": ("DELETE", "/v2/queues/{queue}/claims/{claim}", {204}, ("delay",)),
+    "claim.settle": ("POST", "/v2/queues/{queue}/claims/{claim}/settle", {200}, ("fence",)),
+    "queue.redrive": ("POST", "/v2/queues/{queue}/redrive", {200}, ()),
+    "history.list": (
+        "GET",
+        "/v2/queues/{queue}/history",
+        {200},
+        ("limit", "marker", "since", "until", "state", "detailed"),
+    ),
+    "history.replay": ("POST", "/v2/queues/{queue}/history/replay", {200}, ()),
+    "claim.put": ("PUT", "/v2/queues/{queue}/claims/a.b", {201, 204}, ("limit", "wait", "fence", "detailed")),
+    "fence.post": ("POST", "/v2/fences/n", {200}, ()),
+    "stage.delete": ("DELETE", "/v2/stages/n", {204}, ()),
+    "commits.post": ("POST", "/v2/commits", {200}, ("fence",)),
+    "commit.get": ("GET", "/v2/commits/p", {200}, ()),
+    "limits": ("GET", "/v2/limits", {200}, ()),
     "ping": ("GET", "/v2/ping", {204}, ()),
     "home": ("GET", "/v2/", {200}, ()),
 }
@@ -42,6 +57,11 @@ SOME = (
     "message.delete",
     "claim.get",
     "claim.delete",
+    "history.list",
+    "fence.post",
+    "stage.delete",
+    "commit.get",
+    "limits",
     "ping",
     "home",
 )
@@ -77,6 +97,9 @@ FIELDS = [
         "_max_claim_count",
     ),
     *("_dead_letter_queue", "_retry_policy", "_default_message_delay", "_enable_encrypt_messages", "_flavor"),
+    *("_redelivery_delay", "_redelivery_backoff", "_redelivery_max_delay", "_history_ttl"),
+    *("delete", "release", "move", "bury", "to", "limit", "ids", "since", "until"),
+    *("producer", "batch", "publish", "settle"),
 ]
 BODIES: list[bytes] = [
     *(
@@ -97,6 +120,22 @@ BODIES: list[bytes] = [
     *(json.dumps({field: value}).encode() for field in FIELDS for value in VALUES),
     *(json.dumps({"messages": [{"body": 1}, value]}).encode() for value in VALUES),
     *(json.dumps({"messages": [{"body": 1, field: value}]}).encode() for field in ("ttl", "delay") for value in VALUES),
+    *(
+        json.dumps({verb: [{"id": "a", "queue": "b", "reason": "c", field: value}]}).encode()
+        for verb, field in (
+            ("release", "delay"),
+            ("move", "queue"),
+            ("move", "ttl"),
+            ("bury", "reason"),
+            ("bury", "id"),
+        )
+        for value in VALUES
+    ),
+    *(
+        json.dumps({"producer": "p", "batch": 1, field: value}).encode()
+        for field in ("producer", "batch", "publish", "settle")
+        for value in VALUES
+    ),
     *(json.dumps([value]).encode() for value in VALUES),
     *(
         json.dumps([{"op": "add", "path": "/metadata/_flavor", key: value}]).encode()
@@ -133,6 +172,12 @@ QUERIES = [
     f"ids={','.join(['x'] * 20000)}",
     "limit=1&" * 5000,
 ]
+
+
+@pytest.fixture
+def api(compose: Any) -> Api:
+    """A server on which no request waits for long."""
+    return compose(max_wait=1)
 
 
 class World(NamedTuple):
@@ -204,9 +249,12 @@ def test_nasty_bodies_are_refused_without_a_trace(api: Api, route: str) -> None:
 @pytest.mark.parametrize("route", ROUTES)
 def test_nasty_queries_are_refused_without_a_trace(api: Api, route: str) -> None:
     """1.5: the same for parameters, known and unknown."""
-    body = {"POST": b'{"messages": [{"body": 1}], "resource_types": []}', "PUT": b"{}", "PATCH": b"{}"}.get(
-        ROUTES[route][0]
-    )
+    body = {
+        "POST": b'{"messages": [{"body": 1}], "resource_types": [], "delete": "*", "limit": 5, '
+        b'"producer": "p", "batch": 1}',
+        "PUT": b"{}",
+        "PATCH": b"{}",
+    }.get(ROUTES[route][0])
     sweeper = Sweeper(api, route)
     for query in [*QUERIES, *(f"{name}={word}" for name in ROUTES[route][3] for word in WORDS)]:
         sweeper.send(query, body)
@@ -219,7 +267,7 @@ def test_nasty_queries_are_refused_without_a_trace(api: Api, route: str) -> None
 def test_nasty_ids_are_not_found(api: Api, route: str) -> None:
     """1.7 [T]: an ill-formed id is never a 400 and never a failure."""
     method, path, *_ = ROUTES[route]
-    body = b'{"ttl": 60}' if method == "PATCH" else None
+    body = {"PATCH": b'{"ttl": 60}', "POST": b'{"delete": "*"}'}.get(method)
     api.send("jobs", "kept")
     for word in (
         "0",

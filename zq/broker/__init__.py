@@ -2,9 +2,13 @@
 """The use cases: every rule, default and limit of zq lives here, once."""
 
 from zq.broker.claims import Claims
+from zq.broker.history import History
 from zq.broker.messages import Messages
 from zq.broker.metadata import Book
 from zq.broker.queues import Queues
+from zq.broker.settling import Settling
+from zq.broker.transactions import Transactions
+from zq.broker.waiting import Waiters
 from zq.clock import Clock
 from zq.errors import Unavailable
 from zq.limits import MAX_DRIFT, Limits
@@ -24,14 +28,19 @@ class Broker:
         *,
         checksum: bool = False,
         delete_with_claim_id: bool = False,
+        max_waiters: int = 40,
     ) -> None:
-        book = Book(limits)
+        book = Book(limits, storage)
         self.storage = storage
         self._clock = clock
         self.limits = limits
         self.queues = Queues(storage, clock, limits, book)
         self.messages = Messages(storage, clock, limits, book, checksum, delete_with_claim_id)
         self.claims = Claims(storage, clock, limits, book)
+        self.settling = Settling(storage, clock, limits, book, checksum)
+        self.history = History(storage, clock, limits, book)
+        self.transactions = Transactions(storage, clock, limits, book)
+        self.waiters = Waiters(storage, clock, limits, max_waiters)
 
     def check_ready(self) -> None:
         """Raise ``Unavailable`` with what is wrong: the store does not answer, or its clock and ours disagree."""

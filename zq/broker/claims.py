@@ -6,8 +6,8 @@ from msgspec import UNSET
 from zq import wire
 from zq.broker.metadata import Book
 from zq.clock import Clock
-from zq.limits import MIN_TTL, Limits, within
-from zq.model import Claim, Lease, QueueRef, Seconds, new_ids
+from zq.limits import MIN_DELAY, MIN_TTL, Limits, claim_name, within
+from zq.model import Claim, Fence, Lease, QueueRef, Seconds, new_ids
 from zq.storage.api import Storage
 
 DEFAULT_CLAIM = 10
@@ -25,32 +25,56 @@ class Claims:
 
     def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None) -> tuple[Claim | None, Seconds]:
         """Claim up to ``limit`` messages; None if there is nothing to claim. With the moment."""
-        limits = self._limits
-        size = DEFAULT_CLAIM if limit is None else within("limit", limit, 1, limits.max_messages_per_claim_or_pop)
-        ttl, grace = self._ttl(terms), self._grace(terms)
-        within("grace", grace, MIN_TTL, limits.max_claim_grace)
         now = self._clock.now()
+        (claim,) = new_ids(1, now)
+        lease, size = self._lease(claim, terms), self._size(limit)
         stored = self._queues.get(queue)
         if stored is None:
             return None, now
-        dead_letters = self._book.rules(stored.metadata).dead_letters(queue)
-        (claim,) = new_ids(1, now)
-        return self._claims.create(queue, Lease(claim, ttl, grace), size, now, dead_letters), now
+        rules = self._book.rules(stored.metadata)
+        return self._claims.create(queue, lease, size, now, rules.dead_letters(queue), rules.redelivery), now
+
+    def create_named(
+        self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None
+    ) -> tuple[Claim | None, bool, Seconds]:
+        """The live claim of this name as it is, and True; else a new one, if there is anything to claim; the moment."""
+        lease, size = self._lease(claim_name(name), terms), self._size(limit)
+        now = self._clock.now()
+        stored = self._queues.get(queue)
+        rules = self._book.rules(stored.metadata if stored else b"{}")
+        claim, was_there = self._claims.create_named(
+            queue, lease, size, now, rules.dead_letters(queue), rules.redelivery, fence
+        )
+        return claim, was_there, now
 
     def get(self, queue: QueueRef, claim: str) -> tuple[Claim, Seconds]:
         """A live claim, and the moment it was seen. Raises ``ClaimNotFound``."""
         now = self._clock.now()
         return self._claims.get(queue, claim, now), now
 
-    def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms) -> None:
-        """Start a live claim anew; omitted terms are the server's defaults (contract 8.3). Raises ``ClaimNotFound``."""
+    def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
+        """Start a live claim anew; omitted terms are the server's defaults (contract 8.3).
+
+        Raises ``ClaimNotFound``, ``Fenced``.
+        """
         grace = min(max(0, self._grace(terms)), self._limits.max_claim_grace)  # no refusal here, just no overflow
         lease = Lease(claim, self._ttl(terms), grace)
-        self._claims.renew(queue, lease, self._clock.now())
+        self._claims.renew(queue, lease, self._clock.now(), fence)
 
-    def release(self, queue: QueueRef, claim: str) -> None:
-        """Give back what the claim holds; an unknown claim is fine."""
-        self._claims.release(queue, claim, self._clock.now())
+    def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
+        """Give back what the claim holds after ``delay`` seconds, as ``Release`` has it; an unknown claim is fine."""
+        if delay is not None:
+            within("delay", delay, MIN_DELAY, self._limits.max_message_delay)
+        self._claims.release(queue, claim, self._clock.now(), delay)
+
+    def _lease(self, claim: str, terms: wire.ClaimTerms) -> Lease:
+        ttl, grace = self._ttl(terms), self._grace(terms)
+        return Lease(claim, ttl, within("grace", grace, MIN_TTL, self._limits.max_claim_grace))
+
+    def _size(self, limit: int | None) -> int:
+        if limit is None:
+            return DEFAULT_CLAIM
+        return within("limit", limit, 1, self._limits.max_messages_per_claim_or_pop)
 
     def _ttl(self, terms: wire.ClaimTerms) -> int:
         if terms.ttl is UNSET:

@@ -8,9 +8,9 @@ from msgspec import UNSET
 from zq import wire
 from zq.broker.metadata import Book, Rules
 from zq.clock import Clock
-from zq.errors import Invalid, MessageNotFound
-from zq.limits import DEFAULT_PAGE, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, within
-from zq.model import Draft, Message, Page, QueueRef, Seconds, View, new_ids
+from zq.errors import Invalid, MessageNotFound, Repeated, StageFull
+from zq.limits import DEFAULT_PAGE, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
+from zq.model import Draft, Message, Once, Page, QueueRef, Seconds, View, new_ids
 from zq.model import Messages as MessageList
 from zq.storage.api import Storage
 
@@ -23,6 +23,7 @@ class Messages:
     ) -> None:
         self._queues = storage.queues
         self._messages = storage.messages
+        self._transactions = storage.transactions
         self._clock = clock
         self._limits = limits
         self._book = book
@@ -40,25 +41,58 @@ class Messages:
             return remembered
         return self._read_rules(queue)
 
-    def post(self, queue: QueueRef, client: str, posted: Sequence[wire.Posted], size: int, rules: Rules) -> list[str]:
-        """Store all messages or none; returns their ids in array order. Raises ``Invalid``."""
+    def post(
+        self,
+        queue: QueueRef,
+        client: str,
+        posted: Sequence[wire.Posted],
+        size: int,
+        rules: Rules,
+        once: Once | None = None,
+    ) -> tuple[list[str], bool]:
+        """Store all messages or none; their ids in array order, and whether they were stored before under ``once``.
+
+        Raises ``Invalid``, ``KeyReused``.
+        """
         while True:
             body_size(size, rules.max_post_size)
             now = self._clock.now()
             try:
-                drafts = [
-                    self._draft(message, identity, client, rules)
-                    for message, identity in zip(posted, new_ids(len(posted), now), strict=True)
-                ]
+                drafts = self._drafts(posted, client, rules, now)
             except Invalid:
                 former, rules = rules, self._read_rules(queue)
                 if rules == former:
                     raise
                 continue
-            metadata = self._messages.post(queue, drafts, now, rules.metadata)
+            try:
+                metadata = self._messages.post(queue, drafts, now, rules.metadata, once)
+            except Repeated as first:
+                return first.answer, True
             if metadata is None:
-                return [draft.id for draft in drafts]
+                return [draft.id for draft in drafts], False
             rules = self._book.remember(queue, metadata)
+
+    def stage(
+        self, queue: QueueRef, client: str, posted: Sequence[wire.Posted], size: int, stage: str, once: Once | None
+    ) -> tuple[int, bool]:
+        """Store all messages, or none, where nobody sees them; how many, and whether ``once`` was known before.
+
+        Extensions 9. The queue is not created before they are published.
+        Raises ``Invalid``, ``StageFull``, ``KeyReused``.
+        """
+        stage = free_name("stage", stage)
+        rules = self._book.recent(queue)
+        body_size(size, rules.max_post_size)
+        now = self._clock.now()
+        drafts = self._drafts(posted, client, rules, now)
+        bounds = self._limits.stage_ttl, self._limits.max_stage_bytes
+        try:
+            self._transactions.stage(queue.project, stage, queue, drafts, now, *bounds, once)
+        except StageFull as full:
+            raise StageFull(f"A stage may hold at most {self._limits.max_stage_bytes} bytes of bodies.") from full
+        except Repeated as first:
+            return len(first.answer), True
+        return len(drafts), False
 
     def list(
         self,
@@ -99,31 +133,34 @@ class Messages:
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         """Remove one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
-        self._messages.delete(queue, message, self._clock.now(), claim)
+        self._messages.delete(queue, message, self._clock.now(), claim, self._book.recent(queue).history_ttl)
 
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Remove messages by id, claimed or not; where the server wants claim ids, only under these, else none."""
         count_within("ids", len(ids), self._limits.max_messages_per_page)
-        if not self._delete_with_claim_id:
-            self._messages.delete_many(queue, ids, self._clock.now())
-        elif claims:
-            self._messages.delete_many(queue, ids, self._clock.now(), claims)
-        else:
+        if self._delete_with_claim_id and not claims:
             raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
+        holders = claims if self._delete_with_claim_id else None
+        self._messages.delete_many(queue, ids, self._clock.now(), holders, self._book.recent(queue).history_ttl)
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> tuple[MessageList, Seconds]:
         """Remove and return up to ``limit`` ready messages, and the moment."""
         within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
             raise Invalid("claim_ids does not go with pop.")
+        history = self._book.recent(queue).history_ttl
         now = self._clock.now()
-        return self._messages.pop(queue, limit, now), now
+        return self._messages.pop(queue, limit, now, history), now
 
     def _read_rules(self, queue: QueueRef) -> Rules:
         stored = self._queues.get(queue)
         if stored is None:
             self._queues.create(queue, b"{}")
         return self._book.remember(queue, stored.metadata if stored else b"{}")
+
+    def _drafts(self, posted: Sequence[wire.Posted], client: str, rules: Rules, now: Seconds) -> Sequence[Draft]:
+        ids = new_ids(len(posted), now)
+        return [self._draft(message, id, client, rules) for message, id in zip(posted, ids, strict=True)]
 
     def _draft(self, posted: wire.Posted, identity: str, client: str, rules: Rules) -> Draft:
         ttl = rules.default_ttl

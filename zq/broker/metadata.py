@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a queue's metadata may hold and what they mean: reserved keys, their validation, patches, effective rules.
 
-Contract 6.1 and 6.5. Validation is by JSON Schema; it runs when metadata change, never when messages move.
+Contract 6.1, 6.5, extensions 4. Validation is by JSON Schema; it runs when metadata change, never when messages move.
 """
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -14,16 +16,31 @@ from msgspec import UNSET, Struct
 from zq import wire
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
 from zq.limits import MIN_DELAY, MIN_TTL, Limits, is_queue_name, nesting
-from zq.model import DeadLetters, QueueRef
-
-LATER: Final = ("_redelivery_delay", "_redelivery_backoff", "_redelivery_max_delay", "_history_ttl")
-"""Reserved keys that a later version gives a meaning."""
+from zq.model import DeadLetters, QueueRef, Redelivery
+from zq.storage.api import Storage
 
 Metadata = dict[str, Any]
 
-
 MOST_REMEMBERED: Final = 10_000
 """Queues whose metadata a server remembers."""
+RECENT: Final = 1.0
+"""Seconds for which ``Book.recent`` does not ask the store again."""
+RETRY_INTEGERS: Final = (
+    "retries_with_no_delay",
+    "minimum_delay_retries",
+    "minimum_delay",
+    "maximum_delay",
+    "maximum_delay_retries",
+)
+RETRY_POLICY: Final[Metadata] = {
+    "properties": {
+        **{name: {"type": "integer"} for name in RETRY_INTEGERS},
+        "retry_backoff_function": {"enum": ["linear", "arithmetic", "geometric", "exponential"]},
+        "ignore_subscription_override": {"type": "boolean"},
+    },
+    "type": "object",
+}
+"""What ``_retry_policy`` may be, as a JSON Schema."""
 
 
 class Rules(Struct, frozen=True):
@@ -35,33 +52,33 @@ class Rules(Struct, frozen=True):
     max_post_size: int
     dead_letter_queue: str
     dead_letter_ttl: int | None
-    max_claim_count: int
+    max_claim_count: int | None
+    redelivery: Redelivery
+    history_ttl: int
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
-        if not self.dead_letter_queue:
+        if not self.dead_letter_queue or self.max_claim_count is None:
             return None
-        return DeadLetters(QueueRef(queue.project, self.dead_letter_queue), self.max_claim_count, self.dead_letter_ttl)
+        target = QueueRef(queue.project, self.dead_letter_queue)
+        return DeadLetters(target, self.max_claim_count, self.dead_letter_ttl, self.history_ttl)
 
 
 class Book:
     """The rules that these limits make of metadata."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._shown: Metadata = {
-            "_max_messages_post_size": limits.max_messages_post_size,
-            "_default_message_ttl": limits.default_message_ttl,
-            "_default_message_delay": limits.default_message_delay,
-            "_dead_letter_queue": None,
-            "_dead_letter_queue_messages_ttl": None,
-            "_max_claim_count": None,
-            "_enable_encrypt_messages": False,
-        }
+    def __init__(self, limits: Limits, storage: Storage, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._shown = shown_defaults(limits)
         self._limits = limits
-        self._validator = Draft4Validator(_schema(limits))
+        self._validator = Draft4Validator(metadata_schema(limits))
         self.rules: Callable[[bytes], Rules] = lru_cache(maxsize=1024)(self._rules)
         """The rules that stored metadata mean; remembered, since every post and claim asks."""
         self._remembered: dict[QueueRef, Rules] = {}
+        self._queues = storage.queues
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._recent: dict[QueueRef, tuple[float, Rules]] = {}
+        self._changes = 0
 
     def remembered(self, queue: QueueRef) -> Rules | None:
         """The queue's rules as this server saw them last. They may have changed: only for what the store checks."""
@@ -74,16 +91,37 @@ class Book:
         rules = self._remembered[queue] = self.rules(metadata)
         return rules
 
+    def recent(self, queue: QueueRef) -> Rules:
+        """The queue's rules, at most ``RECENT`` seconds old; those without metadata for a missing queue.
+
+        Exact about what this server changed. What every delete and pop asks for must not cost each a question.
+        """
+        known = self._recent.get(queue)
+        if known is not None and self._monotonic() < known[0]:
+            return known[1]
+        changes, until = self._changes, self._monotonic() + RECENT
+        stored = self._queues.get(queue)
+        rules = self.rules(stored.metadata if stored else b"{}")
+        with self._lock:
+            if changes == self._changes:  # else the answer may be older than the change
+                if len(self._recent) >= MOST_REMEMBERED:
+                    self._recent.clear()
+                self._recent[queue] = until, rules
+        return rules
+
     def forget(self, queue: QueueRef) -> None:
-        """This server has changed or deleted the queue."""
+        """This server has created, changed or deleted the queue."""
         self._remembered.pop(queue, None)
+        with self._lock:
+            self._changes += 1
+            self._recent.pop(queue, None)
 
     def shown(self, metadata: Metadata) -> Metadata:
         """Metadata as a reader sees them: reserved keys that are unset or falsy have their defaults."""
         return metadata | {key: metadata.get(key) or default for key, default in self._shown.items()}
 
     def check(self, metadata: Metadata, queue: str) -> None:
-        """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for later ones."""
+        """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for encryption."""
         nesting("metadata", metadata)
         retry_policy = metadata.get("_retry_policy")
         given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
@@ -94,9 +132,6 @@ class Book:
         _check_retry_span(retry_policy or {})
         if metadata.get("_enable_encrypt_messages"):
             raise NotBuilt("_enable_encrypt_messages: this version of zq does not encrypt messages yet.")
-        for key in LATER:
-            if metadata.get(key) is not None:
-                raise NotBuilt(f"{key}: this version of zq does not know this rule yet.")
 
     def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
         """A copy with the operations applied in order. Raises ``InvalidBody``, ``MetadataConflict``."""
@@ -114,8 +149,6 @@ class Book:
     def _rules(self, raw: bytes) -> Rules:
         metadata = wire.json_object(raw)
         target, count = metadata.get("_dead_letter_queue"), metadata.get("_max_claim_count")
-        if not is_queue_name(target) or count is None or count < 0:
-            target, count = "", 0
         return Rules(
             metadata=raw,
             default_ttl=metadata.get("_default_message_ttl") or self._limits.default_message_ttl,
@@ -124,9 +157,19 @@ class Book:
                 metadata.get("_max_messages_post_size") or self._limits.max_messages_post_size,
                 self._limits.max_messages_post_size,
             ),
-            dead_letter_queue=target,
+            dead_letter_queue=target if is_queue_name(target) else "",
             dead_letter_ttl=metadata.get("_dead_letter_queue_messages_ttl"),
-            max_claim_count=count,
+            max_claim_count=None if count is None or count < 0 else count,
+            redelivery=self._redelivery(metadata),
+            history_ttl=metadata.get("_history_ttl") or 0,
+        )
+
+    def _redelivery(self, metadata: Metadata) -> Redelivery:
+        cap = metadata.get("_redelivery_max_delay")
+        return Redelivery(
+            delay=metadata.get("_redelivery_delay") or 0,
+            exponential=metadata.get("_redelivery_backoff") == "exponential",
+            cap=self._limits.max_message_delay if cap is None else cap,
         )
 
 
@@ -150,25 +193,26 @@ def _key(operation: wire.Operation) -> str:
     return parts[1].replace("~1", "/").replace("~0", "~")
 
 
-def _schema(limits: Limits) -> Metadata:
-    def integer(low: int, high: int) -> Metadata:
-        return {"type": ["integer", "null"], "minimum": low, "maximum": high}
-
-    retry_integers = (
-        "retries_with_no_delay",
-        "minimum_delay_retries",
-        "minimum_delay",
-        "maximum_delay",
-        "maximum_delay_retries",
-    )
-    retry_policy = {
-        "properties": {
-            **{name: {"type": "integer"} for name in retry_integers},
-            "retry_backoff_function": {"enum": ["linear", "arithmetic", "geometric", "exponential"]},
-            "ignore_subscription_override": {"type": "boolean"},
-        },
-        "type": "object",
+def shown_defaults(limits: Limits) -> Metadata:
+    """The reserved keys that are shown when unset, and as what (contract 6.1)."""
+    return {
+        "_max_messages_post_size": limits.max_messages_post_size,
+        "_default_message_ttl": limits.default_message_ttl,
+        "_default_message_delay": limits.default_message_delay,
+        "_dead_letter_queue": None,
+        "_dead_letter_queue_messages_ttl": None,
+        "_max_claim_count": None,
+        "_enable_encrypt_messages": False,
     }
+
+
+def metadata_schema(limits: Limits) -> Metadata:
+    """What metadata may be, as a JSON Schema."""
+
+    def integer(low: int, high: int) -> Metadata:
+        described = f"must be an integer from {low} to {high}, or null"
+        return {"type": ["integer", "null"], "minimum": low, "maximum": high, "description": described}
+
     return {
         "type": "object",
         "properties": {
@@ -178,7 +222,17 @@ def _schema(limits: Limits) -> Metadata:
             "_dead_letter_queue_messages_ttl": integer(MIN_TTL, limits.max_message_ttl),
             "_max_claim_count": {"type": ["integer", "null"]},
             "_enable_encrypt_messages": {"type": ["boolean", "null"]},
-            "_retry_policy": retry_policy,
+            "_retry_policy": RETRY_POLICY,
+            "_redelivery_delay": integer(0, limits.max_message_delay),
+            "_redelivery_backoff": {
+                "enum": ["constant", "exponential", None],
+                "description": "must be constant, exponential or null",
+            },
+            "_redelivery_max_delay": integer(0, limits.max_message_ttl),
+            "_history_ttl": {
+                "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
+                "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",
+            },
         },
     }
 
@@ -193,6 +247,6 @@ def _sentence(error: ValidationError) -> str:
     """A schema's complaint with field and bounds; it may quote the value, but not at length."""
     field = ".".join(str(part) for part in error.path)
     schema = error.schema if isinstance(error.schema, dict) else {}
-    if "minimum" in schema:
-        return f"{field} must be an integer from {schema['minimum']} to {schema['maximum']}, or null."
+    if "description" in schema:
+        return f"{field} {schema['description']}."
     return f"{field}: {error.message[:200]}."

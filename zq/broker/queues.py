@@ -64,7 +64,9 @@ class Queues:
         """Create the queue with a metadata document ("" = none); False if it exists, which changes nothing."""
         metadata = wire.json_object(raw) if raw else {}
         self._book.check(metadata, queue.name)
-        return self._queues.create(queue, wire.encode(metadata))
+        created = self._queues.create(queue, wire.encode(metadata))
+        self._book.forget(queue)
+        return created
 
     def patch(self, queue: QueueRef, operations: Sequence[wire.Operation]) -> Metadata:
         """Apply the operations as one step and return the shown metadata.
@@ -87,8 +89,8 @@ class Queues:
 
     def delete(self, queue: QueueRef) -> None:
         """Remove the queue and all in it, if it is there."""
-        self._book.forget(queue)
         self._queues.delete(queue)
+        self._book.forget(queue)
 
     def purge(self, queue: QueueRef, types: Sequence[str] | None) -> None:
         """Remove what ``types`` name of ``messages`` and ``subscriptions``; None = both."""

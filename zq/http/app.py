@@ -7,14 +7,19 @@ import falcon
 
 from zq.broker import Broker
 from zq.http import faults
+from zq.http.bounds import LimitsDocument
 from zq.http.claims import ClaimCollection, ClaimItem
+from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.home import Home, Versions
 from zq.http.journal import Journal
-from zq.http.later import SUBSCRIPTIONS, TOPICS, TRANSACTIONS, Later
+from zq.http.later import SUBSCRIPTIONS, TOPICS, Later
 from zq.http.messages import MessageCollection, MessageItem
+from zq.http.openapi import OpenApiDocument
 from zq.http.probes import Health, Ping, Readiness
 from zq.http.queues import QueueCollection, QueueItem, QueuePurge, QueueStats
+from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.tenant import Audience, Policy, Tenant, default_policy
+from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem
 
 App = falcon.App[Any, Any]
 
@@ -39,6 +44,19 @@ def create_app(
     app.add_route("/healthz", Health())
     app.add_route("/readyz", Readiness(broker))
 
+    _add_queue_routes(app, broker)
+    app.add_route("/v2/fences/{name}", FenceItem(broker))
+    app.add_route("/v2/stages/{name}", StageItem(broker))
+    app.add_route("/v2/commits", CommitCollection(broker))
+    app.add_route("/v2/commits/{producer}", CommitItem(broker))
+    app.add_route("/v2/limits", LimitsDocument(broker))
+    app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id))
+
+    _add_later_routes(app, admin_mode)
+    return app
+
+
+def _add_queue_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/queues", QueueCollection(broker))
     app.add_route("/v2/queues/{queue}", QueueItem(broker))
     app.add_route("/v2/queues/{queue}/stats", QueueStats(broker))
@@ -47,9 +65,10 @@ def create_app(
     app.add_route("/v2/queues/{queue}/messages/{message}", MessageItem(broker))
     app.add_route("/v2/queues/{queue}/claims", ClaimCollection(broker))
     app.add_route("/v2/queues/{queue}/claims/{claim}", ClaimItem(broker))
-
-    _add_later_routes(app, admin_mode)
-    return app
+    app.add_route("/v2/queues/{queue}/claims/{claim}/settle", ClaimSettle(broker))
+    app.add_route("/v2/queues/{queue}/redrive", QueueRedrive(broker))
+    app.add_route("/v2/queues/{queue}/history", QueueHistory(broker))
+    app.add_route("/v2/queues/{queue}/history/replay", HistoryReplay(broker))
 
 
 def _add_later_routes(app: App, admin_mode: bool) -> None:
@@ -58,10 +77,6 @@ def _add_later_routes(app: App, admin_mode: bool) -> None:
     app.add_route(f"{queue}/subscriptions", Later(SUBSCRIPTIONS, "GET", "POST"))
     app.add_route(f"{queue}/subscriptions/{{subscription}}", Later(SUBSCRIPTIONS, "GET", "PATCH", "DELETE"))
     app.add_route(f"{queue}/subscriptions/{{subscription}}/confirm", Later(SUBSCRIPTIONS, "PUT"))
-    app.add_route(f"{queue}/claims/{{claim}}/settle", Later("settling of claims", "POST"))
-    app.add_route(f"{queue}/redrive", Later("redrive", "POST"))
-    app.add_route(f"{queue}/history", Later("history", "GET"))
-    app.add_route(f"{queue}/history/replay", Later("history", "POST"))
     app.add_route("/v2/topics", Later(TOPICS, "GET"))
     app.add_route(topic, Later(TOPICS, "GET", "PUT", "PATCH", "DELETE"))
     app.add_route(f"{topic}/stats", Later(TOPICS, "GET"))
@@ -70,12 +85,6 @@ def _add_later_routes(app: App, admin_mode: bool) -> None:
     app.add_route(f"{topic}/messages/{{message}}", Later(TOPICS, "GET"))
     app.add_route(f"{topic}/stream", Later(TOPICS, "GET", audience=Audience.PROBE))
     app.add_route("/v2/stream", Later(TOPICS, "GET", audience=Audience.PROBE))
-    app.add_route("/v2/fences/{name}", Later(TRANSACTIONS, "POST"))
-    app.add_route("/v2/stages/{name}", Later(TRANSACTIONS, "DELETE"))
-    app.add_route("/v2/commits", Later(TRANSACTIONS, "POST"))
-    app.add_route("/v2/commits/{producer}", Later(TRANSACTIONS, "GET"))
-    app.add_route("/v2/limits", Later("a limits document", "GET"))
-    app.add_route("/v2/openapi.json", Later("an OpenAPI document", "GET", audience=Audience.PROBE))
     app.add_route("/metrics", Later("metrics", "GET", audience=Audience.PROBE))
     if admin_mode:
         app.add_route("/v2/health", Later("a health report", "GET", rule="health:get"))

@@ -19,7 +19,9 @@ STATUSES: Final[dict[type[Exception], tuple[str, str]]] = {
     errors.NotAuthorized: (falcon.HTTP_403, "Not authorized"),
     errors.MessageClaimed: (falcon.HTTP_403, "Unable to delete"),
     errors.NotFound: (falcon.HTTP_404, "Not found"),
+    errors.Conflict: (falcon.HTTP_409, "Conflict"),
     errors.MetadataConflict: (falcon.HTTP_409, "Resource conflict"),
+    errors.KeyReused: (falcon.HTTP_422, "Idempotency-Key reused"),
     errors.UnsupportedMediaType: (falcon.HTTP_415, "415 Unsupported Media Type"),
     errors.NotBuilt: (falcon.HTTP_501, "Not implemented"),
     errors.Unavailable: (falcon.HTTP_503, "Service temporarily unavailable"),
@@ -38,6 +40,8 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
     status, title = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     if isinstance(error, errors.InvalidHeader):
         title = error.title
+    if isinstance(error, errors.CommitRunning):
+        resp.set_header("Retry-After", "1")
     if status is falcon.HTTP_503:
         LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
     _answer(resp, status, title, str(error))

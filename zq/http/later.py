@@ -8,7 +8,6 @@ from zq.http.tenant import Audience
 
 SUBSCRIPTIONS = "subscriptions"
 TOPICS = "topics"
-TRANSACTIONS = "fences, stages and commits"
 
 
 class Later:

@@ -2,17 +2,17 @@
 """Query parameters and bodies of a request, as contract 1.5 and 1.6 read them."""
 
 import re
+from typing import Any
 
 import falcon
 
 from zq import limits
-from zq.errors import InvalidBody, InvalidParameter, NotBuilt
+from zq.errors import InvalidBody, InvalidParameter
+from zq.model import Fence
 
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,25})\s*", re.ASCII)
 _TRUE = frozenset({"true", "True", "t", "yes", "y", "1", "on"})
 _FALSE = frozenset({"false", "False", "f", "no", "n", "0", "off"})
-HARMLESS = {"wait": frozenset({"0"}), "detailed": _FALSE}
-"""Values of later parameters that ask for nothing."""
 
 
 def text(req: falcon.Request, name: str) -> str:
@@ -58,13 +58,24 @@ def values(req: falcon.Request, name: str) -> list[str]:
     return [value] if isinstance(value, str) else [part for part in value if part]
 
 
-def refuse_later(req: falcon.Request, *names: str) -> None:
-    """Refuse parameters that change what a verb does, but only in a later version, instead of passing over them."""
-    if req.query_string:
-        for name in names:
-            value = text(req, name)
-            if value and value not in HARMLESS.get(name, ()):
-                raise NotBuilt(f"{name}: this version of zq does not know this parameter yet.")
+def fence(req: falcon.Request) -> Fence | None:
+    """``fence=<name>:<epoch>``; None if absent."""
+    value = text(req, "fence")
+    if not value:
+        return None
+    name, _, epoch = value.rpartition(":")
+    if not epoch.isascii() or not epoch.isdigit():
+        raise InvalidParameter("fence must be <name>:<epoch>, as POST /v2/fences/<name> gave it.")
+    return Fence(limits.free_name("fence", name), limits.within("fence", int(epoch[:20]), 1, limits.MAX_BODY_NUMBER))
+
+
+def repeated(given: dict[str, Any]) -> dict[str, str]:
+    """The parameters that a next link repeats: those that were given."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+        if value not in (None, "")
+    }
 
 
 def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:

@@ -10,6 +10,7 @@ from zq.broker import Broker
 from zq.broker.metadata import check_operations
 from zq.errors import InvalidBody, InvalidParameter, UnsupportedMediaType
 from zq.http import query
+from zq.wire import answers
 
 PATCH_TYPE = "application/openstack-messaging-v2.0-json-patch"
 LISTING_PARAMETERS = ("marker", "limit", "detailed", "name", "with_count")
@@ -33,8 +34,8 @@ class QueueCollection:
             "links": [],
         }
         if page.next is not None:
-            given = {"limit": limit, "detailed": detailed, "name": name or None, "with_count": with_count}
-            answer["links"] = [wire.next_link("/v2/queues", _repeated(given) | {"marker": page.next})]
+            given = {"limit": limit, "detailed": detailed, "name": name, "with_count": with_count}
+            answer["links"] = [answers.next_link("/v2/queues", query.repeated(given) | {"marker": page.next})]
         if with_count and (count := self._queues.count(project)):
             answer["count"] = count
         resp.data = wire.encode(answer)
@@ -85,9 +86,9 @@ class QueueStats:
         self._queues = broker.queues
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
-        query.refuse_later(req, "detailed")
+        detailed = query.boolean(req, "detailed")
         stats, now = self._queues.stats(req.context.queue)
-        resp.data = wire.stats(queue, stats, now)
+        resp.data = answers.stats(queue, stats, now, bool(detailed))
 
 
 class QueuePurge:
@@ -113,8 +114,3 @@ def _filters(req: falcon.Request) -> dict[str, int | str]:
                 raise InvalidParameter(f"{key[:80]}: a metadata filter takes one value.")
             filters[key] = query.as_integer(key, value) if query.looks_like_integer(value) else value
     return filters
-
-
-def _repeated(given: dict[str, Any]) -> dict[str, str]:
-    """The parameters that a next link repeats."""
-    return {key: str(value).lower() if key != "name" else value for key, value in given.items() if value is not None}

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests made up from the OpenAPI document, right ones and wrong ones, against the app on the embedded store: every
+answer is one that the document has. The same requests in every run; ``ZQ_FUZZ=10`` makes ten times as many."""
+
+import copy
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from schemathesis import GenerationMode
+
+from tests.http.api import PATCH_TYPE
+from tests.http.test_openapi import references
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.http.app import create_app
+from zq.http.openapi import document
+from zq.http.openapi.paths import OPEN
+from zq.limits import Limits
+from zq.model import Commit, Draft, Lease, Move, QueueRef
+from zq.storage import connect
+from zq.storage.api import Storage
+
+LIMITS = Limits(max_wait=0, max_messages_post_size=20000)
+"""Nothing waits."""
+CHECKS = [
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+    schemathesis.checks.response_headers_conformance,
+    schemathesis.checks.response_schema_conformance,
+]
+UNSAID = re.compile(
+    "An integer in the body must be|The body must be at most|once|in all|it names|own queue|nested|maximum_delay"
+    "|goes with|go with|Exactly one|Give either|another queue|has no queue|has no _dead_letter_queue|does not hold"
+)
+"""Of rules between members, or with what is in the store."""
+EXAMPLES = 10 * int(os.environ.get("ZQ_FUZZ", "1"))
+FREE, HELD, LEASED, NAMED, GONE, DEAD, STAGED = (digit * 32 for digit in "1234567")
+CLAIM, NAME = "c" * 32, "a.b"
+ETL = ["etl", "none"]
+MESSAGES, CLAIMS, QUEUES = [FREE, HELD, LEASED, NAMED, GONE, DEAD, "none"], [CLAIM, NAME], ["jobs", "dead"]
+MANY = [*MESSAGES, *(f"unknown-{number}" for number in range(50))]
+REAL = {
+    "queue": QUEUES,
+    "to": [*QUEUES, "new"],
+    **dict.fromkeys(("message", "ids"), MESSAGES),
+    **dict.fromkeys(("id", "delete"), MANY),
+    **dict.fromkeys(("claim", "claim_id", "claim_ids"), CLAIMS),
+    **dict.fromkeys(("name", "producer", "publish", "stage"), ETL),
+    "fence": ["etl:1"],
+    "X-Project-ID": ["acme"],
+}
+"""By the name of a parameter or a member: what the furnished project has of the kind."""
+METADATA = b'{"_history_ttl": 600, "_dead_letter_queue": "new", "_max_claim_count": 1, "_redelivery_delay": 5}'
+
+
+def furnish(storage: Storage, project: str, now: float) -> None:
+    """A project with one of everything."""
+    jobs, dead = QueueRef(project, "jobs"), QueueRef(project, "dead")
+
+    def post(queue: QueueRef, message: str) -> None:
+        storage.messages.post(queue, [Draft(message, b'{"a": 1}', 600, 0, "c", "MD5:0")], now)
+
+    storage.queues.create(jobs, METADATA)
+    storage.queues.create(dead, METADATA)
+    post(jobs, GONE)
+    storage.messages.delete(jobs, GONE, now, history=600)
+    post(jobs, HELD)
+    storage.claims.create(jobs, Lease(CLAIM, 60, 60), 1, now)
+    for queue, message in ((jobs, LEASED), (dead, NAMED)):
+        post(queue, message)
+        storage.claims.create_named(queue, Lease(NAME, 60, 60), 1, now)
+    post(jobs, DEAD)
+    storage.messages.move(jobs, [Move(DEAD, "dead", reason="it stank")], now, 600)
+    post(jobs, FREE)
+    storage.transactions.advance_fence(project, "etl")
+    storage.transactions.stage(project, "etl", jobs, [Draft(STAGED, b"1", 600, 0, "c")], now, 600, 10**6)
+    storage.transactions.commit(Commit(project, "etl", 1, [], [], 600), now)
+
+
+def blank(value: Any) -> bool:
+    """Whether a parameter of this value counts as absent (contract 1.5), and so breaks no schema."""
+    return value in ("", None) or (isinstance(value, list) and all(map(blank, value)))
+
+
+def narrowed(value: Any) -> Any:
+    """Requests that name what is there: a copy of part of a document, its names and ids those of ``REAL``."""
+    if isinstance(value, list):
+        return [narrowed(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    made = {key: narrowed(member) for key, member in value.items()}
+    if "schema" in made and made.get("name") in REAL:
+        made["schema"] = chosen(made["schema"], REAL[made["name"]])
+    for name, schema in made.get("properties", {}).items():
+        if name in REAL:
+            made["properties"][name] = chosen(schema, REAL[name])
+    return made
+
+
+def chosen(schema: dict[str, Any], values: list[str]) -> dict[str, Any]:
+    """A schema with a string of ``values`` in the place of any string."""
+    if "anyOf" in schema:
+        return schema | {"anyOf": [chosen(each, values) for each in schema["anyOf"]]}
+    if schema.get("type") == "array":
+        return schema | {"items": {"enum": values}}
+    return (
+        schema
+        if "enum" in schema
+        else {"enum": [each for each in values if re.search(schema.get("pattern", ""), each)]}
+    )
+
+
+def whole(value: Any) -> Any:
+    """The value with 2 for 2.0: one integer to JSON Schema, two things to zq (contract 1.6)."""
+    if isinstance(value, list):
+        return [whole(each) for each in value]
+    if isinstance(value, dict):
+        return {key: whole(member) for key, member in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def sealed(value: Any) -> Any:
+    """Bodies that hold nothing but what is written down: a copy of schemas in which objects are closed."""
+    if isinstance(value, list):
+        return [sealed(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    made = {key: sealed(member) for key, member in value.items()}
+    closed = made.get("type") == "object" and "properties" in made and "_history_ttl" not in made["properties"]
+    return {"additionalProperties": False} | made if closed else made
+
+
+def asked(start: object, schemas: dict[str, Any]) -> set[str]:
+    """The schemas that requests use."""
+    found = {reference.rsplit("/", 1)[1] for reference in references(start)} & schemas.keys()
+    return found.union(*(asked(schemas[name], schemas) for name in found))
+
+
+def tailored(right: bool) -> Any:
+    """The document with answers sealed; for ``right`` requests with what is there to name, for wrong ones as it is."""
+    made = copy.deepcopy(document(LIMITS))
+    parts, paths = made["components"], made["paths"]
+    operations = [operation for item in paths.values() for operation in item.values()]
+    requests = asked([each["requestBody"] for each in operations if "requestBody" in each], parts["schemas"])
+    for name, schema in parts["schemas"].items():
+        if name not in requests:
+            parts["schemas"][name] = sealed(schema)
+        elif right:
+            parts["schemas"][name] = sealed(narrowed(schema))
+    if right:
+        made["paths"], parts["parameters"] = narrowed(paths), narrowed(parts["parameters"])
+    else:
+        # Contract 1.3: counted only where there is a queue. Contract 7.2: looked at only on delayed queues.
+        del parts["parameters"]["X-Project-ID"]["schema"]["maxLength"]
+        parts["schemas"]["Posted"]["properties"]["delay"] = {}
+    return schemathesis.openapi.from_dict(made)
+
+
+schemathesis.serializer.alias(PATCH_TYPE, "application/json")
+RIGHT = [found.ok() for found in tailored(right=True).get_all_operations()]
+WRONG = [found.ok() for found in tailored(right=False).get_all_operations() if found.ok().path not in OPEN]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    opened = connect(f"rocksdb://{tmp_path_factory.mktemp('fuzz')}/store", {"sync": "never"})
+    yield opened
+    opened.close()
+
+
+def ask(
+    store: Storage, operation: Any, mode: GenerationMode, *more: Any, examples: int = EXAMPLES
+) -> Counter[tuple[int, str]]:
+    """Have requests made up and answered: how often came which status with which description.
+
+    Every answer is checked, a 5xx fails but for what is not built. Each right request meets a furnished project.
+    """
+    clock = ManualClock(store.now())
+    operation.schema.app = app = create_app(Broker(store, clock, LIMITS, checksum=True))
+    numbers, came = count(), Counter[tuple[int, str]]()
+
+    def one(case: Any) -> None:
+        if (case.headers or {}).get("X-Project-ID") == "acme":
+            case.headers["X-Project-ID"] = f"{operation.label}-{next(numbers)}"
+            furnish(store, case.headers["X-Project-ID"], clock.now())
+        if mode is GenerationMode.POSITIVE:
+            case.body = whole(case.body)
+        else:
+            assume(not any(map(blank, (case.query or {}).values())))
+        answer = case.call_and_validate(app=app, checks=[*CHECKS, *more])
+        assert answer.status_code < 500 or answer.status_code == 501, case.as_curl_command()
+        said = answer.json()["description"] if answer.status_code == 400 and answer.content else ""
+        came[answer.status_code, said] += 1
+
+    bounded = settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    bounded(given(case=operation.as_strategy(generation_mode=mode))(one))()
+    return came
+
+
+@pytest.mark.parametrize("operation", RIGHT, ids=lambda operation: operation.label)
+def test_right_requests_are_answered_as_described(store: Storage, operation: Any) -> None:
+    """Status, media type, headers and body. Some requests succeed, and 400 comes only for what schemas cannot say."""
+    came = ask(store, operation, GenerationMode.POSITIVE)
+    if min(came)[0] >= 400:  # where members must fit together, it may take more
+        came = ask(store, operation, GenerationMode.POSITIVE, examples=10 * EXAMPLES)
+    assert min(came)[0] < 400, came
+    assert [said for status, said in came if status == 400 and not UNSAID.search(said)] == []
+
+
+@pytest.mark.parametrize("operation", WRONG, ids=lambda operation: operation.label)
+def test_wrong_requests_are_refused_as_described(store: Storage, operation: Any) -> None:
+    """Whatever breaks a schema is an error, and one that the document has."""
+    assert ask(store, operation, GenerationMode.NEGATIVE, schemathesis.checks.negative_data_rejection)

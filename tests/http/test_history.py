@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""History and replay (extensions 5)."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.http.api import OTHER_CLIENT, Api, query_of
+from zq.clock import ManualClock
+
+JOBS = "/v2/queues/jobs"
+HISTORY = f"{JOBS}/history"
+REPLAY = f"{HISTORY}/replay"
+ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+@pytest.fixture
+def kept(api: Api) -> Api:
+    """A queue that keeps history for ten minutes."""
+    api.put(JOBS, 201, {"_history_ttl": 600, "_dead_letter_queue": "dead"})
+    return api
+
+
+def told(api: Api, query: str = "limit=20") -> list[tuple[Any, str | None]]:
+    """(body, outcome) of a page of history."""
+    page = api.get(f"{HISTORY}?{query}", 200).json["messages"]
+    return [(record["body"], record.get("outcome")) for record in page]
+
+
+def finish(api: Api, *bodies: Any) -> list[str]:
+    """Post and pop one by one; their ids."""
+    ids = []
+    for body in bodies:
+        ids += api.send("jobs", body)
+        api.delete(f"{JOBS}/messages?pop=1", 200)
+    return ids
+
+
+def iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat()
+
+
+def test_every_way_to_finish_leaves_a_record(kept: Api) -> None:
+    """In the order of finishing, each with its outcome."""
+    ids = kept.send("jobs", *"abcdefg")
+    kept.delete(f"{JOBS}/messages/{ids[1]}", 204)
+    kept.delete(f"{JOBS}/messages?pop=1", 200)
+    kept.delete(f"{JOBS}/messages?ids={ids[2]}", 204)
+    claim, _ = kept.claim("jobs", limit=3)
+    kept.post(f"{claim}/settle", 200, {"delete": [ids[4]]})
+    kept.post(f"{claim}/settle", 200, {"move": [{"id": ids[3], "queue": "next"}]})
+    kept.post(f"{claim}/settle", 200, {"bury": [{"id": ids[5], "reason": "bad"}]})
+    deleted, popped, moved, dead = "deleted", "popped", "moved", "dead_lettered"
+    assert told(kept) == [("b", deleted), ("a", popped), ("c", deleted), ("e", deleted), ("d", moved), ("f", dead)]
+    assert kept.seen("jobs") == ["g"]
+
+
+def test_a_claim_that_buries_leaves_a_record_and_so_does_a_redrive(kept: Api) -> None:
+    """The dead letter's record is in the queue that it left."""
+    kept.patch(JOBS, 200, [{"op": "add", "path": "/metadata/_max_claim_count", "value": 0}])
+    kept.put("/v2/queues/dead", 201, {"_history_ttl": 600})
+    kept.send("jobs", "a")
+    kept.post(f"{JOBS}/claims", 204)
+    assert told(kept) == [("a", "dead_lettered")]
+    kept.post("/v2/queues/dead/redrive", 200)
+    [record] = kept.get("/v2/queues/dead/history", 200).json["messages"]
+    assert record["outcome"] == "moved"
+
+
+def test_a_record_shows_the_message_and_when_it_finished(kept: Api, clock: ManualClock) -> None:
+    """The base's representation, with two members more."""
+    [message] = kept.send("jobs", {"a": 1}, ttl=300)
+    clock.advance(5)
+    before = clock.now()
+    kept.delete(f"{JOBS}/messages?pop=1", 200)
+    clock.advance(5)
+    [record] = kept.get(HISTORY, 200).json["messages"]
+    assert record.keys() == {"id", "href", "ttl", "age", "body", "finished", "outcome"}
+    assert (record["id"], record["href"]) == (message, f"{JOBS}/messages/{message}")
+    assert (record["ttl"], record["age"], record["body"]) == (300, 10, {"a": 1})
+    assert ISO.fullmatch(record["finished"])
+    assert abs(datetime.fromisoformat(record["finished"]).timestamp() - before) < 0.002
+    [detailed] = kept.get(f"{HISTORY}?detailed=true", 200).json["messages"]
+    assert detailed.keys() - record.keys() == {"sequence", "created", "expires", "available_at", "claim_count"}
+
+
+def test_history_has_pages_like_every_listing(kept: Api) -> None:
+    """Contract 1.9: follow the links until a page is empty; they repeat what was asked."""
+    finish(kept, *range(7))
+    pages = kept.pages(f"{HISTORY}?limit=3&detailed=true&since=2000-01-01", "messages")
+    assert [[record["body"] for record in page] for page in pages] == [[0, 1, 2], [3, 4, 5], [6], []]
+    link = kept.get(f"{HISTORY}?limit=3&detailed=true&since=2000-01-01", 200).json["links"][0]
+    assert link["rel"] == "next"
+    assert link["href"].startswith(f"{HISTORY}?")
+    assert query_of(link["href"]) == {
+        "limit": "3",
+        "detailed": "true",
+        "since": "2000-01-01",
+        "marker": query_of(link["href"])["marker"],
+    }
+
+
+def test_history_may_be_asked_for_a_span_of_time(kept: Api, clock: ManualClock) -> None:
+    """From ``since`` on, before ``until``; with Z, an offset, or none, which is UTC."""
+    moments = []
+    for body in range(3):
+        moments.append(clock.now())
+        finish(kept, body)
+        clock.advance(10)
+    one, two = (quote(iso(moment)) for moment in moments[1:])
+    assert [body for body, _ in told(kept, f"since={one}")] == [1, 2]
+    assert [body for body, _ in told(kept, f"until={one}")] == [0]
+    assert [body for body, _ in told(kept, f"since={one}&until={two}")] == [1]
+    zulu = iso(moments[1]).replace("+00:00", "")
+    assert [body for body, _ in told(kept, f"since={zulu}")] == [body for body, _ in told(kept, f"since={zulu}Z")]
+    assert told(kept, f"since={two}&until={one}") == []
+
+
+def test_all_messages_in_the_order_of_sequence(kept: Api) -> None:
+    """state=all: what lives, ready, claimed or delayed, and what finished; each once."""
+    ids = kept.send("jobs", *"abcd")
+    kept.delete(f"{JOBS}/messages/{ids[2]}", 204)
+    kept.claim("jobs", limit=1)
+    assert told(kept, "state=all") == [("a", None), ("b", None), ("c", "deleted"), ("d", None)]
+    first = kept.get(f"{HISTORY}?state=all", 200).json["messages"][0]
+    assert first.keys() == {"id", "href", "ttl", "age", "body"}
+    assert "claim_id=" in first["href"]
+    pages = kept.pages(f"{HISTORY}?state=all&limit=3", "messages")
+    assert [[record["body"] for record in page] for page in pages] == [["a", "b", "c"], ["d"], []]
+
+
+def test_a_record_lasts_as_long_as_the_queue_says(kept: Api, clock: ManualClock) -> None:
+    """From its finishing; a later rule is for later messages."""
+    finish(kept, "a")
+    kept.patch(JOBS, 200, [{"op": "replace", "path": "/metadata/_history_ttl", "value": 0}])
+    finish(kept, "b")
+    clock.advance(599)
+    assert told(kept) == [("a", "popped")]
+    clock.advance(1)
+    assert told(kept) == []
+
+
+def test_no_history_without_the_rule(api: Api) -> None:
+    """A queue that was never asked to, and a missing one: an empty page."""
+    finish(api, "a")
+    assert api.get(HISTORY, 200).json == {"messages": [], "links": []}
+    assert api.get("/v2/queues/none/history?state=all", 200).json == {"messages": [], "links": []}
+    assert api.queues() == ["jobs"]
+
+
+def test_a_rule_of_this_server_holds_at_once(api: Api) -> None:
+    """Rules are remembered, but not past a change or a new queue by the same server."""
+    finish(api, "no rule")
+    api.patch(JOBS, 200, [{"op": "add", "path": "/metadata/_history_ttl", "value": 60}])
+    finish(api, "kept")
+    api.patch(JOBS, 200, [{"op": "remove", "path": "/metadata/_history_ttl"}])
+    finish(api, "not kept")
+    assert told(api) == [("kept", "popped")]
+    api.delete(JOBS, 204)
+    api.put(JOBS, 201, {"_history_ttl": 60})
+    finish(api, "kept again")
+    assert told(api) == [("kept again", "popped")]
+
+
+def test_purge_keeps_history_and_deletion_drops_it(kept: Api) -> None:
+    """What is purged did not finish."""
+    finish(kept, "a")
+    kept.send("jobs", "purged")
+    kept.post(f"{JOBS}/purge", 204)
+    assert told(kept) == [("a", "popped")]
+    kept.delete(JOBS, 204)
+    assert told(kept) == []
+
+
+def test_history_is_the_projects_own(kept: Api) -> None:
+    """L8."""
+    [message] = finish(kept, "a")
+    other = kept.tenant("other")
+    assert told(other) == []
+    other.post(REPLAY, 404, {"ids": [message]})
+
+
+def test_a_replay_posts_copies(kept: Api, clock: ManualClock) -> None:
+    """New ids, the queue's default ttl, the caller as their client; the record stays."""
+    kept.patch(JOBS, 200, [{"op": "add", "path": "/metadata/_default_message_ttl", "value": 200}])
+    ids = finish(kept, "a", {"b": 1}, "c")
+    clock.advance(3)
+    other = kept.tenant(client=OTHER_CLIENT)
+    assert other.post(REPLAY, 200, {"ids": [ids[1], ids[0], "nope"]}).json == {"replayed": 2}
+    copies = kept.get(f"{JOBS}/messages", 200).json["messages"]
+    assert [copy["body"] for copy in copies] == [{"b": 1}, "a"]
+    assert not {copy["id"] for copy in copies} & set(ids)
+    assert {(copy["ttl"], copy["age"]) for copy in copies} == {(200, 0)}
+    assert other.seen("jobs", "") == []
+    assert len(told(kept)) == 3
+
+
+def test_a_replay_waits_on_a_delayed_queue(kept: Api, clock: ManualClock) -> None:
+    """As a post there."""
+    [message] = finish(kept, "a")
+    kept.patch(JOBS, 200, [{"op": "add", "path": "/metadata/_default_message_delay", "value": 30}])
+    kept.post(REPLAY, 200, {"ids": [message]})
+    kept.post(f"{JOBS}/claims", 204)
+    clock.advance(30)
+    kept.claim("jobs")
+
+
+def test_a_replay_of_a_span(kept: Api, clock: ManualClock) -> None:
+    """In the order of finishing, up to the limit."""
+    finish(kept, 0)
+    clock.advance(10)
+    since = iso(clock.now())
+    finish(kept, 1, 2, 3)
+    clock.advance(10)
+    until = iso(clock.now())
+    finish(kept, 4)
+    assert kept.post(REPLAY, 200, {"since": since, "until": until, "limit": 2}).json == {"replayed": 2}
+    assert kept.post(REPLAY, 200, {"since": since, "until": until}).json == {"replayed": 3}
+    assert kept.post(REPLAY, 200, {"limit": 1}).json == {"replayed": 1}
+    assert kept.seen("jobs") == [1, 2, 1, 2, 3, 0]
+    assert kept.post(REPLAY, 200, {"until": "2000-01-01"}).json == {"replayed": 0}
+
+
+def test_a_long_replay_goes_in_order(kept: Api) -> None:
+    """More than one post takes."""
+    for start in range(0, 220, 20):
+        kept.send("jobs", *range(start, start + 20))
+        kept.delete(f"{JOBS}/messages?pop=20", 200)
+    assert kept.post(REPLAY, 200, {"limit": 210}).json == {"replayed": 210}
+    pages = kept.pages(f"{JOBS}/messages?echo=true&limit=20", "messages")
+    assert [message["body"] for page in pages for message in page] == list(range(210))
+
+
+def test_a_replay_of_nothing_is_404_by_ids_and_0_by_time(kept: Api, clock: ManualClock) -> None:
+    """A record that has expired is not there."""
+    [message] = finish(kept, "a")
+    kept.post(REPLAY, 404, {"ids": ["nope"]})
+    clock.advance(600)
+    kept.post(REPLAY, 404, {"ids": [message]})
+    assert kept.post(REPLAY, 200, {"since": "2000-01-01"}).json == {"replayed": 0}
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("limit=0", "limit must be from 1 to 20"),
+        ("limit=21", "limit must be from 1 to 20"),
+        ("limit=x", "limit"),
+        ("marker=x", "marker"),
+        ("marker=-1", "marker"),
+        ("marker=1.5", "marker"),
+        ("since=yesterday", "since"),
+        ("until=12", "until"),
+        ("since=2026-13-01", "since"),
+        ("since=2026-01-01T00:00:00+01:00", "%2B"),
+        ("state=live", "state"),
+        ("state=all&since=2026-01-01", "since"),
+        ("state=all&until=2026-01-01", "until"),
+        ("detailed=maybe", "detailed"),
+    ],
+)
+def test_a_wrong_question_is_refused(door: Api, query: str, words: str) -> None:
+    """400 that names the parameter, before the store is asked."""
+    assert words in door.get(f"{HISTORY}?{query}", 400).json["description"]
+
+
+@pytest.mark.parametrize("query", ["marker=&limit=&since=&until=&state=", f"marker={'9' * 60}", "since=0001-01-01"])
+def test_blank_and_extreme_values_are_fine(kept: Api, query: str) -> None:
+    """Contract 1.5: blank is absent; a marker is any decimal number."""
+    kept.get(f"{HISTORY}?{query}", 200)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "ids"),
+        ({"ids": []}, "ids must name 1 to 20"),
+        ({"ids": [f"x{n}" for n in range(21)]}, "ids must name 1 to 20"),
+        ({"ids": ["a", "a"]}, "ids must name each message at most once"),
+        ({"ids": "a"}, "ids"),
+        ({"ids": [1]}, "ids"),
+        ({"ids": None}, "ids"),
+        ({"ids": ["a"], "limit": 5}, "ids"),
+        ({"ids": ["a"], "since": "2026-01-01"}, "ids"),
+        ({"limit": 0}, "limit must be from 1 to 10000"),
+        ({"limit": 10001}, "limit must be from 1 to 10000"),
+        ({"limit": "1"}, "limit"),
+        ({"since": "yesterday"}, "since"),
+        ({"since": ""}, "since"),
+        ({"until": 5}, "until"),
+        ([], "object"),
+        (b"", "body"),
+    ],
+)
+def test_a_wrong_replay_is_refused(door: Api, body: Any, words: str) -> None:
+    """400 with field and bound, before the store is asked."""
+    assert words in door.post(REPLAY, 400, body).json["description"]

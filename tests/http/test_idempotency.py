@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Posts and settlements that have their effect once (extensions 6)."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.http.api import OTHER_CLIENT, Api
+from zq.clock import ManualClock
+
+JOBS = "/v2/queues/jobs"
+URL = f"{JOBS}/messages"
+POST = {"messages": [{"body": 1}, {"body": 2}]}
+KEY = {"Idempotency-Key": "order-17"}
+
+
+def test_a_repeated_post_returns_the_first_answer(api: Api) -> None:
+    """Same ids, same Location, and a header that says so; nothing is stored again."""
+    first = api.post(URL, 201, POST, KEY)
+    again = api.post(URL, 201, POST, KEY)
+    assert (again.body, again.headers["Location"]) == (first.body, first.headers["Location"])
+    assert "Idempotency-Replayed" not in first.headers
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert api.seen("jobs") == [1, 2]
+
+
+def test_a_repeat_stores_nothing_when_the_messages_are_gone(api: Api) -> None:
+    """Consumed or purged meanwhile."""
+    first = api.post(URL, 201, POST, KEY)
+    api.delete(f"{URL}?pop=2", 200)
+    assert api.post(URL, 201, POST, KEY).json == first.json
+    api.post(f"{JOBS}/purge", 204)
+    assert api.post(URL, 201, POST, KEY).json == first.json
+    assert api.seen("jobs") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (URL, {"messages": [{"body": 1}, {"body": 3}]}),
+        (URL, b'{"messages":[{"body":1},{"body":2}]}'),
+        (f"{URL}?x=1", POST),
+    ],
+)
+def test_the_key_belongs_to_one_request(api: Api, path: str, body: Any) -> None:
+    """422 for another body, byte by byte, or another query; nothing is stored."""
+    api.post(URL, 201, POST, KEY)
+    refused = api.post(path, 422, body, KEY).json
+    assert refused["title"] == "Idempotency-Key reused"
+    assert refused["description"]
+    assert api.seen("jobs") == [1, 2]
+
+
+def test_a_key_is_the_queues_own(api: Api) -> None:
+    """Other queues and projects know nothing of it; another client of the project does."""
+    api.post(URL, 201, POST, KEY)
+    for other in (api.tenant("other").post(URL, 201, POST, KEY), api.post("/v2/queues/mail/messages", 201, POST, KEY)):
+        assert "Idempotency-Replayed" not in other.headers
+    assert "Idempotency-Replayed" in api.tenant(client=OTHER_CLIENT).post(URL, 201, POST, KEY).headers
+
+
+def test_keys_differ_by_case_and_posts_without_one_never_repeat(api: Api) -> None:
+    """Any visible ASCII, up to 255 characters."""
+    for key in ("a", "A", "~!\"#$%&'()*+,-./:;<=>?@[]^_`{|}", "x" * 255):
+        assert "Idempotency-Replayed" not in api.post(URL, 201, POST, {"Idempotency-Key": key}).headers
+    api.post(URL, 201, POST)
+    api.post(URL, 201, POST)
+    assert api.get(f"{JOBS}/stats", 200).json["messages"]["total"] == 12
+
+
+def test_a_key_is_forgotten_after_its_window(compose: Any, clock: ManualClock) -> None:
+    """idempotency_window seconds after the first request."""
+    api = compose(idempotency_window=100)
+    first = api.post(URL, 201, POST, KEY)
+    clock.advance(99)
+    assert api.post(URL, 201, POST, KEY).json == first.json
+    clock.advance(1)
+    assert api.post(URL, 201, POST, KEY).json != first.json
+
+
+def test_a_refused_post_leaves_the_key_free(api: Api) -> None:
+    """Nothing happened, so nothing is remembered."""
+    api.post(URL, 400, {"messages": [{"body": 1, "ttl": 1}]}, KEY)
+    assert "Idempotency-Replayed" not in api.post(URL, 201, POST, KEY).headers
+
+
+def test_a_deleted_queue_knows_its_keys_no_more(api: Api) -> None:
+    """They went with it."""
+    api.post(URL, 201, POST, KEY)
+    api.delete(JOBS, 204)
+    assert "Idempotency-Replayed" not in api.post(URL, 201, POST, KEY).headers
+    assert api.seen("jobs") == [1, 2]
+
+
+def test_of_many_at_once_one_has_its_effect(api: Api) -> None:
+    """All get the same ids."""
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(api.post(URL, 201, POST, KEY))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({answer.body for answer in answers}) == 1
+    assert [answer.headers.get("Idempotency-Replayed") for answer in answers].count(None) == 1
+    assert api.seen("jobs") == [1, 2]
+
+
+def test_a_repeated_settlement_returns_the_first_answer(api: Api) -> None:
+    """Though the claim is over by then."""
+    [a, b] = api.send("jobs", "a", "b")
+    claim, _ = api.claim("jobs")
+    terms = {"delete": [a], "move": [{"id": b, "queue": "next"}]}
+    first = api.post(f"{claim}/settle", 200, terms, KEY)
+    again = api.post(f"{claim}/settle", 200, terms, KEY)
+    assert first.json == again.json == {"deleted": 1, "released": 0, "moved": 1, "buried": 0, "lost": []}
+    assert (first.headers.get("Idempotency-Replayed"), again.headers["Idempotency-Replayed"]) == (None, "true")
+    api.post(f"{claim}/settle", 404, terms)
+    assert api.seen("next") == ["b"]
+
+
+def test_a_settlements_key_belongs_to_its_claim_and_body(api: Api) -> None:
+    """422 for another body or another claim; a post may have the same key."""
+    [a, b] = api.send("jobs", "a", "b")
+    first, _ = api.claim("jobs", limit=1)
+    second, _ = api.claim("jobs", limit=1)
+    api.post(f"{first}/settle", 200, {"release": [{"id": a}]}, KEY)
+    api.post(f"{second}/settle", 422, {"release": [{"id": a}]}, KEY)
+    api.post(f"{second}/settle", 422, {"delete": [b]}, KEY)
+    assert len(api.get(second, 200).json["messages"]) == 1
+    assert "Idempotency-Replayed" not in api.post(URL, 201, POST, KEY).headers
+
+
+def test_a_settlement_of_a_lapsed_claim_is_not_remembered(api: Api) -> None:
+    """404 each time."""
+    for _ in range(2):
+        assert "Idempotency-Replayed" not in api.post(f"{JOBS}/claims/c/settle", 404, {"delete": ["a"]}, KEY).headers
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "caf\xe9", "a\tb", "\x7f"])
+@pytest.mark.parametrize("path", [URL, f"{JOBS}/claims/c/settle"])
+def test_a_wrong_key_is_refused(api: Api, path: str, key: str) -> None:
+    """400 that names the header and the bound; nothing happens."""
+    body = {"messages": [{"body": 1}], "delete": ["a"]}
+    refused = api.unchecked().post(path, 400, body, {"Idempotency-Key": key}).json
+    assert refused["title"] == "Invalid header value"
+    assert "Idempotency-Key must be 1 to 255" in refused["description"]
+    assert api.seen("jobs") == []

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits in force (extensions 10)."""
+
+from typing import Any
+
+from msgspec.structs import asdict
+
+from tests.http.api import Api
+from zq.limits import Limits
+
+
+def test_every_option_that_bounds_a_request_is_told(api: Api) -> None:
+    """Under its name in the configuration, beside the bounds that are fixed."""
+    told = api.get("/v2/limits", 200).json
+    assert told.items() >= asdict(Limits()).items()
+    assert told.items() >= {"min_message_ttl": 60, "default_page": 10, "max_batch": 10000, "max_reason": 1024}.items()
+    assert all(isinstance(bound, int) for bound in told.values())
+
+
+def test_the_limits_are_those_of_this_server(compose: Any) -> None:
+    """As it was started."""
+    told = compose(max_messages_per_page=50, idempotency_window=100).get("/v2/limits", 200).json
+    assert (told["max_messages_per_page"], told["idempotency_window"]) == (50, 100)
+
+
+def test_limits_want_the_headers_of_any_route(door: Api) -> None:
+    """Client and project, but no store."""
+    door.get("/v2/limits", 200)
+    door.get("/v2/limits", 400, {"Client-ID": None})
+    door.get("/v2/limits", 400, {"X-Project-ID": None})
+    door.post("/v2/limits", 405)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/openapi.json`` says what the server has and does: compared with its routes, its headers and its limits."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from falcon.inspect import inspect_app
+from jsonschema import Draft202012Validator
+
+from tests.http.api import Api
+from tests.http.stores import BrokenStore, untouched
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.http.app import create_app
+from zq.http.later import Later
+from zq.http.openapi import document
+from zq.limits import Limits
+
+FILE = Path(__file__).parent.parent.parent / "api-ref" / "openapi.json"
+METHODS = ("get", "head", "put", "post", "patch", "delete")
+DOCUMENT = document(Limits())
+EXAMPLES = {"queue": "jobs", "message": "m", "claim": "a.b", "name": "n", "producer": "p"}
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Method, path and description of every operation, the parameters of its path among its own."""
+    for path, item in DOCUMENT["paths"].items():
+        for method in METHODS:
+            if method in item:
+                parameters = item.get("parameters", []) + item[method].get("parameters", [])
+                yield method.upper(), path, item[method] | {"parameters": parameters}
+
+
+def references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for member in value.values():
+            yield from references(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from references(member)
+
+
+def looked_up(reference: str) -> Any:
+    found: Any = DOCUMENT
+    for part in reference.removeprefix("#/").split("/"):
+        found = found[part]
+    return found
+
+
+def parameter(given: dict[str, Any]) -> dict[str, Any]:
+    return looked_up(given["$ref"]) if "$ref" in given else given
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    """Each method of each route, but those of the class ``Later``, which are not built."""
+    app = create_app(Broker(BrokenStore(untouched), ManualClock(1.0)), admin_mode=True)
+    served = {
+        (method.method, route.path)
+        for route in inspect_app(app).routes
+        for method in route.methods
+        if not method.internal and route.class_name != Later.__name__
+    }
+    assert ("GET", "/v2/openapi.json") in served
+    assert {(method, path) for method, path, _ in operations()} == served
+
+
+def test_the_document_is_valid() -> None:
+    """By the schema of OpenAPI 3.1 and that of JSON Schema 2020-12; every reference leads to something that is used."""
+    schemathesis.openapi.from_dict(DOCUMENT).validate()
+    used = set(references(DOCUMENT))
+    assert all(looked_up(reference) for reference in used)
+    components = {f"#/components/{kind}/{name}" for kind, all_ in DOCUMENT["components"].items() for name in all_}
+    assert components - used == set()
+    for schema in DOCUMENT["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+
+
+def test_operations_have_names_of_their_own_and_their_parameters() -> None:
+    """An id and a tag each; what stands in braces in a path is a parameter, once."""
+    identities = [operation["operationId"] for _, _, operation in operations()]
+    assert len(set(identities)) == len(identities)
+    for _, path, operation in operations():
+        assert operation["tags"][0] in [tag["name"] for tag in DOCUMENT["tags"]]
+        given = [parameter(each) for each in operation["parameters"]]
+        assert {each["name"] for each in given if each["in"] == "path"} == {
+            part[1:-1] for part in path.split("/") if part.startswith("{")
+        }
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), list(operations()), ids=lambda value: str(value)[:60])
+def test_headers_are_asked_for_where_the_document_says_so(
+    gate: Callable[..., Api], method: str, path: str, operation: dict[str, Any]
+) -> None:
+    """Client and project, the form that is no JSON, and 406: a request without the one or with the other is refused."""
+    door = gate(policy=lambda _rule, _roles: False)
+    where = path.format(**EXAMPLES)
+    headers = [parameter(each)["name"] for each in operation["parameters"] if parameter(each).get("required")]
+    for header in ("Client-ID", "X-Project-ID"):
+        answered = door.call(method, where, None, headers={header: None}).status_int
+        assert (answered == 400) is (header in headers)
+    assert (door.call(method, where, None).status_int == 403) is ("403" in operation["responses"])
+    refused = door.call(method, where, None, headers={"Accept": "text/plain"}).status_int
+    assert (refused == 406) is ("406" in operation["responses"])
+
+
+def test_the_document_needs_no_headers(gate: Callable[..., Api]) -> None:
+    """Extensions 10: anybody reads it, and it has the limits and options in force."""
+    nobody = {"Client-ID": None, "X-Project-ID": None, "Accept": "text/plain"}
+    shown = gate(strict_client_id=False).get("/v2/openapi.json", 200, nobody)
+    assert shown.headers["Content-Type"] == "application/json"
+    assert shown.json == json.loads(json.dumps(document(Limits(), strict_client_id=False)))
+    assert shown.json != DOCUMENT
+
+
+def test_bounds_are_those_in_force() -> None:
+    """Limits that differ from the defaults stand in parameters, bodies and metadata."""
+    told = json.dumps(document(Limits(max_message_ttl=77001, max_claim_ttl=77002, max_wait=77003)))
+    for bound in (77001, 77002, 77003):
+        assert f'"maximum": {bound}' in told
+
+
+def test_the_file_is_the_generated_one() -> None:
+    """``python -m zq.http.openapi > api-ref/openapi.json`` brings it up to date."""
+    command = [sys.executable, "-m", "zq.http.openapi"]
+    assert FILE.read_text() == subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters go back (extensions 4)."""
+
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+from zq.clock import ManualClock
+
+DEAD = "/v2/queues/dead"
+
+
+def bury(api: Api, queue: str, *bodies: Any) -> list[str]:
+    """Messages of ``queue`` that died; their ids."""
+    api.call("PUT", f"/v2/queues/{queue}", None, {"_dead_letter_queue": "dead"})
+    ids = api.send(queue, *bodies)
+    claim, _ = api.claim(queue, limit=20)
+    api.post(f"{claim}/settle", 200, {"bury": [{"id": id, "reason": "bad"} for id in ids]})
+    return ids
+
+
+def redrive(api: Api, **terms: Any) -> tuple[int, int]:
+    done = api.post(f"{DEAD}/redrive", 200, terms).json
+    assert done.keys() == {"moved", "remaining"}
+    return done["moved"], done["remaining"]
+
+
+def test_each_dead_letter_goes_back_to_its_origin(api: Api, clock: ManualClock) -> None:
+    """As a move: same id, age and count start anew, and what it remembered as a dead letter is forgotten."""
+    [a] = bury(api, "jobs", "a")
+    bury(api, "mail", "b")
+    clock.advance(50)
+    assert redrive(api) == (2, 0)
+    assert (api.seen("jobs"), api.seen("mail"), api.seen("dead")) == (["a"], ["b"], [])
+    back = api.get(f"/v2/queues/jobs/messages/{a}?detailed=true", 200).json
+    assert (back["age"], back["claim_count"]) == (0, 0)
+    assert not {"origin", "origin_claim_count", "reason"} & back.keys()
+
+
+def test_a_redrive_may_have_another_aim(api: Api) -> None:
+    """``to``: any queue, made if it is missing; messages that are no dead letters go too."""
+    bury(api, "jobs", "a")
+    api.send("dead", "posted")
+    assert redrive(api, to="elsewhere") == (2, 0)
+    assert api.seen("elsewhere") == ["a", "posted"]
+
+
+def test_a_redrive_stops_at_its_limit(api: Api) -> None:
+    """The oldest go first, and the answer says how many are left."""
+    bury(api, "jobs", *range(5))
+    assert redrive(api, limit=2) == (2, 3)
+    assert api.seen("jobs") == [0, 1]
+    assert redrive(api, limit=3) == (3, 0)
+    assert redrive(api) == (0, 0)
+
+
+def test_a_redrive_goes_through_many(api: Api) -> None:
+    """More than it moves at a time, in order."""
+    for start in range(0, 260, 20):
+        bury(api, "jobs", *range(start, start + 20))
+    assert redrive(api, limit=250) == (250, 10)
+    pages = api.pages("/v2/queues/jobs/messages?echo=true&limit=20", "messages")
+    assert [message["body"] for page in pages for message in page] == list(range(250))
+
+
+def test_only_what_is_ready_goes(api: Api, clock: ManualClock) -> None:
+    """What somebody holds or what is delayed stays."""
+    api.put(DEAD, 201, {"_redelivery_delay": 60})
+    bury(api, "jobs", "held", "delayed", "ready")
+    claim, _ = api.claim("dead", limit=1)
+    api.delete(api.claim("dead", limit=1)[0], 204)
+    assert redrive(api) == (1, 0)
+    assert api.seen("jobs") == ["ready"]
+    api.get(claim, 200)
+    clock.advance(60)
+    assert redrive(api) == (1, 0)
+
+
+def test_the_default_delay_of_the_aim_holds(api: Api, clock: ManualClock) -> None:
+    """As for a move without a delay."""
+    bury(api, "jobs", "a")
+    api.put("/v2/queues/slow", 201, {"_default_message_delay": 30})
+    redrive(api, to="slow")
+    api.post("/v2/queues/slow/claims", 204)
+    clock.advance(30)
+    api.claim("slow")
+
+
+def test_a_message_without_origin_needs_an_aim(api: Api) -> None:
+    """400 when it is the first, else the redrive stops before it."""
+    bury(api, "jobs", "a")
+    api.send("dead", "posted")
+    bury(api, "jobs", "b")
+    assert redrive(api) == (1, 2)
+    assert "to" in api.post(f"{DEAD}/redrive", 400).json["description"]
+    assert api.seen("dead") == ["posted", "b"]
+
+
+def test_nothing_to_redrive_is_fine(api: Api) -> None:
+    """A missing queue too, and it stays missing."""
+    assert redrive(api) == (0, 0)
+    assert api.queues() == []
+
+
+def test_the_queue_may_be_named_in_a_body_or_not(api: Api) -> None:
+    """The body is optional."""
+    bury(api, "jobs", "a")
+    assert api.post(f"{DEAD}/redrive", 200).json == {"moved": 1, "remaining": 0}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"to": "dead"}, "to must name another queue"),
+        ({"to": ""}, "to must be a queue name"),
+        ({"to": "no name"}, "to must be a queue name"),
+        ({"to": None}, "to"),
+        ({"to": 5}, "to"),
+        ({"limit": 0}, "limit must be from 1 to 10000"),
+        ({"limit": 10001}, "limit must be from 1 to 10000"),
+        ({"limit": "5"}, "limit"),
+        ({"limit": None}, "limit"),
+        ([], "object"),
+        (b"{", "body"),
+    ],
+)
+def test_a_wrong_redrive_is_refused(api: Api, body: Any, words: str) -> None:
+    """400 with field and bound; nothing moves."""
+    bury(api, "jobs", "a")
+    assert words in api.post(f"{DEAD}/redrive", 400, body).json["description"]
+    assert api.seen("dead") == ["a"]
+
+
+def test_a_redrive_stays_in_its_project(api: Api) -> None:
+    """L8."""
+    bury(api, "jobs", "a")
+    assert api.tenant("other").post(f"{DEAD}/redrive", 200).json == {"moved": 0, "remaining": 0}
+    assert api.seen("dead") == ["a"]

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extensions 9 over HTTP: named claims, fences, stages and commits. What they promise is proven in conformance."""
+
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+
+QUEUE = "/v2/queues/jobs"
+OUT = "/v2/queues/out"
+COMMITS = "/v2/commits"
+LONG = "x" * 128
+
+
+def stage(api: Api, name: str, *bodies: Any, queue: str = "out") -> None:
+    document = {"messages": [{"body": body} for body in bodies]}
+    assert api.post(f"/v2/queues/{queue}/messages?stage={name}", 202, document).json == {"staged": len(bodies)}
+
+
+def commit(api: Api, batch: int, status: int = 200, *, query: str = "", **parts: Any) -> Any:
+    return api.post(f"{COMMITS}{query}", status, {"producer": "etl", "batch": batch, **parts}).json
+
+
+def test_a_claim_by_name_is_made_once(api: Api) -> None:
+    """201 the first time; then 200 with what it still holds, and no more."""
+    ids = api.send("jobs", 1, 2, 3)
+    made = api.put(f"{QUEUE}/claims/etl.1.0?limit=2", 201, {"ttl": 300, "grace": 60})
+    assert made.headers["Location"] == f"{QUEUE}/claims/etl.1.0"
+    api.delete(f"{QUEUE}/messages/{ids[0]}?claim_id=etl.1.0", 204)
+    again = api.put(f"{QUEUE}/claims/etl.1.0?limit=20", 200, {"ttl": 60, "grace": 60}).json["messages"]
+    assert [message["body"] for message in again] == [2]
+    assert api.get(f"{QUEUE}/claims/etl.1.0", 200).json["ttl"] == 300
+
+
+def test_a_name_is_free_when_its_claim_is_over(api: Api) -> None:
+    """Released, it can be made anew; with nothing to take there is no claim."""
+    api.send("jobs", 1)
+    api.put(f"{QUEUE}/claims/etl.1", 201)
+    api.delete(f"{QUEUE}/claims/etl.1", 204)
+    api.put(f"{QUEUE}/claims/etl.1", 201)
+    api.put(f"{QUEUE}/claims/etl.2", 204)
+    api.get(f"{QUEUE}/claims/etl.2", 404)
+    api.put("/v2/queues/nowhere/claims/etl.2", 204)
+
+
+@pytest.mark.parametrize("name", ["nodot", ".", "..", "a.b%20c", "a.%C3%A4", f"{LONG}.", "a.b:c"])
+def test_a_name_has_its_rules(door: Api, name: str) -> None:
+    """A dot, so that it cannot be an id that the server gives; 128 characters at most."""
+    assert "name" in door.put(f"{QUEUE}/claims/{name}", 400).json["description"]
+
+
+def test_the_largest_name_is_fine(api: Api) -> None:
+    """At the bound."""
+    api.send("jobs", 1)
+    api.put(f"{QUEUE}/claims/.{'x' * 127}", 201)
+
+
+def test_an_older_epoch_cannot_work_on(api: Api) -> None:
+    """PUT, PATCH, settle and commit: 409, and nothing has happened."""
+    api.send("jobs", 1, 2)
+    assert api.post("/v2/fences/etl", 200).json == {"epoch": 1}
+    (message,) = api.put(f"{QUEUE}/claims/etl.1?limit=1&fence=etl:1", 201).json["messages"]
+    assert api.post("/v2/fences/etl", 200).json == {"epoch": 2}
+    identity = message["href"].split("/")[-1].split("?")[0]
+    api.put(f"{QUEUE}/claims/etl.2?fence=etl:1", 409)
+    api.patch(f"{QUEUE}/claims/etl.1?fence=etl:1", 409, {"ttl": 60}, {"Content-Type": "application/json"})
+    api.post(f"{QUEUE}/claims/etl.1/settle?fence=etl:1", 409, {"delete": [identity]})
+    stage(api, "s", "made")
+    assert "fence" in commit(api, 1, 409, query="?fence=etl:1", publish=["s"])["description"].lower()
+    assert api.get(f"{QUEUE}/claims/etl.1", 200).json["messages"][0]["body"] == 1
+    api.post(f"{QUEUE}/claims/etl.1/settle?fence=etl:2", 200, {"delete": [identity]})
+    assert commit(api, 1, query="?fence=etl:2", publish=["s"])["published"] == 1
+
+
+@pytest.mark.parametrize("fence", ["etl", "etl:", "etl:x", ":1", "etl:0", "etl:-1", "etl:" + "9" * 20, "a b:1"])
+def test_a_fence_has_its_form(door: Api, fence: str) -> None:
+    """400 before anything is asked."""
+    door.put(f"{QUEUE}/claims/a.b?fence={fence}", 400)
+
+
+def test_staged_messages_are_nowhere_until_they_are_published(api: Api) -> None:
+    """No listing, no statistics, no queue; then all at once, in their order."""
+    stage(api, "etl.17", 1, 2)
+    stage(api, "etl.17", 3)
+    api.get(OUT, 200)
+    assert api.queues() == []
+    assert api.seen("out") == []
+    assert commit(api, 17, publish=["etl.17"]) == {"published": 3, "deleted": 0, "replayed": False}
+    assert api.seen("out") == [1, 2, 3]
+
+
+def test_a_stage_is_dropped(api: Api) -> None:
+    """204, also for one that never was; its messages are gone and a commit does not find it."""
+    stage(api, "etl.17", 1)
+    api.delete("/v2/stages/etl.17", 204)
+    api.delete("/v2/stages/etl.17", 204)
+    commit(api, 17, 404, publish=["etl.17"])
+    assert api.seen("out") == []
+
+
+def test_a_stage_holds_so_much_and_no_more(compose: Any) -> None:
+    """400, and the stage is as it was."""
+    api = compose(max_stage_bytes=100)
+    stage(api, "s", "x" * 60)
+    refused = api.post(f"{OUT}/messages?stage=s", 400, {"messages": [{"body": "x" * 60}]})
+    assert "100 bytes" in refused.json["description"]
+    assert commit(api, 1, publish=["s"])["published"] == 1
+
+
+def test_a_staged_post_keeps_the_rules_of_its_queue(api: Api) -> None:
+    """Sizes, ttls and delays, as a post."""
+    api.put(OUT, 201, {"_max_messages_post_size": 100, "_default_message_delay": 60})
+    api.post(f"{OUT}/messages?stage=s", 400, {"messages": [{"body": "x" * 100}]})
+    api.post(f"{OUT}/messages?stage=s", 400, {"messages": [{"body": 1, "ttl": 1}]})
+    api.post(f"{OUT}/messages?stage=s", 400, {"messages": []})
+    stage(api, "s", 1)
+    commit(api, 1, publish=["s"])
+    assert api.seen("out") == []
+    assert api.seen("out", "echo=true&include_delayed=true") == [1]
+
+
+def test_a_commit_publishes_and_settles(api: Api) -> None:
+    """One decision: what the claims hold is gone, what was staged is there; and the producer is remembered."""
+    api.send("jobs", 1, 2, 3)
+    api.put(f"{QUEUE}/claims/etl.17?limit=2", 201)
+    stage(api, "etl.17.a", "one")
+    stage(api, "etl.17.b", "two", queue="other")
+    api.get(f"{COMMITS}/etl", 404)
+    done = commit(api, 17, publish=["etl.17.a", "etl.17.b"], settle=[{"queue": "jobs", "claim": "etl.17"}])
+    assert done == {"published": 2, "deleted": 2, "replayed": False}
+    assert (api.seen("jobs"), api.seen("out"), api.seen("other")) == ([3], ["one"], ["two"])
+    assert api.get(f"{COMMITS}/etl", 200).json == {"batch": 17, "published": 2, "deleted": 2}
+    api.get(f"{QUEUE}/claims/etl.17", 404)
+
+
+def test_a_batch_is_committed_once(api: Api) -> None:
+    """A repeat, and any older batch, is told the last one's figures; what it staged is dropped."""
+    stage(api, "first", 1)
+    commit(api, 17, publish=["first"])
+    stage(api, "second", 2)
+    for batch in (17, 3):
+        assert commit(api, batch, publish=["second"]) == {"published": 1, "deleted": 0, "replayed": True}
+    assert api.seen("out") == [1]
+    commit(api, 18, 404, publish=["second"])
+
+
+def test_a_claim_that_is_over_stops_a_commit(api: Api) -> None:
+    """409, nothing has changed, and the stages are kept for the next attempt."""
+    api.send("jobs", 1)
+    stage(api, "s", "made")
+    commit(api, 1, 409, publish=["s"], settle=[{"queue": "jobs", "claim": "etl.1"}])
+    api.put(f"{QUEUE}/claims/etl.1", 201)
+    done = commit(api, 1, publish=["s"], settle=[{"queue": "jobs", "claim": "etl.1"}])
+    assert done == {"published": 1, "deleted": 1, "replayed": False}
+
+
+def test_a_commit_of_nothing_is_remembered_too(api: Api) -> None:
+    """An empty batch of a job is a batch."""
+    assert commit(api, 0) == {"published": 0, "deleted": 0, "replayed": False}
+    assert commit(api, 0)["replayed"] is True
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"batch": 1}, "producer"),
+        ({"producer": "p"}, "batch"),
+        ({"producer": "", "batch": 1}, "producer"),
+        ({"producer": "a/b", "batch": 1}, "producer"),
+        ({"producer": "p", "batch": -1}, "batch"),
+        ({"producer": "p", "batch": 2**63}, "integer"),
+        ({"producer": "p", "batch": "1"}, "batch"),
+        ({"producer": "p", "batch": 1, "publish": "s"}, "publish"),
+        ({"producer": "p", "batch": 1, "publish": ["a b"]}, "publish"),
+        ({"producer": "p", "batch": 1, "publish": ["s", "s"]}, "publish"),
+        ({"producer": "p", "batch": 1, "publish": [f"s{n}" for n in range(1001)]}, "publish"),
+        ({"producer": "p", "batch": 1, "settle": [{"queue": "jobs"}]}, "claim"),
+        ({"producer": "p", "batch": 1, "settle": [{"queue": "jobs", "claim": ""}]}, "settle"),
+        ({"producer": "p", "batch": 1, "settle": [{"queue": "no queue", "claim": "c"}]}, "queue"),
+        ({"producer": "p", "batch": 1, "settle": [{"queue": "q", "claim": "c"}] * 2}, "settle"),
+    ],
+)
+def test_a_commit_that_makes_no_sense_is_refused(gate: Any, document: dict[str, Any], field: str) -> None:
+    """400, naming the field."""
+    refused = gate().post(COMMITS, 400, document).json["description"]
+    assert field in refused, refused
+
+
+@pytest.mark.parametrize("path", ["/v2/fences/a%20b", "/v2/fences/.", f"/v2/fences/{LONG}x"])
+def test_a_fence_of_an_impossible_name(door: Api, path: str) -> None:
+    """400 with the rule."""
+    assert "name" in door.post(path, 400).json["description"]
+
+
+def test_a_stage_and_a_producer_of_an_impossible_name(door: Api) -> None:
+    """400 with the rule."""
+    door.delete("/v2/stages/a%20b", 400)
+    door.post(f"{OUT}/messages?stage=a%20b", 400, {"messages": [{"body": 1}]})
+    door.get(f"{COMMITS}/a%20b", 400)
+
+
+def test_tenants_have_fences_stages_and_producers_of_their_own(api: Api) -> None:
+    """L8."""
+    other = api.tenant("other")
+    assert api.post("/v2/fences/etl", 200).json == other.post("/v2/fences/etl", 200).json == {"epoch": 1}
+    stage(api, "s", 1)
+    commit(other, 1, 404, publish=["s"])
+    other.delete("/v2/stages/s", 204)
+    assert commit(api, 1, publish=["s"])["published"] == 1
+    other.get(f"{COMMITS}/etl", 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/v2/fences/f"), ("DELETE", "/v2/stages/s"), ("POST", COMMITS), ("GET", f"{COMMITS}/p")],
+)
+def test_a_project_of_too_long_a_name(door: Api, method: str, path: str) -> None:
+    """1.7: 256 characters, also where something is kept that has no queue."""
+    body = {"producer": "p", "batch": 1} if path == COMMITS else None
+    assert "256" in door.tenant("x" * 257).call(method, path, 400, body).json["description"]

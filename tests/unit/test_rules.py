@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server remembers of queues' rules: how long, and what it must not remember."""
+
+from collections.abc import Callable
+
+import pytest
+
+from zq.broker.metadata import RECENT, Book
+from zq.limits import Limits
+from zq.model import Queue, QueueRef
+
+JOBS = QueueRef("acme", "jobs")
+
+
+class Store:
+    """Metadata of one queue, and how often they were asked for. ``meanwhile`` runs before an answer gets home."""
+
+    def __init__(self) -> None:
+        self.metadata: bytes | None = None
+        self.asked = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    @property
+    def queues(self) -> "Store":
+        return self
+
+    def get(self, queue: QueueRef) -> Queue | None:
+        self.asked += 1
+        found = None if self.metadata is None else Queue(queue, self.metadata)
+        self.meanwhile()
+        return found
+
+
+class Watch:
+    """A monotonic clock."""
+
+    time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def book(store: Store, watch: Watch) -> Book:
+    return Book(Limits(), store, watch)
+
+
+def test_the_store_is_asked_once_in_a_while(book: Book, store: Store, watch: Watch) -> None:
+    """Not by each delete; and what another server changed is obeyed within that time."""
+    assert [book.recent(JOBS).history_ttl for _ in range(5)] == [0] * 5
+    store.metadata = b'{"_history_ttl": 60}'
+    watch.time += RECENT * 0.99
+    assert book.recent(JOBS).history_ttl == 0
+    assert store.asked == 1
+    watch.time += RECENT * 0.01
+    assert book.recent(JOBS).history_ttl == 60
+    assert store.asked == 2
+
+
+def test_a_change_by_this_server_counts_at_once(book: Book, store: Store) -> None:
+    """What it forgets it asks for again."""
+    assert book.recent(JOBS).history_ttl == 0
+    store.metadata = b'{"_history_ttl": 60}'
+    book.forget(JOBS)
+    assert book.recent(JOBS).history_ttl == 60
+
+
+def test_an_answer_that_a_change_overtook_is_not_remembered(book: Book, store: Store) -> None:
+    """The request that asked before the change may use it; the next one may not."""
+
+    def change() -> None:
+        store.metadata = b'{"_history_ttl": 60}'
+        book.forget(JOBS)
+
+    store.meanwhile = change
+    assert book.recent(JOBS).history_ttl == 0
+    store.meanwhile = lambda: None
+    assert book.recent(JOBS).history_ttl == 60
+
+
+def test_what_the_metadata_mean_for_messages_that_come_back(book: Book, store: Store) -> None:
+    """The cap is max_message_delay unless set; null is unset."""
+    cases = {
+        b"{}": [0, 0],
+        b'{"_redelivery_delay": 600}': [600, 600],
+        b'{"_redelivery_delay": 600, "_redelivery_backoff": "exponential"}': [600, 900],
+        b'{"_redelivery_delay": 600, "_redelivery_backoff": "exponential", "_redelivery_max_delay": 2000}': [600, 1200],
+        b'{"_redelivery_delay": 600, "_redelivery_max_delay": 0}': [0, 0],
+        b'{"_redelivery_delay": null, "_redelivery_backoff": null, "_redelivery_max_delay": null}': [0, 0],
+    }
+    for store.metadata, waits in cases.items():
+        book.forget(JOBS)
+        assert [book.recent(JOBS).redelivery.wait(count) for count in (1, 2)] == waits

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long polls on a store that is a list: who is woken when, and how often anybody asks."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from tests.servers import wait_for
+from zq.broker import waiting
+from zq.broker.waiting import Polled, Waiters
+from zq.clock import ManualClock
+from zq.errors import Invalid, Unavailable
+from zq.limits import Limits
+from zq.model import QueueRef
+
+QUEUE, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
+LONG, SOON = 20, 5
+"""Seconds that nobody here waits in vain, and within which everybody who is woken has answered."""
+
+
+class Shelf:
+    """A store of one queue: ``take`` is what a poll asks."""
+
+    def __init__(self) -> None:
+        self.queues = self
+        self.items: list[str] = []
+        self.asked = 0
+        self.due_at: float | None = None
+        self.failing = False
+        self._lock = threading.Lock()
+
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        self.tell = listener
+
+    def due(self, queue: QueueRef, now: float) -> float | None:
+        return self.due_at
+
+    def take(self) -> str | None:
+        with self._lock:
+            self.asked += 1
+            if self.failing:
+                raise Unavailable("down")
+            return self.items.pop(0) if self.items else None
+
+    def look(self) -> list[str]:
+        with self._lock:
+            self.asked += 1
+            return list(self.items)
+
+
+class Scene:
+    """Waiters on a shelf, and threads that poll."""
+
+    def __init__(self, most: int) -> None:
+        self.shelf = Shelf()
+        self.clock = ManualClock(1000.0)
+        self.waiters = Waiters(self.shelf, self.clock, Limits(), most)
+        self.pool = ThreadPoolExecutor(16)
+
+    def start(self, *, takes: bool = True, queue: QueueRef = QUEUE, wait: int = LONG) -> Future[Polled]:
+        """A poll that has asked in vain and waits."""
+        asked = self.shelf.asked
+        ask = self.shelf.take if takes else self.shelf.look
+        running = self.pool.submit(self.waiters.poll, queue, wait, ask, bool, takes=takes)
+        wait_for(lambda: self.shelf.asked > asked, SOON, "the poll has asked")
+        return running
+
+    def put(self, *items: str, told: int = 1) -> None:
+        self.shelf.items += items
+        for _ in range(told):
+            self.shelf.tell(QUEUE)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene(most=10)
+    yield made
+    made.waiters.close()
+    made.pool.shutdown()
+
+
+def test_what_is_there_is_answered_at_once(scene: Scene) -> None:
+    """A poll that finds something is like any other request."""
+    scene.shelf.items = ["a"]
+    assert scene.waiters.poll(QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("a")
+    assert scene.shelf.asked == 1
+
+
+@pytest.mark.parametrize("wait", [None, 0])
+def test_without_wait_nobody_waits(scene: Scene, wait: int | None) -> None:
+    """The base's behaviour."""
+    assert scene.waiters.poll(QUEUE, wait, scene.shelf.take, bool, takes=True) == Polled(None)
+
+
+@pytest.mark.parametrize("wait", [-1, 31])
+def test_a_wait_out_of_bounds_is_refused_before_anything_is_taken(scene: Scene, wait: int) -> None:
+    """Extensions 2: 0 to max_wait."""
+    with pytest.raises(Invalid, match="wait must be from 0 to 30"):
+        scene.waiters.poll(QUEUE, wait, scene.shelf.take, bool, takes=True)
+    assert scene.shelf.asked == 0
+
+
+def test_in_vain_a_poll_ends_when_its_time_is_up(scene: Scene) -> None:
+    """With what it asked last."""
+    began = time.monotonic()
+    assert scene.waiters.poll(QUEUE, 1, scene.shelf.take, bool, takes=True) == Polled(None)
+    assert 1 <= time.monotonic() - began < SOON
+    assert scene.shelf.asked <= 3
+
+
+def test_a_telling_wakes_who_waits_for_that_queue(scene: Scene) -> None:
+    """And nobody else asks anything."""
+    running = scene.start()
+    elsewhere = scene.start(queue=OTHER)
+    scene.put("a")
+    assert running.result(SOON) == Polled("a")
+    assert scene.shelf.asked == 3
+    assert not elsewhere.done()
+
+
+def test_one_message_wakes_one_taker(scene: Scene) -> None:
+    """Of six that wait one gets it, and one more looks whether there is another; four sleep on."""
+    running = [scene.start() for _ in range(6)]
+    scene.put("a")
+    wait_for(lambda: scene.shelf.asked == 8, SOON, "the second one has looked")
+    assert [future.done() for future in running].count(True) == 1
+    assert running[0].result(SOON) == Polled("a"), "the first who came"
+
+
+def test_one_telling_of_many_messages_serves_as_many_takers(scene: Scene) -> None:
+    """Who finds something wakes the next."""
+    running = [scene.start() for _ in range(4)]
+    scene.put("a", "b", "c", told=1)
+    wait_for(lambda: [future.done() for future in running].count(True) == 3, SOON, "three are served")
+
+
+def test_many_tellings_serve_many_takers(scene: Scene) -> None:
+    """None of them is lost, however they fall together."""
+    running = [scene.start() for _ in range(8)]
+    for name in "abcdefgh":
+        scene.put(name)
+    assert sorted(future.result(SOON).answer for future in running) == list("abcdefgh")
+
+
+def test_a_telling_wakes_all_who_only_look(scene: Scene) -> None:
+    """Everybody sees a message that nobody takes away."""
+    running = [scene.start(takes=False) for _ in range(5)]
+    scene.put("a")
+    assert [future.result(SOON) for future in running] == [Polled(["a"])] * 5
+
+
+def test_what_becomes_ready_by_itself_wakes(scene: Scene) -> None:
+    """One alarm at the moment that the store names."""
+    scene.shelf.due_at = 1000.3
+    began = time.monotonic()
+    running = scene.start()
+    scene.shelf.items.append("a")
+    assert running.result(SOON) == Polled("a")
+    assert 0.25 < time.monotonic() - began < 2
+
+
+def test_a_lost_telling_costs_latency_only(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extensions 2: now and then a queue is looked at anyway."""
+    monkeypatch.setattr(waiting, "RECHECK", 0.2)
+    running = [scene.start() for _ in range(2)]
+    scene.put("a", "b", told=0)
+    assert sorted(future.result(SOON).answer for future in running) == ["a", "b"]
+
+
+def test_without_a_place_a_poll_is_turned_away() -> None:
+    """Extensions 2: beyond max_waiters a request is answered at once, also with what there is."""
+    scene = Scene(most=1)
+    running = scene.start()
+    assert scene.waiters.poll(OTHER, LONG, lambda: None, bool, takes=True) == Polled(None, turned_away=True)
+    assert scene.waiters.poll(OTHER, LONG, lambda: "x", bool, takes=True) == Polled("x")
+    scene.put("a")
+    assert running.result(SOON) == Polled("a")
+    scene.shelf.items.append("b")
+    assert scene.waiters.poll(QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("b"), "the place is free again"
+    scene.pool.shutdown()
+
+
+def test_the_end_answers_everybody_at_once(scene: Scene) -> None:
+    """Extensions 2: on shutdown; and later ones do not wait."""
+    running = [scene.start(), scene.start(takes=False), scene.start(queue=OTHER)]
+    scene.waiters.close()
+    assert [future.result(SOON).answer for future in running] == [None, [], None]
+    assert scene.waiters.poll(QUEUE, LONG, scene.shelf.take, bool, takes=True).turned_away
+
+
+def test_a_store_that_fails_fails_everybody_who_asks_it(scene: Scene) -> None:
+    """Nobody is left asleep behind one who could not look."""
+    running = [scene.start() for _ in range(3)]
+    scene.shelf.failing = True
+    scene.put("a")
+    for future in running:
+        with pytest.raises(Unavailable):
+            future.result(SOON)

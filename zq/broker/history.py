@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on history: read it, and post copies of what finished (extensions 5)."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import UNSET
+
+from zq.broker.metadata import Book
+from zq.clock import Clock
+from zq.errors import Invalid, InvalidParameter, MessageNotFound
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, Limits, count_within, each_once, within
+from zq.model import Draft, Finished, Page, QueueRef, Seconds, new_ids
+from zq.storage.api import Storage
+from zq.wire.replays import Replay, moment
+
+CHUNK = 100
+CHUNK_BYTES = 4_000_000
+"""A replay posts so many copies at a time, or copies of so many bytes."""
+LATEST: Seconds = 253_402_300_800.0
+"""A moment after all that can be written down: the year 10000."""
+
+
+class History:
+    """What a caller can do with finished messages."""
+
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book) -> None:
+        self._history = storage.history
+        self._messages = storage.messages
+        self._clock = clock
+        self._limits = limits
+        self._book = book
+
+    def list(
+        self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str
+    ) -> tuple[Page[Finished], Seconds]:
+        """A page in the order of finishing, and the moment it is of. ``since``, ``until``: ISO 8601 or ""."""
+        size, span = self._page_size(limit), _span(since or None, until or None)
+        now = self._clock.now()
+        return self._history.list(queue, marker, size, *span, now), now
+
+    def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> tuple[Page[Finished], Seconds]:
+        """A page of living and finished messages in the order of sequence, and the moment it is of."""
+        size = self._page_size(limit)
+        now = self._clock.now()
+        return self._history.list_all(queue, marker, size, now), now
+
+    def replay(self, queue: QueueRef, client: str, terms: Replay) -> int:
+        """Post copies of finished messages to the queue, as the caller; how many.
+
+        Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``.
+        """
+        spanned = [given for given in (terms.since, terms.until, terms.limit) if given is not UNSET]
+        if (terms.ids is UNSET) == (not spanned):
+            raise Invalid("Give either ids, or at least one of since, until and limit.")
+        if terms.ids is not UNSET:
+            count_within("ids", len(terms.ids), self._limits.max_messages_per_page)
+            each_once("ids", terms.ids)
+            found = self._history.get(queue, terms.ids, self._clock.now())
+            if not found:
+                raise MessageNotFound("None of the ids is in the history of the queue.")
+            return sum(len(self._post(queue, client, chunk)) for chunk in _chunks(found))
+        return self._replay_span(queue, client, terms)
+
+    def _replay_span(self, queue: QueueRef, client: str, terms: Replay) -> int:
+        limit = DEFAULT_BATCH if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
+        span = _span(None if terms.since is UNSET else terms.since, None if terms.until is UNSET else terms.until)
+        copies: set[str] = set()
+        marker = 0
+        while len(copies) < limit:
+            page = self._history.list(queue, marker, CHUNK, *span, self._clock.now())
+            # Copies that finish while this goes on are no part of it.
+            found = [record for record in page.items if record.message.id not in copies][: limit - len(copies)]
+            for chunk in _chunks(found):
+                copies.update(self._post(queue, client, chunk))
+            if page.next is None:
+                break
+            marker = int(page.next)
+        return len(copies)
+
+    def _post(self, queue: QueueRef, client: str, records: Sequence[Finished]) -> Sequence[str]:
+        """The ids of new copies."""
+        rules, now = self._book.recent(queue), self._clock.now()
+        ids = new_ids(len(records), now)
+        drafts = [
+            Draft(id, old.body, rules.default_ttl, rules.default_delay, client, old.checksum)
+            for id, old in zip(ids, (record.message for record in records), strict=True)
+        ]
+        self._messages.post(queue, drafts, now)
+        return ids
+
+    def _page_size(self, limit: int | None) -> int:
+        return DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+
+
+def _span(since: str | None, until: str | None) -> tuple[Seconds, Seconds]:
+    """The moments meant; all time where none is given."""
+    return _moment("since", since, 0.0), _moment("until", until, LATEST)
+
+
+def _moment(name: str, text: str | None, default: Seconds) -> Seconds:
+    if text is None:
+        return default
+    told = moment(text)
+    if told is None:
+        raise InvalidParameter(f"{name} must be a date and time as 2026-01-31T12:00:00Z (in a URL + is %2B).")
+    return min(told, LATEST)
+
+
+def _chunks(records: Sequence[Finished]) -> Iterator[list[Finished]]:
+    """Records in groups that one post can take."""
+    chunk: list[Finished] = []
+    size = 0
+    for record in records:
+        length = len(record.message.body)
+        if chunk and (len(chunk) == CHUNK or size + length > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += length
+    if chunk:
+        yield chunk

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on fences, stages and commits (extensions 9)."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from zq.broker.metadata import Book
+from zq.clock import Clock
+from zq.errors import Invalid
+from zq.limits import MAX_BODY_NUMBER, MAX_COMMITTED, Limits, free_name, project_id, queue_ref, within
+from zq.model import Commit, Committed, Fence, Held, QueueRef
+from zq.storage.api import Storage
+from zq.wire.committing import CommitTerms, HeldClaim
+
+T = TypeVar("T")
+
+
+class Transactions:
+    """What a batch job can do that may be restarted anywhere."""
+
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book) -> None:
+        self._transactions = storage.transactions
+        self._clock = clock
+        self._limits = limits
+        self._book = book
+
+    def advance_fence(self, project: str, name: str) -> int:
+        """The fence's next epoch; whoever holds an older one cannot work on."""
+        return self._transactions.advance_fence(project_id(project), free_name("fence", name))
+
+    def drop_stage(self, project: str, stage: str) -> None:
+        """Drop what is staged there, unless a commit has named it; an unknown stage is fine."""
+        self._transactions.drop_stage(project_id(project), free_name("stage", stage))
+
+    def commit(self, project: str, terms: CommitTerms, fence: Fence | None) -> Committed:
+        """Publish the stages and delete what the claims hold, as one decision.
+
+        Raises ``Invalid``, ``StageNotFound``, ``ClaimLapsed``, ``CommitRunning``, ``Fenced``: nothing has changed.
+        """
+        held = _each_once("settle", [_named(project, each) for each in terms.settle])
+        commit = Commit(
+            project=project_id(project),
+            producer=free_name("producer", terms.producer),
+            batch=within("batch", terms.batch, 0, MAX_BODY_NUMBER),
+            publish=_each_once("publish", [free_name("publish", stage) for stage in terms.publish]),
+            settle=[Held(queue, claim, self._book.recent(queue).history_ttl) for queue, claim in held],
+            ttl=self._limits.producer_ttl,
+            fence=fence,
+        )
+        return self._transactions.commit(commit, self._clock.now())
+
+    def last(self, project: str, producer: str) -> Committed:
+        """The producer's last batch. Raises ``ProducerNotFound``."""
+        return self._transactions.last(project_id(project), free_name("producer", producer), self._clock.now())
+
+
+def _named(project: str, held: HeldClaim) -> tuple[QueueRef, str]:
+    if not held.claim:
+        raise Invalid("settle must name a claim in each member.")
+    return queue_ref(project, held.queue), held.claim
+
+
+def _each_once(field: str, values: Sequence[T]) -> Sequence[T]:
+    if len(values) > MAX_COMMITTED:
+        raise Invalid(f"{field} must name at most {MAX_COMMITTED} values; it names {len(values)}.")
+    if len(set(values)) < len(values):
+        raise Invalid(f"{field} must name each value once.")
+    return values

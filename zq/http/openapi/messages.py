@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations on messages, dead letters and history."""
+
+from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, operation
+from zq.http.openapi.parameters import DETAILED, FREE_NAMES, KEY, flag, integer, query, several, wait
+from zq.limits import DEFAULT_PAGE, Limits
+
+
+def messages(limits: Limits) -> Json:
+    """By path and method."""
+    return _all_messages(limits) | _one_message() | _history(limits)
+
+
+def _listing(limits: Limits) -> list[Json]:
+    page = limits.max_messages_per_page
+    return [
+        several(
+            "ids",
+            "Get these, wherever they are; then wait is refused and the rest but detailed ignored.",
+            maxItems=page,
+        ),
+        query("marker", TEXT, "List messages after this one, as the link to the next page has it."),
+        query("limit", integer(1, page, default=DEFAULT_PAGE), "Messages in the page."),
+        flag("echo", "List the caller's own messages too."),
+        flag("include_claimed", "List claimed messages too."),
+        flag("include_delayed", "List delayed messages too; always on a queue without a default delay."),
+        DETAILED,
+        wait(limits),
+    ]
+
+
+def _removal(limits: Limits) -> list[Json]:
+    most, page = limits.max_messages_per_claim_or_pop, limits.max_messages_per_page
+    return [
+        several("ids", "Delete these, claimed or not. Exactly one of ids and pop must be given.", maxItems=page),
+        query("pop", integer(1, most), "Remove and return up to so many ready messages."),
+        several("claim_ids", "Where the server asks for it: the claims that hold the ids."),
+        DETAILED,
+        wait(limits),
+    ]
+
+
+def _all_messages(limits: Limits) -> Json:
+    stage = query("stage", FREE_NAMES, "Keep the messages there, unseen, until a commit publishes them.")
+    posted = {
+        201: answer("Posted.", "PostedHrefs", "Location", "Idempotency-Replayed"),
+        202: answer("Staged.", "Staged", "Idempotency-Replayed"),
+    }
+    removed = {
+        200: answer("What was popped.", "PoppedMessages", "Retry-After"),
+        204: answer("What ids named is not there now."),
+    }
+    return {
+        f"{QUEUE}/messages": {
+            "get": operation(
+                "list_messages",
+                "List messages, or get some by their ids",
+                {200: answer("A page; no links if ids were given.", "MessagePage", "Retry-After")},
+                parameters=_listing(limits),
+                errors=[404],
+            ),
+            "post": operation(
+                "post_messages",
+                "Post messages",
+                posted,
+                parameters=[KEY, stage],
+                body=body("Post", required=True),
+                errors=[422],
+            ),
+            "delete": operation(
+                "remove_messages", "Delete messages by their ids, or pop", removed, parameters=_removal(limits)
+            ),
+        }
+    }
+
+
+def _one_message() -> Json:
+    claim = query("claim_id", TEXT, "The claim that holds the message.")
+    return {
+        QUEUE + "/messages/{message}": {
+            "get": operation(
+                "get_message", "Get a message", {200: answer("It.", "Message")}, parameters=[DETAILED], errors=[404]
+            ),
+            "delete": operation(
+                "delete_message", "Delete a message", {204: answer("It is not there now.")}, parameters=[claim]
+            ),
+        }
+    }
+
+
+def _history(limits: Limits) -> Json:
+    moment = TEXT | {"format": "date-time"}
+    parameters = [
+        query("state", {"enum": ["all"]}, "Living messages too, in the order of sequence."),
+        query("since", moment, "What finished at this moment or later. Not with state."),
+        query("until", moment, "What finished before this moment. Not with state."),
+        query("marker", TEXT | {"pattern": "^[0-9]+$"}, "Continue after this place."),
+        query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Messages in the page."),
+        DETAILED,
+    ]
+    return {
+        f"{QUEUE}/history": {
+            "get": operation(
+                "list_history", "Finished messages", {200: answer("A page.", "HistoryPage")}, parameters=parameters
+            )
+        },
+        f"{QUEUE}/history/replay": {
+            "post": operation(
+                "replay_history",
+                "Post copies of finished messages",
+                {200: answer("How many.", "Replayed")},
+                body=body("ReplayTerms", required=True),
+                errors=[404],
+            )
+        },
+        f"{QUEUE}/redrive": {
+            "post": operation(
+                "redrive_queue",
+                "Move dead letters back to where they came from, or elsewhere",
+                {200: answer("How many.", "Redriven")},
+                body=body("RedriveTerms", required=False),
+            )
+        },
+    }

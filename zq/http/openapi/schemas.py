@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schemas of bodies: requests from the values that decode them, answers from those that encode them."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from zq import wire
+from zq.broker.metadata import metadata_schema, shown_defaults
+from zq.http.bounds import FIXED
+from zq.http.openapi.operations import TEXT, Json, reference
+from zq.http.openapi.parameters import FREE_NAMES, QUEUE_NAMES, delays, integer
+from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_REASON, MIN_TTL, Limits
+from zq.model import Outcome, Settled
+from zq.wire import answers, committing, replays, settling
+
+REQUESTS: Final[dict[str, type[Struct]]] = {
+    "Post": wire.Post,
+    "ClaimTerms": wire.ClaimTerms,
+    "Purge": wire.Purge,
+    "PatchOperation": wire.Operation,
+    "SettleTerms": settling.Terms,
+    "RedriveTerms": settling.Redrive,
+    "ReplayTerms": replays.Replay,
+    "CommitTerms": committing.CommitTerms,
+}
+COUNT: Final[Json] = {"type": "integer", "minimum": 0}
+MOMENT: Final[Json] = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", "format": "date-time"}
+LINKS: Final = {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")}
+
+
+def schemas(limits: Limits) -> Json:
+    """Every schema, by its name."""
+    return _requests(limits) | _metadata(limits) | _messages() | _figures() | _service()
+
+
+def _requests(limits: Limits) -> Json:
+    """What the structs allow, narrowed to what the broker allows."""
+    _, found = msgspec.json.schema_components(REQUESTS.values(), ref_template="#/components/schemas/{name}")
+    names = {kind.__name__: name for name, kind in REQUESTS.items()}
+    components = {names.get(name, name): schema for name, schema in found.items()}
+    for schema in components.values():
+        del schema["title"]
+    for name, members in _bounds(limits).items():
+        for member, bounds in members.items():
+            components[name]["properties"][member].update(bounds)
+    for name, conditions in _conditions().items():
+        components[name].update(conditions)
+    claim = components["ClaimTerms"]
+    # Contract 8.3: the grace of a renewal is brought within its bounds, not refused.
+    renewal = {"properties": claim["properties"] | {"grace": {"type": "integer"}}}
+    components["RenewalTerms"] = claim | renewal
+    return components
+
+
+def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
+    """By component and member: what is checked after decoding."""
+    ttl, delay = integer(MIN_TTL, limits.max_message_ttl), delays(limits)
+    batch, held = integer(1, MAX_BATCH), {"maxItems": limits.max_messages_per_claim_or_pop}
+    return {
+        "Post": {"messages": {"minItems": 1}},
+        "Posted": {"ttl": ttl, "delay": delay},
+        "ClaimTerms": {
+            "ttl": integer(MIN_TTL, limits.max_claim_ttl),
+            "grace": integer(MIN_TTL, limits.max_claim_grace),
+        },
+        "Purge": {"resource_types": {"items": {"enum": ["messages", "subscriptions"]}}},
+        "PatchOperation": {
+            "op": {"enum": ["add", "replace", "remove"]},
+            "path": {"pattern": r"^/metadata/(?![\s\x1c-\x1f\x85]*$)([^/~]|~[01])+$"},
+        },
+        "SettleTerms": dict.fromkeys(("delete", "release", "move", "bury"), held),
+        "Released": {"delay": delay},
+        "Moved": {"queue": QUEUE_NAMES, "ttl": ttl, "delay": delay},
+        "Buried": {"reason": {"minLength": 1, "maxLength": MAX_REASON}},
+        "RedriveTerms": {"to": QUEUE_NAMES, "limit": batch},
+        "ReplayTerms": {
+            "ids": {"minItems": 1, "maxItems": limits.max_messages_per_page, "uniqueItems": True},
+            "since": {"format": "date-time"},
+            "until": {"format": "date-time"},
+            "limit": batch,
+        },
+        "CommitTerms": {
+            "producer": FREE_NAMES,
+            "batch": integer(0, MAX_BODY_NUMBER),
+            "publish": {"items": FREE_NAMES, "maxItems": MAX_COMMITTED, "uniqueItems": True},
+            "settle": {"maxItems": MAX_COMMITTED, "uniqueItems": True},
+        },
+        "HeldClaim": {"queue": QUEUE_NAMES, "claim": {"minLength": 1}},
+    }
+
+
+def _conditions() -> dict[str, Json]:
+    """By component: which members go together."""
+
+    def any_of(*members: str) -> Json:
+        return {"anyOf": [{"required": [member]} for member in members]}
+
+    named = [
+        {"required": [member], "properties": {member: {"minItems": 1}}} for member in settling.Terms.__struct_fields__
+    ]
+    return {
+        "PatchOperation": {"anyOf": [{"properties": {"op": {"const": "remove"}}}, {"required": ["value"]}]},
+        "SettleTerms": {"anyOf": named},
+        "ReplayTerms": {"oneOf": [any_of("ids"), any_of("since", "until", "limit")]},
+    }
+
+
+def _metadata(limits: Limits) -> Json:
+    reserved = metadata_schema(limits)["properties"]
+    shown = {key: {"type": reserved[key]["type"]} if key in reserved else {} for key in shown_defaults(limits)}
+    return {
+        "Metadata": metadata_schema(limits) | {"description": "Any keys; those that zq gives a meaning are named."},
+        "Patch": {"type": "array", "items": reference("schemas", "PatchOperation")},
+        "ShownMetadata": {
+            "type": "object",
+            "properties": shown,
+            "required": list(shown),
+            "additionalProperties": True,
+            "description": "The queue's metadata, reserved keys that are not set with their defaults.",
+        },
+        "QueuePage": _record(
+            "count",
+            queues=_list(_record("metadata", name=TEXT, href=TEXT, metadata=reference("schemas", "ShownMetadata"))),
+            links=LINKS,
+            count=COUNT,
+        ),
+    }
+
+
+def _messages() -> Json:
+    message, popped = _struct(answers.MessageOut), _struct(answers.PoppedOut)
+    details = {
+        **dict.fromkeys(("sequence", "claim_count", "origin_claim_count"), COUNT),
+        **dict.fromkeys(("created", "expires", "available_at"), MOMENT),
+        **dict.fromkeys(("origin", "reason"), TEXT),
+    }
+    together = {
+        "sequence": ["created", "expires", "available_at", "claim_count"],
+        "origin": ["origin_claim_count"],
+        "finished": ["outcome"],
+    }
+    end = {"finished": MOMENT, "outcome": {"enum": [outcome.value for outcome in Outcome]}}
+
+    return {
+        "Message": _also(message, details, together),
+        "PoppedMessage": _also(popped, details, together),
+        "FinishedMessage": _also(message, details | end, together),
+        "MessagePage": _record("links", messages=_list(reference("schemas", "Message")), links=LINKS),
+        "HistoryPage": _record(messages=_list(reference("schemas", "FinishedMessage")), links=LINKS),
+        "Messages": _record(messages=_list(reference("schemas", "Message"))),
+        "PoppedMessages": _record(messages=_list(reference("schemas", "PoppedMessage"))),
+        "Claim": _record(age=COUNT, ttl=COUNT, href=TEXT, messages=_list(reference("schemas", "Message"))),
+        "PostedHrefs": _record(resources=_list(TEXT)),
+    }
+
+
+def _figures() -> Json:
+    landmark = reference("schemas", "Landmark")
+    stats = _record("oldest newest", claimed=COUNT, free=COUNT, total=COUNT, oldest=landmark, newest=landmark)
+    epoch = {"type": "integer", "minimum": 1}
+    named: list[str] = [*_struct(Limits)["properties"], *FIXED]
+    return {
+        "Landmark": _record("sequence", href=TEXT, age=COUNT, created=TEXT | {"format": "date-time"}, sequence=COUNT),
+        "Stats": _record(messages=stats),
+        "Settled": _struct(Settled),
+        "Redriven": _record(moved=COUNT, remaining=integer(0, MAX_BATCH)),
+        "Replayed": _record(replayed=COUNT),
+        "Epoch": _record(epoch=epoch),
+        "Staged": _record(staged=COUNT),
+        "Committed": _record(published=COUNT, deleted=COUNT, replayed={"type": "boolean"}),
+        "LastCommit": _record(batch=COUNT, published=COUNT, deleted=COUNT),
+        "Limits": _record(**dict.fromkeys(named, COUNT)),
+    }
+
+
+def _service() -> Json:
+    return {
+        "Error": _record("description", title=TEXT, description=TEXT),
+        "Link": _record(rel={"const": "next"}, href=TEXT),
+        "Alive": _record(status={"const": "ok"}),
+        "Versions": _record(versions=_list({"type": "object"})),
+        "Home": _record(resources={"type": "object"}),
+        "Document": {"type": "object", "description": "This document."},
+    }
+
+
+def _record(optional: str = "", /, **members: Json) -> Json:
+    """An object with these members, of which the ``optional`` ones may be missing."""
+    return {
+        "type": "object",
+        "properties": members,
+        "required": [name for name in members if name not in optional.split()],
+    }
+
+
+def _list(items: Json) -> Json:
+    return {"type": "array", "items": items}
+
+
+def _struct(kind: type[Struct]) -> Json:
+    """What a struct is encoded to: all its members, unless it leaves out those that are the default."""
+    _, components = msgspec.json.schema_components([kind])
+    schema = components[kind.__name__]
+    if not kind.__struct_config__.omit_defaults:
+        schema["required"] = list(schema["properties"])
+    return {name: schema[name] for name in ("type", "properties", "required")}
+
+
+def _also(schema: Json, members: Json, together: dict[str, list[str]]) -> Json:
+    """The schema with more members, all optional, some of which stand only ``together`` with others."""
+    properties = schema["properties"] | members
+    depends = {name: others for name, others in together.items() if name in members}
+    return schema | {"properties": properties, "dependentRequired": depends}

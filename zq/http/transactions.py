@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/fences``, ``/v2/stages`` and ``/v2/commits`` (extensions 9)."""
+
+import falcon
+
+from zq.broker import Broker
+from zq.http import query
+from zq.limits import MAX_COMMIT_BODY
+from zq.wire import committing
+
+
+class FenceItem:
+    """``/v2/fences/{name}``"""
+
+    policy = {"POST": "claims:update"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._transactions = broker.transactions
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
+        resp.data = committing.epoch(self._transactions.advance_fence(req.context.project, name))
+
+
+class StageItem:
+    """``/v2/stages/{name}``"""
+
+    policy = {"DELETE": "messages:delete_all"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._transactions = broker.transactions
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
+        self._transactions.drop_stage(req.context.project, name)
+        resp.status = falcon.HTTP_204
+
+
+class CommitCollection:
+    """``/v2/commits``"""
+
+    policy = {"POST": "messages:create"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._transactions = broker.transactions
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        fence = query.fence(req)
+        terms = committing.terms(query.needed_body(req, MAX_COMMIT_BODY))
+        resp.data = committing.committed(self._transactions.commit(req.context.project, terms, fence))
+
+
+class CommitItem:
+    """``/v2/commits/{producer}``"""
+
+    policy = {"GET": "messages:get"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._transactions = broker.transactions
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, producer: str) -> None:
+        resp.data = committing.last(self._transactions.last(req.context.project, producer))

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameter ``wait``: requests that may wait for messages (extensions 2)."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import falcon
+
+from zq.broker.waiting import Waiters
+from zq.http import query
+
+T = TypeVar("T")
+
+
+def poll(
+    req: falcon.Request,
+    resp: falcon.Response,
+    waiters: Waiters,
+    ask: Callable[[], T],
+    found: Callable[[T], object],
+    *,
+    takes: bool,
+) -> T:
+    """What ``ask`` answers, at the latest when the request's time is up; see ``Waiters.poll``."""
+    polled = waiters.poll(req.context.queue, query.integer(req, "wait"), ask, found, takes=takes)
+    if polled.turned_away:
+        resp.set_header("Retry-After", "1")
+    return polled.answer

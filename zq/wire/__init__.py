@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON on the wire to values of the model and back, for server and client. No defaults, no bounds but JSON's own.
+
+Here: JSON itself and what the contract's requests hold; beside it ``answers`` and the requests of each extension.
+Message bodies stay raw bytes in both directions: they are checked (UTF-8, syntax, 64-bit integers), never decoded.
+"""
+
+import json
+from collections.abc import Callable
+from hashlib import md5
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from zq.errors import InvalidBody
+from zq.limits import integer_in_body
+
+T = TypeVar("T")
+_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER: Final = b"0" * 19
+
+
+class Posted(Struct):
+    """One element of a post. ``delay`` is left as it came: on a normal queue nobody looks at it (contract 7.2)."""
+
+    body: Raw
+    ttl: int | UnsetType = UNSET
+    delay: Raw | UnsetType = UNSET
+
+
+class Post(Struct):
+    """The body of a post."""
+
+    messages: list[Posted]
+
+
+class ClaimTerms(Struct):
+    """The body of a claim or a renewal."""
+
+    ttl: int | UnsetType = UNSET
+    grace: int | UnsetType = UNSET
+
+
+class Purge(Struct):
+    """The body of a purge."""
+
+    resource_types: list[str]
+
+
+class Operation(Struct):
+    """One step of a metadata patch."""
+
+    op: str
+    path: str
+    value: Any = UNSET
+
+
+encode: Final[Callable[[object], bytes]] = msgspec.json.Encoder().encode
+_post_decoder: Final = msgspec.json.Decoder(Post)
+_terms_decoder: Final = msgspec.json.Decoder(ClaimTerms)
+_purge_decoder: Final = msgspec.json.Decoder(Purge)
+_patch_decoder: Final = msgspec.json.Decoder(list[Operation])
+_object_decoder: Final = msgspec.json.Decoder(dict[str, Any])
+_delay_decoder: Final = msgspec.json.Decoder(int)
+
+
+def posted(raw: bytes) -> list[Posted]:
+    """The messages of a post, at least one. Raises ``InvalidBody``."""
+    messages = decode(_post_decoder, raw).messages
+    if not messages:
+        raise InvalidBody("messages must hold at least one message.")
+    return messages
+
+
+def posted_delay(delay: Raw | UnsetType) -> int | None:
+    """The ``delay`` of a posted message; None if it has none."""
+    if delay is UNSET:
+        return None
+    try:
+        return _delay_decoder.decode(delay)
+    except msgspec.MsgspecError as error:
+        raise InvalidBody(f"delay must be an integer: {error}.") from error
+
+
+def claim_terms(raw: bytes) -> ClaimTerms:
+    """The terms of a claim. Raises ``InvalidBody``."""
+    return decode(_terms_decoder, raw)
+
+
+def purge_types(raw: bytes) -> list[str]:
+    """The ``resource_types`` of a purge. Raises ``InvalidBody``."""
+    return decode(_purge_decoder, raw).resource_types
+
+
+def patch(raw: bytes) -> list[Operation]:
+    """The operations of a metadata patch. Raises ``InvalidBody``."""
+    return decode(_patch_decoder, raw)
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """A JSON object. Raises ``InvalidBody``."""
+    return decode(_object_decoder, raw)
+
+
+def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
+    """Decode and validate in one pass, then check what the decoder lets through: encoding and giant integers."""
+    try:
+        value = decoder.decode(raw)
+        if not raw.isascii():
+            raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidBody(f"The body must be UTF-8; byte {error.start} is not.") from error
+    except RecursionError as error:
+        raise InvalidBody("The body is nested too deeply.") from error
+    except msgspec.MsgspecError as error:
+        raise InvalidBody(f"The body cannot be used: {error}.") from error
+    if _LONG_NUMBER in raw.translate(_DIGITS):
+        _check_integers(raw)
+    return value
+
+
+def _check_integers(raw: bytes) -> None:
+    """Refuse integers beyond 64 bits, wherever they stand; called only when there are 19 digits in a row."""
+
+    def integer(digits: str) -> int:
+        # Python itself refuses to read numbers of thousands of digits, so long ones are refused unread.
+        return integer_in_body(int(digits) if len(digits) < 30 else 10**30)
+
+    try:
+        json.loads(raw, parse_int=integer, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise InvalidBody("The body is nested too deeply.") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise InvalidBody(f"{name} is not JSON.")
+
+
+def checksum(body: bytes) -> str:
+    """``MD5:`` and the digest of the body in the form that contract 7.10 fixes; "" for null."""
+    value = json.loads(body)
+    if value is None:
+        return ""
+    return "MD5:" + md5(json.dumps(value).encode(), usedforsecurity=False).hexdigest()

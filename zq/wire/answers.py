@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server answers: messages, claims, history and stats (contract 6 to 8, extensions 5, 7)."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from msgspec import Raw, Struct
+from msgspec.structs import asdict
+
+from zq.model import Claim, Finished, Landmark, Message, Seconds, Stats, age
+from zq.wire import encode
+
+
+class MessageOut(Struct, omit_defaults=True):
+    """A representation (contract 7.1)."""
+
+    id: str
+    href: str
+    ttl: int
+    age: int
+    body: Raw
+    checksum: str = ""
+
+
+class PoppedOut(Struct, omit_defaults=True):
+    """What a pop shows of a message (contract 7.7)."""
+
+    id: str
+    age: int
+    ttl: int
+    body: Raw
+    claim_id: str | None
+    claim_count: int
+    checksum: str = ""
+
+
+def message_href(queue: str, message: str, claim: str = "") -> str:
+    """Where a message is; under a live claim with its id."""
+    return f"/v2/queues/{queue}/messages/{message}" + (f"?claim_id={claim}" if claim else "")
+
+
+def claim_href(queue: str, claim: str) -> str:
+    """Where a claim is."""
+    return f"/v2/queues/{queue}/claims/{claim}"
+
+
+def next_link(path: str, query: dict[str, str]) -> dict[str, str]:
+    """The one element of ``links``."""
+    return {"rel": "next", "href": f"{path}?{urlencode(query, quote_via=quote)}"}
+
+
+def message_page(
+    queue: str, messages: Sequence[Message], now: Seconds, query: dict[str, str] | None, detailed: bool = False
+) -> bytes:
+    """A listing; ``query`` is what the next page's link repeats, None on an empty page."""
+    return _page(f"/v2/queues/{queue}/messages", _outs(queue, messages, now, detailed), query)
+
+
+def history_page(
+    queue: str, finished: Sequence[Finished], now: Seconds, query: dict[str, str] | None, detailed: bool
+) -> bytes:
+    """A page of history; what lives still has neither ``finished`` nor ``outcome`` (extensions 5)."""
+    outs = _outs(queue, [record.message for record in finished], now, detailed)
+    shown = [_finished(out, record) for out, record in zip(outs, finished, strict=True)]
+    return _page(f"/v2/queues/{queue}/history", shown, query)
+
+
+def message(queue: str, message: Message, now: Seconds, detailed: bool = False) -> bytes:
+    """One representation (contract 7.1)."""
+    return encode(_outs(queue, [message], now, detailed)[0])
+
+
+def messages(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
+    """Representations without links: by ids, or claimed."""
+    return encode({"messages": _outs(queue, messages, now, detailed)})
+
+
+def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
+    """What a pop returns (contract 7.7)."""
+    outs = [PoppedOut(m.id, m.age(now), m.ttl, Raw(m.body), None, m.claim_count, m.checksum) for m in messages]
+    return encode({"messages": _with_details(outs, messages) if detailed else outs})
+
+
+def post_result(queue: str, ids: Sequence[str]) -> bytes:
+    """The hrefs of posted messages."""
+    return encode({"resources": [message_href(queue, message) for message in ids]})
+
+
+def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False) -> bytes:
+    """A claim with its messages (contract 8.2)."""
+    return encode(
+        {
+            "age": age(claim.created, now),
+            "ttl": claim.ttl,
+            "href": claim_href(queue, claim.id),
+            "messages": _outs(queue, claim.messages, now, detailed),
+        }
+    )
+
+
+def stats(queue: str, stats: Stats, now: Seconds, detailed: bool = False) -> bytes:
+    """Counts and, unless the queue is empty, its landmarks (contract 6.7)."""
+    counts: dict[str, Any] = {"claimed": stats.claimed, "free": stats.free, "total": stats.claimed + stats.free}
+    if stats.oldest is not None and stats.newest is not None:
+        counts["oldest"] = _landmark(queue, stats.oldest, now, detailed)
+        counts["newest"] = _landmark(queue, stats.newest, now, detailed)
+    return encode({"messages": counts})
+
+
+@lru_cache(maxsize=4096)
+def timestamp(moment: Seconds) -> str:
+    """A moment as the extensions write it: ISO 8601, UTC, with milliseconds.
+
+    Remembered, since messages of one post share their moments and writing one costs more than all else of a message.
+    """
+    return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _landmark(queue: str, landmark: Landmark, now: Seconds, detailed: bool) -> dict[str, Any]:
+    created = datetime.fromtimestamp(int(landmark.created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    shown = {"href": message_href(queue, landmark.id), "age": age(landmark.created, now), "created": created}
+    return shown | {"sequence": landmark.sequence} if detailed else shown
+
+
+def _page(path: str, shown: Sequence[object], query: dict[str, str] | None) -> bytes:
+    return encode({"messages": shown, "links": [] if query is None else [next_link(path, query)]})
+
+
+def _outs(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool) -> list[Any]:
+    prefix = f"/v2/queues/{queue}/messages/"
+    outs = [_out(prefix, message, now) for message in messages]
+    return _with_details(outs, messages) if detailed else outs
+
+
+def _out(prefix: str, message: Message, now: Seconds) -> MessageOut:
+    href = prefix + message.id
+    if message.claim:
+        href += "?claim_id=" + message.claim
+    return MessageOut(message.id, href, message.ttl, message.age(now), Raw(message.body), message.checksum)
+
+
+def _finished(out: Any, record: Finished) -> Any:
+    if record.outcome is None:
+        return out
+    return _members(out) | {"finished": timestamp(record.finished), "outcome": record.outcome}
+
+
+def _with_details(outs: Iterable[Struct], messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [_members(out) | _details(message) for out, message in zip(outs, messages, strict=True)]
+
+
+def _members(out: Any) -> dict[str, Any]:
+    """A representation as a mapping, to which more can be added."""
+    members: dict[str, Any] = out if isinstance(out, dict) else asdict(out)
+    return {name: value for name, value in members.items() if name != "checksum" or value}
+
+
+def _details(message: Message) -> dict[str, Any]:
+    """What ``detailed`` adds (extensions 7)."""
+    details = {
+        "sequence": message.sequence,
+        "created": timestamp(message.created),
+        "expires": timestamp(message.expires),
+        "available_at": timestamp(message.available),
+        "claim_count": message.claim_count,
+    }
+    if message.origin:
+        details["origin"] = message.origin
+        details["origin_claim_count"] = message.origin_claim_count
+    if message.reason:
+        details["reason"] = message.reason
+    return details
