@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch job over HTTP, every batch attempted by two workers at once, while servers are killed: exactly once.
+
+Each batch takes messages from ``in`` by a named claim, stages a result for each, and commits. Whatever is lost, doubled
+or refused on the way, in the end every message of ``in`` has one result in ``out`` (extensions 9, L1, L2).
+"""
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Thread
+from typing import Any
+
+from tests.faults.test_conveyor import kill_in_turn
+from tests.faults.test_history import SECONDS, SERVERS, embedded, logs_told
+from tests.servers import Answer, Lost, ZqServer, ask, every_message
+
+INPUTS = 3000
+SIZE = 7
+PRODUCER = "etl"
+
+
+class Attempt:
+    """One of the workers that run every batch. ``committed`` counts batches that took effect by its own hand."""
+
+    def __init__(self, urls: list[str], number: int, until: float) -> None:
+        self.urls, self.number, self.until = urls, number, until
+        self.committed = 0
+        self.asked = 0
+
+    def run(self) -> int:
+        batch = self.last() + 1
+        while time.monotonic() < self.until:
+            self.attempt(batch)
+            batch = self.last() + 1
+        return self.committed
+
+    def attempt(self, batch: int) -> None:
+        """Take, stage, commit; any answer that says that the attempt is dead ends it."""
+        name = f"{PRODUCER}.{batch}"
+        taken = self.ask("PUT", f"/v2/queues/in/claims/{name}?limit={SIZE}", {"ttl": 60, "grace": 60})
+        if taken.status == 204:
+            return
+        messages = taken.document["messages"]
+        stage = f"{name}.{self.number}.{self.asked}"
+        results = {"messages": [{"body": message["body"], "ttl": 3600} for message in messages]}
+        if self.ask("POST", f"/v2/queues/out/messages?stage={stage}", results).status != 202:
+            return
+        document = {
+            "producer": PRODUCER,
+            "batch": batch,
+            "publish": [stage],
+            "settle": [{"queue": "in", "claim": name}],
+        }
+        done = self.ask("POST", "/v2/commits", document)
+        assert done.status in (200, 404, 409), done
+        if done.status == 200 and done.document["replayed"]:
+            # What this name may hold now was claimed after the batch was over.
+            self.ask("DELETE", f"/v2/queues/in/claims/{name}")
+        elif done.status == 200:
+            assert done.document["published"] == done.document["deleted"] == len(messages), done
+            self.committed += 1
+
+    def last(self) -> int:
+        told = self.ask("GET", f"/v2/commits/{PRODUCER}")
+        return told.document["batch"] if told.status == 200 else 0
+
+    def ask(self, method: str, path: str, document: Any = None) -> Answer:
+        """The answer of whichever server gives one; a question without answer is asked again."""
+        while True:
+            self.asked += 1
+            try:
+                answer = ask(self.urls[(self.number + self.asked) % len(self.urls)], method, path, document)
+            except Lost:
+                time.sleep(0.02)
+                continue
+            assert answer.status in (503, *range(200, 500)), (method, path, answer)
+            if answer.status != 503:
+                return answer
+
+
+def test_every_message_has_one_result(store_uri: str) -> None:
+    """Two workers on every batch, servers that die in turn, answers that are lost."""
+    with ExitStack() as stack:
+        count = 1 if embedded(store_uri) else SERVERS - 1
+        servers = [stack.enter_context(ZqServer(store_uri)) for _ in range(count)]
+        urls = [server.url for server in servers]
+        for start in range(0, INPUTS, 500):
+            bodies = [{"body": n, "ttl": 3600} for n in range(start, start + 500)]
+            assert ask(urls[0], "POST", "/v2/queues/in/messages", {"messages": bodies}).status == 201
+        until = time.monotonic() + SECONDS / 2
+        killer = Thread(target=kill_in_turn, args=(servers, until))
+        killer.start()
+        with logs_told(servers), ThreadPoolExecutor(2) as pool:
+            workers = [Attempt(urls, number, until) for number in range(2)]
+            committed = sum(pool.map(Attempt.run, workers))
+            killer.join()
+            results = Counter(message["body"] for message in every_message(urls[0], "out"))
+            left = Counter(message["body"] for message in every_message(urls[0], "in"))
+        assert committed >= SECONDS / 2
+        assert [number for number in range(INPUTS) if results[number] + left[number] != 1] == []
+        assert len(results) >= committed * SIZE

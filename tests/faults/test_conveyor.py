@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves between queues under concurrent claims, late holders and kills: no loss, no duplicate (L1, L2, L7).
+
+``ZQ_HISTORY_SECONDS`` is for how long tokens are carried per driver (default 20): half of it each way.
+"""
+
+import time
+from contextlib import ExitStack
+from threading import Thread
+
+import pytest
+
+from tests.faults import planted_moves
+from tests.faults.conveyor import Tally, ride, verdict
+from tests.faults.planted_moves import MovingStorage
+from tests.faults.rails import HttpRails, StorageRails
+from tests.faults.test_history import SECONDS, SERVERS, embedded, logs_told
+from tests.servers import ZqServer
+from zq.storage.api import Storage
+
+PAUSE = 1.0
+"""Seconds between two kills."""
+
+FAULTS = {
+    # what is planted: words of the sentence that must tell it
+    planted_moves.CopyThenDelete: "is in several places",
+    planted_moves.DeleteThenCopy: "is lost",
+    planted_moves.IdleSettle: "hops, but was moved",
+    planted_moves.ForgottenKey: "is in several places",
+    planted_moves.FreeForAll: "was in two hands at once",
+}
+
+
+def assert_in_place(found: list[str], tally: Tally) -> None:
+    told = "\n".join(found[:10])
+    assert not found, f"{len(found)} faults after {tally.settled} settlements:\n{told}"
+    assert tally.settled > 20 * SECONDS / 10, tally.settled
+
+
+def test_tokens_stay_whole_on_the_storage_verbs(storage: Storage) -> None:
+    """Claims lapse after a second, and some holders settle after that."""
+    rails = StorageRails(storage)
+    tally = ride(rails, SECONDS / 2)
+    assert_in_place(verdict(rails, tally), tally)
+
+
+def test_tokens_stay_whole_while_servers_are_killed(store_uri: str) -> None:
+    """Whoever loses an answer asks again under the same key, of any server."""
+    with ExitStack() as stack:
+        count = 1 if embedded(store_uri) else SERVERS - 1
+        servers = [stack.enter_context(ZqServer(store_uri)) for _ in range(count)]
+        rails = HttpRails([server.url for server in servers])
+        until = time.monotonic() + SECONDS / 2
+        killer = Thread(target=kill_in_turn, args=(servers, until))
+        killer.start()
+        with logs_told(servers):
+            tally = ride(rails, SECONDS / 2)
+            killer.join()
+            assert_in_place(verdict(rails, tally), tally)
+
+
+def kill_in_turn(servers: list[ZqServer], until: float) -> None:
+    while time.monotonic() + PAUSE < until:
+        time.sleep(PAUSE)
+        for server in servers:
+            server.kill()
+            server.start()
+
+
+def test_a_sound_store_is_acquitted() -> None:
+    """Otherwise what follows would prove nothing."""
+    rails = StorageRails(MovingStorage())
+    tally = ride(rails, 2.5)
+    assert_in_place(verdict(rails, tally), tally)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_planted_fault_is_found(fault: type[MovingStorage]) -> None:
+    """And told by its name."""
+    found: list[str] = []
+    for _ in range(3):
+        rails = StorageRails(fault())
+        found = verdict(rails, ride(rails, 1.5))
+        if any(FAULTS[fault] in sentence for sentence in found):
+            return
+    pytest.fail(f"not found: {fault.__doc__} Instead: {found[:5]}")
+
+
+def test_a_lost_key_is_not_the_only_proof() -> None:
+    """A token that nobody posted is told as well."""
+    rails = StorageRails(MovingStorage())
+    tally = ride(rails, 0.1, tokens=20)
+    tally.posted.remove("token-3")
+    assert "token-3 was never posted and is there." in verdict(rails, tally)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that wait, on real servers: woken across processes, answered at once when the server is told to stop."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+
+import pytest
+
+from tests.faults.test_history import embedded
+from tests.servers import Answer, ZqServer, ask, wait_for
+
+WAIT = 25
+WOKEN = 2.0
+"""Seconds within which a waiter is woken: well below the interval at which queues are looked at without a telling."""
+MEASURED = 7
+POST = {"messages": [{"body": "here"}]}
+
+Sent = Callable[..., Future[Answer]]
+
+
+@pytest.fixture
+def send() -> Iterator[Sent]:
+    """A claim that waits at a server."""
+    with ThreadPoolExecutor(16) as pool:
+
+        def begin(server: ZqServer, queue: str = "jobs", wait: int = WAIT) -> Future[Answer]:
+            running = pool.submit(ask, server.url, "POST", f"/v2/queues/{queue}/claims?wait={wait}", {}, timeout=60)
+            time.sleep(0.3)
+            return running
+
+        yield begin
+
+
+def test_a_post_to_one_server_wakes_who_waits_at_another(store_uri: str, send: Sent) -> None:
+    """Extensions 2: wake-ups cross processes. (The embedded store has one process.)"""
+    with ZqServer(store_uri) as first, nullcontext(first) if embedded(store_uri) else ZqServer(store_uri) as second:
+        for number in range(MEASURED):
+            waiting = send(second, f"jobs{number}")
+            began = time.monotonic()
+            assert ask(first.url, "POST", f"/v2/queues/jobs{number}/messages", POST).status == 201
+            assert waiting.result(WOKEN + 1).status == 201
+            assert time.monotonic() - began < WOKEN
+
+
+def test_a_delay_that_runs_out_wakes(store_uri: str, send: Sent) -> None:
+    """Nobody posts at that moment; one alarm is set for it."""
+    with ZqServer(store_uri) as server:
+        ask(server.url, "PUT", "/v2/queues/jobs", {"_default_message_delay": 1})
+        waiting = send(server)
+        began = time.monotonic()
+        assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
+        assert waiting.result(5).status == 201
+        assert 0.9 < time.monotonic() - began < 1 + WOKEN
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_the_end_of_a_server_does_not_wait_for_its_waiters(store_uri: str, engine: str, send: Sent) -> None:
+    """Extensions 2: on shutdown all waiters are answered at once."""
+    with ZqServer(store_uri, engine=engine) as server:
+        running = [send(server, queue) for queue in ("jobs", "jobs", "other")]
+        began = time.monotonic()
+        os.kill(server.pid, signal.SIGTERM)
+        assert [future.result(10).status for future in running] == [204] * 3
+        assert time.monotonic() - began < 5
+        assert server.wait(10) == 0
+
+
+def test_waiters_leave_threads_for_work(store_uri: str, send: Sent) -> None:
+    """With every place taken, work and health find a thread, and another waiter is turned away at once."""
+    with ZqServer(store_uri, config="[server]\nthreads = 12\nmax_waiters = 4\n") as server:
+        running = [send(server) for _ in range(4)]
+        turned_away = ask(server.url, "POST", f"/v2/queues/jobs/claims?wait={WAIT}", {}, timeout=5)
+        assert (turned_away.status, turned_away.headers["retry-after"]) == (204, "1")
+        assert server.ready()
+        assert ask(server.url, "POST", "/v2/queues/jobs/messages", {"messages": [{"body": n} for n in range(4)]})
+        wait_for(lambda: any(future.done() for future in running), 5, "a waiter is served")
+        for _ in range(3):
+            ask(server.url, "POST", "/v2/queues/jobs/messages", {"messages": [{"body": n} for n in range(10)]})
+        assert [future.result(10).status for future in running] == [201] * 4
+
+
+def test_a_server_with_too_few_threads_is_refused() -> None:
+    """At start, with a sentence."""
+    server = ZqServer("rocksdb:unused", config="[server]\nthreads = 20\nmax_waiters = 13\n")
+    server.launch()
+    assert server.wait(20) == 2
+    assert "max_waiters must be at most threads - 8" in server.stderr
