@@ -41,6 +41,8 @@ DRIVERS = [
     *(["redis-given"] if REDIS_URI else []),
 ]
 """``redis`` is valkey-server from the wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment."""
+SHARED = [driver for driver in DRIVERS if driver != "rocksdb"]
+"""Those that several processes can open."""
 
 
 class StoreServer(Startable):

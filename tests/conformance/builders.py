@@ -2,8 +2,9 @@
 """Short words for the verbs, so that a test reads as the sentence that it proves."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import pytest
@@ -72,6 +73,25 @@ def together(*works: Callable[[], T]) -> list[T]:
     with ThreadPoolExecutor(len(works)) as pool:
         running = [pool.submit(started, work) for work in works]
         return [future.result(DEADLINE) for future in running]
+
+
+class Shift:
+    """So many workers; who looks on goes on until the last of them has left."""
+
+    def __init__(self, workers: int) -> None:
+        self._lock = threading.Lock()
+        self._workers = workers
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._workers -= 1
+
+    def is_over(self) -> bool:
+        return self._workers == 0
 
 
 class Scene:

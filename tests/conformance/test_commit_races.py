@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits beside each other, claimers and readers: one decision, whoever else is at work (extensions 9)."""
 
-import threading
 import time
 from functools import partial
 
-from tests.conformance.builders import DEADLINE, EVERYTHING, Scene, ids_of, together
+from tests.conformance.builders import DEADLINE, EVERYTHING, Scene, Shift, ids_of, together
 from zq.clock import ManualClock
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning
 from zq.model import Committed, Held, Settled
@@ -113,43 +112,32 @@ def test_a_commit_races_a_settlement_of_its_claim(scene: Scene):
 
 def test_a_reader_by_marker_misses_nothing_that_is_published(scene: Scene):
     """Beside posts and commits of stages large and small: each message exactly once, in rising sequence (L6)."""
-    done = threading.Event()
-    left = threading.Semaphore(0)
+    shift = Shift(5)
 
     def publisher(at: int) -> list[str]:
         ids: list[str] = []
-        try:
+        with shift.at_work():
             for batch in range(4):
                 ids += scene.stage(f"s.{at}.{batch}", 1 + 30 * at)
                 commit(scene, batch, [f"s.{at}.{batch}"], producer=f"etl{at}")
-        finally:
-            left.release()
         return ids
 
     def poster() -> list[str]:
-        try:
+        with shift.at_work():
             return [id for _ in range(20) for id in scene.post(3)]
-        finally:
-            left.release()
 
     def reader() -> list[str]:
         seen: list[str] = []
         marker = 0
         while True:
-            last = done.is_set()
+            last = shift.is_over()
             page = scene.storage.messages.list(scene.queue, marker, 10, EVERYTHING, scene.now)
             seen += ids_of(page.items)
             marker = int(page.next or marker)
             if last and not page.items:
                 return seen
 
-    def stopper() -> list[str]:
-        for _ in range(5):
-            left.acquire(timeout=DEADLINE)
-        done.set()
-        return []
-
     works = [partial(publisher, at) for at in range(3)]
-    seen, _, *made = together(reader, stopper, *works, poster, poster)
+    seen, *made = together(reader, *works, poster, poster)
     assert sorted(seen) == sorted(id for some in made for id in some)
     assert scene.page(limit=2000) == seen

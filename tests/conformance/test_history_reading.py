@@ -2,14 +2,13 @@
 """Reading history: the order of finishing, markers, spans of time, and the living beside the finished (L6)."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from tests.conformance.builders import DEADLINE, FAR, Scene, ids_of, near, together
+from tests.conformance.builders import DEADLINE, FAR, Scene, Shift, ids_of, near, together
 from zq.errors import ClaimNotFound
 from zq.model import Finished, Move, Outcome, Page
 
@@ -149,14 +148,12 @@ def test_messages_and_records_that_expired_are_not_in_the_tail(scene: Scene):
     assert finished_ids(page.items) == kept
 
 
-def follow(
-    read: Callable[[int], Page[Finished]], done: threading.Event, marker_of: Callable[[Finished], int]
-) -> list[Finished]:
-    """Read by marker until the others are done and nothing more comes."""
+def follow(read: Callable[[int], Page[Finished]], shift: Shift, marker_of: Callable[[Finished], int]) -> list[Finished]:
+    """Read by marker until the others have left and nothing more comes."""
     seen: list[Finished] = []
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
-        last = done.is_set()
+        last = shift.is_over()
         page = read(marker_of(seen[-1]) if seen else 0)
         seen += page.items
         if last and not page.items:
@@ -166,13 +163,12 @@ def follow(
 
 def test_readers_miss_nothing_while_messages_come_and_finish(scene: Scene):
     """One reads the records, one the whole queue: each sees every message exactly once, in rising order."""
-    done = threading.Event()
-    left = threading.Semaphore(0)
+    shift = Shift(4)
     history = scene.storage.history
 
     def worker(at: int) -> list[str]:
         posted: list[str] = []
-        try:
+        with shift.at_work():
             for _ in range(10):
                 posted += scene.post(3)
                 if at % 2:
@@ -181,14 +177,7 @@ def test_readers_miss_nothing_while_messages_come_and_finish(scene: Scene):
                     claim = scene.claim(3)
                     if claim is not None:
                         scene.settle(claim.id, rest=True, history=KEPT)
-        finally:
-            left.release()
         return posted
-
-    def stopper() -> None:
-        for _ in range(4):
-            left.acquire(timeout=DEADLINE)
-        done.set()
 
     def records(marker: int) -> Page[Finished]:
         return history.list(scene.queue, marker, 5, 0.0, FAR, scene.now)
@@ -197,12 +186,11 @@ def test_readers_miss_nothing_while_messages_come_and_finish(scene: Scene):
         return history.list_all(scene.queue, marker, 5, scene.now)
 
     results = together(
-        partial(follow, records, done, lambda record: record.position),
-        partial(follow, everything, done, lambda one: one.message.sequence),
-        stopper,
+        partial(follow, records, shift, lambda record: record.position),
+        partial(follow, everything, shift, lambda one: one.message.sequence),
         *(partial(worker, at) for at in range(4)),
     )
-    posted = sorted(id for ids in results[3:] for id in ids)
+    posted = sorted(id for ids in results[2:] for id in ids)
     living = ids_of(scene.walk())
     assert sorted(finished_ids(results[0]) + living) == posted
     assert sorted(finished_ids(results[1])) == posted

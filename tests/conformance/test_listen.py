@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.builders import DEADLINE, Scene, ids_of
+from tests.stores import SHARED
 from zq.clock import ManualClock
 from zq.model import DeadLetters, Move, QueueRef, Release
 from zq.storage import connect
 from zq.storage.api import Storage
 
-SOON = 2.0
+SOON = 5.0
 """Seconds within which a listener must have heard; drivers need milliseconds."""
 
 
@@ -129,10 +130,9 @@ def test_a_listener_hears_what_its_own_process_does(prepared: str):
     storage.close()
 
 
+@pytest.mark.parametrize("store_uri", SHARED, indirect=True)
 def test_a_listener_hears_what_another_process_does(prepared: str):
     """The same by another connection to the store."""
-    if prepared.startswith("rocksdb"):
-        pytest.skip("An embedded store is open in one process only.")
     listening, acting = connect(prepared), connect(prepared)
     check(listening, acting)
     acting.close()
