@@ -95,7 +95,7 @@ def test_closing_writes_what_was_noted(feed: Feed, capped: Capped):
 
 def test_the_own_listener_is_told_at_once(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch):
     """Before anything is written, and not again by the feed."""
-    monkeypatch.setattr(feed, "_follow", lambda listener: None)
+    monkeypatch.setattr(feed, "_follow", lambda: None)
     heard: list[QueueRef] = []
     feed.listen(heard.append)
     feed.announce(JOBS)
@@ -103,5 +103,5 @@ def test_the_own_listener_is_told_at_once(feed: Feed, capped: Capped, monkeypatc
     capped.open.set()
     feed.close()
     for note in [*capped.documents, {"w": "another", "q": [["acme", "theirs"], ["\xed\xa0\x80", "other"]]}]:
-        feed._pass_on(note, heard.append)
+        feed._pass_on(note)
     assert heard == [JOBS, QueueRef("acme", "theirs"), OTHER]
