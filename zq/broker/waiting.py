@@ -23,6 +23,8 @@ from zq.storage.api import Storage
 T = TypeVar("T")
 RECHECK: Final = 5.0
 """Seconds after which a queue with waiters is looked at though nothing was told."""
+LOOKS: Final = 100
+"""How often a second one server does so at most; where the queues are many, each has to wait longer."""
 LATE: Final = 0.002
 """Seconds that the alarm rings after the moment for which it was set, so that the moment has surely come."""
 
@@ -163,7 +165,9 @@ class Waiters:
         """Have the queue looked at when a message becomes ready by itself, or when it is time to look anyway."""
         now = self._clock.now()
         due = self._queues.due(queue, now)
-        after = RECHECK if due is None else min(RECHECK, max(0.0, due - now) + LATE)
+        after = max(RECHECK, len(self._lines) / LOOKS)
+        if due is not None:
+            after = min(after, max(0.0, due - now) + LATE)
         alarm = time.monotonic() + after
         with self._lock:
             line = self._lines.get(queue)
