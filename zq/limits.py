@@ -34,6 +34,8 @@ MAX_COMMIT_BODY: Final = 1 << 18
 MAX_COMMITTED: Final = 1000
 """Stages, and claims, that one commit may name."""
 MAX_FREE_NAME: Final = 128
+MAX_LIFE: Final = 3_153_600_000
+"""Seconds, a century of them, that the largest ttl, grace or delay may be set to."""
 MAX_WAIT: Final = 3600
 MAX_REMEMBERED: Final = 31_622_400
 """Seconds, a leap year of them, that a producer is remembered at most."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 from oslo_config import cfg, generator
 
 from zq.errors import StartRefused
-from zq.limits import MAX_WINDOW, MIN_TTL, Limits
+from zq.limits import MAX_LIFE, MAX_REMEMBERED, MAX_WAIT, MAX_WINDOW, MIN_TTL, Limits
 
 CONFIG_VARIABLE: Final = "ZQ_CONFIG"
 """Environment variable that names the configuration file."""
@@ -302,6 +302,13 @@ def _check(settings: Settings) -> None:
         ("default_claim_grace", MIN_TTL, limits.max_claim_grace),
         ("min_length_client_id", 1, limits.max_length_client_id),
         ("idempotency_window", MIN_TTL, MAX_WINDOW),
+        ("max_wait", 0, MAX_WAIT),
+        ("stage_ttl", MIN_TTL, MAX_REMEMBERED),
+        ("producer_ttl", MIN_TTL, MAX_REMEMBERED),
+        ("max_message_ttl", MIN_TTL, MAX_LIFE),
+        ("max_claim_ttl", MIN_TTL, MAX_LIFE),
+        ("max_claim_grace", MIN_TTL, MAX_LIFE),
+        ("max_message_delay", 0, MAX_LIFE),
     )
     for name, low, high in pairs:
         if not low <= getattr(limits, name) <= high:

@@ -199,3 +199,25 @@ def test_a_store_that_fails_fails_everybody_who_asks_it(scene: Scene) -> None:
     for future in running:
         with pytest.raises(Unavailable):
             future.result(SOON)
+
+
+def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene) -> None:
+    """It was not there by the moment of the question, and is no future moment by the time that is asked for."""
+    moments: list[float] = []
+
+    def due(queue: QueueRef, now: float) -> float | None:
+        moments.append(now)
+        return scene.shelf.due_at if scene.shelf.due_at and scene.shelf.due_at > now else None
+
+    def ask() -> str | None:
+        if moments:
+            return scene.shelf.take()
+        scene.shelf.due_at = scene.clock.now() + 0.001
+        scene.clock.advance(0.002)
+        scene.shelf.items.append("a")
+        return None
+
+    scene.shelf.due = due
+    began = time.monotonic()
+    assert scene.waiters.poll(QUEUE, LONG, ask, bool, takes=True) == Polled("a")
+    assert time.monotonic() - began < 1

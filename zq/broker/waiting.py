@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from zq.clock import Clock
 from zq.limits import Limits, within
-from zq.model import QueueRef
+from zq.model import QueueRef, Seconds
 from zq.storage.api import Storage
 
 T = TypeVar("T")
@@ -102,11 +102,12 @@ class Waiters:
                 return Polled(answer, turned_away=not found(answer))
             while True:
                 waiter.bell.clear()
+                asked = self._clock.now()
                 answer = ask()
                 if found(answer):
                     waiter.bell.set()  # for the next one: there may be more
                     return Polled(answer)
-                self._expect(queue)
+                self._expect(queue, asked)
                 left = deadline - time.monotonic()
                 if left <= 0 or self._closing:
                     return Polled(answer)
@@ -161,13 +162,15 @@ class Waiters:
             elif waiter.takes and waiter.bell.is_set():
                 line.ring_taker()
 
-    def _expect(self, queue: QueueRef) -> None:
-        """Have the queue looked at when a message becomes ready by itself, or when it is time to look anyway."""
-        now = self._clock.now()
-        due = self._queues.due(queue, now)
+    def _expect(self, queue: QueueRef, asked: Seconds) -> None:
+        """Have the queue looked at when a message becomes ready by itself, or when it is time to look anyway.
+
+        ``asked``: a moment not after the one by which nothing was found. What has become ready since is due at once.
+        """
+        due = self._queues.due(queue, asked)
         after = max(RECHECK, len(self._lines) / LOOKS)
         if due is not None:
-            after = min(after, max(0.0, due - now) + LATE)
+            after = min(after, max(0.0, due - self._clock.now()) + LATE)
         alarm = time.monotonic() + after
         with self._lock:
             line = self._lines.get(queue)
@@ -176,8 +179,9 @@ class Waiters:
             line.alarm = alarm
             heappush(self._alarms, (alarm, queue))
             if self._watch is None:
-                self._watch = threading.Thread(target=self._run, name="zq-waiters", daemon=True)
-                self._watch.start()
+                watch = threading.Thread(target=self._run, name="zq-waiters", daemon=True)
+                watch.start()
+                self._watch = watch
             elif self._alarms[0][0] == alarm:
                 self._set_alarm.notify()
 
