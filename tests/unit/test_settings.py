@@ -15,7 +15,7 @@ from zq.errors import StartRefused
         ("transport", "producer_ttl", "0", "from 60"),
         ("transport", "idempotency_window", "59", "from 60"),
         ("transport", "max_message_ttl", "99999999999", "to 3153600000"),
-        ("transport", "max_claim_ttl", "1", "from 60"),
+        ("transport", "max_claim_ttl", "99999999999", "to 3153600000"),
         ("server", "max_waiters", "57", "at most threads - 8"),
     ],
 )
