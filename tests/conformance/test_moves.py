@@ -278,3 +278,16 @@ def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
 
     together(mover, watcher)
     assert there.page() == posted
+
+
+def test_many_large_messages_move_together(scene: Scene):
+    """More than a store may take in one command is still one move for each."""
+    body = b'"' + b"x" * 250_000 + b'"'
+    for _ in range(7):
+        drafts = [Draft(id, body, 3600, 0, "alice") for id in new_ids(10, scene.now)]
+        scene.storage.messages.post(scene.queue, drafts, scene.now)
+    ids = scene.page()
+    moves = [Move(id, "other") for id in ids]
+    assert list(scene.storage.messages.move(scene.queue, moves, scene.now)) == ids
+    assert scene.at("other").page() == ids
+    assert scene.is_empty()

@@ -6,6 +6,7 @@ pay nothing and a busy queue costs a few writes for each of a hundred turns a se
 hint, so it is neither journalled nor repeated.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -122,6 +123,8 @@ class Feed:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _pass_on(self, note: Mapping[str, Any]) -> None:
-        if note["w"] != self._own and self._listener is not None:
+        if note.get("w") == self._own or self._listener is None:
+            return
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # what others write here need not be a note
             for project, name in note["q"]:
                 self._listener(QueueRef(original(project), original(name)))

@@ -14,6 +14,7 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
+from zq.errors import Unavailable
 from zq.model import Claim, Fence
 from zq.storage.mongodb import fences, layout
 from zq.storage.mongodb.layout import Document, QueueKey
@@ -47,12 +48,13 @@ class NamedClaim:
 
     def make(self, announce: Announce) -> tuple[Claim | None, bool]:
         """The claim, and whether it lived before."""
-        now = self._wish.now
+        now, collided = self._wish.now, False
         for _ in range(MAX_LOOKS):
             ready = self._taker.search(self._wish.limit, now)
             try:
                 found = self._attempt(ready)
             except Forsaken:  # another process was at the messages, or at the name
+                collided = True
                 self._taker.front.collide()
                 time.sleep(random.uniform(0, LONGEST_PAUSE))
                 continue
@@ -63,8 +65,11 @@ class NamedClaim:
             if found.taken:
                 messages = [layout.message(self._key, one, now) for one in found.taken]
                 return Claim(self._lease.claim, self._lease.ttl, now / 1000, messages), False
+            collided = False
             if not found.buried:
                 break
+        if collided:
+            raise Unavailable("Too many others are at these messages. Try again later.")
         return None, False
 
     def _attempt(self, ready: Sequence[Document]) -> Found:

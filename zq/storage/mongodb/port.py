@@ -34,6 +34,7 @@ from zq.storage.mongodb.orphans import end_orphans
 from zq.storage.mongodb.turns import Turns
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Mapping[str, Any])
 Client = MongoClient[Document]
 Session = ClientSession
 
@@ -46,6 +47,8 @@ DUPLICATE_KEY: Final = 11000
 WRITE_CONFLICT: Final = 112
 SNAPSHOT_UNAVAILABLE: Final = 246
 """For a moment after the collection was made."""
+LARGEST: Final = 8 << 20
+"""Bytes of bodies in one command; the server takes 16 MiB in all."""
 NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
 """Codes of a server that is not, or not any more, the primary."""
 TRANSIENT: Final = "TransientTransactionError"
@@ -131,11 +134,12 @@ class Port:
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
         """Run update statements in order; how many documents fitted. May be repeated, but in a transaction."""
-        matched: int = self._write({"update": MESSAGES, "updates": updates}, session)["n"]
-        return matched
+        parts = _parts(updates, lambda update: update["u"])
+        return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in parts)
 
     def insert(self, documents: Sequence[Document], session: Session) -> None:
-        self._write({"insert": MESSAGES, "documents": documents}, session)
+        for part in _parts(documents, lambda document: document):
+            self._write({"insert": MESSAGES, "documents": part}, session)
 
     def delete(
         self, statements: Sequence[Mapping[str, object]], session: Session | None = None, *, durable: bool = True
@@ -227,6 +231,20 @@ class Port:
     def _late(self) -> bool:
         """Whether this thread's verb has used up its time."""
         return time.monotonic() > float(self._verb.deadline)
+
+
+def _parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
+    """The statements in as few commands as their messages' bodies allow."""
+    start = weight = 0
+    for at, statement in enumerate(statements):
+        document = document_of(statement)
+        body = len(document.get("b", b"")) if isinstance(document, dict) else 0
+        if weight + body > LARGEST and at > start:
+            yield statements[start:at]
+            start, weight = at, 0
+        weight += body
+    if start < len(statements):
+        yield statements[start:]
 
 
 def _is_transient(error: PyMongoError) -> bool:

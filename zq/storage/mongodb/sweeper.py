@@ -33,14 +33,14 @@ class Sweeper:
         """Remove up to ``MAX_DELETES`` expired messages; returns how many went."""
         with self._port.verb():
             end_orphans(self._port.client)
-        removed = self._commits.resume(now) + self._removal.finish_all()
+        removed = self._removal.finish_all()
         while removed < MAX_DELETES:
             with self._port.verb():
                 met, gone = self._remove_expired(now)
             removed += gone
             if met < BATCH:
                 break
-        return removed
+        return removed + self._commits.resume(now)
 
     def _remove_expired(self, now: int) -> tuple[int, int]:
         """How many were found, and how many messages and records among them this server removed."""

@@ -7,6 +7,7 @@ each process for each post of any process; this way it is one or two.
 
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -86,7 +87,8 @@ class Listener:
             self._hears.set()
             names, rest = heard(rest + read)
             for name in filter(None, names):
-                self.hear(layout.queue_of(name))
+                with contextlib.suppress(struct.error, UnicodeDecodeError):  # others may publish here what they like
+                    self.hear(layout.queue_of(name))
             self._closed.wait(PAUSE)
 
 

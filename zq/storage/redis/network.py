@@ -110,8 +110,9 @@ class Cluster:
 
 
 def lines_of(client: Any) -> Lines:
-    """The client's pool makes the connections, and ours keeps them."""
-    return Lines(client.connection_pool.make_connection)
+    """Connections as the client's pool would make them; ours keeps and counts them, and lets the listener's go."""
+    pool = client.connection_pool
+    return Lines(lambda: pool.connection_class(**pool.connection_kwargs))
 
 
 def socket_of(line: Any) -> socket.socket:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listener of the Redis driver outlives lost connections and what strangers publish."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.servers import wait_for
+from tests.stores import RedisServer
+from zq.model import Draft, QueueRef, new_ids
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.storage.redis.port import CONNECTIONS
+
+QUEUE = QueueRef("acme", "jobs")
+SOON = 10
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as started:
+        yield started
+
+
+@pytest.fixture
+def storage(server: RedisServer) -> Iterator[Storage]:
+    opened = connect(server.uri)
+    yield opened
+    opened.close()
+
+
+def hears(storage: Storage, ear: threading.Event) -> None:
+    """A post is heard, if not the first one."""
+
+    def posted() -> bool:
+        now = storage.now()
+        storage.messages.post(QUEUE, [Draft(id, b"1", 60, 0, "") for id in new_ids(1, now)], now)
+        return ear.wait(0.1)
+
+    ear.clear()
+    wait_for(posted, SOON, "a post is heard")
+
+
+def test_what_strangers_publish_does_no_harm(server: RedisServer, storage: Storage) -> None:
+    """It is no queue's name, and the next one is heard all the same."""
+    ear = threading.Event()
+    storage.listen(lambda queue: ear.set() if queue == QUEUE else None)
+    hears(storage, ear)
+    with redis.Redis.from_url(server.uri) as stranger:
+        for junk in (b"", b"x", b"\xff" * 40, b"\0\0\0\1\xff\xff"):
+            assert stranger.publish("zq:ready", junk) == 1
+    hears(storage, ear)
+
+
+def test_lost_connections_use_nothing_up(server: RedisServer, storage: Storage) -> None:
+    """The listener comes back each time, and those of the verbs are as many as before."""
+    ear = threading.Event()
+    storage.listen(lambda queue: ear.set())
+    with redis.Redis.from_url(server.uri) as operator:
+        for _ in range(5):
+            hears(storage, ear)
+            operator.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        hears(storage, ear)
+    lines = storage.messages._store.port.network.lines(b"zq:version")
+    made = [lines.own() for _ in range(CONNECTIONS + 10)]
+    assert len(made) > CONNECTIONS
+    hears(storage, ear)
