@@ -37,13 +37,14 @@ class Polled(Struct, Generic[T], frozen=True):
 
 
 class _Waiter:
-    """One waiting thread."""
+    """One waiting thread. ``in_vain``: the last look of one whose time is up found nothing."""
 
-    __slots__ = ("bell", "takes")
+    __slots__ = ("bell", "in_vain", "takes")
 
     def __init__(self, takes: bool) -> None:
         self.takes = takes
         self.bell = threading.Event()
+        self.in_vain = False
 
 
 class _Line:
@@ -105,11 +106,11 @@ class Waiters:
                 asked = self._clock.now()
                 answer = ask()
                 if found(answer):
-                    waiter.bell.set()  # for the next one: there may be more
                     return Polled(answer)
                 self._expect(queue, asked)
                 left = deadline - time.monotonic()
                 if left <= 0 or self._closing:
+                    waiter.in_vain = True
                     return Polled(answer)
                 waiter.bell.wait(left)
 
@@ -145,21 +146,19 @@ class Waiters:
             return
         try:
             yield waiter
-        except BaseException:
-            waiter.bell.set()
-            raise
         finally:
             self._leave(queue, waiter)
 
     def _leave(self, queue: QueueRef, waiter: _Waiter) -> None:
-        """Whoever was woken and leaves wakes the next one: it found something or failed, or could not look any more."""
+        """Whoever leaves wakes the next one, for there may be more; but for one that looked in vain and was not woken
+        since."""
         with self._lock:
             self._free += 1
             line = self._lines[queue]
             del line.waiters[waiter]
             if not line.waiters:
                 del self._lines[queue]
-            elif waiter.takes and waiter.bell.is_set():
+            elif waiter.takes and (waiter.bell.is_set() or not waiter.in_vain):
                 line.ring_taker()
 
     def _expect(self, queue: QueueRef, asked: Seconds) -> None:
