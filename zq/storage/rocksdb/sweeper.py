@@ -31,13 +31,17 @@ class Sweeper:
         self._stripes = stripes
         self._position = self._due_position = b""
         """No entry of ``expiry`` and ``due`` that is due lies before these: what is written expires later than now."""
+        self._keys_went = True
+        """So that something hidden may have no key any more. True at first: the last server may have left some."""
 
     def sweep(self, now: int) -> int:
         """Remove up to ``MAX_DELETES`` messages that nobody can see any more, and as much else; how many messages."""
         removed = self._in_batches(lambda opened: _clear_doomed(opened) or self._remove_expired(opened, now))
         self._in_batches(lambda opened: self._remove_due(opened.store, now))
-        with self._keeper as opened:
-            _forget_hidden(opened)
+        if self._keys_went:
+            self._keys_went = False
+            with self._keeper as opened:
+                _forget_hidden(opened)
         self._in_batches(lambda opened: _clear_dropped(opened.store))
         return removed
 
@@ -78,6 +82,8 @@ class Sweeper:
             writes += (("due", entry, None), (family, key, None))
             if family == "history":
                 writes += past.traces(key, note)
+            elif family == "keys":
+                self._keys_went = True
             elif family == "stages":
                 with self._stripes.held(stages.name(key[:-8])):  # no commit may be reading it
                     store.write([(family, key, None), ("default", layout.DROPPED + note, b"")])
