@@ -30,6 +30,8 @@ GROUP: Final = 50
 CHUNK: Final = 1000
 CAPACITY: Final = 4 << 20
 """Messages, and their bytes, that one transaction changes."""
+RECORDED: Final = 100
+"""Messages that one transaction turns into records, bodies included, within a verb's time."""
 UNPINNING: Final[list[Document]] = [{"$set": {"c": "$y.c", "d": "$y.d", "e": "$y.e"}}, {"$unset": "y"}]
 
 Holdings = Mapping[Held, Sequence[Document]]
@@ -118,15 +120,15 @@ class Pins:
             with self._port.verb():
                 self._port.delete([{"q": one, "limit": 0, "hint": layout.HELD} for one in kept])
         for claim in claims:
-            count = CHUNK if claim.history else 0
-            while count == CHUNK:
+            count = RECORDED if claim.history else 0
+            while count == RECORDED:
                 with self._port.verb():
                     count = self._port.transaction(partial(self._record, claim, attempt, now))
 
     def _record(self, claim: Held, attempt: str, now: int, session: Session) -> int:
         """Turn a part of what is pinned into records; how many."""
         kept, by_id = self._kept(claim, attempt), {"_id": 1}
-        found = self._port.find(kept, limit=CHUNK, sort={"k": 1}, fields=by_id, hint=layout.HELD, session=session)
+        found = self._port.find(kept, limit=RECORDED, sort={"k": 1}, fields=by_id, hint=layout.HELD, session=session)
         places = [message["_id"] for message in found]
         ending = Ending(Outcome.DELETED, now, claim.history)
         finish(self._port, session, layout.key(claim.queue), places, ending, first=UNPINNING)
