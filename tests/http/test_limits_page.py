@@ -13,7 +13,16 @@ def test_every_option_that_bounds_a_request_is_told(api: Api) -> None:
     """Under its name in the configuration, beside the bounds that are fixed."""
     told = api.get("/v2/limits", 200).json
     assert told.items() >= asdict(Limits()).items()
-    assert told.items() >= {"min_message_ttl": 60, "default_page": 10, "max_batch": 10000, "max_reason": 1024}.items()
+    assert (
+        told.items()
+        >= {
+            "min_message_ttl": 60,
+            "default_page": 10,
+            "max_batch": 10000,
+            "max_reason": 1024,
+            "max_committed": 1000,
+        }.items()
+    )
     assert all(isinstance(bound, int) for bound in told.values())
 
 

@@ -19,6 +19,9 @@ FIXED = {
     "max_idempotency_key": limits.MAX_KEY,
     "max_reason": limits.MAX_REASON,
     "max_batch": limits.MAX_BATCH,
+    "max_name": limits.MAX_FREE_NAME,
+    "max_committed": limits.MAX_COMMITTED,
+    "max_commit_body": limits.MAX_COMMIT_BODY,
 }
 """Bounds that no option changes."""
 
