@@ -8,6 +8,7 @@ alone, so that nothing hides what a reader by markers misses. Each worker is a t
 import itertools
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ BRISK = Profile(message_ttls=(0.3, 600), claim_ttls=(0.2, 0.3), delays=(0, 0, 0.
 """For a store in memory, whose moments may be fractions."""
 
 
-class Worker:
+class Worker(ABC):
     """Takes turns on one queue until ``until`` on the monotonic clock."""
 
     def __init__(self, target: Target, profile: Profile, until: float, queue: QueueRef, number: int) -> None:
@@ -74,14 +75,14 @@ class Worker:
         self.finish()
         return self.calls
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027 (most have nothing to do)
         """What is to do before the first turn."""
 
+    @abstractmethod
     def turn(self) -> bool | None:
         """One unit of work; False ends it."""
-        raise NotImplementedError
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 (most have nothing to do)
         """What is left to do after the last turn."""
 
 

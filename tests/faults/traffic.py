@@ -7,6 +7,7 @@ or not, but never by half. Nothing is asked again with the same content, the rea
 
 import itertools
 import threading
+from abc import ABC, abstractmethod
 from typing import Any
 
 from tests.servers import Answer, Lost, ask
@@ -39,7 +40,7 @@ class Traffic:
         return [*self.producers, *self.claimers, *self.poppers, *([self.reader] if self.reader else [])]
 
 
-class Client(threading.Thread):
+class Client(threading.Thread, ABC):
     """One thread that takes turns until the traffic is over."""
 
     def __init__(self, traffic: Traffic) -> None:
@@ -50,9 +51,9 @@ class Client(threading.Thread):
         while not self.traffic.over.is_set() and self.turn() is not False:
             pass
 
+    @abstractmethod
     def turn(self) -> bool | None:
         """One unit of work; False ends the thread."""
-        raise NotImplementedError
 
     def ask(self, method: str, path: str, document: object = None) -> Answer | None:
         """The answer; None if it was lost or the store was away, after a moment that lets the server come back."""
