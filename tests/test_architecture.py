@@ -14,7 +14,7 @@ from zq.storage import api
 from zq.storage.api import Storage
 
 ROOT = Path(__file__).parent.parent
-VALUES = ["zq.errors", "zq.model"]
+VALUES = ["zq.errors", "zq.model", "zq.expiry", "zq.measures"]
 ABOVE_STORES = [*VALUES, "zq.limits", "zq.wire", "zq.clock", "zq.storage.api"]
 
 MAY_IMPORT: dict[str, list[str]] = {
@@ -22,6 +22,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq": [],
     "zq.errors": [],
     "zq.model": ["zq.errors"],
+    "zq.expiry": ["zq.errors", "zq.model"],
+    "zq.measures": ["zq.errors", "zq.model"],
     "zq.limits": VALUES,
     "zq.clock": VALUES,
     "zq.wire": [*VALUES, "zq.limits"],
@@ -33,9 +35,16 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.settings": [*VALUES, "zq.limits"],
     "zq.logs": [],
     "zq.signals": [],
+    "zq.pace": VALUES,
+    "zq.upkeep": [*ABOVE_STORES, "zq.pace"],
+    "zq.metrics": [*ABOVE_STORES, "zq.broker"],
     "zq.broker": [*ABOVE_STORES],
     "zq.http": [*VALUES, "zq.limits", "zq.wire", "zq.broker"],
-    "zq.server": ["zq.settings", "zq.logs", "zq.signals", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http"],
+    "zq.engines": ["zq.errors", "zq.settings", "zq.signals"],
+    "zq.server": [
+        *("zq.settings", "zq.logs", "zq.signals", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http"),
+        *("zq.pace", "zq.upkeep", "zq.metrics", "zq.engines"),
+    ],
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
@@ -45,9 +54,10 @@ VENDORS: dict[str, list[str]] = {
     "redis": ["zq.storage.redis"],
     "rocksdict": ["zq.storage.rocksdb"],
     "oslo_config": ["zq.settings"],
-    "gunicorn": ["zq.server"],
-    "granian": ["zq.server"],
+    "gunicorn": ["zq.engines"],
+    "granian": ["zq.engines"],
     "jsonschema": ["zq.broker"],
+    "prometheus_client": ["zq.metrics"],
 }
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 DEEPEST = 3

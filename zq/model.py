@@ -240,12 +240,16 @@ class Committed(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """A live claim: ``created`` is its creation or last renewal."""
+    """A live claim: ``created`` is its creation or last renewal.
+
+    ``lapsed``: how many of its messages it took over from claims that had lapsed; told when it is made only.
+    """
 
     id: str
     ttl: int
     created: Seconds
     messages: list[Message]
+    lapsed: int = 0
 
 
 class View(Struct, frozen=True):

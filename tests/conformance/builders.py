@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 
 from zq.clock import ManualClock
+from zq.measures import Depth
 from zq.model import (
     AT_ONCE,
     Claim,
@@ -150,6 +151,20 @@ class Scene:
         claim, there = self.storage.claims.create_named(self.queue, lease, limit, self.now, fence=fence)
         return [] if claim is None else ids_of(claim.messages), there
 
+    def claim_named(
+        self,
+        name: str,
+        limit: int = 10,
+        *,
+        ttl: int = 300,
+        grace: int = 60,
+        dead_letters: DeadLetters | None = None,
+        redelivery: Redelivery = AT_ONCE,
+    ) -> Claim | None:
+        """The claim of that name, made now or before."""
+        lease = Lease(name, ttl, grace)
+        return self.storage.claims.create_named(self.queue, lease, limit, self.now, dead_letters, redelivery)[0]
+
     def claimable(self, limit: int = 1000) -> list[str]:
         """Ids of a new claim's messages, in its order."""
         claim = self.claim(limit)
@@ -288,6 +303,15 @@ class Scene:
         """(claimed, free)."""
         stats = self.stats()
         return stats.claimed, stats.free
+
+    def depth(self, most: int = 10_000) -> Depth | None:
+        """What the queue holds by state; None if the store does not name it."""
+        return dict(self.storage.depths(self.now, 1000, most)).get(self.queue)
+
+    def expired(self) -> int:
+        """How many messages have expired and are not removed yet."""
+        depth = self.depth()
+        return 0 if depth is None else depth.expired
 
     def exists(self) -> bool:
         return self.storage.queues.get(self.queue) is not None

@@ -51,6 +51,7 @@ class Job:
 
     def __init__(self, port: Port) -> None:
         self._port = port
+        self.messages = port.messages
         self._servers: list[MongoStorage] = []
         store = self.server()
         clock = ManualClock(store.now())

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.faults.integrity import whole
 from tests.faults.traffic import Claimer, Popper, Producer, Reader, Traffic
 from tests.servers import Answer, ZqServer, ask, every_message, wait_for
 
@@ -18,8 +19,10 @@ SEEDED = 1500
 
 @pytest.fixture
 def server(store_uri: str) -> Iterator[ZqServer]:
+    """A server that a test may kill; whatever became of it, its store is whole."""
     with ZqServer(store_uri) as started:
         yield started
+    whole(store_uri)
 
 
 def bodies(url: str, queue: str) -> list[str]:

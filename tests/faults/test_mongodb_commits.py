@@ -81,6 +81,26 @@ def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_upkeep(job: Jo
     job.assert_done()
 
 
+def test_a_decided_commit_loses_nothing_however_late_it_is_carried_out(job: Job):
+    """The stages' end is long past, and whoever comes sweeps before anything else: drafts have no expiry any more."""
+    job.dies(steps.DECIDED)
+    job.input.tick(1200)
+    job.server().maintain(job.input.now)
+    job.assert_done()
+
+
+def test_a_stage_that_the_ttl_monitor_is_at_is_not_published(job: Job):
+    """A commit that begins at its stages' last moment and is slow: it is refused as a whole."""
+
+    def expire() -> None:
+        assert job.messages.delete_one({"_id": {"$regex": "^d"}, "e": {"$exists": True}}).deleted_count == 1
+
+    with pytest.raises(StageNotFound):
+        job.commit(job.server(At(steps.BEGUN, 1, expire)))
+    assert job.published == {"left": [], "right": []}
+    assert job.input.held("job.0") == sorted(job.taken[:40])
+
+
 @pytest.mark.parametrize(("step", "nth"), DECIDED[::2])
 def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_its_repetition(job: Job, step: str, nth: int):
     """At once, and so is it by a question for the last batch."""

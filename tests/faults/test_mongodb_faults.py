@@ -27,6 +27,7 @@ from zq.storage.mongodb.removal import Removal
 
 NOT_PRIMARY = 91
 NOT_REPLICATED = 64
+UNAUTHORIZED = 13
 WRITE_CONFLICT = 112
 TIMEOUT = 1.5
 
@@ -191,9 +192,10 @@ def test_a_removal_that_died_half_way_is_finished_by_any_server(
             getattr(scene.storage.queues, way)(scene.queue)
     new = scene.post(2)
     other = connect(server.uri_of("faults"))
-    assert other.maintain(scene.now) == len(old)
-    assert other.maintain(scene.now) == 0
+    assert other.maintain(scene.now) == 0, "what was purged has not expired"
     other.close()
+    with server.client() as client:
+        assert client["faults"]["messages"].count_documents({"q": {"$gte": "m", "$lt": "n"}}) == len(new)
     assert ids_of(scene.walk()) == new
     assert scene.get(old) == []
     assert scene.exists()
@@ -228,6 +230,14 @@ def test_the_counter_of_a_deleted_queue_is_forgotten_some_day(server: MongoServe
         assert "e" not in messages.find_one(counter)
 
 
+def test_who_must_not_ask_for_sizes_is_told_the_rest(server: MongoServer, scene: Scene):
+    """Without the right to collStats these measures are left out, and the others are there."""
+    with failing(server, "collStats", "alwaysOn", errorCode=UNAUTHORIZED):
+        names = {measure.name for measure in scene.storage.measures(scene.now)}
+    assert names == {"expired_removed_total", "expired_waiting", "sweep_lag_seconds"}
+    assert {measure.name for measure in scene.storage.measures(scene.now)} - names == {"store_bytes", "store_messages"}
+
+
 def verbs(scene: Scene, known: str) -> list:
     """One call of each verb that meets the store."""
     storage = scene.storage
@@ -235,6 +245,8 @@ def verbs(scene: Scene, known: str) -> list:
         storage.now,
         storage.ping,
         lambda: storage.maintain(scene.now),
+        lambda: storage.depths(scene.now, 10, 10),
+        lambda: storage.measures(scene.now),
         lambda: scene.post(1),
         lambda: scene.get([known]),
         scene.page,

@@ -16,6 +16,7 @@ from zq.clock import ManualClock
 from zq.errors import StartRefused, Unavailable
 from zq.model import DeadLetters, Draft, QueueRef, new_ids
 from zq.storage import connect
+from zq.storage.redis.layout import FAR
 
 TIMEOUT = 2.0
 QUEUE = QueueRef("acme", "jobs")
@@ -66,6 +67,8 @@ def verbs(scene: Scene) -> dict[str, Callable[[], object]]:
         "now": scene.storage.now,
         "ping": scene.storage.ping,
         "maintain": lambda: scene.storage.maintain(scene.now),
+        "depths": lambda: scene.storage.depths(scene.now, 10, 10),
+        "measures": lambda: scene.storage.measures(scene.now),
     }
 
 
@@ -277,7 +280,10 @@ def test_more_threads_than_connections_wait_their_turn(scene: Scene):
 
 
 def test_memory_comes_back_after_expiry(scene: Scene, server: RedisServer):
-    """When everything has expired, the sweep leaves the queues' counters and what belongs to the store itself."""
+    """When everything has expired, the sweep leaves the queues' counters and what belongs to the store itself.
+
+    Calendars name projects, for whoever counts queues.
+    """
     rooms = [scene.at(f"q{at}", project=f"p{at % 7}") for at in range(40)]
     for room in rooms:
         room.post(20, ttl=60)
@@ -292,14 +298,55 @@ def test_memory_comes_back_after_expiry(scene: Scene, server: RedisServer):
             scene.reclaimed()
         left = sorted(key.decode() for key in admin.scan_iter(count=1000))
         kinds = {key.split(":")[2] for key in left if "{" in key}
-        assert kinds == {"names", "queues", "state"}
+        assert kinds == {"names", "queues", "state", "due"}
+        days = [day for key in left if ":due" in key for day in admin.zrange(key, 0, -1, withscores=True)]
+        assert sorted(day[8:] for day, _ in days) == [b"\0\0\0\2p%d" % at for at in range(7)]
+        assert {score for _, score in days} == {FAR}
         assert [key for key in left if "{" not in key] == ["zq:clock", "zq:version"]
         assert len([key for key in left if ":state:" in key]) == 40 + 7
         for room in rooms:
             scene.storage.queues.delete(room.queue)
         for at in range(7):
             scene.storage.queues.delete(QueueRef(f"p{at}", "dead"))
-        assert {key.decode().split(":")[2] for key in admin.scan_iter() if b"{" in key} == {"floor"}
+        assert {key.decode().split(":")[2] for key in admin.scan_iter() if b"{" in key} == {"floor", "due"}
+
+
+def test_used_memory_returns_when_messages_have_expired():
+    """INFO memory before 50,000 messages and after they were swept: no more than a fiftieth of them is left."""
+    with RedisServer() as server, redis.Redis(port=server.port) as admin:
+        scene = open_scene(server.uri)
+        scene.post(1)
+        scene.pop()
+        before = admin.info("memory")["used_memory"]
+        for _ in range(50):
+            new = [Draft(id, b'"%b"' % (b"x" * 198), 60, 0, "alice") for id in new_ids(1000, scene.now)]
+            scene.storage.messages.post(scene.queue, new, scene.now)
+        full = admin.info("memory")["used_memory"]
+        assert full - before > 50_000 * 500
+        scene.tick(60)
+        assert scene.storage.maintain(scene.now) == 50_000
+        left = wait_for(lambda: shrunk(admin, before + (full - before) // 50), 10, "memory returns")
+        assert left < full
+        scene.storage.close()
+
+
+def test_who_must_not_ask_for_memory_is_told_the_rest(server: RedisServer, scene: Scene):
+    """Where the right to INFO is taken away after the start, these measures are left out, and the others are there."""
+    with redis.Redis(port=server.port) as admin:
+        admin.acl_setuser("zq", enabled=True, passwords=["+key"], commands=["+@all"], keys=["zq:*"], channels=["*"])
+        other = open_scene(server.uri.replace("//", "//zq:key@"))
+        every = {measure.name for measure in other.storage.measures(scene.now)}
+        admin.acl_setuser("zq", enabled=True, commands=["-info"])
+        fewer = {measure.name for measure in other.storage.measures(scene.now)}
+        other.storage.close()
+    assert every - fewer == {"store_bytes", "store_limit_bytes"}
+    assert fewer >= {"expired_removed_total", "expired_waiting", "sweep_lag_seconds", "store_messages"}
+
+
+def shrunk(admin: redis.Redis, most: int) -> int:
+    """The memory in use once it is below the bound; before, 0."""
+    used = int(admin.info("memory")["used_memory"])
+    return used if used <= most else 0
 
 
 def test_idle_queues_give_space_back_whoever_posted(scene: Scene, server: RedisServer):

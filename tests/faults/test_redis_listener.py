@@ -12,7 +12,7 @@ from tests.stores import RedisServer
 from zq.model import Draft, QueueRef, new_ids
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.redis.port import CONNECTIONS
+from zq.storage.redis.lines import CONNECTIONS
 
 QUEUE = QueueRef("acme", "jobs")
 SOON = 10

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
+from msgspec import structs
 
 from tests.model.batches import Batches
 from tests.model.pair import (
     BATCHES,
     EPOCHS,
     EVERYTHING,
+    EXPIRIES,
     FAR,
     GRACES,
     KEPT,
@@ -31,6 +33,7 @@ from tests.model.pair import (
     plain,
 )
 from tests.model.settlements import Settlements
+from zq.expiry import Expiry, Steps
 from zq.model import AT_ONCE, DeadLetters, Lease, QueueRef, Redelivery, View
 
 
@@ -159,11 +162,22 @@ class StoreMachine(Settlements, Batches):
         known = {entry.available for entry in self.oracle.queues.get(queue, []) if entry.available >= entry.expires}
         assert told == strict or (told in known and self.now < told < (strict or FAR))
 
-    @rule()
-    def maintain(self) -> None:
-        """Gives space back, and nothing that anybody can see changes."""
-        assert self.holder.storage.maintain(self.now) >= 0
+    @rule(size=st.sampled_from([1, 3, 1000]), most=st.sampled_from([2, 100_000]), options=EXPIRIES)
+    def maintain(self, size: int, most: int, options: Expiry) -> None:
+        """Gives space back at whatever pace, and nothing that anybody can see changes."""
+        self.holder.storage.configure(options)
+        removed = self.holder.storage.maintain(self.now, Steps(size, most))
+        assert 0 <= removed <= (most if options.sweep else 0)
         self.agree_on_everything()
+
+    @rule()
+    def depths(self) -> None:
+        """Every queue that exists, and what is in it, exactly."""
+        told = dict(self.holder.storage.depths(self.now, 1000, 1000))
+        for queue in self.queues:
+            assert (queue in told) == (queue in self.oracle.queues)
+            if queue in told:
+                assert structs.replace(told[queue], expired=0) == self.oracle.depth(queue, self.now)
 
     @rule(seconds=STEPS)
     def tick(self, seconds: float) -> None:

@@ -12,6 +12,7 @@ from msgspec import structs
 from tests.model.entry import Entry
 from tests.model.ledger import Ledger
 from zq.errors import ClaimLapsed, ClaimNotFound, ClaimNotHeld, MessageClaimed
+from zq.measures import Depth
 from zq.model import (
     AT_ONCE,
     Claim,
@@ -167,11 +168,13 @@ class Oracle(Ledger):
             taken = [entry for entry in met if entry not in used]
             if taken or not met:
                 break
+        lapsed = sum(entry.claim != "" for entry in taken)
         for entry in taken:
             entry.former, entry.count = entry.available, entry.count + 1
             entry.wait = redelivery.wait(entry.count)
             self.put_under(lease, entry, now)
-        return Claim(lease.claim, lease.ttl, now, [entry.message(now) for entry in taken]) if taken else None
+        messages = [entry.message(now) for entry in taken]
+        return Claim(lease.claim, lease.ttl, now, messages, lapsed) if taken else None
 
     def put_under(self, lease: Lease, entry: Entry, now: float) -> None:
         entry.claim, entry.claimed, entry.lease = lease.claim, now, lease.ttl
@@ -268,6 +271,13 @@ class Oracle(Ledger):
         ends = [Landmark(entry.draft.id, entry.created, entry.sequence) for entry in living[:1] + living[-1:]]
         ends = ends or [None, None]
         return Stats(claimed, len(living) - claimed, ends[0], ends[-1])
+
+    def depth(self, queue: QueueRef, now: float) -> Depth:
+        """All but the expired ones: those are the store's to remove, whenever it likes."""
+        living, ready = self.living(queue, now), self.ready(queue, now)
+        claimed = sum(entry.held(now) for entry in living)
+        first = ready[0].available if ready else None
+        return Depth(len(ready), len(living) - len(ready) - claimed, claimed, oldest_ready=first)
 
     def due(self, queue: QueueRef, now: float) -> float | None:
         """The strict answer: nothing that expires before its moment counts."""

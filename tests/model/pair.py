@@ -12,6 +12,7 @@ from tests.model.entry import Entry
 from tests.model.oracle import Oracle
 from zq.clock import ManualClock
 from zq.errors import Repeated, ZqError
+from zq.expiry import Expiry
 from zq.model import (
     AT_ONCE,
     Claim,
@@ -58,6 +59,9 @@ LATER = st.none() | st.sampled_from([0, 1, 5, 60])
 WAITS = st.sampled_from(
     [AT_ONCE, AT_ONCE, AT_ONCE, Redelivery(5, cap=60), Redelivery(1, exponential=True, cap=3), Redelivery(60, cap=400)]
 )
+EXPIRIES = st.sampled_from(
+    [Expiry(), Expiry(), Expiry(sweep=False), Expiry(delete_on_read=False), Expiry(delete_queue_size=1)]
+)
 EPOCHS = st.sampled_from(["none", "none", "none", "none", "last", "last", "old", "ahead"])
 
 
@@ -81,6 +85,7 @@ class Pair(RuleBasedStateMachine):
         super().__init__()
         self.holder = holder
         self.clock = holder.clock
+        holder.storage.configure(Expiry())
         self.oracle = Oracle()
         example = next(EXAMPLES)
         projects = (f"p{example}", f"p{example}/")

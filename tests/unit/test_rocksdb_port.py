@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from zq.errors import Unavailable
-from zq.storage.rocksdb import port
+from zq.storage.rocksdb.barrier import Barrier
 from zq.storage.rocksdb.port import Store
 
 
@@ -81,7 +81,7 @@ def test_one_flush_serves_all_that_came_before_it():
         flushes.append(threading.current_thread().name)
         assert gate.wait(10)
 
-    barrier = port._Barrier(flush)
+    barrier = Barrier(flush)
     threads = [threading.Thread(target=barrier.wait) for _ in range(17)]
     threads[0].start()
     while not flushes:
@@ -106,7 +106,7 @@ def test_a_failed_flush_is_told_to_all_that_it_should_have_served():
         assert gate.wait(10)
         raise Unavailable("no")
 
-    barrier = port._Barrier(flush)
+    barrier = Barrier(flush)
 
     def ask() -> None:
         with pytest.raises(Unavailable):

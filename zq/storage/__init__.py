@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage drivers behind one interface; the only ways to a driver are ``connect`` and ``prepare``."""
+"""Storage drivers behind one interface; the only ways to a driver are ``connect``, ``prepare`` and ``check``."""
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from urllib.parse import urlsplit
 
 from zq.errors import StartRefused
+from zq.expiry import Expiry
+from zq.measures import Report
 from zq.storage.api import Storage
 
 
-def connect(uri: str, options: Mapping[str, object] | None = None) -> Storage:
+def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expiry | None = None) -> Storage:
     """Open the store that ``uri`` names; ``options`` are the settings of the driver's own section.
+
+    ``expiry``: how it gives space back, until ``Storage.configure`` says otherwise.
 
     The scheme picks the driver among the entry points of the group ``zq.storage``.
     Raises ``StartRefused`` with a sentence when there is no such driver or the store cannot be used like this,
@@ -18,7 +22,7 @@ def connect(uri: str, options: Mapping[str, object] | None = None) -> Storage:
     """
     scheme = _scheme(uri)
     for driver in entry_points(group="zq.storage", name=scheme):
-        opened: Storage = driver.load()(uri, **(options or {}))
+        opened: Storage = driver.load()(uri, **(options or {}), expiry=expiry or Expiry())
         return opened
     known = ", ".join(sorted(point.name for point in entry_points(group="zq.storage")))
     raise StartRefused(
@@ -35,6 +39,17 @@ def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
         driver.load()(uri, **(options or {}))
         return True
     return False
+
+
+def check(uri: str) -> Report | None:
+    """Read the whole store, which no server may have open, and compare its parts with each other; nothing is changed.
+
+    None if the driver has no such check. Raises as ``connect`` does.
+    """
+    for driver in entry_points(group="zq.storage.check", name=_scheme(uri)):
+        report: Report = driver.load()(uri)
+        return report
+    return None
 
 
 def _scheme(uri: str) -> str:

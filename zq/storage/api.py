@@ -18,6 +18,8 @@ The laws L1 to L10 that all this must keep are in ``api-ref/laws.md``; ``tests/c
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from zq.expiry import Expiry, Pace
+from zq.measures import Depth, Measure
 from zq.model import (
     AT_ONCE,
     Claim,
@@ -312,8 +314,24 @@ class Storage(Protocol):
         """Return if the store can read and write; raises ``Unavailable``."""
         ...
 
-    def maintain(self, now: Seconds) -> int:
-        """One bounded round of giving space back; returns how many messages went. Called every few seconds."""
+    def configure(self, expiry: Expiry) -> None:
+        """Give space back by these options from now on; no verb that is under way fails for it."""
+        ...
+
+    def maintain(self, now: Seconds, pace: Pace | None = None) -> int:
+        """One round of giving space back, step by step as ``pace`` says (None: ``Steps()``); how many expired messages
+        went. Called every few seconds, by one thread of each server; servers that share a store share the work."""
+        ...
+
+    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        """The first ``queues`` queues of all projects, and what is in each, counted up to ``most`` of each state.
+
+        A hint where ``most`` or more are in a state: the counts of others may be short then.
+        """
+        ...
+
+    def measures(self, now: Seconds) -> Sequence[Measure]:
+        """What this store has to be watched, besides its queues: ``api-ref/metrics.md`` tells each. Costs little."""
         ...
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:

@@ -5,26 +5,29 @@
 ``combine`` lets those that wait go together: posts in ``posting``, claims and pops in ``taking``, and ``deletions``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from zq.errors import StartRefused, Unavailable
+from zq.expiry import Expiry, Pace, Steps
+from zq.measures import Depth, Measure
 from zq.model import QueueRef, Seconds
-from zq.storage.mongodb import address, layout, schema
+from zq.storage.mongodb import address, layout, schema, steps
 from zq.storage.mongodb.claims import ClaimController
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.feed import Feed
+from zq.storage.mongodb.figures import Figures
 from zq.storage.mongodb.history import HistoryController
 from zq.storage.mongodb.messages import MessageController
 from zq.storage.mongodb.port import Port
 from zq.storage.mongodb.queues import QueueController
 from zq.storage.mongodb.removal import Removal
 from zq.storage.mongodb.stages import Stages
-from zq.storage.mongodb.steps import Steps, Unwatched
 from zq.storage.mongodb.sweeper import Sweeper
 from zq.storage.mongodb.takers import Takers
 from zq.storage.mongodb.transactions import TransactionController
 
+SWEPT: Final = Expiry()
 FALSE_FUTURE: Final = 60_000
 """Milliseconds by which the largest moment seen may be ahead of the server's clock before it is disbelieved."""
 
@@ -32,13 +35,15 @@ FALSE_FUTURE: Final = 60_000
 class MongoStorage:
     """``zq.storage.api.Storage`` on MongoDB."""
 
-    def __init__(self, port: Port, watcher: Steps | None = None) -> None:
+    def __init__(self, port: Port, watcher: steps.Steps | None = None, expiry: Expiry = SWEPT) -> None:
         """``watcher`` is told of the steps of commits, for tests of what becomes of them half-way."""
         self._feed = Feed(port)
         takers, removal, stages = Takers(port, self._feed.announce), Removal(port), Stages(port)
-        commits = Commits(port, stages, takers, self._feed.announce, watcher or Unwatched())
+        commits = Commits(port, stages, takers, self._feed.announce, watcher or steps.Unwatched())
         self._port = port
+        self._expiry = expiry
         self._sweeper = Sweeper(port, removal, commits)
+        self._figures = Figures(port)
         self.queues = QueueController(port, removal)
         self.messages = MessageController(port, takers, self._feed.announce)
         self.claims = ClaimController(port, takers, self._feed.announce)
@@ -59,8 +64,17 @@ class MongoStorage:
     def ping(self) -> None:
         self.now()
 
-    def maintain(self, now: Seconds) -> int:
-        return self._sweeper.sweep(layout.ms(now))
+    def configure(self, expiry: Expiry) -> None:
+        self._expiry = expiry
+
+    def maintain(self, now: Seconds, pace: Pace | None = None) -> int:
+        return self._sweeper.sweep(layout.ms(now), pace or Steps(), expired=self._expiry.sweep)
+
+    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._figures.depths(layout.ms(now), queues, most)
+
+    def measures(self, now: Seconds) -> Sequence[Measure]:
+        return self._figures.measures(layout.ms(now))
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         self._feed.listen(listener)
@@ -77,6 +91,7 @@ def connect(
     database: str = "zq",
     write_concern: str = "majority",
     journal: bool = True,
+    expiry: Expiry = SWEPT,
 ) -> MongoStorage:
     """Open ``mongodb://hosts/database?options``. Raises ``StartRefused``, ``Unavailable`` with a sentence.
 
@@ -93,7 +108,7 @@ def connect(
     except (StartRefused, Unavailable):
         client.close()
         raise
-    return MongoStorage(Port(client, found.database, timeout, found.durable, cluster))
+    return MongoStorage(Port(client, found.database, timeout, found.durable, cluster), expiry=expiry)
 
 
 def prepare(

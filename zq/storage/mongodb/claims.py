@@ -32,9 +32,10 @@ class ClaimController:
     ) -> Claim | None:
         moment, key = layout.ms(now), layout.key(queue)
         with self._port.verb():
-            taken = self._takers.of(key).take(Wish(limit, moment, lease, dead_letters, redelivery))
+            wish = Wish(limit, moment, lease, dead_letters, redelivery)
+            taken = self._takers.of(key).take(wish)
         messages = [layout.message(key, document, moment) for document in taken]
-        return Claim(lease.claim, lease.ttl, now, messages) if messages else None
+        return Claim(lease.claim, lease.ttl, now, messages, wish.lapsed) if messages else None
 
     def create_named(
         self,

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.errors import ClaimLapsed, CommitRunning, Fenced
+from zq.errors import ClaimLapsed, CommitRunning, Fenced, StageNotFound
 from zq.model import Commit, Committed, Fence, Held
 from zq.storage.mongodb import fences, layout, producers, stages, steps
 from zq.storage.mongodb.layout import Document, QueueKey
@@ -95,11 +95,11 @@ class Commits:
             record = self._find(place)
         return producers.committed(record) if producers.remembered(record, now) else None
 
-    def resume(self, now: int) -> int:
-        """Carry out or give up what others have left; drop stages that have expired. How many drafts went."""
+    def resume(self, now: int, *, stages: bool = True) -> int:
+        """Carry out or give up what others have left; drop stages that have expired, if so. How many drafts went."""
+        overdue: Document = {"due": {"$lte": now}, **({} if stages else {"state": {"$exists": True}})}
         removed = 0
         for _ in range(ROUNDS):
-            overdue = {"due": {"$lte": now}}
             with self._port.verb():
                 found = self._port.find(overdue, limit=MANY, sort={"due": 1}, hint=layout.DUE)
             removed += sum(self._resume(one, now) for one in found)
@@ -165,11 +165,14 @@ class Commits:
         """Pin what the claims hold, and decide; the decided record."""
         record = begun.record
         try:
+            for stage in record["publish"]:
+                for _ in self._stages.keep(stage):
+                    record = self._step(record, lambda session: self._prolonged(watch))
             for messages in self._pins.parts(begun.held):
                 record = self._step(record, partial(self._pin, messages, record, watch))
                 self._watcher.reached(steps.PINNED)
             record = self._step(record, partial(self._decide, begun, fence, watch))
-        except (ClaimLapsed, Fenced):
+        except (ClaimLapsed, Fenced, StageNotFound):
             self._abort(record, watch)
             raise
         except Forsaken:
@@ -181,6 +184,9 @@ class Commits:
         self, messages: Sequence[tuple[Held, Document]], record: Document, watch: Watch, session: Session
     ) -> Document:
         self._pins.pin(messages, record, watch.start, session)
+        return self._prolonged(watch)
+
+    def _prolonged(self, watch: Watch) -> Document:
         return {"$set": {"due": watch.now() + self._patience}}
 
     def _decide(self, begun: Begun, fence: Fence | None, watch: Watch, session: Session) -> Document:

@@ -36,7 +36,7 @@ field     of a message                           of a queue, which is its counte
 
 Fences (``f``), stages (``s``) with their drafts (``d``) and producers (``p``) are drawn in ``fences``, ``stages`` and
 ``producers``. A released message keeps of ``c`` only ``n``.
-The clock is one document: ``{_id: "clock", t: the largest moment seen}``.
+The clock is one document: ``{_id: "clock", t: the largest moment seen}``; beside it stands who sweeps: see ``leading``.
 
 A finished message's record is the message's document turned into another kind, so that no verb of living messages meets
 it: ``q`` "h" P name, ``p`` position, ``f`` finished, ``x`` outcome, ``z`` its former ``e``; ``e`` is the record's own.
@@ -62,6 +62,7 @@ from zq.model import AT_ONCE, MOST_DOUBLINGS, Claim, Draft, Lease, Message, Queu
 Document = dict[str, Any]
 MESSAGES: Final = "messages"
 CLOCK: Final = "clock"
+SWEEPER: Final = "sweeper"
 FEED: Final = "feed"
 CODEC: Final[CodecOptions[Document]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 
@@ -147,6 +148,12 @@ def key(queue: QueueRef) -> QueueKey:
     return QueueKey(queue, name, "m" + name, "q" + name, "m" + prefix)
 
 
+def queue_of(shard: str) -> QueueRef:
+    """The queue of a name with its project in front."""
+    length, _, rest = shard.partition(":")
+    return QueueRef(original(rest[: int(length)]), original(rest[int(length) + 1 :]))
+
+
 def after(prefix: str) -> str:
     """The smallest text above all that begin with ``prefix``, which ends in a slash."""
     return prefix[:-1] + "0"
@@ -212,6 +219,11 @@ NO_CLAIM: Final[Document] = {"n": 0}
 NO_ORIGIN: Final[Document] = {"q": "", "n": 0}
 CLAIM_FIELDS: Final = ["c.i", "c.s", "c.t", "c.e", "c.d"]
 """What goes with a claim; how often a message was claimed stays."""
+
+
+def names_claim(found: Mapping[str, Any]) -> bool:
+    """Whether a message says of whom it was claimed last; of a ready one, that claim has lapsed."""
+    return "i" in found.get("c", NO_CLAIM)
 
 
 def put_under(found: Document, lease: Lease, now: int, redelivery: Redelivery = AT_ONCE) -> None:

@@ -32,6 +32,7 @@ class Found(Struct, frozen=True):
     held: Sequence[Document] = ()
     taken: Sequence[Document] = ()
     buried: bool = False
+    lapsed: int = 0
 
 
 class NamedClaim:
@@ -64,7 +65,7 @@ class NamedClaim:
                 return layout.claim(self._key, found.held, now), True
             if found.taken:
                 messages = [layout.message(self._key, one, now) for one in found.taken]
-                return Claim(self._lease.claim, self._lease.ttl, now / 1000, messages), False
+                return Claim(self._lease.claim, self._lease.ttl, now / 1000, messages, found.lapsed), False
             collided = False
             if not found.buried:
                 break
@@ -94,7 +95,8 @@ class NamedClaim:
             statement = self._taker.holding(self._lease, share, now, self._wish.redelivery)
             if self._port.update([statement], session) != len(share):
                 raise Forsaken
-        return Found(taken=[self._as_held(one) for one in share], buried=bool(dead))
+        lapsed = sum(map(layout.names_claim, share))
+        return Found(taken=[self._as_held(one) for one in share], buried=bool(dead), lapsed=lapsed)
 
     def _as_held(self, found: Document) -> Document:
         copy = dict(found)  # the transaction may be run again with what was found

@@ -29,6 +29,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from zq.errors import Unavailable
+from zq.measures import Removals
 from zq.storage.mongodb.layout import CODEC, MESSAGES, Document, QueueKey
 from zq.storage.mongodb.orphans import end_orphans
 from zq.storage.mongodb.turns import Turns
@@ -72,6 +73,7 @@ class Port:
         self.timeout = timeout
         self.sharded = sharded
         self.turns = Turns(timeout)
+        self.removals = Removals("read", "sweep")
         self._durable = durable
         self._write_concern = durable.document
         # A reader's marker must not depend on what a fail-over may take back; weaker writers get weaker readers.
@@ -131,6 +133,11 @@ class Port:
         collection = self.database[MESSAGES]
         bound: Mapping[str, Any] = {"limit": most} if most else {}
         return self._again(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
+
+    def aggregate(self, stages: Sequence[Document], hint: str) -> list[Document]:
+        """What becomes of the documents of ``messages``."""
+        command: Document = {"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}
+        return self._again(lambda: list(self.database.cursor_command(command, codec_options=CODEC)), None)
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
         """Run update statements in order; how many documents fitted. May be repeated, but in a transaction."""

@@ -10,6 +10,7 @@ its counters for a while, so that markers stay below whatever comes later.
 
 from typing import Final
 
+from zq.expiry import Pace
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import Document, QueueKey
 from zq.storage.mongodb.once import BEFORE_ALL
@@ -52,27 +53,28 @@ class Removal:
             self._port.delete_all(known, hint=layout.OBSERVERS)
         return doomed
 
-    def finish(self, doomed: Doomed) -> int:
-        """Carry it out, however long it takes; each step keeps to the timeout. Returns how many messages went."""
-        if not doomed:
-            return 0
-        removed = 0
-        while count := self._step(doomed):
-            removed += count
-        return removed
+    def finish(self, doomed: Doomed) -> None:
+        """Carry it out, however long it takes; each step keeps to the timeout."""
+        while doomed and self._step(doomed):
+            pass
 
-    def finish_all(self) -> int:
-        """Carry out what others have left undone; returns how many messages went."""
+    def finish_all(self, pace: Pace) -> None:
+        """Carry out what others have left undone, as far as the pace goes."""
         with self._port.verb():
             found = self._port.find({"g": {"$exists": True}}, hint=layout.DOOMED, fields=NOTE)
-        return sum(self.finish(doomed) for doomed in found)
+        for doomed in found:
+            while size := pace.step():
+                count = self._step(doomed, size)
+                if not count:
+                    break
+                pace.removed(count)
 
-    def _step(self, doomed: Doomed) -> int:
+    def _step(self, doomed: Doomed, most: int = BATCH) -> int:
         """Remove a batch, or take the note away when nothing is left."""
         with self._port.verb():
-            removed = self._batch("m", doomed, "g")
+            removed = self._batch("m", doomed, "g", most)
             if not removed and "g1" in doomed:
-                removed = self._batch("h", doomed, "g1") or self._batch("o", doomed, "g1")
+                removed = self._batch("h", doomed, "g1", most) or self._batch("o", doomed, "g1", most)
                 if not removed:
                     self._forget_later("c" + doomed["s"], doomed["s"])
             if not removed:
@@ -80,12 +82,12 @@ class Removal:
                 self._port.update([{"q": note, "u": {"$unset": {"g": "", "g1": ""}}}])
         return removed
 
-    def _batch(self, kind: str, doomed: Doomed, bound: str) -> int:
+    def _batch(self, kind: str, doomed: Doomed, bound: str, most: int) -> int:
         """Remove some documents of a kind up to the noted sequence; how many were found."""
         where: Document = {"q": kind + doomed["s"], "k": {"$lte": doomed[bound]}}
         if self._port.sharded:
             where["s"] = doomed["s"]
-        found = self._port.find(where, limit=BATCH, sort={"k": 1}, hint=layout.OBSERVERS, fields={"_id": 0, "k": 1})
+        found = self._port.find(where, limit=most, sort={"k": 1}, hint=layout.OBSERVERS, fields={"_id": 0, "k": 1})
         if found:
             bounds = {"$gte": found[0]["k"], "$lte": found[-1]["k"]}
             self._port.delete_all({**where, "k": bounds}, hint=layout.OBSERVERS)

@@ -4,15 +4,19 @@
 A stage is a document: ``_id`` "s" P name, ``s`` P name, ``token`` that tells it from others of its name, ``count`` and
 ``bytes`` of what it holds, ``expires``, and ``due``: when upkeep is to remove it; 0 = it is dropped, and gone for every
 verb. While a commit has it, ``commit`` names the attempt, and it has no ``due``.
+``e``, of a stage and its drafts alike: when the TTL index removes them, should no upkeep come. A commit that is not one
+step takes it away, and it does not come back, so that nothing of what is decided can go.
 
 A draft is a document: ``_id`` "d" token order, ``s`` as its stage, ``q`` "d" token, ``k`` its order there, ``w`` the
 message's id, ``j`` its queue, ``t`` ttl, ``l`` delay, ``u`` client, ``b`` body, ``m`` checksum. It goes with its
 stage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import uuid4
+
+from bson.datetime_ms import DatetimeMS
 
 from zq.errors import CommitRunning, StageFull, StageNotFound
 from zq.model import Draft, Once, QueueRef
@@ -22,6 +26,8 @@ from zq.storage.mongodb.once import BEFORE_ALL, Attempt, recall, remember
 from zq.storage.mongodb.port import Port, Session
 
 BATCH: Final = 5000
+LATE: Final = 60_000
+"""Milliseconds from a stage's end to ``e``: a commit that came in time may be at it still."""
 
 
 class Staging(NamedTuple):
@@ -88,7 +94,8 @@ class Stages:
         if found:
             self._port.update([{"q": named, "u": {"$inc": more}}], session)
         else:
-            self._port.insert([{**stage, **more, "expires": staging.expires, "due": staging.expires}], session)
+            stage |= {"expires": staging.expires, "due": staging.expires, "e": DatetimeMS(staging.expires + LATE)}
+            self._port.insert([{**stage, **more}], session)
         return stage, None
 
     def find(self, project: str, names: Sequence[str], now: int, session: Session) -> list[Document]:
@@ -107,9 +114,19 @@ class Stages:
 
     def pin(self, stages: Sequence[Document], attempt: str, session: Session) -> None:
         """Keep them for a commit."""
-        step = {"$set": {"commit": attempt}, "$unset": {"due": ""}}
+        step = {"$set": {"commit": attempt}, "$unset": {"due": "", "e": ""}}
         if stages:
             self._port.update([{"q": self._any(stages), "u": step, "multi": True}], session)
+
+    def keep(self, stage: Document) -> Iterator[None]:
+        """Take care that the drafts of a pinned stage stay; one item for each step. Raises ``StageNotFound``."""
+        for part in self._parts(stage):
+            with self._port.verb():
+                statement = {"q": part, "u": {"$unset": {"e": ""}}, "multi": True, "hint": layout.OBSERVERS}
+                kept = self._port.update([statement])
+            if kept < min(BATCH, stage["count"] - part["k"]["$gt"]):
+                raise StageNotFound("A stage of the commit has expired meanwhile; nothing was committed.")
+            yield
 
     def unpin(self, stages: Sequence[Document], attempt: str) -> None:
         """Give back what the attempt has pinned."""
@@ -132,8 +149,7 @@ class Stages:
     def remove(self, stage: Document) -> int:
         """Remove a stage to which nobody can add any more; how many drafts went."""
         removed = 0
-        for start in range(0, stage["count"], BATCH):
-            part = {**self._within(stage), "k": {"$gt": start, "$lte": start + BATCH}}
+        for part in self._parts(stage):
             with self._port.verb():
                 removed += self._port.delete_all(part, hint=layout.OBSERVERS)
         with self._port.verb():
@@ -150,6 +166,11 @@ class Stages:
         """A filter on the stages."""
         named: Document = {"_id": {"$in": [stage["_id"] for stage in stages]}}
         return {**named, "s": {"$in": [stage["s"] for stage in stages]}} if self._port.sharded else named
+
+    def _parts(self, stage: Document) -> list[Document]:
+        """Filters on the drafts of the stage, so many at a time."""
+        starts = range(0, stage["count"], BATCH)
+        return [{**self._within(stage), "k": {"$gt": start, "$lte": start + BATCH}} for start in starts]
 
     def _within(self, stage: Document) -> Document:
         """A filter on the drafts of the stage."""
@@ -184,6 +205,7 @@ def _documents(stage: Document, staging: Staging) -> list[Document]:
                 "u": layout.text(draft.client),
                 "b": draft.body,
                 "m": layout.text(draft.checksum),
+                **({"e": stage["e"]} if "e" in stage else {}),
             }
         )
     return made

@@ -1,64 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives space back: expired messages, records and known keys, and what purges, deletions and dead servers have left.
+"""Gives space back: whatever has expired, and what purges, deletions and dead servers have left.
 
 MongoDB's own TTL monitor removes expired documents once a minute, by the index on ``e``. A round of this does the same
-sooner, in batches, by the same index, so it costs what there is to remove and not what lives.
+sooner, step by step, by the same index, so it costs what there is to remove and not what lives. Of several servers one
+removes at a time: see ``leading``.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Final
 
 from bson.datetime_ms import DatetimeMS
 
+from zq.expiry import Pace
+from zq.model import QueueRef
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.layout import Document
+from zq.storage.mongodb.leading import Lead
 from zq.storage.mongodb.orphans import end_orphans
 from zq.storage.mongodb.port import Port
 from zq.storage.mongodb.removal import Removal
 
-BATCH: Final = 1000
-MAX_DELETES: Final = 100_000
-
 
 class Sweeper:
-    """One round at a time; several servers may sweep side by side."""
+    """The rounds of one server, one at a time."""
 
     def __init__(self, port: Port, removal: Removal, commits: Commits) -> None:
         self._port = port
         self._removal = removal
         self._commits = commits
 
-    def sweep(self, now: int) -> int:
-        """Remove up to ``MAX_DELETES`` expired messages; returns how many went."""
+    def sweep(self, now: int, pace: Pace, *, expired: bool) -> int:
+        """One round, of what has ``expired`` only if so; how many expired messages went."""
         with self._port.verb():
             end_orphans(self._port.client)
-        removed = self._removal.finish_all()
-        while removed < MAX_DELETES:
-            with self._port.verb():
-                met, gone = self._remove_expired(now)
-            removed += gone
-            if met < BATCH:
-                break
-        return removed + self._commits.resume(now)
+        self._removal.finish_all(pace)
+        removed = self._clear(now, pace) if expired else 0
+        if drafts := self._commits.resume(now, stages=expired):
+            pace.removed(drafts)
+        return removed
 
-    def _remove_expired(self, now: int) -> tuple[int, int]:
-        """How many were found, and how many messages and records among them this server removed."""
-        due = {"e": {"$lte": DatetimeMS(now)}}
-        # Forgotten counters have an expiry too; they are the TTL monitor's.
-        found = self._port.find(
-            {**due, "k": {"$exists": True}}, limit=BATCH, sort={"e": 1}, hint=layout.EXPIRY, fields={"s": 1, "q": 1}
-        )
-        keys = [document for document in found if document["q"].startswith("o")]
-        messages = [document for document in found if not document["q"].startswith("o")]
-        # What a claim has kept alive since has another expiry now.
-        self._remove(keys, due)
-        return len(found), self._remove(messages, due)
-
-    def _remove(self, found: Sequence[Document], due: Document) -> int:
-        if not found:
+    def _clear(self, now: int, pace: Pace) -> int:
+        with self._port.verb():
+            due = self._find(now, 1)
+        if not due:
             return 0
-        named: Document = {"_id": {"$in": [document["_id"] for document in found]}, **due}
-        if self._port.sharded:
-            named["s"] = {"$in": list({document["s"] for document in found})}
-        return self._port.delete_all(named)
+        removed, met, size = 0, 0, 0
+        with Lead(self._port) as lead:
+            while met == size and (size := pace.step()) and lead.is_ours():
+                with self._port.verb():
+                    met, gone, others = self._step(now, size)
+                removed += gone.total()
+                self._port.removals.add("sweep", gone.total())
+                for queue, count in gone.items():
+                    pace.removed(count, queue)
+                if others:
+                    pace.removed(others)
+        return removed
+
+    def _find(self, now: int, limit: int) -> list[Document]:
+        """What has expired, the oldest first."""
+        due = {"e": {"$lte": DatetimeMS(now)}}
+        return self._port.find(due, limit=limit, sort={"e": 1}, hint=layout.EXPIRY, fields={"s": 1, "q": 1})
+
+    def _step(self, now: int, size: int) -> tuple[int, Counter[QueueRef], int]:
+        """How many were found, how many messages of which queues were removed, and how much else."""
+        found = self._find(now, size)
+        messages = [one for one in found if one.get("q", "").startswith("m")]
+        others = [one for one in found if not one.get("q", "").startswith("m")]
+        removed = self._remove(others, now)
+        gone = self._remove(messages, now)
+        if gone < len(messages):  # a claim has kept it alive since, or somebody else was quicker
+            named = self._named(messages)
+            kept = {one["_id"] for one in self._port.find(named, fields={"_id": 1})}
+            messages = [one for one in messages if one["_id"] not in kept][:gone]
+        return len(found), Counter(layout.queue_of(one["s"]) for one in messages), removed
+
+    def _remove(self, found: Sequence[Document], now: int) -> int:
+        due = {"e": {"$lte": DatetimeMS(now)}}
+        return self._port.delete_all({**self._named(found), **due}) if found else 0
+
+    def _named(self, found: Sequence[Document]) -> Document:
+        named: Document = {"_id": {"$in": [one["_id"] for one in found]}}
+        return {**named, "s": {"$in": list({one["s"] for one in found})}} if self._port.sharded else named

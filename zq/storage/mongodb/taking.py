@@ -36,7 +36,8 @@ Announce = Callable[[QueueRef], None]
 
 
 class Wish(Struct):
-    """What one caller wants; no ``lease`` = to pop, leaving ``history``. ``taken`` is what it got."""
+    """What one caller wants; no ``lease`` = to pop, leaving ``history``. ``taken`` is what it got, ``lapsed``
+    how many of these from claims that had lapsed."""
 
     limit: int
     now: int
@@ -45,6 +46,7 @@ class Wish(Struct):
     redelivery: Redelivery = AT_ONCE
     history: int = 0
     taken: list[Document] = []
+    lapsed: int = 0
 
 
 class Taker:
@@ -116,7 +118,7 @@ class Taker:
         met = self._port.find(where, limit=steps, sort=BY_PLACE, hint=layout.CLAIMS, fields=fields)
         gone = [entry["k"] for entry in met if int(entry["e"]) <= now]
         expired = self._port.where(self._key, k={"$in": gone}, e={"$lte": DatetimeMS(now)})
-        self._port.delete_all(expired, hint=layout.OBSERVERS, durable=False)
+        self._port.removals.add("read", self._port.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
     def _without_dead_letters(self, wish: Wish, share: list[Document]) -> list[Document]:
         """Move those that were handed out too often; the others."""
@@ -148,9 +150,11 @@ class Taker:
             self.front.collide()
         for wish, share in claims:
             assert wish.lease is not None
+            lapsed = {found["_id"] for found in share if layout.names_claim(found)}
             for found in share:
                 layout.put_under(found, wish.lease, wish.now, wish.redelivery)
             wish.taken = share if all_held else self._really_held(wish.lease, share)
+            wish.lapsed = sum(found["_id"] in lapsed for found in wish.taken)
 
     def holding(self, lease: Lease, share: Sequence[Document], now: int, redelivery: Redelivery) -> Document:
         """The statement that puts what is still ready of a share under a claim."""

@@ -5,12 +5,15 @@
 ``address`` reads URIs, ``store`` is what the controllers share, ``guard`` has the checks at start.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from zq.errors import StartRefused
+from zq.expiry import Expiry, Pace, Steps
+from zq.measures import Depth, Measure
 from zq.model import QueueRef, Seconds
 from zq.storage.redis import address, guard, layout, network, scripts
 from zq.storage.redis.claims import ClaimController
+from zq.storage.redis.figures import Figures
 from zq.storage.redis.history import HistoryController
 from zq.storage.redis.listener import Listener
 from zq.storage.redis.messages import MessageController
@@ -20,6 +23,7 @@ from zq.storage.redis.store import Store
 from zq.storage.redis.sweeper import Sweeper
 from zq.storage.redis.transactions import TransactionController
 
+SWEPT = Expiry()
 FALSE_FUTURE = 60_000_000
 """Microseconds ahead of Redis's clock at which the largest moment seen is not believed."""
 
@@ -27,10 +31,12 @@ FALSE_FUTURE = 60_000_000
 class RedisStorage:
     """``zq.storage.api.Storage`` on Redis."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port, expiry: Expiry) -> None:
         self._port = port
+        self._expiry = expiry
         store = Store(port)
         self._sweeper = Sweeper(store)
+        self._figures = Figures(store)
         self._listener: Listener | None = None
         self.queues = QueueController(store)
         self.messages = MessageController(store)
@@ -44,8 +50,17 @@ class RedisStorage:
     def ping(self) -> None:
         self._clock(scripts.PING)
 
-    def maintain(self, now: Seconds) -> int:
-        return self._sweeper.sweep(layout.ms(now))
+    def configure(self, expiry: Expiry) -> None:
+        self._expiry = expiry
+
+    def maintain(self, now: Seconds, pace: Pace | None = None) -> int:
+        return self._sweeper.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0
+
+    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._figures.depths(layout.ms(now), queues, most)
+
+    def measures(self, now: Seconds) -> Sequence[Measure]:
+        return self._figures.measures(layout.ms(now))
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         if self._listener is None:
@@ -62,7 +77,7 @@ class RedisStorage:
         return float(self._port.run(script, key, 1, layout.wire(key), b"%d" % FALSE_FUTURE)) / 1_000_000
 
 
-def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0) -> RedisStorage:
+def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0, expiry: Expiry = SWEPT) -> RedisStorage:
     """Open a store (forms of the URI: see ``address``). Raises ``StartRefused`` or ``Unavailable`` with a sentence.
 
     ``timeout``: seconds within which every verb answers. ``wait_replicas``: how many replicas must have a change before
@@ -74,7 +89,7 @@ def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0) -> RedisStor
     port = Port(network.reach(where, timeout), timeout, wait_replicas)
     try:
         guard.check(port, where)
-        return RedisStorage(port)
+        return RedisStorage(port, expiry)
     except BaseException:
         port.close()
         raise

@@ -2,6 +2,8 @@
 """Claims in Redis. A claim is what its messages' records say of it, and a list of these messages."""
 
 from collections.abc import Sequence
+from struct import Struct as Packing
+from typing import Final
 
 from zq.model import (
     AT_ONCE,
@@ -23,6 +25,8 @@ from zq.storage.redis.store import BURIAL, Store
 MAX_LOOKS = 64
 """How often a claim looks again because all that it met had expired or were dead letters."""
 AGAIN, LIVED = 1, 2
+TOLD: Final = Packing(">BII")
+"""Front of a claim's reply: whether to look again, how many messages had lapsed, how many expired ones went."""
 NO_FENCE = Fence("", 0)
 
 
@@ -110,10 +114,13 @@ class ClaimController:
             self._store.expect(dead_letters.queue, moment + BURIAL, moment)
         for _ in range(MAX_LOOKS):
             blob = checked(self._store.run(scripts.CLAIM, queue, *terms, more=more))
-            held = ways.arrived(self._store, targets, blob[1:], moment) if targets else blob[9:]
-            if blob[0] != AGAIN:
+            again, lapsed, expired = TOLD.unpack_from(blob)
+            self._store.removals.add("read", expired)
+            rest = blob[TOLD.size :]
+            held = ways.arrived(self._store, targets, rest, moment) if targets else rest[layout.MOMENT.size :]
+            if again != AGAIN:
                 break
-        return (_read(held, moment) if held else None), blob[0] == LIVED
+        return (_read(held, moment, lapsed) if held else None), again == LIVED
 
 
 def _terms(lease: Lease, limit: int, now: Seconds, redelivery: Redelivery, fence: Fence | None) -> list[bytes]:
@@ -139,7 +146,7 @@ def _named(settlement: Settlement, targets: int) -> list[bytes]:
     return terms + [part for release in settlement.release for part in (layout.text(release.id), _delay(release.delay))]
 
 
-def _read(blob: bytes, moment: int) -> Claim:
+def _read(blob: bytes, moment: int, lapsed: int = 0) -> Claim:
     """The claim whose messages stand in a reply."""
     first, lease, start, _ = layout.message(blob, 0, moment)
-    return Claim(first.claim, lease, start / 1000, layout.messages(blob, 0, moment))
+    return Claim(first.claim, lease, start / 1000, layout.messages(blob, 0, moment), lapsed)

@@ -18,7 +18,8 @@ from redis.exceptions import (
 from zq.errors import StartRefused, Unavailable
 from zq.storage.redis import layout
 from zq.storage.redis.address import Address
-from zq.storage.redis.port import Port, Reply
+from zq.storage.redis.lines import Reply
+from zq.storage.redis.port import Port
 
 OLDEST: Final = (7, 0)
 

@@ -6,7 +6,9 @@ key                     type         what it holds
 ======================= ============ ==========================================================================
 zq:version              string       number of this layout
 zq:clock                string       largest moment seen, in microseconds
-zq:{0}:due … {63}:due   sorted set   moment, project and queue, by moment: when the sweeper has to look where
+zq:{0}:due … {63}:due   sorted set   moment, project and queue, by moment: when the sweeper has to look where; projects
+                                     that have queues, by ``FAR``
+zq:{0}:sweeper …        string       the round that works on that calendar now; it expires by itself
 zq:{t}:names            sorted set   names of the project's queues, in byte order
 zq:{t}:queues           hash         queue name -> metadata
 zq:{t}:floor            string       largest sequence of any deleted queue
@@ -56,6 +58,8 @@ CLOCK_KEY: Final = b"zq:clock"
 READY: Final = b"zq:ready"
 """Channel on which scripts tell the full names of queues that messages came to."""
 CALENDARS: Final = 64
+FAR: Final = 10**15
+"""Above all moments, in ms: where a calendar names projects."""
 PROJECT_KINDS: Final = ("names", "queues", "floor")
 QUEUE_KINDS: Final = ("state", "avail", "order", "expiry", "claimed", "records", "bodies", "ids", "claims")
 ANSWER_KINDS: Final = ("answers", "windows")
@@ -102,11 +106,15 @@ class Keys(NamedTuple):
     """The project's keys as arguments on the wire."""
     queue: bytes
     """The queue's own keys as arguments on the wire."""
+    expiry: bytes
+    by_expiry: list[bytes]
+    """That key and those of other sorted sets by expiry."""
     full: bytes
     """The full name as scripts take it and the channel tells it."""
     stages: bytes
     staging: bytes
     producers: bytes
+    producing: bytes
     fences: Block
     transactions: Block
     answers: Block
@@ -159,10 +167,13 @@ def keys(ref: QueueRef) -> Keys:
         avail=own[1],
         project=wire(names, metadata, floor),
         queue=wire(*own),
+        expiry=own[3],
+        by_expiry=[own[3], answers[1], history[2]],
         full=full(ref),
         stages=stages,
         staging=staging,
         producers=producers,
+        producing=producing,
         fences=Block.of(fences),
         transactions=Block.of(fences, producers, producing, stages, staging),
         answers=Block.of(*answers),
@@ -184,6 +195,11 @@ def content(project: str, stage: str) -> Block:
 def calendar(number: int) -> bytes:
     """Key of one of the sweeper's calendars."""
     return b"zq:{%d}:due" % number
+
+
+def sweeper(number: int) -> bytes:
+    """Key of who works on that calendar."""
+    return b"zq:{%d}:sweeper" % number
 
 
 def calendar_of(ref: QueueRef) -> bytes:

@@ -17,8 +17,9 @@ from redis.exceptions import ConnectionError
 from zq.model import QueueRef
 from zq.storage.redis import layout
 from zq.storage.redis.layout import wire
+from zq.storage.redis.lines import VENDOR, Line
 from zq.storage.redis.network import socket_of
-from zq.storage.redis.port import VENDOR, Line, Network
+from zq.storage.redis.port import Network
 
 SUBSCRIBE: Final = b"*2\r\n" + wire(b"SUBSCRIBE", layout.READY)
 PING: Final = b"*1\r\n" + wire(b"PING")

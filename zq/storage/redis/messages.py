@@ -2,6 +2,8 @@
 """Messages in Redis."""
 
 from collections.abc import Sequence
+from struct import Struct as Packing
+from typing import Final
 
 import msgspec
 
@@ -12,6 +14,8 @@ from zq.storage.redis.store import Store
 
 MAX_LOOKS = 64
 """How often a pop looks again because all that it met had expired."""
+POPPED: Final = Packing(">BI")
+"""Front of a pop's reply: whether to look again, how many expired messages went."""
 
 
 class MessageController:
@@ -79,9 +83,11 @@ class MessageController:
         more = self._store.history(queue, history, moment)
         for _ in range(MAX_LOOKS):
             blob = self._store.run(scripts.POP, queue, b"%d" % moment, b"%d" % limit, b"%d" % history, more=more)
-            if len(blob) > 1 or blob == b"\0":
+            again, expired = POPPED.unpack_from(blob)
+            self._store.removals.add("read", expired)
+            if len(blob) > POPPED.size or not again:
                 break
-        return layout.messages(blob, 1, moment)
+        return layout.messages(blob, POPPED.size, moment)
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment = layout.ms(now)

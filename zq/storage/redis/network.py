@@ -19,7 +19,8 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from zq.storage.redis.address import Address
-from zq.storage.redis.port import CONNECTIONS, VENDOR, Line, Lines, Network
+from zq.storage.redis.lines import CONNECTIONS, VENDOR, Line, Lines
+from zq.storage.redis.port import Network
 
 Node: Any = ClusterNode
 Watchers: Any = Sentinel

@@ -2,10 +2,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Removes ready messages from the front. KEYS: project, queue, history if there is one.
 -- ARGV: now, limit, seconds of history.
--- Returns whether to look again (1 byte): too many had expired in front; records with bodies.
+-- Returns whether to look again (1 byte): too many had expired in front; how many expired ones went (4 bytes); records
+-- with bodies.
 
 local q, now, limit, h = queue_at(4), number(), number(), history(number())
-local found, more = take(q, limit, now)
-local reply = answer_with(q, found, { more and '\1' or '\0' })
+local found, more, expired = take(q, limit, now)
+local reply = answer_with(q, found, { more and '\1' or '\0', struct.pack('>I4', expired) })
 finish(q, h, found, now, POPPED)
 return reply

@@ -6,11 +6,10 @@ command. Nothing is ever sent twice, unless the server said that it did nothing 
 may have worked, and only the caller knows whether it may be repeated.
 """
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from redis.exceptions import (
     AskError,
@@ -21,96 +20,22 @@ from redis.exceptions import (
     OutOfMemoryError,
     RedisClusterException,
     RedisError,
+    ResponseError,
     TimeoutError,
 )
 
 from zq.errors import Unavailable
 from zq.storage.redis.layout import wire
+from zq.storage.redis.lines import VENDOR, Line, Lines, Reply
 from zq.storage.redis.scripts import Script
 
-CONNECTIONS: Final = 256
-SURE: Final = 0.02
-"""Seconds after its last use within which a connection is not looked at before it is used again."""
+TOGETHER: Final = 500
+"""Questions in one round trip."""
 MOVES: Final = 3
 """How often a command follows a key that moved to another server of a cluster."""
 LOST: Final = "The store does not answer. Try again later."
 FULL: Final = "The store is full. Messages can be taken from it, but none added."
 UNCONFIRMED: Final = "Too few replicas of the store confirmed the change in time. It may have happened."
-
-VENDOR: Final = (RedisError, RedisClusterException, OSError)
-"""Everything that redis-py raises on purpose."""
-
-Reply = Any
-
-
-class Line(Protocol):
-    """What is used of redis-py's connections."""
-
-    @property
-    def is_connected(self) -> bool: ...
-    def connect(self) -> None: ...
-    def disconnect(self) -> None: ...
-    def can_read(self) -> bool: ...
-    def send_packed_command(self, command: list[bytes], check_health: bool) -> None: ...
-    def read_response(self, disable_decoding: bool, *, timeout: float) -> Reply: ...
-
-
-class Lines:
-    """Connections to one server; whoever needs one takes the one used last."""
-
-    def __init__(self, make: Callable[[], Line]) -> None:
-        self._make = make
-        self._made = 0
-        self._idle: list[tuple[Line, float]] = []
-        """With the moment of its last use. Adding and taking are atomic."""
-        self._waiting = 0
-        self._given_back = threading.Condition()
-
-    def own(self) -> Line:
-        """A new connection, not yet open, for a purpose of its own."""
-        return self._make()
-
-    def take(self, patience: float) -> Line:
-        """A connection that stands. One that the server has closed meanwhile is opened anew before anything is sent."""
-        try:
-            line, used = self._idle.pop()
-        except IndexError:
-            line, used = self._make_or_wait(patience)
-        try:
-            line.connect()
-            if time.monotonic() - used > SURE and _is_spoilt(line):
-                line.disconnect()
-                line.connect()
-        except BaseException:
-            self.give_back(line)
-            raise
-        return line
-
-    def give_back(self, line: Line) -> None:
-        self._idle.append((line, time.monotonic()))
-        if self._waiting:
-            with self._given_back:
-                self._given_back.notify()
-
-    def close(self) -> None:
-        while self._idle:
-            self._idle.pop()[0].disconnect()
-
-    def _make_or_wait(self, patience: float) -> tuple[Line, float]:
-        deadline = time.monotonic() + patience
-        with self._given_back:
-            if self._made < CONNECTIONS:
-                line = self._make()
-                self._made += 1
-                return line, time.monotonic()
-            self._waiting += 1
-            try:
-                while not self._idle:
-                    if not self._given_back.wait(deadline - time.monotonic()):
-                        raise TimeoutError("No connection became free.")
-                return self._idle.pop()
-            finally:
-                self._waiting -= 1
 
 
 class Network(Protocol):
@@ -142,6 +67,22 @@ class Network(Protocol):
     def close(self) -> None: ...
 
 
+class Question(NamedTuple):
+    """A command that only reads, or such a script with so many ``keys``, for ``each``; ``key`` tells where."""
+
+    key: bytes
+    arguments: Sequence[bytes]
+    script: Script | None = None
+    keys: int = 0
+    names: bytes = b""
+    """The script's keys on the wire."""
+
+    def packed(self, known: bool) -> bytes:
+        if self.script is None:
+            return _packed(len(self.arguments), wire(*self.arguments))
+        return _call(self.script.call if known else self.script.load, self.keys, self.names, self.arguments)
+
+
 class Port:
     """Runs scripts and commands. Every method raises ``Unavailable`` within ``timeout`` seconds, and nothing else."""
 
@@ -155,21 +96,69 @@ class Port:
 
     def run(self, script: Script, anchor: bytes, keys: int, packed: bytes, *arguments: bytes) -> Reply:
         """Run a script. ``packed``: its keys on the wire, ``anchor``: one of them."""
-        rest = b"$%d\r\n%d\r\n%b%b" % (len(str(keys)), keys, packed, wire(*arguments))
-        count = 3 + keys + len(arguments)
         with translated():
             try:
-                return self._ask(anchor, _packed(count, script.call + rest), script.confirmed)
+                return self._ask(anchor, _call(script.call, keys, packed, arguments), script.confirmed)
             except NoScriptError:
-                return self._ask(anchor, _packed(count, script.load + rest), script.confirmed)
+                return self._ask(anchor, _call(script.load, keys, packed, arguments), script.confirmed)
 
     def command(self, key: bytes, *arguments: bytes) -> Reply:
         """A command that only reads; ``key`` tells where."""
         with translated():
             return self._ask(key, _packed(len(arguments), wire(*arguments)), False)
 
+    def each(self, asked: Sequence[Question]) -> list[Reply]:
+        """What each of them answers, in order; of one server ``TOGETHER`` in one round trip."""
+        replies: list[Reply] = [None] * len(asked)
+        with translated():
+            for lines, places in self._servers([question.key for question in asked]).values():
+                for start in range(0, len(places), TOGETHER):
+                    part = places[start : start + TOGETHER]
+                    told = self._exchange_all(lines, [asked[at] for at in part])
+                    for at, reply in zip(part, told, strict=True):
+                        replies[at] = reply
+        return replies
+
+    def one_of_each(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Of the keys one for each server that has any."""
+        with translated():
+            return [keys[places[0]] for _, places in self._servers(keys).values()]
+
     def close(self) -> None:
         self.network.close()
+
+    def _servers(self, keys: Sequence[bytes]) -> dict[int, tuple[Lines, list[int]]]:
+        """The servers that have the keys, and the places of those that they have."""
+        servers: dict[int, tuple[Lines, list[int]]] = {}
+        for at, key in enumerate(keys):
+            lines = self.network.lines(key)
+            servers.setdefault(id(lines), (lines, []))[1].append(at)
+        return servers
+
+    def _exchange_all(self, lines: Lines, questions: Sequence[Question]) -> list[Reply]:
+        replies: list[Reply] = []
+        failures: list[RedisError] = []
+        deadline = time.monotonic() + self._timeout
+        connection = lines.take(self._timeout / 4)
+        try:
+            seen: set[Script | None] = set()
+            out = []
+            for question in questions:
+                # The first of a script brings it along: the server may not know it.
+                out.append(question.packed(question.script in seen))
+                seen.add(question.script)
+            connection.send_packed_command(out, check_health=False)
+            for _ in questions:
+                try:
+                    replies.append(_read(connection, deadline))
+                except ResponseError as error:  # all answers are read, so that the connection stands
+                    failures.append(error)
+        finally:
+            lines.give_back(connection)
+        if failures:
+            self.network.doubt()
+            raise failures[0]
+        return replies
 
     def _ask(self, key: bytes, packed: bytes, confirm: bool) -> Reply:
         try:
@@ -221,6 +210,11 @@ def translated() -> Iterator[None]:
         raise Unavailable(LOST) from error
 
 
+def _call(front: bytes, keys: int, packed: bytes, arguments: Sequence[bytes]) -> bytes:
+    rest = b"$%d\r\n%d\r\n%b%b" % (len(str(keys)), keys, packed, wire(*arguments))
+    return _packed(3 + keys + len(arguments), front + rest)
+
+
 def _packed(count: int, arguments: bytes) -> bytes:
     return b"*%d\r\n%b" % (count, arguments)
 
@@ -234,11 +228,3 @@ def _read(connection: Line, deadline: float) -> Reply:
         connection.disconnect()
         raise TimeoutError("No time is left to wait for the answer.")
     return connection.read_response(disable_decoding=True, timeout=left)
-
-
-def _is_spoilt(connection: Line) -> bool:
-    """Whether the server closed an idle connection, or left on it what nobody asked for."""
-    try:
-        return connection.can_read()
-    except VENDOR:
-        return True

@@ -13,6 +13,7 @@ class QueueController:
         self._store = store
 
     def create(self, queue: QueueRef, metadata: bytes) -> bool:
+        self._store.register(queue.project)
         return bool(self._store.run(scripts.QUEUE_CREATE, queue, layout.text(queue.name), metadata))
 
     def get(self, queue: QueueRef) -> Queue | None:
@@ -46,9 +47,10 @@ class QueueController:
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
         moment = b"%d" % layout.ms(now)
         while True:
-            found = int(self._store.run(scripts.READY, queue, moment))
+            found, expired = self._store.run(scripts.READY, queue, moment)
+            self._store.removals.add("read", expired)
             if found >= 0:
-                return min(found, most)
+                return int(min(found, most))
 
     def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:
         keys = layout.keys(queue)

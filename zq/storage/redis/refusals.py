@@ -20,7 +20,7 @@ from zq.errors import (
     ZqError,
 )
 from zq.model import Draft, Once, Settled
-from zq.storage.redis.port import Reply
+from zq.storage.redis.lines import Reply
 
 KNOWN: Final = Packing(">QH")
 """Front of what a queue knows of a key: until when, and the length of the digest, which follows; then the answer."""

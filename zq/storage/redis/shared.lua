@@ -151,7 +151,7 @@ local function counted(sequence, start, now) return math.max(sequence, math.min(
 local function risen(last, now) return last > now + FALSE_FUTURE and now or math.max(now, last) end
 
 -- Up to `limit` ready messages in the order of (available, sequence). The expired ones in front are removed.
--- Second result: there may be more, but so many had expired that this call has done enough.
+-- Second result: there may be more, but so many had expired that this call has done enough. Third: how many it removed.
 local function take(q, limit, now)
   local live, stepped, want = {}, 0, limit
   while true do
@@ -166,8 +166,8 @@ local function take(q, limit, now)
     end
     remove(q, expired)
     stepped = stepped + #expired
-    if #live == limit or #members < want then return live, false end
-    if stepped >= STEPS then return live, true end
+    if #live == limit or #members < want then return live, false, stepped end
+    if stepped >= STEPS then return live, true, stepped end
     want = math.max(limit - #live, 100)
   end
 end

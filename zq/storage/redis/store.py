@@ -4,10 +4,12 @@
 from collections.abc import Iterable
 from typing import Final
 
+from zq.measures import Removals
 from zq.model import Once, QueueRef
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.layout import Block
-from zq.storage.redis.port import Port, Reply
+from zq.storage.redis.lines import Reply
+from zq.storage.redis.port import Port, Question
 from zq.storage.redis.scripts import Script
 
 PROJECT_KEYS: Final = len(layout.PROJECT_KINDS)
@@ -32,7 +34,9 @@ class Store:
 
     def __init__(self, port: Port) -> None:
         self.port = port
+        self.removals = Removals("read", "sweep")
         self._entered: dict[QueueRef, int] = {}
+        self._registered: set[str] = set()
 
     def run(self, script: Script, queue: QueueRef, *arguments: bytes, more: Iterable[Block] = ()) -> Reply:
         """Run a script on a queue, with more keys of the same project."""
@@ -41,6 +45,11 @@ class Store:
         for block in more:
             packed, count = packed + block.packed, count + block.number
         return self.port.run(script, keys.anchor, count, packed, *arguments)
+
+    def question(self, script: Script, queue: QueueRef, *arguments: bytes) -> Question:
+        """The same for ``Port.each``, of a script that only reads."""
+        keys = layout.keys(queue)
+        return Question(keys.anchor, arguments, script, PROJECT_KEYS + QUEUE_KEYS, keys.project + keys.queue)
 
     def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
         """The keys of a queue's history, none for 0 seconds. The sweeper knows of records made at ``now``, in ms."""
@@ -61,10 +70,19 @@ class Store:
         if entered <= expires and now < entered - MARGIN:
             return
         moment = max(1, expires // GRID * GRID)
+        self.register(queue.project)
         self.enter(queue, moment)
         if len(self._entered) >= MOST_KNOWN:
             self._entered.clear()
         self._entered[queue] = moment
+
+    def register(self, project: str) -> None:
+        """Have the project known as one that has queues: to be called before the first one is made."""
+        if project not in self._registered:
+            self.enter(layout.whole(project), layout.FAR)
+            if len(self._registered) >= MOST_KNOWN:
+                self._registered.clear()
+            self._registered.add(project)
 
     def enter(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
         """Enter a moment (0: none) into the queue's calendar and strike ``done`` off."""

@@ -1,15 +1,18 @@
 #!lua flags=allow-oom
 -- SPDX-License-Identifier: Apache-2.0
--- Removes expired messages of a queue, records of its history and answers to requests. KEYS: project, queue, answers,
--- history. ARGV: now, limit.
--- Returns how many of one kind went at most, how many messages and records went, and the earliest expiry of what is
--- left, 0 if nothing is.
+-- Removes expired messages of a queue, then records of its history, then answers to requests. KEYS: project, queue,
+-- answers, history. ARGV: now, limit of all together.
+-- Returns how many messages went, how much else, and the earliest expiry of what is left, 0 if nothing is.
 
-local q, answers, windows, h = queue_at(4), KEYS[13], KEYS[14], nil
+local q, answers, windows, h, left = queue_at(4), KEYS[13], KEYS[14], nil, tonumber(ARGV[2])
 keys(2)
 h = history(1)
 
-local function due(key) return redis.call('ZRANGE', key, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2]) end
+local function due(key)
+  local found = redis.call('ZRANGE', key, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, left)
+  left = left - #found
+  return found
+end
 
 local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge) end
 
@@ -30,10 +33,12 @@ local function forget(places)
   put('HDEL', h.latest, gone)
 end
 
-local expired, past, told = load(q, due(q.expiry)), due(h.forget), due(windows)
+local expired = load(q, due(q.expiry))
+local past = due(h.forget)
+local told = due(windows)
 remove(q, expired)
 forget(past)
 put('HDEL', answers, told)
 put('ZREM', windows, told)
 local earliest = math.min(first(q.expiry), first(h.forget), first(windows))
-return { math.max(#expired, #past, #told), #expired + #past, earliest < math.huge and earliest or 0 }
+return { #expired, #past + #told, earliest < math.huge and earliest or 0 }

@@ -6,23 +6,38 @@
 in the order stripes, queues, registry.
 """
 
+import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from zq.errors import StartRefused
+from zq.expiry import Expiry, Pace, Steps
+from zq.measures import Depth, Measure, Report
 from zq.model import QueueRef, Seconds
 from zq.storage.rocksdb import guard, layout
 from zq.storage.rocksdb.claims import ClaimController
+from zq.storage.rocksdb.figures import Figures
+from zq.storage.rocksdb.guard import StorageClock
 from zq.storage.rocksdb.history import HistoryController
+from zq.storage.rocksdb.integrity import Integrity
 from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.messages import MessageController
 from zq.storage.rocksdb.port import SYNC_MODES, Store
 from zq.storage.rocksdb.queues import QueueController
+from zq.storage.rocksdb.registry import Around
+from zq.storage.rocksdb.remover import Remover
 from zq.storage.rocksdb.stripes import Stripes
 from zq.storage.rocksdb.sweeper import Sweeper
 from zq.storage.rocksdb.transactions import TransactionController
+
+FILTERED: Final = "bodies"
+"""The family that the compaction filter works on."""
+NUDGE: Final = 60.0
+"""Seconds."""
 
 
 class RocksStorage:
@@ -32,31 +47,51 @@ class RocksStorage:
         self._keeper = keeper
         stripes = Stripes()
         self._sweeper = Sweeper(keeper, stripes)
-        self._seen = 0.0
+        self._remover = Remover(keeper)
+        self._figures = Figures(keeper, self._sweeper, self._remover)
+        self._configuring = threading.Lock()
+        self._compacted = -math.inf
+        self._clock = StorageClock()
         with keeper as (store, _):
             guard.check_version(store)
-            self._seen = guard.check_clock(store, layout.ms(self.now()), max_clock_jump) / 1000
+            self._clock.seen = guard.check_clock(store, layout.ms(self.now()), max_clock_jump) / 1000
         self.queues = QueueController(keeper)
         self.messages = MessageController(keeper)
         self.claims = ClaimController(keeper, stripes)
         self.history = HistoryController(keeper)
         self.transactions = TransactionController(keeper, stripes)
+        self._remover.start()
 
     def now(self) -> Seconds:
-        self._seen = max(self._seen, time.time())
-        return self._seen
+        return self._clock.now()
 
     def ping(self) -> None:
         self._record_clock()
 
-    def maintain(self, now: Seconds) -> int:
+    def configure(self, expiry: Expiry) -> None:
+        with self._configuring:
+            filtered = self._keeper.around.expiry.compaction_filter
+            self._keeper.around.configure(expiry)
+            if filtered != expiry.compaction_filter:
+                self._keeper.reopen()
+            self._compacted = -math.inf
+
+    def maintain(self, now: Seconds, pace: Pace | None = None) -> int:
         self._record_clock()
-        return self._sweeper.sweep(layout.ms(now))
+        self._compact()
+        return self._sweeper.sweep(layout.ms(now), pace or Steps())
+
+    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._figures.depths(layout.ms(now), queues, most)
+
+    def measures(self, now: Seconds) -> Sequence[Measure]:
+        return self._figures.measures(layout.ms(now))
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        self._keeper.bell.listener = listener
+        self._keeper.around.listener = listener
 
     def close(self) -> None:
+        self._remover.close()
         self._keeper.close()
 
     def _record_clock(self) -> None:
@@ -64,21 +99,59 @@ class RocksStorage:
             guard.record_clock(store, layout.ms(self.now()))
             store.settle()
 
+    def _compact(self) -> None:
+        """Once a minute, have the bodies compacted that the filter has not seen for long: see ``compaction``."""
+        moment = time.monotonic()
+        if moment - self._compacted >= NUDGE:
+            self._compacted = moment
+            with self._keeper as (store, _):
+                if store.filtering:
+                    store.compact_after(FILTERED, self._keeper.around.expiry.compaction_interval)
 
-def connect(uri: str, sync: str = "always", sync_interval: float = 1.0, max_clock_jump: int = 172800) -> RocksStorage:
+
+def connect(
+    uri: str,
+    sync: str = "always",
+    sync_interval: float = 1.0,
+    max_clock_jump: int = 172800,
+    expiry: Expiry | None = None,
+) -> RocksStorage:
     """Open ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused`` with a sentence.
 
     ``sync``: see ``port.Store``. ``max_clock_jump``: seconds that the clock may be ahead of the store's last use.
     """
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
-    parts = urlsplit(uri)
-    path = Path(unquote(parts.path))
-    if parts.netloc or not parts.path or path == Path("/"):
-        raise StartRefused(f"A RocksDB store is rocksdb:///absolute/path or rocksdb:relative/path; it is {uri!r}.")
-    keeper = Keeper(lambda: Store(path, layout.FAMILIES, sync, sync_interval))
+    path = _path(uri)
+    around = Around(expiry or Expiry())
+    keeper = Keeper(
+        lambda: Store(path, layout.FAMILIES, sync, sync_interval, FILTERED if around.expiry.compaction_filter else ""),
+        around,
+    )
     try:
         return RocksStorage(keeper, max_clock_jump)
     except StartRefused:
         keeper.close()
         raise
+
+
+def check(uri: str) -> Report:
+    """Compare all parts of a store with each other. Raises ``StartRefused`` if it is in use, or not there."""
+    path = _path(uri)
+    if not (path / "CURRENT").exists():
+        raise StartRefused(f"There is no store in {path}.")
+    store = Store(path, layout.FAMILIES, "never", 0)
+    try:
+        guard.check_version(store)
+        return Integrity(store, layout.ms(StorageClock().now())).report()
+    finally:
+        store.close()
+
+
+def _path(uri: str) -> Path:
+    """The directory that a URI names."""
+    parts = urlsplit(uri)
+    path = Path(unquote(parts.path))
+    if parts.netloc or not parts.path or path == Path("/"):
+        raise StartRefused(f"A RocksDB store is rocksdb:///absolute/path or rocksdb:relative/path; it is {uri!r}.")
+    return path

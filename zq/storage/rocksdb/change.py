@@ -5,13 +5,14 @@ A change collects writes; ``commit`` applies them in one batch and only then tou
 The caller holds the locks of all queues concerned from before the first read until after ``commit``.
 """
 
+from collections import defaultdict
 from typing import NamedTuple
 
 from msgspec import structs
 
 from zq.model import Draft, Outcome
 from zq.storage.rocksdb import layout, past
-from zq.storage.rocksdb.layout import Past, Place, Record, Tally
+from zq.storage.rocksdb.layout import Past, Place, Record, Tally, Trace
 from zq.storage.rocksdb.port import Store, Write
 from zq.storage.rocksdb.registry import QueueState
 
@@ -35,7 +36,7 @@ class Change:
         self._writes: list[Write] = []
         self._tallies: dict[QueueState, Tally] = {}
         self._heads: dict[QueueState, bytes] = {}
-        self._made_available: dict[QueueState, bytes] = {}
+        self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
 
     def insert(self, state: QueueState, record: Record, body: bytes, now: int, delay: int = 0) -> None:
@@ -50,7 +51,7 @@ class Change:
         key = layout.pair.pack(state.number, tally.sequence)
         self._writes += (
             ("messages", key, layout.encode(record)),
-            ("bodies", key, body),
+            ("bodies", key, self._sealed(state, record, body)),
             ("expiry", layout.number.pack(record.expires) + key, b""),
             ("ids", layout.id_key(state.project, record.id), key),
         )
@@ -69,7 +70,7 @@ class Change:
         )
         self.insert(state, record, draft.body, now, draft.delay * 1000)
 
-    def remove(self, state: QueueState, sequence: int, record: Record) -> None:
+    def remove(self, state: QueueState, sequence: int, record: Trace) -> None:
         """Take a message away for good."""
         self._tally(state).count -= 1
         self._writes += traces(state.number, state.project, sequence, record)
@@ -80,8 +81,11 @@ class Change:
             self._record(state, sequence, record, end)
         self.remove(state, sequence, record)
 
-    def rewrite(self, state: QueueState, sequence: int, old: Place, new: Record) -> None:
-        """Replace a message's record, and the index entries that differ from those of its old place."""
+    def rewrite(self, state: QueueState, sequence: int, old: Place, new: Record, body: bytes | None = None) -> None:
+        """Replace a message's record, and the index entries that differ from those of its old place.
+
+        ``body``: where the caller has read it, for a message that lives longer from now on.
+        """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         self._writes.append(("messages", key, layout.encode(new)))
         if old.available != new.available or old.expires != new.expires:
@@ -90,6 +94,7 @@ class Change:
         if old.expires != new.expires:
             self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
             self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
+            self._prolong(state, key, new, body)
         if old.claim and old.claim != new.claim:
             self._writes.append(("claims", layout.claim_prefix(number, old.claim) + key[8:], None))
         if new.claim:
@@ -100,7 +105,7 @@ class Change:
             self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes) -> None:
-        """Once this is committed, no entry of ``available`` lies before ``head`` but those made by this change."""
+        """Once this is committed, claims go on at ``head``, but for entries made by this change."""
         self._heads[state] = head
 
     def also(self, *writes: Write) -> None:
@@ -114,19 +119,19 @@ class Change:
         if self._writes:
             self._store.write(self._writes)
         for state, head in self._heads.items():
-            state.head = head
+            state.front = state.front.passed(head)
         told = set(self._lowered)
         for state, tally in self._tallies.items():
             if tally.sequence > state.tally.sequence:
                 told.add(state)
             state.tally = tally
-        for state, earliest in self._made_available.items():
-            state.head = min(state.head, earliest)
+        for state, keys in self._made_available.items():
+            state.front = state.front.joined(keys)
         for state, sequences in self._lowered.items():
             state.quiet.wake(sequences)
         for state in told:
-            if state.bell.listener is not None:
-                state.bell.listener(state.ref)
+            if state.around.listener is not None:
+                state.around.listener(state.ref)
 
     def _tally(self, state: QueueState) -> Tally:
         tally = self._tallies.get(state)
@@ -135,23 +140,36 @@ class Change:
         return tally
 
     def _record(self, state: QueueState, sequence: int, record: Record, end: End) -> None:
+        value = self._store.get("bodies", layout.pair.pack(state.number, sequence))
+        if value is None:  # it expired while this verb was under way
+            return
         tally = self._tally(state)
         tally.position += 1
         tally.finished = max(end.now, tally.finished)
         expires = tally.finished + end.history * 1000
-        body = self._store.get("bodies", layout.pair.pack(state.number, sequence)) or b""
-        kept = Past(structs.replace(record, claim=""), body, sequence, end.outcome, tally.finished, expires)
+        kept = Past(
+            structs.replace(record, claim=""), layout.unsealed(value), sequence, end.outcome, tally.finished, expires
+        )
         self._writes += past.writes(state.history, tally.position, kept)
+
+    def _prolong(self, state: QueueState, key: bytes, record: Record, body: bytes | None) -> None:
+        """Stamp the body anew, or the compaction filter would take it at its former end."""
+        stored = None if body is not None else self._store.get("bodies", key)
+        if stored is not None:
+            body = layout.unsealed(stored)
+        if body is not None:
+            self._writes.append(("bodies", key, self._sealed(state, record, body)))
+
+    def _sealed(self, state: QueueState, record: Record, body: bytes) -> bytes:
+        return layout.sealed(body, record.expires, state.around.expiry.compaction_filter_grace)
 
     def _put_available(self, state: QueueState, sequence: int, record: Record) -> None:
         key = layout.triple.pack(state.number, record.available, sequence)
         self._writes.append(("available", key, layout.number.pack(record.expires)))
-        known = self._made_available.get(state)
-        if known is None or key < known:
-            self._made_available[state] = key
+        self._made_available[state].append(key)
 
 
-def traces(queue: int, project: bytes, sequence: int, record: Record) -> list[Write]:
+def traces(queue: int, project: bytes, sequence: int, record: Trace) -> list[Write]:
     """The deletion of all that a message has in the store, index entries first."""
     key = layout.pair.pack(queue, sequence)
     writes: list[Write] = [

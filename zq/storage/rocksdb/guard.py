@@ -5,13 +5,26 @@ Expiry destroys data for good, so a clock that stands days ahead of what the sto
 neither is one that fell back, since moments in the store would lie in the future. A small step back is waited out.
 """
 
+import time
 from datetime import UTC, datetime, timedelta
 
 from zq.errors import StartRefused
+from zq.model import Seconds
 from zq.storage.rocksdb import layout
 from zq.storage.rocksdb.port import Store
 
 STEP_BACK_MS = 60_000
+
+
+class StorageClock:
+    """The machine's clock, which never goes back behind what the store has seen."""
+
+    def __init__(self) -> None:
+        self.seen: Seconds = 0.0
+
+    def now(self) -> Seconds:
+        self.seen = max(self.seen, time.time())
+        return self.seen
 
 
 def check_version(store: Store) -> None:

@@ -100,21 +100,25 @@ def _stretch(store: Store, state: QueueState, start: int, want: int, now: int) -
         if sequence > reach or len(items) == want:
             break
         read, key, value = found[sequence]
-        item = read(store, key, value, now)
+        item = read(store, state, key, value, now)
         if item is not None:
             items.append(item)
     return items, (items[-1].message.sequence if len(items) == want else reach) + 1
 
 
-def _living(store: Store, key: bytes, value: bytes, now: int) -> Finished | None:
+def _living(store: Store, state: QueueState, key: bytes, value: bytes, now: int) -> Finished | None:
     """A message that lives, from its entry in ``messages``."""
-    record, body = layout.decode_record(value), store.get("bodies", key)
-    if record.expires <= now or body is None:
+    record = layout.decode_record(value)
+    if record.expires <= now:
+        state.around.leftovers.meet([key], now)
         return None
-    return Finished(layout.message(layout.pair.unpack(key)[1], record, body, now))
+    body = store.get("bodies", key)
+    if body is None:
+        return None
+    return Finished(layout.message(layout.pair.unpack(key)[1], record, layout.unsealed(body), now))
 
 
-def _kept(store: Store, key: bytes, position: bytes, now: int) -> Finished | None:
+def _kept(store: Store, state: QueueState, key: bytes, position: bytes, now: int) -> Finished | None:
     """A record that lives, from an entry that ends in its position; ``key`` begins with the history's number."""
     place = key[:8] + position
     value = store.get("history", place)
@@ -125,7 +129,7 @@ def _kept(store: Store, key: bytes, position: bytes, now: int) -> Finished | Non
 def _latest(store: Store, state: QueueState, message: str, now: int) -> Finished | None:
     prefix = past.ending_prefix(state.history, message)
     for key, _ in store.scan("endings", prefix, layout.after(prefix), backwards=True):
-        item = _kept(store, key, key[-8:], now)
+        item = _kept(store, state, key, key[-8:], now)
         if item is not None:
             return item
     return None

@@ -9,8 +9,13 @@ from zq.storage.rocksdb.port import Store
 from zq.storage.rocksdb.registry import QueueState
 
 
-def hold(change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int) -> None:
-    """Put a message under a claim that starts now; when it lapses, the message stays away ``wait`` ms longer."""
+def hold(
+    change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
+) -> None:
+    """Put a message under a claim that starts now; when it lapses, the message stays away ``wait`` ms longer.
+
+    ``body``: as for ``Change.rewrite``.
+    """
     sequence, record = found
     place = record.place()
     record.claim = lease.claim
@@ -19,7 +24,7 @@ def hold(change: Change, state: QueueState, found: Found, lease: Lease, wait: in
     record.ends = now + lease.ttl * 1000
     record.available = record.ends + wait
     record.ttl, record.expires = lease.life(record.ttl, record.expires, record.ends, 1000)
-    change.rewrite(state, sequence, place, record)
+    change.rewrite(state, sequence, place, record, body)
 
 
 def give_back(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
@@ -42,7 +47,7 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
         return None
     bodies = store.get_many("bodies", [layout.pair.pack(state.number, sequence) for sequence, _ in held])
     messages = [
-        layout.message(sequence, record, body, now)
+        layout.message(sequence, record, layout.unsealed(body), now)
         for (sequence, record), body in zip(held, bodies, strict=True)
         if body is not None
     ]

@@ -12,7 +12,7 @@ hidden    len(project) project name            QueueRecord: h of a queue that do
 numbers   q                                    the key in ``queues``
 tallies   q                                    Tally: the queue's counters
 messages  q sequence                           Record: all of a message but its body; the observers' order
-bodies    q sequence                           the raw JSON body
+bodies    q sequence                           the raw JSON body, and 4 bytes: its stamp, see ``sealed``
 available q available-at sequence              expires: *the* order of claims
 expiry    expires q sequence                   nothing: the sweeper's order
 ids       len(project) project id              q sequence
@@ -29,7 +29,8 @@ due       expires kind key                     what else expires: the entry ``ke
 ========= ==================================== ======================================================================
 
 A message has exactly one entry in messages, bodies, available, expiry and ids, and one in claims while its record
-names a claim. Purging or deleting a queue only dooms its number; the sweeper gives the space back.
+names a claim. The compaction filter takes its body some time after it has expired, so a record without body is one of
+a message that has expired. Purging or deleting a queue only dooms its number; the sweeper gives the space back.
 A queue's history and its keys go by a number of their own, which a purge keeps: h = the first one that the queue had.
 A record of history has exactly one entry in history, sequences, endings and due; what has its end in its key (keys,
 stages, producers) one there and one in due, so that the sweeper can remove it by that alone, without a lock.
@@ -64,7 +65,7 @@ FAMILIES: Final = (
     "producers",
     "due",
 )
-VERSION: Final = b"2"
+VERSION: Final = b"3"
 LENGTH: Final = 4
 """Bytes of the length in front of a project."""
 END: Final = b"\xff" * LENGTH
@@ -74,6 +75,9 @@ DROPPED: Final = b"dropped"
 FAMILY_OF: Final = {b"h": "history", b"k": "keys", b"p": "producers", b"s": "stages"}
 KIND_OF: Final = {family: kind for kind, family in FAMILY_OF.items()}
 
+LATEST_STAMP: Final = (1 << 32) - 1
+
+stamp = Packing("<I")
 number = Packing(">Q")
 pair = Packing(">QQ")
 triple = Packing(">QQQ")
@@ -106,8 +110,8 @@ class Place(NamedTuple):
     ends: int
 
 
-class Record(Struct, array_like=True):
-    """A message without its body. ``claim`` lives while ``ends`` is to come; ``former`` = available before it."""
+class Trace(Struct, array_like=True):
+    """The first fields of a Record: all that must be known to remove the message."""
 
     id: str
     created: int
@@ -117,6 +121,11 @@ class Record(Struct, array_like=True):
     client: str
     checksum: str = ""
     claim: str = ""
+
+
+class Record(Trace, array_like=True):
+    """A message without its body. ``claim`` lives while ``ends`` is to come; ``former`` = available before it."""
+
     claimed: int = 0
     lease: int = 0
     ends: int = 0
@@ -180,6 +189,7 @@ encode = msgpack.Encoder().encode
 decode_queue = msgpack.Decoder(QueueRecord).decode
 decode_tally = msgpack.Decoder(Tally).decode
 decode_record = msgpack.Decoder(Record).decode
+decode_trace = msgpack.Decoder(Trace).decode
 decode_past = msgpack.Decoder(Past).decode
 decode_known = msgpack.Decoder(Known).decode
 decode_stage = msgpack.Decoder(Stage).decode
@@ -232,6 +242,17 @@ def after(prefix: bytes) -> bytes:
     """The smallest key above all that begin with ``prefix``."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1])
+
+
+def sealed(body: bytes, expires: int, grace: int) -> bytes:
+    """A body as it is stored, so that the compaction filter (``compaction``) takes it ``grace`` s after its expiry."""
+    seconds = -(-expires // 1000) + grace - 1
+    return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
+
+
+def unsealed(value: bytes) -> bytes:
+    """The body."""
+    return value[: -stamp.size]
 
 
 def message(sequence: int, record: Record, body: bytes, now: int) -> Message:

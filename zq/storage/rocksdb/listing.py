@@ -26,8 +26,8 @@ def page(store: Store, state: QueueState, marker: int, limit: int, view: View, n
         found = _visible(store, state, marker, want, view, now)
         keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
         for (sequence, record), body in zip(found, store.get_many("bodies", keys), strict=True):
-            if body is not None:  # else it was removed after the walk saw it
-                messages.append(layout.message(sequence, record, body, now))
+            if body is not None:  # else it was removed, or expired, after the walk saw it
+                messages.append(layout.message(sequence, record, layout.unsealed(body), now))
         if len(found) < want:
             break
         marker = found[-1][0]
@@ -103,6 +103,7 @@ class _Walk:
         self._open_block = state.tally.sequence // BLOCK
         """From this block on messages may still be added."""
         self._marks: dict[int, int] = {}
+        self._expired: list[bytes] = []
         self.position: int | None = None
         """Where to go on, behind a quiet block or later; None at the end of the queue."""
 
@@ -123,6 +124,8 @@ class _Walk:
                 block, until = sequence // BLOCK, NEVER
             record = layout.decode_record(value)
             until = min(until, _hidden_until(record, view, now))
+            if record.expires <= now:
+                self._expired.append(key)
             yield sequence, record
         self._note(block, until, self._open_block)
 
@@ -136,7 +139,10 @@ class _Walk:
             self.leave_marks()  # early: whoever walks the same stretch now need not walk it to its end
 
     def leave_marks(self) -> None:
-        """Hand on what was learnt, unless a message was made visible earlier meanwhile."""
+        """Hand on what was learnt, unless a message was made visible earlier meanwhile; and what had expired."""
+        if self._expired:
+            self._state.around.leftovers.meet(self._expired, self._now)
+            self._expired = []
         if self._marks:
             with self._state.lock:
                 if self._state.quiet.wakings == self._wakings:

@@ -35,6 +35,7 @@ class Look:
         self._queue = queue
         self._terms = terms
         self._messages: list[Message] = []
+        self._lapsed = 0
         self._buried = 0
         self.found: Claim | None = None
         """The live claim of the name, if there was one."""
@@ -47,7 +48,7 @@ class Look:
         if self.found is not None or not self._messages:
             return self.found
         lease = self._terms.lease
-        return Claim(lease.claim, lease.ttl, self._terms.now / 1000, self._messages)
+        return Claim(lease.claim, lease.ttl, self._terms.now / 1000, self._messages, self._lapsed)
 
     def settle(self) -> None:
         """Return when all that was done, or found done, is safe."""
@@ -86,10 +87,11 @@ class Look:
 
     def _hold(self, change: Change, state: QueueState, item: Ready) -> None:
         sequence, record, body = item
+        self._lapsed += record.claim != ""
         record.former = record.available
         record.count += 1
         wait = self._terms.redelivery.wait(record.count) * 1000
-        hold(change, state, (sequence, record), self._terms.lease, wait, self._terms.now)
+        hold(change, state, (sequence, record), self._terms.lease, wait, self._terms.now, body)
         self._messages.append(layout.message(sequence, record, body, self._terms.now))
 
     def _bury(self, change: Change, state: QueueState, target: QueueState | None, spent: list[Ready]) -> None:

@@ -62,7 +62,7 @@ class MessageController:
             keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
             bodies = store.get_many("bodies", keys)
         return [
-            layout.message(sequence, record, body, moment)
+            layout.message(sequence, record, layout.unsealed(body), moment)
             for (sequence, record), body in zip(found, bodies, strict=True)
             if body is not None
         ]
@@ -136,7 +136,7 @@ class MessageController:
                     missing = routes.missing(chosen)
                     if not missing:
                         change = Change(store)
-                        routes.carry_all(store, change, ready, chosen)
+                        chosen = routes.carry_all(store, change, ready, chosen)
                         change.commit()
                         break
                 for ref in missing:
@@ -156,6 +156,8 @@ def _locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> li
             record = layout.decode_record(value)
             if record.expires > now:
                 found.append((layout.pair.unpack(key)[1], record))
+            else:
+                state.around.leftovers.meet([key], now)
     return found
 
 

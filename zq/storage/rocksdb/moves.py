@@ -28,11 +28,18 @@ class Routes(NamedTuple):
         """Queues that the moves need and that do not exist."""
         return [ref for ref in targets(self.source.ref, moves) if self.targets[ref.name] is None]
 
-    def carry_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> None:
-        """Take messages, by id, to the ends of other queues, in the order of the moves."""
+    def carry_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
+        """Take messages, by id, to the ends of other queues, in the order of the moves; which of them went.
+
+        One whose body has gone had expired while the verb was under way.
+        """
         keys = [layout.pair.pack(self.source.number, found[move.id][0]) for move in moves]
-        for move, body in zip(moves, store.get_many("bodies", keys), strict=True):
-            self.carry(change, *found[move.id], body or b"", move)
+        carried = []
+        for move, value in zip(moves, store.get_many("bodies", keys), strict=True):
+            if value is not None:
+                self.carry(change, *found[move.id], layout.unsealed(value), move)
+                carried.append(move)
+        return carried
 
     def carry(self, change: Change, sequence: int, record: Record, body: bytes, move: Move) -> None:
         """Take a message from its queue to the other one's end."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few things that the driver needs of an ordered key-value store, over rocksdict.
 
-Nothing of queues is known here, and no other file imports the binding, so that it can be replaced. What shaped this
+Nothing of queues is known here, and no other file but ``compaction`` imports the binding, so that it can be replaced.
+What shaped this
 file (measured): the binding keeps the GIL while it writes, its fsync included, but not in ``flush_wal``; so a write
 goes to the log file only, and one ``flush_wal`` serves all threads that wait for theirs. A write that meets a stall
 would freeze every thread: it is refused by the store instead and repeated here. A batch is consumed by a failed write.
@@ -9,16 +10,20 @@ All vendor errors are plain ``Exception``.
 """
 
 import gc
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
 from rocksdict import (
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Cache,
+    CompactOptions,
     DBCompressionType,
     Options,
     Rdict,
@@ -28,7 +33,10 @@ from rocksdict import (
 )
 
 from zq.errors import StartRefused, Unavailable
+from zq.storage.rocksdb import compaction
+from zq.storage.rocksdb.barrier import Barrier
 
+LOG = logging.getLogger(__name__)
 MIB: Final = 1 << 20
 STALL_PAUSE: Final = 0.002
 STALL_PATIENCE: Final = 5.0
@@ -36,6 +44,16 @@ LOCK_PAUSE: Final = 0.1
 LOCK_PATIENCE: Final = 3.0
 """A server whose master was killed takes about a second to notice."""
 SYNC_MODES: Final = ("always", "interval", "never")
+UNFILTERED: Final = (
+    "The compaction filter is NOT active: the installed rocksdict does not load it. What expires is removed by the "
+    "other layers alone ([expiry] sweep, delete_on_read); the space of a large backlog comes back later."
+)
+COUNTED: Final = {
+    "rocksdb.compaction.key.drop.user": "filtered",
+    "rocksdb.compact.write.bytes": "compacted_bytes",
+    "rocksdb.wal.synced": "syncs",
+}
+"""RocksDB's own counts, and what ``Store.totals`` calls them."""
 
 Write = tuple[str, bytes, bytes | None]
 """(family, key, value to put or None to delete)."""
@@ -49,19 +67,29 @@ class Store:
     likes. A killed process loses nothing in any mode, since the log is written before a write returns.
     """
 
-    def __init__(self, path: Path, families: Sequence[str], sync: str, sync_interval: float) -> None:
+    def __init__(
+        self, path: Path, families: Sequence[str], sync: str, sync_interval: float, filtered: str = ""
+    ) -> None:
+        """``filtered``: the family that carries the compaction filter; see ``compaction`` for what it must hold."""
         self._path = path
         self._always = sync == "always"
         self.failure: Exception | None = None
         """The first write error; the store refuses writes from then on and must be opened anew."""
         cache = Cache(64 * MIB)
-        column_families = {name: _family_options(cache) for name in families}
-        self._db = _open(path, _options(cache), column_families)
+        self._options = _options(cache)
+        plain = {name: _family_options(Options(raw_mode=True), cache) for name in families if name != filtered}
+        special = {filtered: _family_options(compaction.filtered_options(), cache)} if filtered else {}
+        self._db = _open(path, self._options, plain | special)
+        self.filtering = bool(filtered) and compaction.is_active(path, filtered)
+        """Whether the compaction filter works."""
+        if filtered and not self.filtering:
+            LOG.critical(UNFILTERED)
+        self._stalled = 0.0
         self._views = {name: self._db.get_column_family(name) for name in families}
         self._handles = {name: self._db.get_column_family_handle(name) for name in families}
         self._write_options = WriteOptions()
         self._write_options.no_slowdown = True
-        self._barrier = _Barrier(self._flush)
+        self._barrier = Barrier(self._flush)
         self._closing = threading.Event()
         self._syncer: threading.Thread | None = None
         if sync == "interval":
@@ -117,19 +145,55 @@ class Store:
                 if time.monotonic() > deadline:
                     raise Unavailable("The store is too busy to take writes. Try again later.") from error
             time.sleep(STALL_PAUSE)
+            self._stalled += STALL_PAUSE
 
     def settle(self) -> None:
         """Return when everything this thread wrote is as durable as the sync mode says. Raises ``Unavailable``."""
         if self._always:
             self._barrier.wait()
 
+    def compact_after(self, family: str, seconds: int) -> None:
+        """Have the family's files compacted so long after they were written, those that are due soon after this call.
+
+        Raises ``Unavailable``.
+        """
+        try:
+            self._views[family].set_options(compaction.schedule(seconds))
+        except Exception as error:
+            raise _unavailable() from error
+
+    def compact(self, family: str) -> None:
+        """Compact all of the family now."""
+        options = CompactOptions()
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+        self._views[family].flush()
+        self._views[family].compact_range(None, None, options)
+
+    def figure(self, family: str, name: str) -> int:
+        """One of RocksDB's properties of a family."""
+        found: int | None = self._views[family].property_int_value(f"rocksdb.{name}")
+        return found or 0
+
+    def totals(self) -> Counter[str]:
+        """What has happened since the store was opened: counts, bytes, and milliseconds of stalls."""
+        lines = (line.split() for line in (self._options.get_statistics() or "").splitlines())
+        totals = Counter({COUNTED[words[0]]: int(words[-1]) for words in lines if words and words[0] in COUNTED})
+        totals["stalled_ms"] = round(self._stalled * 1000)
+        totals["background_errors"] = self.figure("default", "background-errors")
+        return totals
+
     def close(self) -> None:
         """Let go of the directory. No other call may be in flight or follow."""
         self._closing.set()
         if self._syncer is not None:
             self._syncer.join()
-        if self.failure is None:
-            self._flush()
+        try:
+            if self.failure is None:
+                self._flush()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
         # The directory stays locked while any view or handle exists, even when closing one of them fails.
         parts = [*self._views.values(), self._db]
         self._views, self._handles = {}, {}
@@ -164,64 +228,9 @@ class Store:
                     return
 
 
-class _Turn:
-    """One waiting thread: woken once, either served or to flush itself."""
-
-    __slots__ = ("gate", "leads", "served")
-
-    def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self.leads = False
-        self.served = False
-
-
-class _Barrier:
-    """One flush for all threads that wait. Whoever finds none under way flushes; a flush serves who came before it."""
-
-    def __init__(self, flush: Callable[[], None]) -> None:
-        self._flush = flush
-        self._lock = threading.Lock()
-        self._waiting: list[_Turn] = []
-        self._busy = False
-
-    def wait(self) -> None:
-        """Return after a flush that began after this call did. Raises ``Unavailable`` if that flush failed."""
-        with self._lock:
-            turn = _Turn() if self._busy else None
-            if turn is None:
-                self._busy = True
-            else:
-                self._waiting.append(turn)
-        if turn is not None:
-            turn.gate.acquire()
-            if turn.served:
-                return
-            if not turn.leads:
-                raise _unavailable()
-        self._lead()
-
-    def _lead(self) -> None:
-        with self._lock:
-            followers, self._waiting = self._waiting, []
-        flushed = False
-        try:
-            self._flush()
-            flushed = True
-        finally:
-            with self._lock:
-                successor = self._waiting.pop(0) if self._waiting else None
-                self._busy = successor is not None
-            for turn in followers:
-                turn.served = flushed
-                turn.gate.release()
-            if successor is not None:
-                successor.leads = True
-                successor.gate.release()
-
-
 def _options(cache: Cache) -> Options:
-    options = _family_options(cache)
+    options = _family_options(Options(raw_mode=True), cache)
+    options.enable_statistics()
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_max_background_jobs(2)
@@ -232,8 +241,7 @@ def _options(cache: Cache) -> Options:
     return options
 
 
-def _family_options(cache: Cache) -> Options:
-    options = Options(raw_mode=True)
+def _family_options(options: Options, cache: Cache) -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_bloom_filter(10, False)

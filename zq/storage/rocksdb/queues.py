@@ -87,7 +87,7 @@ class QueueController:
             state = registry.find(queue)
             if state is None:
                 return 0
-            came = store.scan("available", state.head, layout.pair.pack(state.number, moment + 1))
+            came = state.front.entries(store, layout.pair.pack(state.number, moment + 1))
             return sum(1 for _ in islice((1 for _, expires in came if _moment(expires) > moment), most))
 
     def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:

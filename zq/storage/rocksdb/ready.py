@@ -24,36 +24,28 @@ class Ready(NamedTuple):
 def take(store: Store, state: QueueState, limit: int, now: int, change: Change) -> list[Ready]:
     """Up to ``limit`` ready messages in the order of (available, sequence), all of which ``change`` must deal with.
 
-    Expired messages met on the way are removed by ``change``; a bounded number of entries is stepped over (L10).
+    Expired messages are stepped over, a bounded number of them (L10), and left to be removed.
     """
-    sequences, expired, head = _scan(store, state, limit, now)
+    keys, expired, head = _scan(store, state, limit, now)
     change.advance(state, head)
-    keys = [layout.pair.pack(state.number, sequence) for sequence in expired + sequences]
-    stored = store.get_many("messages", keys)
-    records = [None if value is None else layout.decode_record(value) for value in stored]
-    for sequence, record in zip(expired, records, strict=False):
-        if record is not None:
-            change.remove(state, sequence, record)
+    if expired:
+        state.around.leftovers.meet(expired, now)
     ready = []
-    bodies = store.get_many("bodies", keys[len(expired) :])
-    for sequence, record, body in zip(sequences, records[len(expired) :], bodies, strict=True):
-        if record is not None and body is not None:
-            ready.append(Ready(sequence, record, body))
+    for key, value, body in zip(keys, store.get_many("messages", keys), store.get_many("bodies", keys), strict=True):
+        if value is not None and body is not None:
+            ready.append(Ready(layout.pair.unpack(key)[1], layout.decode_record(value), layout.unsealed(body)))
     return ready
 
 
-def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[int], list[int], bytes]:
-    """Sequences of up to ``limit`` live entries, of the expired ones in front of them, and where to begin next time."""
-    live: list[int] = []
-    expired: list[int] = []
-    head = state.head
+def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[bytes], list[bytes], bytes]:
+    """Keys of up to ``limit`` live messages, of the expired ones in front of them, and where to begin next time."""
+    live: list[bytes] = []
+    expired: list[bytes] = []
+    head = state.front.head
     patience = STEPS_PER_MESSAGE * limit + EXTRA_STEPS
-    for key, value in store.scan("available", head, layout.pair.pack(state.number, now + 1)):
-        sequence = layout.triple.unpack(key)[2]
-        if layout.number.unpack(value)[0] > now:
-            live.append(sequence)
-        else:
-            expired.append(sequence)
+    for key, value in state.front.entries(store, layout.pair.pack(state.number, now + 1)):
+        found = live if layout.number.unpack(value)[0] > now else expired
+        found.append(key[:8] + key[16:])
         head = key + b"\0"
         if len(live) == limit or len(live) + len(expired) == patience:
             break

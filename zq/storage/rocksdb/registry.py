@@ -12,9 +12,12 @@ from contextlib import contextmanager, nullcontext
 
 from msgspec import structs
 
+from zq.expiry import Expiry
 from zq.model import QueueRef
 from zq.storage.rocksdb import layout
+from zq.storage.rocksdb.front import Front
 from zq.storage.rocksdb.layout import QueueRecord, Tally
+from zq.storage.rocksdb.leftovers import Leftovers
 from zq.storage.rocksdb.port import Store, Write
 from zq.storage.rocksdb.quiet import Quiet
 
@@ -24,19 +27,28 @@ LOST_TAIL = 1_000_000
 and with it numbers that a reader has already seen as a marker. They must not be given twice."""
 
 
-class Bell:
-    """Whom to tell of queues that have something new; kept while stores are opened anew."""
+class Around:
+    """What queues know of the server around them; kept while stores are opened anew."""
 
-    listener: Callable[[QueueRef], None] | None = None
+    def __init__(self, expiry: Expiry) -> None:
+        self.leftovers = Leftovers()
+        self.listener: Callable[[QueueRef], None] | None = None
+        """Whom to tell of queues that have something new."""
+        self.configure(expiry)
+
+    def configure(self, expiry: Expiry) -> None:
+        """Give space back by these options from now on."""
+        self.expiry = expiry
+        self.leftovers.capacity = expiry.delete_queue_size if expiry.delete_on_read else 0
 
 
 class QueueState:
-    """One queue: ``head`` = no entry of ``available`` lies before it; ``quiet`` and ``walking``: for listings."""
+    """One queue; ``front``: for claims, ``quiet`` and ``walking``: for listings."""
 
     __slots__ = (
-        "bell",
+        "around",
+        "front",
         "gone",
-        "head",
         "history",
         "key",
         "lock",
@@ -49,18 +61,18 @@ class QueueState:
         "walking",
     )
 
-    def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally, bell: Bell) -> None:
+    def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally, around: Around) -> None:
         self.ref = ref
         self.key = layout.queue_key(ref)
         self.project = layout.project_prefix(ref.project)
         self.number = record.number
         self.metadata = record.metadata
         self.history = record.history
-        self.bell = bell
+        self.around = around
         self.tally = tally
         self.lock = threading.Lock()
         self.gone = False
-        self.head = layout.number.pack(record.number)
+        self.front = Front(*[layout.number.pack(record.number)] * 3)
         self.quiet = Quiet()
         self.walking = threading.Lock()
 
@@ -72,16 +84,16 @@ class QueueState:
 class Registry:
     """Every queue of one open store; states are made when first asked for."""
 
-    def __init__(self, store: Store, bell: Bell) -> None:
+    def __init__(self, store: Store, around: Around) -> None:
         self._store = store
-        self._bell = bell
+        self.around = around
         self._lock = threading.Lock()
         self._states: dict[QueueRef, QueueState] = {}
         self._hidden: dict[QueueRef, QueueState] = {}
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
         for key, value in store.scan("hidden", b"", layout.END):
             ref = layout.queue_ref(key)
-            self._hidden[ref] = QueueState(ref, layout.decode_queue(value), Tally(), bell)
+            self._hidden[ref] = QueueState(ref, layout.decode_queue(value), Tally(), around)
 
     def find(self, ref: QueueRef) -> QueueState | None:
         """The queue, or None."""
@@ -145,13 +157,13 @@ class Registry:
                 entry: Write = ("hidden", layout.queue_key(ref), layout.encode(record))
                 self._store.write([("default", b"numbers", layout.number.pack(number)), entry])
                 self._last_number = number
-                self._hidden[ref] = QueueState(ref, record, Tally(), self._bell)
+                self._hidden[ref] = QueueState(ref, record, Tally(), self.around)
 
     def replace(self, state: QueueState) -> None:
         """Give a locked queue a new number and no messages: a purge in one step."""
         with self._lock:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history)
-            successor = QueueState(state.ref, record, structs.replace(state.tally, count=0), self._bell)
+            successor = QueueState(state.ref, record, structs.replace(state.tally, count=0), self.around)
             self._store.write([*self._births(successor, record), *self._deaths(state)])
             self._last_number = record.number
             self._states[state.ref] = successor
@@ -194,13 +206,13 @@ class Registry:
         tally = layout.decode_tally(counted) if counted else Tally()
         tally.sequence += LOST_TAIL
         tally.position += LOST_TAIL
-        state = self._states[ref] = QueueState(ref, record, tally, self._bell)
+        state = self._states[ref] = QueueState(ref, record, tally, self.around)
         return state
 
     def _create(self, ref: QueueRef, metadata: bytes, hidden: QueueState | None) -> None:
         number = self._last_number + 1
         record = QueueRecord(number, metadata, number if hidden is None else hidden.history)
-        state = QueueState(ref, record, Tally(), self._bell)
+        state = QueueState(ref, record, Tally(), self.around)
         shown: list[Write] = [("hidden", state.key, None)] if hidden is not None else []
         self._store.write([*self._births(state, record), *shown])
         self._last_number = number

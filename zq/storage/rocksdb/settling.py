@@ -22,8 +22,8 @@ def settle(store: Store, change: Change, routes: Routes, held: dict[str, Found],
     released = [release for release in settlement.release if release.id in held]
     for release in released:
         give_back(change, routes.source, held[release.id], release.delay, routes.now)
-    moves = [move for move in settlement.move if move.id in held]
-    routes.carry_all(store, change, held, moves)
+    moves = routes.carry_all(store, change, held, [move for move in settlement.move if move.id in held])
     buried = sum(1 for move in moves if move.reason)
-    lost = [message for message in named if message not in held]
+    kept = held.keys() - {move.id for move in settlement.move} | {move.id for move in moves}
+    lost = [message for message in named if message not in kept]
     return Settled(len(deleted), len(released), len(moves) - buried, buried, lost)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tests.faults.churn URI``: a process that posts, claims, sweeps a little and compacts until it is killed.
+
+Everything is compacted again and again with the filter on, beside whatever else goes on. A line of JSON tells what
+has been acknowledged: ids of messages that live for an hour, by queue, and how many the filter has dropped so far.
+"""
+
+import json
+import sys
+import threading
+from functools import partial
+
+from tests.conformance.builders import Scene, ids_of
+from zq.clock import ManualClock
+from zq.expiry import Expiry, Steps
+from zq.model import QueueRef
+from zq.storage.rocksdb import RocksStorage, connect
+
+OPTIONS = Expiry(compaction_filter_grace=0)
+BEHIND = 61.0
+"""Seconds: what is posted by such a clock for a minute has expired already, and no message has to be waited for."""
+
+
+def main(uri: str) -> None:
+    storage = connect(uri, expiry=OPTIONS)
+    threading.Thread(target=compact, args=(storage,), daemon=True).start()
+    one, two = (partial(Scene, storage, queue=QueueRef("acme", name)) for name in ("one", "two"))
+    while True:
+        now, past = ManualClock(storage.now()), ManualClock(storage.now() - BEHIND)
+        one(past).post(100, ttl=60)
+        living = one(past).post(10)
+        one(past).post(100, ttl=62)
+        two(now).post(10, ttl=2)
+        claim = two(now).claim(10, ttl=3600)
+        held = ids_of(claim.messages) if claim else []
+        two(past).post(100, ttl=60)
+        storage.maintain(storage.now(), Steps(20, 100))
+        with storage._keeper as (store, _):
+            dropped = store.totals()["filtered"]
+        sys.stdout.write(json.dumps({"one": living, "two": held, "dropped": dropped}) + "\n")
+        sys.stdout.flush()
+
+
+def compact(storage: RocksStorage) -> None:
+    while True:
+        with storage._keeper as (store, _):
+            for family in ("bodies", "messages", "expiry"):
+                store.compact(family)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

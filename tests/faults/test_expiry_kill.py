@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 in the middle of sweeps and of compactions of the embedded store: index and record go together (S-B2, L3)."""
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.builders import Scene, ids_of
+from tests.faults.integrity import whole
+from tests.servers import PROJECT, ZqServer, wait_for
+from zq.clock import ManualClock
+from zq.expiry import Expiry
+from zq.model import QueueRef
+from zq.storage import connect
+
+QUEUES = [QueueRef(PROJECT, name) for name in ("one", "two")]
+CROWD = 5_000
+"""Messages of each queue that have expired when the server starts."""
+SWEEP = "[expiry]\nsweep_interval = 0.1\nsweep_batch_size = 200\ndelete_on_read = false\n"
+"""Rounds begin at once; in batches of this size most of a sweep's time is spent inside of one."""
+KILLS = 3
+UNSWEPT = Expiry(sweep=False, delete_on_read=False, compaction_filter=False)
+WITHIN = 40.0
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"rocksdb://{tmp_path}/store"
+
+
+@contextmanager
+def looked_at(uri: str, queue: QueueRef) -> Iterator[Scene]:
+    """The queue as it lies in a store that no server has open; nothing is removed by looking."""
+    with closing(connect(uri, expiry=UNSWEPT)) as storage:
+        yield Scene(storage, ManualClock(storage.now()), queue)
+
+
+def prepare(uri: str) -> dict[QueueRef, list[str]]:
+    """A crowd that expired a moment ago among messages that live, by themselves or by a claim; the living, in order."""
+    living = {}
+    with closing(connect(uri, expiry=UNSWEPT)) as storage:
+        for queue in QUEUES:
+            scene = Scene(storage, ManualClock(storage.now() - 70), queue)
+            extended = scene.post(10, ttl=60)
+            scene.take(10, ttl=3600)
+            living[queue] = extended
+            for _ in range(CROWD // 1000):
+                scene.post(1000, ttl=60)
+                living[queue] += scene.post(10)
+    return living
+
+
+def test_kills_in_the_middle_of_sweeps_leave_a_whole_store(uri: str) -> None:
+    """After each kill records and indexes agree, all that lives is there, and what has gone stays away."""
+    living = prepare(uri)
+    left = [2 * CROWD]
+    patience = 0.25
+    with closing(ZqServer(uri, config=SWEEP)) as server:
+        while len(set(left) - {0}) <= KILLS and left[-1]:
+            server.start()
+            time.sleep(random.uniform(0.0, patience))
+            server.kill()
+            left.append(whole_and_alive(uri, living))
+            patience += 0.1 if left[-1] == left[-2] else 0.0
+    assert left == sorted(left, reverse=True), "something that was removed has returned"
+    assert set(left) - {0, 2 * CROWD}, f"no kill came in the middle of a sweep: {left}"
+    with closing(connect(uri)) as storage:
+        Scene(storage, ManualClock(storage.now()), QUEUES[0]).reclaimed()
+    assert whole_and_alive(uri, living) == 0
+
+
+def whole_and_alive(uri: str, living: dict[QueueRef, list[str]]) -> int:
+    """Fails unless the store is whole and shows exactly what lives; how many have expired and are still there."""
+    whole(uri)
+    expired = 0
+    for queue, ids in living.items():
+        with looked_at(uri, queue) as scene:
+            assert ids_of(scene.walk()) == ids
+            assert scene.counts() == (10, len(ids) - 10)
+            expired += scene.depth(4 * CROWD).expired
+    return expired
+
+
+class Churner:
+    """``tests.faults.churn`` as a process, and what it has told."""
+
+    def __init__(self, uri: str) -> None:
+        command = [sys.executable, "-m", "tests.faults.churn", uri]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.living: dict[str, list[str]] = {"one": [], "two": []}
+        self.dropped = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> "Churner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill it, and return when all that it said is heard."""
+        self._process.kill()
+        self._process.wait(10)
+        self._reader.join(10)
+
+    def has_dropped(self, count: int) -> bool:
+        """Whether its compactions have dropped so many messages."""
+        if self._process.poll() is not None:
+            assert self._process.stderr is not None
+            raise AssertionError(f"It ended by itself:\n{self._process.stderr.read()}")
+        return self.dropped >= count
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.endswith("\n"):
+                told = json.loads(line)
+                self.dropped = told["dropped"]
+                for queue, ids in self.living.items():
+                    ids += told[queue]
+
+
+def test_kills_in_the_middle_of_compactions_leave_a_whole_store(uri: str) -> None:
+    """With the filter at work, whose drops no batch accompanies, all that lives by itself or by a claim stays."""
+    living: dict[str, list[str]] = {"one": [], "two": []}
+    for _ in range(KILLS):
+        with Churner(uri) as churner:
+            wait_for(lambda: churner.has_dropped(500), WITHIN, "the filter at work")
+            time.sleep(random.uniform(0.0, 0.2))
+        whole(uri)
+        for queue, ids in living.items():
+            ids += churner.living[queue]
+            with looked_at(uri, QueueRef(PROJECT, queue)) as scene:
+                there = scene.walk()
+            known = set(ids)
+            assert [message.id for message in there if message.id in known] == ids, "something that lives is missing"
+            assert [message for message in there if message.expires <= scene.now] == []
+            assert [message for message in there if message.body == b""] == []
+    assert all(len(ids) > 10 * KILLS for ids in living.values())

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that share a store share the sweep: none does again what another one is at, and a dead one is not waited for.
+
+A server whose pace does not come back stands for one that died or stands still in the middle of its round.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conformance.builders import Scene, together
+from tests.servers import wait_for
+from tests.stores import SHARED, Stores
+from zq.clock import ManualClock
+from zq.expiry import Steps
+from zq.model import QueueRef
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.storage.mongodb import leading
+from zq.storage.redis import sweeper
+
+SIZE, COUNT = 10, 40
+LEASE = 1.0
+
+
+class Looks(Steps):
+    """Counts the questions of a round, and how many steps removed nothing."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        super().__init__(size)
+        self.asked = 0
+        self.useful = 0
+
+    def step(self) -> int:
+        self.asked += 1
+        return super().step()
+
+    def removed(self, count: int, queue: QueueRef | None = None) -> None:
+        super().removed(count, queue)
+        self.useful += 1
+
+
+class Stopped(Looks):
+    """Stands still before its second step until it is told to ``go_on``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def step(self) -> int:
+        if self.asked == 1:
+            self.reached.set()
+            assert self.go_on.wait(30)
+        return super().step()
+
+
+class Servers:
+    """Two servers on one store, with a queue in which messages have expired."""
+
+    def __init__(self, open_one: Callable[[], Storage]) -> None:
+        self.open_one = open_one
+        self.first, self.second = open_one(), open_one()
+        self.scene = Scene(self.first, ManualClock(self.first.now()), QueueRef("acme", "jobs"))
+        self.scene.post(COUNT, ttl=60)
+        self.scene.tick(60)
+
+    @contextlib.contextmanager
+    def stopped(self, storage: Storage) -> Iterator[tuple[Stopped, list[int]]]:
+        """A round of this server that stands still after its first step; at the end it has gone on. What it removed."""
+        pace, removed = Stopped(), []
+        thread = threading.Thread(target=lambda: removed.append(storage.maintain(self.scene.now, pace)))
+        thread.start()
+        try:
+            assert pace.reached.wait(20)
+            yield pace, removed
+        finally:
+            pace.go_on.set()
+            thread.join(20)
+
+
+@pytest.fixture(params=SHARED)
+def servers(request: pytest.FixtureRequest, stores: Stores, tmp_path) -> Iterator[Servers]:
+    uri = stores.empty(request.param, tmp_path, "a")
+    with contextlib.ExitStack() as stack:
+        yield Servers(lambda: stack.enter_context(contextlib.closing(connect(uri))))
+
+
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "LEASE", LEASE)
+    monkeypatch.setattr(leading, "TURN", LEASE)
+
+
+def test_what_one_server_sweeps_is_left_to_it(servers: Servers):
+    """Another one's round ends at once, and the first removes everything."""
+    with servers.stopped(servers.first) as (pace, removed):
+        looks = Looks()
+        assert servers.second.maintain(servers.scene.now, looks) == 0
+        assert looks.asked <= 1
+    assert removed == [COUNT]
+    assert pace.useful == COUNT / SIZE
+
+
+def test_when_a_round_is_over_others_need_not_wait(servers: Servers):
+    """The turn is given back, also by a round that its pace has ended."""
+    assert servers.first.maintain(servers.scene.now, Steps(SIZE, SIZE)) == SIZE
+    assert servers.second.maintain(servers.scene.now, Steps(SIZE, SIZE)) == SIZE
+    assert servers.first.maintain(servers.scene.now) == COUNT - 2 * SIZE
+
+
+def test_servers_at_once_look_at_each_queue_once(servers: Servers):
+    """Four rounds side by side remove everything, in about as many steps as one would need."""
+    rooms = [servers.scene.at(f"q{at}", project=f"p{at % 3}") for at in range(20)]
+    for room in rooms:
+        room.post(5, ttl=60)
+    servers.scene.tick(60)
+    paces = [Looks(1000) for _ in range(4)]
+    storages = [servers.first, servers.second, servers.open_one(), servers.open_one()]
+    rounds = [
+        lambda storage=storage, pace=pace: storage.maintain(servers.scene.now, pace)
+        for storage, pace in zip(storages, paces, strict=True)
+    ]
+    assert sum(together(*rounds)) == COUNT + 5 * len(rooms)
+    assert sum(pace.asked for pace in paces) <= 1 + len(rooms) + len(paces)
+
+
+@pytest.mark.usefixtures("short_leases")
+def test_a_server_that_died_in_its_round_is_not_waited_for_long(servers: Servers):
+    """Its turn is over by itself; if it was not dead it goes on, and no message is counted twice."""
+    with servers.stopped(servers.first) as (_, removed):
+        looks: list[int] = []
+
+        def swept() -> int:
+            looks.append(servers.second.maintain(servers.scene.now))
+            return looks[-1]
+
+        assert wait_for(swept, 5 * LEASE, "the other server sweeps") == COUNT - SIZE
+        assert looks[0] == 0, "the first one had its turn"
+    assert removed == [SIZE]
+
+
+@pytest.mark.usefixtures("short_leases")
+def test_a_server_that_slept_through_its_turn_leaves_the_queue_to_its_successor(servers: Servers):
+    """It looks before it goes on, and removes nothing more while the other one is at it."""
+    with servers.stopped(servers.first) as (slept, removed):
+
+        def taken_over() -> bool:
+            pace = Looks()
+            pace.left = SIZE
+            return servers.second.maintain(servers.scene.now, pace) == SIZE
+
+        wait_for(taken_over, 5 * LEASE, "the turn is over")
+        with servers.stopped(servers.second):
+            slept.go_on.set()
+            wait_for(lambda: removed, 10, "the first round is over")
+            assert removed == [SIZE]
+    assert servers.first.maintain(servers.scene.now) == 0

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compaction filter of the embedded store: that it works, what it takes, and what it must never take.
+
+It judges by the real clock. So messages are posted in the past: their first end has passed in real time, while to the
+store's users, who still live in the past, nothing has expired.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from zq.errors import StartRefused
+from zq.expiry import Expiry
+from zq.model import DeadLetters, Draft, Lease, Move, QueueRef, Release, Settlement, View, new_ids
+from zq.storage.rocksdb import RocksStorage, compaction, connect, layout
+from zq.storage.rocksdb.port import Store
+
+PAST = time.time() - 1000
+LONG = 86_400
+JOBS, DEAD = QueueRef("acme", "jobs"), QueueRef("acme", "dead")
+AT_ONCE = Expiry(compaction_filter_grace=0, delete_on_read=False)
+
+
+@pytest.fixture
+def storage(tmp_path) -> Iterator[RocksStorage]:
+    opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0, expiry=AT_ONCE)
+    yield opened
+    opened.close()
+
+
+def post(storage: RocksStorage, count: int, ttl: int, body: bytes = b'"body"') -> list[str]:
+    ids = new_ids(count, PAST)
+    storage.messages.post(JOBS, [Draft(id, body, ttl, 0, "alice") for id in ids], PAST)
+    return ids
+
+
+def compact(storage: RocksStorage) -> None:
+    with storage._keeper as (store, _):
+        store.compact("bodies")
+
+
+def bodies(storage: RocksStorage) -> int:
+    with storage._keeper as (store, _):
+        return len(list(store.scan("bodies", b"", b"\xff" * 64)))
+
+
+def figures(storage: RocksStorage) -> dict[str, float]:
+    """Figures by name, or by the value of their label."""
+    return {(m.labels[0][1] if m.labels else m.name): m.value for m in storage.measures(PAST)}
+
+
+def test_a_compaction_takes_exactly_the_bodies_of_what_has_expired(storage: RocksStorage):
+    """By RocksDB's own filter, which is told to be active and counts them; readers see those as expired, not broken."""
+    gone, kept = post(storage, 30, 100), post(storage, 20, LONG)
+    compact(storage)
+    assert bodies(storage) == 20
+    assert figures(storage)["filter"] == 30
+    assert figures(storage)["compaction_filter_active"] == 1
+    assert [m.id for m in storage.messages.list(JOBS, 0, 100, View(), PAST).items] == kept
+    assert storage.messages.get(JOBS, gone, PAST) == []
+    assert storage.messages.move(JOBS, [Move(gone[0], "dead")], PAST) == []
+    assert [f.message.id for f in storage.history.list_all(JOBS, 0, 100, PAST).items] == kept
+    assert [m.id for m in storage.messages.pop(JOBS, 100, PAST)] == kept
+    storage.messages.delete_many(JOBS, gone, PAST, history=60)
+    assert storage.history.list(JOBS, 0, 100, 0, PAST * 2, PAST).items == []
+
+
+def test_the_filter_leaves_a_message_its_grace(storage: RocksStorage):
+    """Expired a while ago, and not yet so long that the filter may have it."""
+    storage.configure(Expiry(compaction_filter_grace=2000))
+    post(storage, 5, 100)
+    compact(storage)
+    assert bodies(storage) == 5
+
+
+def by_claim(storage: RocksStorage, _: str) -> None:
+    storage.claims.create(JOBS, Lease("a.a", LONG, LONG), 1, PAST)
+
+
+def by_renewal(storage: RocksStorage, _: str) -> None:
+    storage.claims.create(JOBS, Lease("a.a", 60, 60), 1, PAST)
+    storage.claims.renew(JOBS, Lease("a.a", LONG, LONG), PAST)
+
+
+def by_claim_and_release(storage: RocksStorage, _: str) -> None:
+    by_claim(storage, "")
+    storage.claims.release(JOBS, "a.a", PAST, delay=0)
+
+
+def by_settlement(storage: RocksStorage, message: str) -> None:
+    by_claim(storage, "")
+    storage.claims.settle(JOBS, "a.a", Settlement(release=[Release(message, 0)]), PAST)
+
+
+def by_dead_letter(storage: RocksStorage, _: str) -> None:
+    storage.claims.create(JOBS, Lease("a.a", 1, 0), 1, PAST)
+    storage.claims.create(JOBS, Lease("a.b", 60, 60), 1, PAST + 2, DeadLetters(DEAD, 1, LONG))
+
+
+def by_move(storage: RocksStorage, message: str) -> None:
+    storage.messages.move(JOBS, [Move(message, "dead", LONG)], PAST)
+
+
+def by_settled_move(storage: RocksStorage, message: str) -> None:
+    storage.claims.create(JOBS, Lease("a.a", 60, 60), 1, PAST)
+    storage.claims.settle(JOBS, "a.a", Settlement(move=[Move(message, "dead", LONG)]), PAST)
+
+
+LENGTHENING = [by_claim, by_renewal, by_claim_and_release, by_settlement, by_dead_letter, by_move, by_settled_move]
+
+
+@pytest.mark.parametrize("lengthen", LENGTHENING)
+def test_no_compaction_takes_a_message_whose_life_was_lengthened(
+    storage: RocksStorage, lengthen: Callable[[RocksStorage, str], None]
+):
+    """Its first end has passed in real time, and that of a message beside it, which shows that the filter was there."""
+    [message] = post(storage, 1, 100, b'"long"')
+    lengthen(storage, message)
+    post(storage, 1, 100)
+    compact(storage)
+    assert bodies(storage) == 1
+    found = storage.messages.get(JOBS, [message], PAST) or storage.messages.get(DEAD, [message], PAST)
+    assert [m.body for m in found] == [b'"long"']
+
+
+def test_a_history_keeps_the_body_of_what_it_records(storage: RocksStorage):
+    """It has a copy of its own, without stamp, which no filter looks at."""
+    [message] = post(storage, 1, 100, b'"kept"')
+    storage.messages.delete(JOBS, message, PAST, history=LONG)
+    compact(storage)
+    assert [f.message.body for f in storage.history.get(JOBS, [message], PAST)] == [b'"kept"']
+
+
+@pytest.mark.parametrize("year", [1969, 1970, 2037, 2039, 2100, 2500])
+def test_any_year_can_be_stamped(year: int):
+    """What does not fit is kept as long as stamps go, or is gone at once."""
+    expires = (year - 1970) * 31_556_952_000
+    sealed = layout.sealed(b"{}", expires, 60)
+    assert layout.unsealed(sealed) == b"{}"
+    stamp = int.from_bytes(sealed[-4:], "little")
+    assert stamp == min(max(expires // 1000 + 59, 0), 2**32 - 1)
+
+
+def test_a_message_that_expires_after_2038_stays(storage: RocksStorage):
+    """A stamp above 31 bits is not taken for one below zero."""
+    post(storage, 3, 20 * 365 * LONG)
+    compact(storage)
+    assert bodies(storage) == 3
+
+
+def test_the_filter_goes_and_comes_while_the_store_is_in_use(storage: RocksStorage):
+    """The store is opened anew for it: no verb fails meanwhile, nothing posted is lost, and the option works."""
+    posted, stop = [], threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            posted.extend(post(storage, 1, LONG))
+            assert storage.messages.get(JOBS, posted[-1:], PAST)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for wanted in (False, True, False):
+        storage.configure(Expiry(compaction_filter=wanted, compaction_filter_grace=0))
+        assert figures(storage)["compaction_filter_active"] == wanted
+    stop.set()
+    for worker in workers:
+        worker.join(30)
+    post(storage, 7, 100)
+    compact(storage)
+    assert bodies(storage) == len(posted) + 7
+    before = figures(storage)["filter"]
+    storage.configure(AT_ONCE)
+    compact(storage)
+    assert bodies(storage) == len(posted)
+    assert figures(storage)["filter"] == before + 7
+    assert len(storage.messages.get(JOBS, posted, PAST)) == len(posted)
+
+
+def test_a_round_makes_an_idle_store_compact(storage: RocksStorage):
+    """Nothing is written any more, and the bodies go by themselves once they are older than the interval."""
+    storage.configure(Expiry(compaction_filter_grace=0, compaction_interval=1, sweep=False))
+    post(storage, 5, 100)
+    with storage._keeper as (store, _):
+        store._views["bodies"].flush()
+    deadline = time.monotonic() + 30
+    while bodies(storage):
+        assert time.monotonic() < deadline
+        storage._compacted = float("-inf")
+        storage.maintain(PAST)
+        time.sleep(0.2)
+
+
+def test_a_filter_that_is_missing_is_told_and_the_rest_works(tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture):
+    """Its class is not known to RocksDB: the start warns loudly, and the store serves and sweeps."""
+    monkeypatch.setattr(compaction, "OPTIONS", compaction.OPTIONS.replace(compaction.FACTORY, "NobodysFilterFactory"))
+    with caplog.at_level(logging.CRITICAL):
+        opened = connect(f"rocksdb://{tmp_path}/store", max_clock_jump=0, expiry=AT_ONCE)
+    assert "NOT active" in caplog.text
+    assert figures(opened)["compaction_filter_active"] == 0
+    post(opened, 3, 100)
+    assert opened.maintain(PAST + 100) == 3
+    opened.close()
+
+
+def test_only_bodies_carry_the_filter(storage: RocksStorage, tmp_path):
+    """Nothing else ends in a stamp."""
+    carrying = [name for name in layout.FAMILIES if compaction.is_active(tmp_path / "store", name)]
+    assert carrying == ["bodies"]
+
+
+def test_a_store_of_an_earlier_layout_is_refused(tmp_path):
+    """Its bodies have no stamp: the filter would take their last bytes for one."""
+    connect(f"rocksdb://{tmp_path}/store").close()
+    store = Store(tmp_path / "store", layout.FAMILIES, "never", 0)
+    store.write([("default", b"version", b"2")])
+    store.close()
+    with pytest.raises(StartRefused, match="layout 2"):
+        connect(f"rocksdb://{tmp_path}/store")

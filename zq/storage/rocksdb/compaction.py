@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layer 3 of giving space back: RocksDB's own compaction filter, which takes expired values without Python.
+
+The filter reads the last 4 bytes of a value as seconds, little-endian, and drops the entry in a compaction when these
++ 1 have passed by the machine's clock. The binding has no setter for it, but it loads options from a file that names
+the filter's class. RocksDB knows that name only once the process has opened a database with a time to live; else it
+leaves the filter out and says nothing, so whoever opens a store asks ``is_active`` afterwards.
+"""
+
+import json
+import logging
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Final
+
+from rocksdict import AccessType, Options, Rdict
+
+LOG = logging.getLogger(__name__)
+FACTORY: Final = "TtlCompactionFilterFactory"
+OPTIONS: Final = f"""\
+[Version]
+  rocksdb_version=10.4.2
+  options_file_version=1.1
+[DBOptions]
+[CFOptions "default"]
+[TableOptions/BlockBasedTable "default"]
+[CFOptions "filtered"]
+  compaction_filter_factory={{id={FACTORY};ttl=1;}}
+[TableOptions/BlockBasedTable "filtered"]
+"""
+BINDING: Final = {"raw_mode": True, "prefix_extractors": {}}
+
+_arming = threading.Lock()
+_armed: list[bool] = []
+
+
+def filtered_options() -> Options:
+    """Options of a family that carries the filter; without it where this binding cannot load them."""
+    folder = Path(tempfile.mkdtemp(prefix="zq-options-"))
+    try:
+        _arm()
+        (folder / "OPTIONS-000001").write_text(OPTIONS)
+        (folder / "rocksdict-config.json").write_text(json.dumps(BINDING))
+        families: dict[str, Options] = Options.load_latest(str(folder))[1]
+        return families["filtered"]
+    except Exception:  # of another version of the binding; all that it raises is of this class
+        LOG.exception("The compaction filter's options cannot be loaded.")
+        return Options(raw_mode=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_active(path: Path, family: str) -> bool:
+    """Whether the store that was opened last in this directory has the filter on the family, by RocksDB's own word."""
+    written = path.glob("OPTIONS-*[0-9]")
+    newest = max(written, key=lambda file: int(file.name.rpartition("-")[2]), default=None)
+    section = ""
+    for line in map(str.strip, newest.read_text().splitlines() if newest is not None else ()):
+        if line.startswith("["):
+            section = line
+        elif section == f'[CFOptions "{family}"]' and line.startswith("compaction_filter_factory="):
+            return FACTORY in line
+    return False
+
+
+def schedule(seconds: int) -> dict[str, str]:
+    """Options that have files compacted when nothing else asked for it so long; to be set while the store is open.
+
+    To set them, even to what they are, makes RocksDB look for such files at once: an idle store never does by itself.
+    """
+    return {"periodic_compaction_seconds": str(seconds), "ttl": str(seconds)}
+
+
+def _arm() -> None:
+    """Once per process: let RocksDB register the filter's class."""
+    with _arming:
+        if not _armed:
+            folder = tempfile.mkdtemp(prefix="zq-arming-")
+            try:
+                Rdict(f"{folder}/store", Options(raw_mode=True), access_type=AccessType.with_ttl(1)).close()
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            _armed.append(True)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layer 1 of giving space back: one thread removes the expired messages that readers have met."""
+
+import threading
+from typing import Final
+
+from zq.errors import Unavailable
+from zq.storage.rocksdb import removal
+from zq.storage.rocksdb.keeper import Keeper
+
+BATCH: Final = 100
+"""Messages in one write: few, since it holds up every thread for as long as it lasts."""
+
+
+class Remover:
+    """Works from ``start`` to ``close``."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._leftovers = keeper.around.leftovers
+        self._thread = threading.Thread(target=self._run, name="zq-remover", daemon=True)
+        self.removed = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Forget what waits, and return when nothing is being removed any more."""
+        self._leftovers.close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._leftovers.wait():
+            told = self._leftovers.take(BATCH)
+            try:
+                with self._keeper as opened:
+                    for number, its in removal.by_queue(told.items()):
+                        self.removed += removal.remove(opened, number, its, sweeping=False)[0]
+            except Unavailable:
+                continue  # the sweeper will find them
