@@ -10,7 +10,7 @@ import pytest
 from tests.servers import ZqServer, wait_for
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTTIN, signal.SIGUSR2], ids=lambda number: number.name)
 def test_a_signal_for_another_worker_is_ignored(tmp_path: Path, number: signal.Signals):
     """The worker that owns the store serves on, alone, and the log says what was ignored."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:

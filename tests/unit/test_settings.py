@@ -17,6 +17,17 @@ from zq.errors import StartRefused
         ("transport", "max_message_ttl", "99999999999", "to 3153600000"),
         ("transport", "max_claim_ttl", "99999999999", "to 3153600000"),
         ("server", "max_waiters", "57", "at most threads - 8"),
+        ("expiry", "sweep_interval", "0", "equal to 0.1"),
+        ("expiry", "sweep_batch_size", "100001", "equal to 100000"),
+        ("expiry", "sweep_max_deletes", "999", "at least sweep_batch_size, which is 1000"),
+        ("expiry", "delete_queue_size", "10000001", "equal to 1e+07"),
+        ("expiry", "compaction_filter_grace", "86401", "equal to 86400"),
+        ("expiry", "compaction_interval", "59", "equal to 60"),
+        ("expiry", "queue_ttl", "a: 1209601", "from 60 to 1209600"),
+        ("expiry", "queue_ttl", "a: 60, b c: 60", "line 2 is ' b c: 60'"),
+        ("expiry", "queue_ttl", "a: 60, b", "a colon"),
+        ("metrics", "max_queues", "0", "equal to 1"),
+        ("metrics", "max_counted", "0", "equal to 1"),
     ],
 )
 def test_a_value_out_of_bounds_stops_the_start(

@@ -14,6 +14,7 @@ from jsonschema import Draft4Validator, ValidationError
 from msgspec import UNSET, Struct
 
 from zq import wire
+from zq.broker.lifetimes import Lifetimes
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
 from zq.limits import MIN_DELAY, MIN_TTL, Limits, is_queue_name, nesting
 from zq.model import DeadLetters, QueueRef, Redelivery
@@ -44,10 +45,10 @@ RETRY_POLICY: Final[Metadata] = {
 
 
 class Rules(Struct, frozen=True):
-    """What a queue's ``metadata`` mean for its messages, defaults filled in."""
+    """What a queue's ``metadata`` mean for its messages, defaults filled in but that of the ttl: ``Book.ttl``."""
 
     metadata: bytes
-    default_ttl: int
+    own_ttl: int | None
     default_delay: int
     max_post_size: int
     dead_letter_queue: str
@@ -67,7 +68,14 @@ class Rules(Struct, frozen=True):
 class Book:
     """The rules that these limits make of metadata."""
 
-    def __init__(self, limits: Limits, storage: Storage, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        storage: Storage,
+        monotonic: Callable[[], float] = time.monotonic,
+        lifetimes: Lifetimes | None = None,
+    ) -> None:
+        self.lifetimes = lifetimes or Lifetimes(limits.default_message_ttl)
         self._shown = shown_defaults(limits)
         self._limits = limits
         self._validator = Draft4Validator(metadata_schema(limits))
@@ -116,9 +124,14 @@ class Book:
             self._changes += 1
             self._recent.pop(queue, None)
 
-    def shown(self, metadata: Metadata) -> Metadata:
+    def ttl(self, queue: QueueRef, rules: Rules) -> int:
+        """How long the queue's messages live that do not say so. Asked for each post: options may change it."""
+        return rules.own_ttl or self.lifetimes.of(queue.name)
+
+    def shown(self, queue: str, metadata: Metadata) -> Metadata:
         """Metadata as a reader sees them: reserved keys that are unset or falsy have their defaults."""
-        return metadata | {key: metadata.get(key) or default for key, default in self._shown.items()}
+        defaults = self._shown | {"_default_message_ttl": self.lifetimes.of(queue)}
+        return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
 
     def check(self, metadata: Metadata, queue: str) -> None:
         """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for encryption."""
@@ -151,7 +164,7 @@ class Book:
         target, count = metadata.get("_dead_letter_queue"), metadata.get("_max_claim_count")
         return Rules(
             metadata=raw,
-            default_ttl=metadata.get("_default_message_ttl") or self._limits.default_message_ttl,
+            own_ttl=metadata.get("_default_message_ttl") or None,
             default_delay=metadata.get("_default_message_delay") or self._limits.default_message_delay,
             max_post_size=min(
                 metadata.get("_max_messages_post_size") or self._limits.max_messages_post_size,

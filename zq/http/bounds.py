@@ -30,7 +30,8 @@ class LimitsDocument:
     """``/v2/limits``"""
 
     def __init__(self, broker: Broker) -> None:
-        self._document = wire.encode(asdict(broker.limits) | FIXED)
+        self._fixed = asdict(broker.limits) | FIXED
+        self._lifetimes = broker.lifetimes
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        resp.data = self._document
+        resp.data = wire.encode(self._fixed | {"default_message_ttl": self._lifetimes.default})

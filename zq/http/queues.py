@@ -42,7 +42,7 @@ class QueueCollection:
 
     def _entry(self, name: str, metadata: dict[str, Any], detailed: bool) -> dict[str, Any]:
         entry: dict[str, Any] = {"name": name, "href": f"/v2/queues/{name}"}
-        return entry | {"metadata": self._queues.shown(metadata)} if detailed else entry
+        return entry | {"metadata": self._queues.shown(name, metadata)} if detailed else entry
 
 
 class QueueItem:

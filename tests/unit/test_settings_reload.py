@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options read again: what may change changes as a whole or not at all, and everything else stays."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from zq import settings
+from zq.errors import StartRefused
+from zq.settings import Configuration
+
+FIRST = "[expiry]\nsweep_interval = 2\nqueue_ttl = mqtt-*: 86400\nqueue_ttl = *: 600\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    written = tmp_path / "zq.conf"
+    written.write_text(FIRST)
+    return written
+
+
+def test_what_is_new_in_the_file_is_taken_over(file: Path) -> None:
+    """Values added, changed and removed, lines of one option too; what changed is told, what did not is not."""
+    configuration = Configuration(str(file))
+    assert configuration.current.queue_ttl == (("mqtt-*", 86400), ("*", 600))
+    file.write_text("[expiry]\nsweep = false\nqueue_ttl = *: 600\n[transport]\ndefault_message_ttl = 70\n")
+    assert sorted(configuration.reload()) == [
+        "[expiry] queue_ttl = *: 600",
+        "[expiry] sweep = False",
+        "[expiry] sweep_interval = 5.0",
+        "[transport] default_message_ttl = 70",
+    ]
+    current = configuration.current
+    assert (current.sweep_interval, current.expiry.sweep, current.queue_ttl) == (5.0, False, (("*", 600),))
+    assert current.limits.default_message_ttl == 70
+    assert configuration.reload() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "[expiry]\nqueue_ttl = a: 70\nqueue_ttl = b: 59\n",
+            r"\[expiry\] queue_ttl .* from 60 to 1209600; line 2 is 'b: 59'",
+        ),
+        ("[expiry]\nsweep_batch_size = 0\n", "sweep_batch_size"),
+        ("[expiry]\nsweep_intervall = 1\n", "sweep_intervall"),
+        ("[expiry]\nsweep_batch_size = 500\nsweep_max_deletes = 400\n", "at least sweep_batch_size, which is 500"),
+        ("[server]\nworkers = 2\n[expiry]\nsweep_interval = 1\n", "workers must be 1"),
+        ("sweep_interval\n", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+    ids=["line", "bound", "unknown", "pair", "of-the-start", "broken", "gone"],
+)
+def test_nonsense_changes_nothing(file: Path, text: str | None, told: str) -> None:
+    """Whatever could not start a server is refused with its sentence, and a correct file is taken after it."""
+    configuration = Configuration(str(file))
+    former = configuration.current
+    if text is None:
+        file.unlink()
+    else:
+        file.write_text(text)
+    with pytest.raises(StartRefused, match=told):
+        configuration.reload()
+    assert configuration.current == former
+    file.write_text(FIRST.replace("600", "700"))
+    assert configuration.reload() == ["[expiry] queue_ttl = mqtt-*: 86400, *: 700"]
+
+
+def test_what_cannot_change_is_named_and_left(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By its name only, since a URI may hold a password; the rest of the file counts."""
+    configuration = Configuration(str(file))
+    file.write_text(FIRST.replace("= 2", "= 3") + "[storage]\nuri = redis://joe:hush@host/0\n")
+    with caplog.at_level(logging.WARNING):
+        assert configuration.reload() == ["[expiry] sweep_interval = 3.0"]
+    assert [record.getMessage() for record in caplog.records] == ["Ignoring change to immutable option storage.uri"]
+    assert configuration.current.uri == "rocksdb:var/zq"
+
+
+def test_what_is_new_must_go_with_what_stays(file: Path) -> None:
+    """A default beyond the largest ttl in force is refused, though the file raises that too."""
+    configuration = Configuration(str(file))
+    file.write_text("[transport]\ndefault_message_ttl = 2000000\nmax_message_ttl = 2000000\n")
+    with pytest.raises(StartRefused, match="default_message_ttl must be from 60 to 1209600"):
+        configuration.reload()
+    assert configuration.current.limits.default_message_ttl == 3600
+    file.write_text(FIRST)
+    assert configuration.reload() == []
+
+
+def test_the_environment_goes_before_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the start; a variable holds all lines of an option, with commas between."""
+    monkeypatch.setenv(settings.variable("expiry", "sweep_interval"), "9")
+    monkeypatch.setenv(settings.variable("expiry", "queue_ttl"), "a*: 60, b: 70")
+    configuration = Configuration(str(file))
+    file.write_text("[expiry]\nsweep_interval = 3\nqueue_ttl = c: 80\n")
+    assert configuration.reload() == []
+    assert configuration.current.sweep_interval == 9
+    assert configuration.current.queue_ttl == (("a*", 60), ("b", 70))
+
+
+def test_without_a_file_nothing_changes() -> None:
+    """There is nothing to read again."""
+    configuration = Configuration()
+    assert configuration.path is None
+    assert configuration.reload() == []
+
+
+def test_a_log_level_that_does_not_exist_is_refused(file: Path) -> None:
+    """The options of other sections are checked in the same way."""
+    configuration = Configuration(str(file))
+    file.write_text("[log]\nlevel = LOUD\n")
+    with pytest.raises(StartRefused, match="LOUD"):
+        configuration.reload()

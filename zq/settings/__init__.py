@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of the server, read from a file and the environment into frozen values, and some of them read again.
+
+Precedence: command line (``zq.server`` puts it into the environment), environment (``OS_<SECTION>__<OPTION>``), file,
+default. Nonsense stops the start with a sentence: ``StartRefused``. ``zq-server --sample-config`` prints the table.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from oslo_config import cfg, generator
+
+from zq.errors import StartRefused
+from zq.settings.options import OPTIONS, variable
+from zq.settings.reading import Settings, check_file, queue_ttl_lines, read
+
+__all__ = ["CONFIG_VARIABLE", "OPTIONS", "Configuration", "Settings", "list_opts", "load", "print_sample", "variable"]
+
+CONFIG_VARIABLE: Final = "ZQ_CONFIG"
+"""Environment variable that names the configuration file."""
+
+OSLO: Final = logging.getLogger("oslo_config.cfg")
+
+
+class Configuration:
+    """The options of this process: ``current``, until ``reload`` takes over what is new in the file.
+
+    ``path``: the file, by default what ``ZQ_CONFIG`` names; None if there is none. Raises ``StartRefused``.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        path = path or os.environ.get(CONFIG_VARIABLE)
+        self.path = os.path.abspath(path) if path else None
+        if self.path:
+            check_file(self.path)
+        self._conf = cfg.ConfigOpts()
+        for group, options in OPTIONS.items():
+            self._conf.register_opts(options, group=None if group == "DEFAULT" else group)
+        files = [self.path] if self.path else []
+        with _refused():
+            self._conf(args=[], project="zq", default_config_files=files, default_config_dirs=[])
+        self.current = read(self._conf)
+        self._mutable = self._values()
+
+    def reload(self) -> Sequence[str]:
+        """Read the file again; which options changed, each as ``[section] name = value``.
+
+        A file that could not start a server is refused as a whole (``StartRefused``): nothing changes. Changes of
+        options that hold for the life of a process are logged and left.
+        """
+        Configuration(self.path)
+        OSLO.setLevel(logging.WARNING)  # it warns of changes that it ignores; those that count are the caller's to tell
+        with _refused():
+            self._conf.mutate_config_files()
+        self.current = read(self._conf)  # what is new must also go with what stays
+        former, self._mutable = self._mutable, self._values()
+        return [f"{name} = {value}" for name, value in self._mutable.items() if value != former[name]]
+
+    def _values(self) -> dict[str, str]:
+        """The options that ``reload`` may change, as a reader of the log would write them."""
+        values = {
+            f"[{section}] {option.dest}": str(self._conf[section][option.dest])
+            for section, options in OPTIONS.items()
+            for option in options
+            if option.mutable
+        }
+        return values | {"[expiry] queue_ttl": ", ".join(queue_ttl_lines(self._conf)) or "(none)"}
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """What oslo.config says against the options, as a refusal."""
+    try:
+        yield
+    except (cfg.Error, ValueError) as error:
+        raise StartRefused(f"The configuration cannot be used: {error}.") from error
+
+
+def load(path: str | None = None) -> Settings:
+    """The settings of ``path`` (default: the file that ``ZQ_CONFIG`` names, if any) under those of the environment."""
+    return Configuration(path).current
+
+
+def list_opts() -> Sequence[tuple[str, list[cfg.Opt]]]:
+    """The table, for oslo.config's own tools."""
+    return list(OPTIONS.items())
+
+
+def print_sample() -> None:
+    """Print a configuration file that holds every option, commented out, with its default."""
+    conf = cfg.ConfigOpts()
+    generator.register_cli_opts(conf)
+    conf(args=["--namespace", "zq", "--wrap-width", "100"], default_config_files=[], default_config_dirs=[])
+    generator.generate(conf)

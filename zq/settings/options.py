@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every option of the server in one table. Those with ``mutable=True`` are read again on SIGHUP."""
+
+from typing import Final
+
+from oslo_config import cfg
+
+from zq.expiry import Expiry
+from zq.limits import Limits
+
+EXPIRY: Final = Expiry()
+LIMITS: Final = Limits()
+
+LIMIT_HELP: Final = {
+    "default_message_ttl": "Seconds that a message lives, unless it, its queue or queue_ttl says otherwise.",
+    "default_message_delay": "Seconds until a message can be claimed, unless it or its queue says otherwise.",
+    "default_claim_ttl": "Seconds that a claim lives, unless it says otherwise.",
+    "default_claim_grace": "Seconds that claimed messages outlive their claim, unless the claim says otherwise.",
+    "max_message_ttl": "Largest ttl of a message, in seconds.",
+    "max_message_delay": "Largest delay of a message, in seconds.",
+    "max_claim_ttl": "Largest ttl of a claim, in seconds.",
+    "max_claim_grace": "Largest grace of a claim, in seconds.",
+    "max_queues_per_page": "Most queues in one page of a listing.",
+    "max_messages_per_page": "Most messages in one page of a listing, or ids in one request.",
+    "max_messages_per_claim_or_pop": "Most messages that one claim or pop returns.",
+    "max_queue_metadata": "Largest metadata document, in bytes.",
+    "max_messages_post_size": "Largest body of one post of messages, in bytes.",
+    "min_length_client_id": "Fewest characters of a Client-ID, when client_id_uuid_safe is off.",
+    "max_length_client_id": "Most characters of a Client-ID, when client_id_uuid_safe is off.",
+    "max_wait": "Most seconds that a request may wait for messages.",
+    "stage_ttl": "Seconds after which a stage that was not published is dropped.",
+    "max_stage_bytes": "Most bytes of message bodies in one stage.",
+    "producer_ttl": "Seconds that the last commit of a producer is remembered.",
+    "idempotency_window": "Seconds for which a request with an Idempotency-Key is remembered.",
+}
+
+
+def _integer(name: str, default: int, low: int, high: int, text: str) -> cfg.Opt:
+    """An option that is read again on SIGHUP."""
+    return cfg.IntOpt(name, default=default, min=low, max=high, mutable=True, help=text)
+
+
+OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
+    "DEFAULT": [
+        cfg.BoolOpt("admin_mode", default=False, help="Serve the routes for administrators."),
+        cfg.BoolOpt("enable_checksum", default=False, help="Store an MD5 checksum with each message and show it."),
+        cfg.StrOpt("auth_strategy", default="", help="How callers prove who they are. Empty: they are believed."),
+    ],
+    "server": [
+        cfg.StrOpt("bind", default="127.0.0.1", help="Address to listen on."),
+        cfg.PortOpt("port", default=8888, help="Port to listen on."),
+        cfg.StrOpt("engine", default="gunicorn", choices=["gunicorn", "granian"], help="The HTTP server."),
+        cfg.IntOpt("threads", default=64, min=9, max=4096, help="Requests that one process works on at once."),
+        cfg.IntOpt(
+            "max_waiters",
+            min=0,
+            help="Requests of one process that may wait for messages at once, at most threads - 8. Default: 40, or "
+            "what threads allow.",
+        ),
+        cfg.IntOpt("workers", default=1, min=1, max=256, help="Processes. The embedded store allows one."),
+        cfg.IntOpt("graceful_timeout", default=30, min=1, help="Seconds that requests in flight get on shutdown."),
+        cfg.IntOpt("keepalive", default=65, min=0, help="Seconds that an idle connection is kept open (gunicorn)."),
+    ],
+    "storage": [
+        cfg.StrOpt(
+            "uri",
+            default="rocksdb:var/zq",
+            secret=True,
+            help="The store; its scheme picks the driver: rocksdb:///var/lib/zq, mongodb://host/zq?replicaSet=rs0, "
+            "redis://host/0.",
+        ),
+        cfg.BoolOpt(
+            "wait", default=False, help="At start wait for a store that does not answer, as --wait-for-store does."
+        ),
+    ],
+    "storage:mongodb": [
+        cfg.StrOpt(
+            "write_concern",
+            default="majority",
+            help="How many members have a change before it is acknowledged: majority, or a number. Below majority a "
+            "fail-over may lose acknowledged messages. A w= in the URI counts instead.",
+        ),
+        cfg.BoolOpt(
+            "journal",
+            default=True,
+            help="Acknowledge a change only when it is in the journal. Off, a power cut may lose it. A journal= in the "
+            "URI counts instead.",
+        ),
+    ],
+    "storage:redis": [
+        cfg.IntOpt(
+            "wait_replicas",
+            default=0,
+            min=0,
+            help="Replicas that must have a change before it is acknowledged (WAIT). 0: a fail-over may lose "
+            "acknowledged messages.",
+        ),
+    ],
+    "storage:rocksdb": [
+        cfg.StrOpt(
+            "sync",
+            default="always",
+            choices=["always", "interval", "never"],
+            help="When an acknowledged change is on disk. always: before the answer. interval: within sync_interval "
+            "seconds, so a power cut may lose that much. never: when the operating system likes. A killed process "
+            "loses nothing in any mode.",
+        ),
+        cfg.FloatOpt(
+            "sync_interval", default=1.0, min=0.01, max=3600, help="Seconds between syncs, for sync = interval."
+        ),
+        cfg.IntOpt(
+            "max_clock_jump",
+            default=172800,
+            min=0,
+            help="Seconds that the machine's clock may be ahead of the store's last use at start, since expiry "
+            "destroys messages for good. 0: believe any clock, as --force-clock does for one start.",
+        ),
+    ],
+    "transport": [
+        *[
+            cfg.IntOpt(name, default=getattr(LIMITS, name), min=0, mutable=name == "default_message_ttl", help=text)
+            for name, text in LIMIT_HELP.items()
+        ],
+        cfg.StrOpt(
+            "client_id_uuid_safe",
+            default="strict",
+            choices=["strict", "off"],
+            help="strict: a Client-ID must be a UUID. off: any text of an allowed length.",
+        ),
+        cfg.FloatOpt(
+            "storage_timeout",
+            default=5.0,
+            min=0.1,
+            max=600,
+            help="Seconds after which a request is answered 503 when a store on the network does not answer.",
+        ),
+        cfg.BoolOpt(
+            "message_delete_with_claim_id",
+            default=False,
+            help="Deleting messages by ids needs their claim ids as well.",
+        ),
+    ],
+    "expiry": [
+        cfg.BoolOpt(
+            "sweep", default=EXPIRY.sweep, mutable=True, help="Sweep: remove what has expired, round by round."
+        ),
+        cfg.FloatOpt(
+            "sweep_interval",
+            default=5.0,
+            min=0.1,
+            max=3600,
+            mutable=True,
+            help="Seconds between rounds that give back the space of expired and purged messages.",
+        ),
+        _integer(
+            "sweep_batch_size", EXPIRY.sweep_batch_size, 1, 100_000, "Most messages that one step of a round removes."
+        ),
+        _integer(
+            "sweep_max_deletes",
+            EXPIRY.sweep_max_deletes,
+            1,
+            100_000_000,
+            "Most messages that one round removes, at least sweep_batch_size.",
+        ),
+        cfg.BoolOpt(
+            "delete_on_read",
+            default=EXPIRY.delete_on_read,
+            mutable=True,
+            help="Remove expired messages that a reader came across.",
+        ),
+        _integer(
+            "delete_queue_size",
+            EXPIRY.delete_queue_size,
+            1,
+            10_000_000,
+            "Most messages that readers came across and that wait for removal; more are left to the sweep.",
+        ),
+        cfg.BoolOpt(
+            "compaction_filter",
+            default=EXPIRY.compaction_filter,
+            mutable=True,
+            help="Drop expired messages whenever the embedded store rewrites its files.",
+        ),
+        _integer(
+            "compaction_filter_grace",
+            EXPIRY.compaction_filter_grace,
+            0,
+            86400,
+            "Seconds after its expiry that the compaction filter leaves a message to the other layers.",
+        ),
+        _integer(
+            "compaction_interval",
+            EXPIRY.compaction_interval,
+            60,
+            31_536_000,
+            "Seconds after which the embedded store rewrites files though nothing else asks for it.",
+        ),
+        cfg.MultiStrOpt(
+            "queue_ttl",
+            default=[],
+            sample_default=["mqtt-*: 86400"],
+            mutable=True,
+            help="Pattern of queue names (* any characters, ? one), a colon, and the seconds that a message of such a "
+            "queue lives, unless it or its queue says otherwise. May stand several times; the first that fits counts.",
+        ),
+    ],
+    "log": [
+        cfg.StrOpt(
+            "format", default="text", choices=["text", "json"], help="One line of text or one JSON object each."
+        ),
+        cfg.StrOpt(
+            "level",
+            default="INFO",
+            choices=["DEBUG", "INFO", "WARNING", "ERROR"],
+            mutable=True,
+            help="The least level logged.",
+        ),
+        cfg.BoolOpt(
+            "requests", default=False, mutable=True, help="Log a line for each request. Failures are always logged."
+        ),
+    ],
+    "metrics": [
+        cfg.BoolOpt("per_queue", default=False, mutable=True, help="Give figures of each queue, not of all together."),
+        _integer(
+            "max_queues",
+            1000,
+            1,
+            100_000,
+            "Most queues whose messages are counted; with per_queue, most that have figures of their own.",
+        ),
+        _integer(
+            "max_counted", 10_000, 1, 10_000_000, "Messages of a queue and state up to which they are counted exactly."
+        ),
+    ],
+}
+
+
+def variable(group: str, option: str) -> str:
+    """The environment variable that sets an option."""
+    return f"OS_{group.upper()}__{option.upper()}"

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From options as oslo.config has them to checked values. Nonsense is refused with a sentence: ``StartRefused``."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from oslo_config import cfg
+
+from zq.errors import StartRefused
+from zq.expiry import Expiry
+from zq.limits import MAX_LIFE, MAX_REMEMBERED, MAX_WAIT, MAX_WINDOW, MIN_TTL, Limits
+from zq.settings.options import OPTIONS, variable
+
+MAX_WAITERS: Final = 40
+THREADS_FOR_WORK: Final = 8
+"""Threads that are never lent to requests that wait."""
+
+NETWORKED: Final = {
+    "mongodb": "storage:mongodb",
+    "mongodb+srv": "storage:mongodb",
+    "redis": "storage:redis",
+    "rediss": "storage:redis",
+    "unix": "storage:redis",
+}
+"""The section of a URI's scheme, for stores that several servers share."""
+
+QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\s*", re.ASCII)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The options of one server, checked."""
+
+    bind: str
+    port: int
+    engine: str
+    threads: int
+    workers: int
+    max_waiters: int
+    graceful_timeout: int
+    keepalive: int
+    uri: str
+    shared_store: bool
+    wait_for_store: bool
+    driver_options: dict[str, Any]
+    limits: Limits
+    queue_ttl: tuple[tuple[str, int], ...]
+    """(pattern of queue names, default ttl of their messages); the first that fits counts."""
+    strict_client_id: bool
+    delete_with_claim_id: bool
+    admin_mode: bool
+    checksum: bool
+    expiry: Expiry
+    sweep_interval: float
+    per_queue_metrics: bool
+    max_metric_queues: int
+    max_counted: int
+    log_format: str
+    log_level: str
+    log_requests: bool
+
+
+def read(conf: cfg.ConfigOpts) -> Settings:
+    """What the options are now. Raises ``StartRefused``."""
+    try:
+        if conf.auth_strategy:
+            raise StartRefused("auth_strategy must be empty: this version of zq cannot check tokens yet.")
+        settings = _settings(conf)
+    except (cfg.Error, ValueError) as error:
+        raise StartRefused(f"The configuration cannot be used: {error}.") from error
+    _check(settings)
+    return settings
+
+
+def check_file(path: str) -> None:
+    """Refuse a file that cannot be read or names an option that does not exist: it is likely a slip of the pen."""
+    sections: dict[str, dict[str, Any]] = {}
+    try:
+        cfg.ConfigParser(path, sections).parse()
+    except (OSError, cfg.ParseError, ValueError) as error:
+        raise StartRefused(f"The configuration file {path} cannot be read: {error}.") from error
+    for section, entries in sections.items():
+        known = {option.dest for option in OPTIONS.get(section, [])}
+        for name in entries:
+            if name not in known:
+                raise StartRefused(f"The configuration file {path} sets {name} in [{section}], which does not exist.")
+
+
+def _settings(conf: cfg.ConfigOpts) -> Settings:
+    uri = conf.storage.uri
+    scheme = urlsplit(uri).scheme
+    section = NETWORKED.get(scheme, f"storage:{scheme}")
+    driver_options = {option.dest: conf[section][option.dest] for option in OPTIONS.get(section, [])}
+    if scheme in NETWORKED:
+        driver_options["timeout"] = conf.transport.storage_timeout
+    limits = Limits(**{name: conf.transport[name] for name in Limits.__struct_fields__})
+    return Settings(
+        **{option.dest: conf.server[option.dest] for option in OPTIONS["server"] if option.dest != "max_waiters"},
+        max_waiters=_max_waiters(conf.server.max_waiters, conf.server.threads),
+        uri=uri,
+        shared_store=scheme in NETWORKED,
+        wait_for_store=conf.storage.wait,
+        driver_options=driver_options,
+        limits=limits,
+        queue_ttl=tuple(_queue_ttl(queue_ttl_lines(conf), limits.max_message_ttl)),
+        strict_client_id=conf.transport.client_id_uuid_safe == "strict",
+        delete_with_claim_id=conf.transport.message_delete_with_claim_id,
+        admin_mode=conf.admin_mode,
+        checksum=conf.enable_checksum,
+        expiry=Expiry(**{name: conf.expiry[name] for name in Expiry.__struct_fields__}),
+        sweep_interval=conf.expiry.sweep_interval,
+        per_queue_metrics=conf.metrics.per_queue,
+        max_metric_queues=conf.metrics.max_queues,
+        max_counted=conf.metrics.max_counted,
+        log_format=conf.log.format,
+        log_level=conf.log.level,
+        log_requests=conf.log.requests,
+    )
+
+
+def queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
+    """The lines of the option; a variable of the environment holds them all, with commas between."""
+    # oslo.config takes each character of such a variable for a line.
+    together = os.environ.get(variable("expiry", "queue_ttl"))
+    lines: list[str] = conf.expiry.queue_ttl if together is None else [line for line in together.split(",") if line]
+    return lines
+
+
+def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
+    for number, line in enumerate(lines, 1):
+        told = QUEUE_TTL.fullmatch(line)
+        if told is None or not MIN_TTL <= int(told[2]) <= most:
+            raise StartRefused(
+                f"[expiry] queue_ttl must be a pattern of 1 to 64 characters from A-Z a-z 0-9 _ - . * ?, a colon, and "
+                f"seconds from {MIN_TTL} to {most}; line {number} is {line[:100]!r}."
+            )
+        yield told[1], int(told[2])
+
+
+def _max_waiters(chosen: int | None, threads: int) -> int:
+    """As many as are chosen, if enough threads are left for requests that do not wait."""
+    most = threads - THREADS_FOR_WORK
+    if chosen is None:
+        return min(MAX_WAITERS, most)
+    if chosen > most:
+        raise StartRefused(
+            f"[server] max_waiters must be at most threads - {THREADS_FOR_WORK}, so that requests that do not wait "
+            f"find a thread; it is {chosen}, with {threads} threads."
+        )
+    return chosen
+
+
+def _check(settings: Settings) -> None:
+    """Refuse combinations that cannot work."""
+    if settings.uri.startswith("rocksdb:") and settings.workers != 1:
+        raise StartRefused("[server] workers must be 1 with the embedded store, which one process owns.")
+    expiry = settings.expiry
+    if expiry.sweep_max_deletes < expiry.sweep_batch_size:
+        raise StartRefused(
+            f"[expiry] sweep_max_deletes must be at least sweep_batch_size, which is {expiry.sweep_batch_size}; it is "
+            f"{expiry.sweep_max_deletes}."
+        )
+    _check_limits(settings.limits)
+
+
+def _check_limits(limits: Limits) -> None:
+    pairs = (
+        ("default_message_ttl", MIN_TTL, limits.max_message_ttl),
+        ("default_message_delay", 0, limits.max_message_delay),
+        ("default_claim_ttl", MIN_TTL, limits.max_claim_ttl),
+        ("default_claim_grace", MIN_TTL, limits.max_claim_grace),
+        ("min_length_client_id", 1, limits.max_length_client_id),
+        ("idempotency_window", MIN_TTL, MAX_WINDOW),
+        ("max_wait", 0, MAX_WAIT),
+        ("stage_ttl", MIN_TTL, MAX_REMEMBERED),
+        ("producer_ttl", MIN_TTL, MAX_REMEMBERED),
+        ("max_message_ttl", MIN_TTL, MAX_LIFE),
+        ("max_claim_ttl", MIN_TTL, MAX_LIFE),
+        ("max_claim_grace", MIN_TTL, MAX_LIFE),
+        ("max_message_delay", 0, MAX_LIFE),
+    )
+    for name, low, high in pairs:
+        if not low <= getattr(limits, name) <= high:
+            raise StartRefused(f"[transport] {name} must be from {low} to {high}; it is {getattr(limits, name)}.")
+    for name in (field for field in Limits.__struct_fields__ if field.endswith("_per_page") or "per_claim" in field):
+        if getattr(limits, name) < 1:
+            raise StartRefused(f"[transport] {name} must be at least 1.")
