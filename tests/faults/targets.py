@@ -18,9 +18,11 @@ from tests.faults.history import Away, New, Refused, Seen, Unsure
 from tests.servers import CLIENT
 from zq.clock import StoreClock
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed, Unavailable
+from zq.expiry import Expiry
 from zq.model import Draft, Lease, Message, QueueRef, View, new_ids
-from zq.server import Upkeep
+from zq.pace import Load
 from zq.storage.api import Storage
+from zq.upkeep import Upkeep
 
 SWEEP_INTERVAL = 0.5
 TIMEOUT = 20.0
@@ -34,7 +36,7 @@ class StorageTarget:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._clock = StoreClock(storage.now)
-        self._upkeep = Upkeep(storage, self._clock, SWEEP_INTERVAL)
+        self._upkeep = Upkeep(storage, self._clock, Expiry(), SWEEP_INTERVAL, Load())
         self._upkeep.start()
 
     def __enter__(self) -> "StorageTarget":

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds of the sweeper, on a real store: their bounds, what is told of them, and options that change between them."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import wait_for
+from zq.clock import StoreClock
+from zq.expiry import Expiry
+from zq.model import Draft, QueueRef, new_ids
+from zq.pace import Load
+from zq.storage.rocksdb import RocksStorage, connect
+from zq.upkeep import Upkeep
+
+QUEUE = QueueRef("acme", "jobs")
+COUNT = 250
+
+
+class Heard:
+    """Everything that an upkeep tells."""
+
+    def __init__(self) -> None:
+        self.gone = 0
+        self.rounds: list[tuple[int, bool]] = []
+        self.shares: list[float] = []
+
+    def expired(self, count: int, queue: QueueRef) -> None:
+        assert queue == QUEUE
+        self.gone += count
+
+    def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
+        assert seconds >= rested >= 0
+        self.rounds.append((removed, exhausted))
+
+    def paced(self, ratio: float, share: float) -> None:
+        assert ratio > 0
+        self.shares.append(share)
+
+
+@pytest.fixture
+def storage(tmp_path) -> Iterator[RocksStorage]:
+    """With messages that have expired."""
+    storage, then = connect(f"rocksdb://{tmp_path}/store", sync="never"), time.time() - 100
+    for start in range(0, COUNT, 50):
+        storage.messages.post(QUEUE, [Draft(id, b"1", 60, 0, "alice") for id in new_ids(50, then)], then + start / 1000)
+    yield storage
+    storage.close()
+
+
+def upkeep(storage: RocksStorage, expiry: Expiry, interval: float = 3600) -> tuple[Upkeep, Heard]:
+    heard = Heard()
+    return Upkeep(storage, StoreClock(storage.now), expiry, interval, Load(), heard), heard
+
+
+def test_a_round_ends_at_its_bound_and_says_so(storage: RocksStorage) -> None:
+    """250 messages in rounds of 100: two that had to end, and one that came to an end."""
+    kept, heard = upkeep(storage, Expiry(sweep_batch_size=30, sweep_max_deletes=100))
+    assert [kept.round(), kept.round(), kept.round()] == [True, True, False]
+    assert heard.rounds == [(100, True), (100, True), (50, False)]
+    assert heard.gone == COUNT
+    assert len(heard.shares) == 3
+
+
+def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: RocksStorage) -> None:
+    """Though the interval is an hour once it has begun."""
+    kept, heard = upkeep(storage, Expiry(sweep_batch_size=10, sweep_max_deletes=10), interval=0.1)
+    kept.start()
+    wait_for(lambda: heard.rounds, 10, "the first round")
+    kept.configure(Expiry(sweep_batch_size=10, sweep_max_deletes=10), 3600)
+    wait_for(lambda: heard.gone == COUNT, 10, "every message is gone")
+    kept.stop()
+    assert len(heard.rounds) >= COUNT / 10
+
+
+def test_options_that_change_count_from_the_next_round_on(storage: RocksStorage) -> None:
+    """The bound of a round here."""
+    kept, heard = upkeep(storage, Expiry(sweep_max_deletes=10))
+    kept.round()
+    kept.configure(Expiry(sweep_max_deletes=1000), 3600)
+    kept.round()
+    assert heard.rounds == [(10, True), (COUNT - 10, False)]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes on beside the requests: the clock follows the store, and the store gives space back."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from zq.clock import StoreClock
+from zq.errors import Unavailable
+from zq.expiry import Expiry
+from zq.model import QueueRef
+from zq.pace import AdaptivePace, Load
+from zq.storage.api import Storage
+
+LOG = logging.getLogger(__name__)
+CLOCK_INTERVAL: Final = 2.0
+
+
+class Sweeping(Protocol):
+    """Told of rounds, to be counted."""
+
+    def expired(self, count: int, queue: QueueRef) -> None:
+        """So many expired messages of a queue were removed."""
+        ...
+
+    def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
+        """A round is over. ``exhausted``: it removed as much as a round may; ``rested``: seconds of it without work."""
+        ...
+
+    def paced(self, ratio: float, share: float) -> None:
+        """What requests took beside rounds, in proportion to what they take otherwise; the share of time for rounds."""
+        ...
+
+
+class Uncounted:
+    """Counts nothing."""
+
+    def expired(self, count: int, queue: QueueRef) -> None: ...
+
+    def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None: ...
+
+    def paced(self, ratio: float, share: float) -> None: ...
+
+
+UNCOUNTED: Final = Uncounted()
+
+
+class Upkeep:
+    """Two threads: ``start``, ``configure`` as often as options change, ``stop``, which closes the store too."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: StoreClock,
+        expiry: Expiry,
+        sweep_interval: float,
+        load: Load,
+        watch: Sweeping = UNCOUNTED,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._expiry = expiry
+        self._interval = sweep_interval
+        self._load = load
+        self._watch = watch
+        self._stopping = threading.Event()
+        self._sleep = self._stopping.wait
+        self._threads = [
+            threading.Thread(target=self._follow, name="zq-clock", daemon=True),
+            threading.Thread(target=self._sweep, name="zq-upkeep", daemon=True),
+        ]
+
+    def configure(self, expiry: Expiry, sweep_interval: float) -> None:
+        """Sweep so from the next round on."""
+        self._expiry, self._interval = expiry, sweep_interval
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop the threads and close the store."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._storage.close()
+
+    def round(self) -> bool:
+        """One round of the sweeper; whether it ended before everything was gone."""
+        expiry, began = self._expiry, time.monotonic()
+        limits = expiry.sweep_batch_size, expiry.sweep_max_deletes
+        pace = AdaptivePace(self._load, *limits, self._sleep, self._watch.expired)
+        self._load.begin()
+        try:
+            removed = self._storage.maintain(self._clock.now(), pace)
+        finally:
+            exhausted = pace.left == 0
+            self._load.end(exhausted)
+        self._watch.swept(time.monotonic() - began, removed, exhausted, pace.rested)
+        self._watch.paced(self._load.ratio, self._load.share)
+        return exhausted
+
+    def _sweep(self) -> None:
+        """A round that had to end early is followed by the next one at once."""
+        exhausted = False
+        while not self._sleep(0.0 if exhausted else self._interval):
+            exhausted = self._spared(self.round)
+
+    def _follow(self) -> None:
+        while not self._sleep(CLOCK_INTERVAL):
+            self._spared(self._clock.refresh)
+
+    def _spared(self, task: Callable[[], bool | None]) -> bool:
+        """Run what must not end its thread, whatever happens; its answer, False if it failed."""
+        try:
+            return bool(task())
+        except Unavailable as error:
+            LOG.warning("Upkeep of the store failed and is tried again: %s", error)
+        except Exception:  # the edge of this thread, which must outlive any one failure
+            LOG.critical("Upkeep failed for a reason that nobody foresaw, and is tried again.", exc_info=True)
+        return False
