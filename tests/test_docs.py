@@ -19,6 +19,7 @@ from zq import errors, settings
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
+from zq.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
 from zq.storage.api import Storage
 
 ROOT = Path(__file__).parent.parent
@@ -79,6 +80,17 @@ def test_every_error_is_documented() -> None:
     """Each class of ``zq.errors``, by its name."""
     classes = [name for name, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
     assert missing(classes) == []
+
+
+def test_every_metric_is_documented_and_no_other() -> None:
+    """Each definition has a row with its kind and its labels; each row is of a definition."""
+    defined = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
+    page = (ROOT / "api-ref" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `zq_(\w+)` \| (\w+) \| ([^|]*)\|", page, re.MULTILINE)
+    assert {name: (kind, tuple(re.findall(r"\w+", labels))) for name, kind, labels in rows} == {
+        name: (definition.kind.value, definition.labels) for name, definition in defined.items()
+    }
+    assert len(rows) == len(defined)
 
 
 def zq_server(*arguments: str) -> str:

@@ -11,49 +11,96 @@ import atexit
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 
-from zq import __version__, logs, settings, signals
+from zq import __version__, engines, logs, settings, signals
 from zq.broker import Broker
 from zq.clock import StoreClock
 from zq.errors import StartRefused, Unavailable
 from zq.http.app import App, create_app
-from zq.settings import Settings
-from zq.storage import connect, prepare
+from zq.metrics import shared
+from zq.metrics.measured import measured
+from zq.metrics.options import Options
+from zq.pace import Load
+from zq.settings import Configuration, Settings
+from zq.storage import check, connect, prepare
 from zq.storage.api import Storage
+from zq.upkeep import Upkeep
 
 LOG = logging.getLogger(__name__)
-CLOCK_INTERVAL = 2.0
 RETRY_INTERVAL = 1.0
 
 
-def open_app(chosen: Settings) -> App:
+def open_app(configuration: Configuration) -> App:
     """Open the store and return the application on it. Raises ``StartRefused``, ``Unavailable``."""
+    from zq.metrics.counting import Metrics  # here, so that it finds what shared.begin has set
+
+    chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     storage = open_store(chosen)
-    clock = StoreClock(storage.now)
+    clock, load = StoreClock(storage.now), Load()
+    about = {"store": chosen.uri.partition(":")[0], "engine": chosen.engine}
+    metrics = Metrics(storage, clock, **about, max_waiters=chosen.max_waiters, options=_shown(chosen))
     broker = Broker(
-        storage,
+        measured(storage, metrics.observe, load.note),
         clock,
         chosen.limits,
         checksum=chosen.checksum,
         delete_with_claim_id=chosen.delete_with_claim_id,
         max_waiters=chosen.max_waiters,
+        queue_ttl=chosen.queue_ttl,
+        watch=metrics,
     )
-    if not signals.on_ending(broker.waiters.close):
-        LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
     app = create_app(
         broker,
         strict_client_id=chosen.strict_client_id,
         admin_mode=chosen.admin_mode,
-        log_requests=chosen.log_requests,
+        log_requests=lambda: configuration.current.log_requests,
+        meter=metrics,
     )
-    upkeep = Upkeep(storage, clock, chosen.sweep_interval)
+    upkeep = Upkeep(storage, clock, chosen.expiry, chosen.sweep_interval, load, metrics)
     upkeep.start()
     atexit.register(upkeep.stop)
+
+    def apply(new: Settings) -> None:
+        broker.lifetimes.replace(new.limits.default_message_ttl, new.queue_ttl)
+        storage.configure(new.expiry)
+        upkeep.configure(new.expiry, new.sweep_interval)
+        metrics.configure(_shown(new))
+
+    _heed_signals(broker.waiters.close, lambda: _reload(configuration, apply))
     return app
+
+
+def _shown(chosen: Settings) -> Options:
+    """What the settings say of metrics."""
+    return Options(
+        per_queue=chosen.per_queue_metrics, max_queues=chosen.max_metric_queues, max_counted=chosen.max_counted
+    )
+
+
+def _heed_signals(end: Callable[[], None], reload: Callable[[], object]) -> None:
+    """Have this process obey the signals that come to it, if it can."""
+    if not signals.listen(dict.fromkeys(signals.ENDING, end) | {signals.RELOAD: reload}):
+        LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
+
+
+def _reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
+    """Take over the options that may change, and ``apply`` them if this process serves; False if it was refused."""
+    if configuration.path is None:
+        LOG.warning("Nothing was reloaded: no configuration file was named at the start.")
+        return False
+    try:
+        changes = configuration.reload()
+    except StartRefused as refusal:
+        LOG.error("Nothing was reloaded, all options stay as they were: %s", refusal)
+        return False
+    logging.getLogger().setLevel(configuration.current.log_level)
+    if apply:
+        apply(configuration.current)
+        LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
+    return True
 
 
 def open_store(chosen: Settings) -> Storage:
@@ -63,48 +110,12 @@ def open_store(chosen: Settings) -> Storage:
     """
     while True:
         try:
-            return connect(chosen.uri, chosen.driver_options)
+            return connect(chosen.uri, chosen.driver_options, chosen.expiry)
         except Unavailable as absence:
             if not chosen.wait_for_store:
                 raise
             LOG.warning("Waiting for the store: %s", absence)
             time.sleep(RETRY_INTERVAL)
-
-
-class Upkeep:
-    """What goes on beside the requests: the clock follows the store, and the store gives space back."""
-
-    def __init__(self, storage: Storage, clock: StoreClock, sweep_interval: float) -> None:
-        self._storage = storage
-        self._clock = clock
-        self._stopping = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._every, args=(CLOCK_INTERVAL, clock.refresh), name="zq-clock", daemon=True),
-            threading.Thread(target=self._every, args=(sweep_interval, self._maintain), name="zq-upkeep", daemon=True),
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """Stop the threads and close the store."""
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-        self._storage.close()
-
-    def _maintain(self) -> None:
-        self._storage.maintain(self._clock.now())
-
-    def _every(self, seconds: float, task: Callable[[], None]) -> None:
-        while not self._stopping.wait(seconds):
-            try:
-                task()
-            except Unavailable as error:
-                LOG.warning("Upkeep of the store failed and is tried again: %s", error)
-            except Exception:  # the edge of this thread, which must outlive any one failure
-                LOG.critical("Upkeep failed for a reason that nobody foresaw, and is tried again.", exc_info=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,12 +125,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings.print_sample()
         return 0
     _hand_on(given)
+    signals.hold()  # until the engine can obey it
     try:
-        chosen = settings.load()
+        configuration = Configuration()
     except StartRefused as refusal:
         return _refuse(refusal)
+    chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     try:
+        if given.command == "check-store":
+            return _check_store(chosen.uri)
         if given.init_store:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
@@ -129,13 +144,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
             open_store(chosen).close()
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
-    if chosen.engine == "granian":
-        return _run_granian(chosen)
-    return _run_gunicorn(chosen)
+    if chosen.workers > 1:
+        shared.begin()
+    return engines.run(chosen, lambda: open_app(configuration), lambda: _reload(configuration), shared.forget)
+
+
+def _check_store(uri: str) -> int:
+    """Say whether the parts of a store agree: 0 if they do, 1 if not."""
+    report = check(uri)
+    if report is None:
+        raise StartRefused("Only an embedded store can be checked: rocksdb:///var/lib/zq.")
+    for kind, count in report.counted.items():
+        print(f"{count:>12,} {kind}")  # noqa: T201
+    print(f"{report.contradictions:>12,} contradictions")  # noqa: T201
+    for example in report.examples:
+        print(example)  # noqa: T201
+    return 1 if report.contradictions else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="zq-server", description="Serve the zq queue service over HTTP.")
+    parser.add_argument(
+        "command",
+        nargs="?",
+        choices=["check-store"],
+        help="check-store: read all of an embedded store that no server has open, and say whether its parts agree",
+    )
     parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", metavar="N", type=_port, help="port to listen on (default 8888)")
     parser.add_argument("--store", metavar="URI", help="the store, as rocksdb:///var/lib/zq (default rocksdb:var/zq)")
@@ -180,87 +214,11 @@ def _refuse(refusal: Exception) -> int:
     return 2
 
 
-def _gunicorn_options(chosen: Settings) -> dict[str, object]:
-    """By gunicorn's names; versions that do not know one do without."""
-    return {
-        "bind": [f"{chosen.bind}:{chosen.port}"],
-        "worker_class": "gthread",
-        "workers": chosen.workers,
-        # A socket for each worker: of one that they share, the first to wake takes most connections.
-        "reuse_port": chosen.workers > 1,
-        "threads": chosen.threads,
-        # Idle connections wait beside those whose requests hold a thread.
-        "worker_connections": max(1000, 4 * chosen.threads),
-        "keepalive": chosen.keepalive,
-        "graceful_timeout": chosen.graceful_timeout,
-        "timeout": 120,
-        "limit_request_line": 8190,
-        "control_socket_disable": True,
-        "proc_name": "zq-server",
-    }
-
-
-def _run_gunicorn(chosen: Settings) -> int:
-    from gunicorn.app.base import BaseApplication
-    from gunicorn.arbiter import Arbiter
-    from gunicorn.errors import AppImportError
-    from gunicorn.glogging import Logger
-
-    class PlainLogger(Logger):  # type: ignore[misc]
-        """gunicorn's logs, in the server's own format."""
-
-        def setup(self, cfg: object) -> None:
-            self.error_log.propagate = True
-
-    class Application(BaseApplication):  # type: ignore[misc]
-        """zq under gunicorn; ``load`` runs in the worker, after the fork."""
-
-        def load_config(self) -> None:
-            for name, value in _gunicorn_options(chosen).items():
-                if name in self.cfg.settings:
-                    self.cfg.set(name, value)
-            self.cfg.set("logger_class", PlainLogger)
-
-        def load(self) -> App:
-            try:
-                return open_app(chosen)
-            except (StartRefused, Unavailable) as refusal:
-                raise AppImportError(f"zq-server: {refusal}") from None
-
-    class SingleWorkerArbiter(Arbiter):  # type: ignore[misc]
-        """Ignores the signals that start a second worker: an embedded store has one owner."""
-
-        def handle_hup(self) -> None:
-            LOG.warning("Ignored a signal to start more workers: the embedded store allows one. Restart zq-server.")
-
-        handle_ttin = handle_usr2 = handle_hup
-
-    application = Application()
-    (SingleWorkerArbiter if chosen.uri.startswith("rocksdb:") else Arbiter)(application).run()
-    return 0
-
-
-def _run_granian(chosen: Settings) -> int:
-    from granian import Granian
-    from granian.constants import Interfaces
-
-    Granian(
-        target="zq.server:app",
-        address=chosen.bind,
-        port=chosen.port,
-        interface=Interfaces.WSGI,
-        workers=chosen.workers,
-        blocking_threads=chosen.threads,
-        workers_kill_timeout=chosen.graceful_timeout,
-    ).serve()
-    return 0
-
-
 def __getattr__(name: str) -> object:
     if name != "app":
         raise AttributeError(name)
     try:
-        app = open_app(settings.load())
+        app = open_app(Configuration())
     except (StartRefused, Unavailable) as refusal:
         sys.exit(_refuse(refusal))
     globals()["app"] = app

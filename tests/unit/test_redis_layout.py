@@ -69,7 +69,18 @@ def test_every_script_in_the_folder_is_used():
     assert names == {name for script in used for name in (script.name, *script.parts)}
     unconfirmed = {script.name for script in used if not script.confirmed}
     history = {"history_list", "history_all", "history_get"}
-    assert unconfirmed == {"get", "list", "claim_get", "queue_list", "queue_stats", "clock", *history}
+    assert unconfirmed == {
+        "get",
+        "list",
+        "claim_get",
+        "queue_list",
+        "queue_stats",
+        "depth",
+        "clock",
+        "due",
+        "due_done",
+        *history,
+    }
 
 
 def test_published_names_are_read_however_they_arrive():

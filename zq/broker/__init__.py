@@ -3,12 +3,14 @@
 
 from zq.broker.claims import Claims
 from zq.broker.history import History
+from zq.broker.lifetimes import Lifetimes, Patterns
 from zq.broker.messages import Messages
 from zq.broker.metadata import Book
 from zq.broker.queues import Queues
 from zq.broker.settling import Settling
 from zq.broker.transactions import Transactions
 from zq.broker.waiting import Waiters
+from zq.broker.watch import UNWATCHED, Watch
 from zq.clock import Clock
 from zq.errors import Unavailable
 from zq.limits import MAX_DRIFT, Limits
@@ -18,7 +20,10 @@ DEFAULT_LIMITS = Limits()
 
 
 class Broker:
-    """The use cases on one store. ``checksum`` and ``delete_with_claim_id`` are options of contract 16."""
+    """The use cases on one store. ``checksum`` and ``delete_with_claim_id`` are options of contract 16.
+
+    ``watch`` is told what they did.
+    """
 
     def __init__(
         self,
@@ -29,18 +34,21 @@ class Broker:
         checksum: bool = False,
         delete_with_claim_id: bool = False,
         max_waiters: int = 40,
+        queue_ttl: Patterns = (),
+        watch: Watch = UNWATCHED,
     ) -> None:
-        book = Book(limits, storage)
+        self.lifetimes = Lifetimes(limits.default_message_ttl, queue_ttl)
+        book = Book(limits, storage, lifetimes=self.lifetimes)
         self.storage = storage
         self._clock = clock
         self.limits = limits
         self.queues = Queues(storage, clock, limits, book)
-        self.messages = Messages(storage, clock, limits, book, checksum, delete_with_claim_id)
-        self.claims = Claims(storage, clock, limits, book)
-        self.settling = Settling(storage, clock, limits, book, checksum)
-        self.history = History(storage, clock, limits, book)
-        self.transactions = Transactions(storage, clock, limits, book)
-        self.waiters = Waiters(storage, clock, limits, max_waiters)
+        self.messages = Messages(storage, clock, limits, book, checksum, delete_with_claim_id, watch)
+        self.claims = Claims(storage, clock, limits, book, watch)
+        self.settling = Settling(storage, clock, limits, book, checksum, watch)
+        self.history = History(storage, clock, limits, book, watch)
+        self.transactions = Transactions(storage, clock, limits, book, watch)
+        self.waiters = Waiters(storage, clock, limits, max_waiters, watch)
 
     def check_ready(self) -> None:
         """Raise ``Unavailable`` with what is wrong: the store does not answer, or its clock and ours disagree."""

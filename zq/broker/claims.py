@@ -5,6 +5,7 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.broker.metadata import Book
+from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.limits import MIN_DELAY, MIN_TTL, Limits, claim_name, within
 from zq.model import Claim, Fence, Lease, QueueRef, Seconds, new_ids
@@ -16,12 +17,13 @@ DEFAULT_CLAIM = 10
 class Claims:
     """What a caller can do with claims."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book) -> None:
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book, watch: Watch) -> None:
         self._queues = storage.queues
         self._claims = storage.claims
         self._clock = clock
         self._limits = limits
         self._book = book
+        self._watch = watch
 
     def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None) -> tuple[Claim | None, Seconds]:
         """Claim up to ``limit`` messages; None if there is nothing to claim. With the moment."""
@@ -32,7 +34,10 @@ class Claims:
         if stored is None:
             return None, now
         rules = self._book.rules(stored.metadata)
-        return self._claims.create(queue, lease, size, now, rules.dead_letters(queue), rules.redelivery), now
+        made = self._claims.create(queue, lease, size, now, rules.dead_letters(queue), rules.redelivery)
+        if made is not None:
+            self._watch.claimed(made, now)
+        return made, now
 
     def create_named(
         self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None
@@ -45,6 +50,8 @@ class Claims:
         claim, was_there = self._claims.create_named(
             queue, lease, size, now, rules.dead_letters(queue), rules.redelivery, fence
         )
+        if claim is not None and not was_there:
+            self._watch.claimed(claim, now)
         return claim, was_there, now
 
     def get(self, queue: QueueRef, claim: str) -> tuple[Claim, Seconds]:

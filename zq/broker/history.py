@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import UNSET
 
 from zq.broker.metadata import Book
+from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Invalid, InvalidParameter, MessageNotFound
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, Limits, count_within, each_once, within
@@ -23,12 +24,13 @@ LATEST: Seconds = 253_402_300_800.0
 class History:
     """What a caller can do with finished messages."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book) -> None:
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book, watch: Watch) -> None:
         self._history = storage.history
         self._messages = storage.messages
         self._clock = clock
         self._limits = limits
         self._book = book
+        self._watch = watch
 
     def list(
         self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str
@@ -80,12 +82,13 @@ class History:
     def _post(self, queue: QueueRef, client: str, records: Sequence[Finished]) -> Sequence[str]:
         """The ids of new copies."""
         rules, now = self._book.recent(queue), self._clock.now()
-        ids = new_ids(len(records), now)
+        ids, ttl = new_ids(len(records), now), self._book.ttl(queue, rules)
         drafts = [
-            Draft(id, old.body, rules.default_ttl, rules.default_delay, client, old.checksum)
+            Draft(id, old.body, ttl, rules.default_delay, client, old.checksum)
             for id, old in zip(ids, (record.message for record in records), strict=True)
         ]
         self._messages.post(queue, drafts, now)
+        self._watch.posted(drafts)
         return ids
 
     def _page_size(self, limit: int | None) -> int:

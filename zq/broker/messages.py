@@ -7,10 +7,11 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.broker.metadata import Book, Rules
+from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Invalid, MessageNotFound, Repeated, StageFull
 from zq.limits import DEFAULT_PAGE, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
-from zq.model import Draft, Message, Once, Page, QueueRef, Seconds, View, new_ids
+from zq.model import Draft, Message, Once, Outcome, Page, QueueRef, Seconds, View, new_ids
 from zq.model import Messages as MessageList
 from zq.storage.api import Storage
 
@@ -19,7 +20,14 @@ class Messages:
     """What a caller can do with messages."""
 
     def __init__(
-        self, storage: Storage, clock: Clock, limits: Limits, book: Book, checksum: bool, delete_with_claim_id: bool
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        book: Book,
+        checksum: bool,
+        delete_with_claim_id: bool,
+        watch: Watch,
     ) -> None:
         self._queues = storage.queues
         self._messages = storage.messages
@@ -29,6 +37,7 @@ class Messages:
         self._book = book
         self._checksum = checksum
         self._delete_with_claim_id = delete_with_claim_id
+        self._watch = watch
 
     def rules(self, queue: QueueRef, size: int) -> Rules:
         """The rules for a post of ``size`` bytes to a queue, which is created if it is missing (contract 7.2, step 1).
@@ -58,7 +67,7 @@ class Messages:
             body_size(size, rules.max_post_size)
             now = self._clock.now()
             try:
-                drafts = self._drafts(posted, client, rules, now)
+                drafts = self._drafts(posted, client, queue, rules, now)
             except Invalid:
                 former, rules = rules, self._read_rules(queue)
                 if rules == former:
@@ -69,6 +78,7 @@ class Messages:
             except Repeated as first:
                 return first.answer, True
             if metadata is None:
+                self._watch.posted(drafts)
                 return [draft.id for draft in drafts], False
             rules = self._book.remember(queue, metadata)
 
@@ -84,7 +94,7 @@ class Messages:
         rules = self._book.recent(queue)
         body_size(size, rules.max_post_size)
         now = self._clock.now()
-        drafts = self._drafts(posted, client, rules, now)
+        drafts = self._drafts(posted, client, queue, rules, now)
         bounds = self._limits.stage_ttl, self._limits.max_stage_bytes
         try:
             self._transactions.stage(queue.project, stage, queue, drafts, now, *bounds, once)
@@ -92,6 +102,7 @@ class Messages:
             raise StageFull(f"A stage may hold at most {self._limits.max_stage_bytes} bytes of bodies.") from full
         except Repeated as first:
             return len(first.answer), True
+        self._watch.posted(drafts)
         return len(drafts), False
 
     def list(
@@ -134,6 +145,7 @@ class Messages:
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         """Remove one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
         self._messages.delete(queue, message, self._clock.now(), claim, self._book.recent(queue).history_ttl)
+        self._watch.finished(Outcome.DELETED, 1)
 
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Remove messages by id, claimed or not; where the server wants claim ids, only under these, else none."""
@@ -142,6 +154,7 @@ class Messages:
             raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
         holders = claims if self._delete_with_claim_id else None
         self._messages.delete_many(queue, ids, self._clock.now(), holders, self._book.recent(queue).history_ttl)
+        self._watch.finished(Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> tuple[MessageList, Seconds]:
         """Remove and return up to ``limit`` ready messages, and the moment."""
@@ -150,7 +163,10 @@ class Messages:
             raise Invalid("claim_ids does not go with pop.")
         history = self._book.recent(queue).history_ttl
         now = self._clock.now()
-        return self._messages.pop(queue, limit, now, history), now
+        popped = self._messages.pop(queue, limit, now, history)
+        if popped:
+            self._watch.popped(popped, now)
+        return popped, now
 
     def _read_rules(self, queue: QueueRef) -> Rules:
         stored = self._queues.get(queue)
@@ -158,12 +174,13 @@ class Messages:
             self._queues.create(queue, b"{}")
         return self._book.remember(queue, stored.metadata if stored else b"{}")
 
-    def _drafts(self, posted: Sequence[wire.Posted], client: str, rules: Rules, now: Seconds) -> Sequence[Draft]:
-        ids = new_ids(len(posted), now)
-        return [self._draft(message, id, client, rules) for message, id in zip(posted, ids, strict=True)]
+    def _drafts(
+        self, posted: Sequence[wire.Posted], client: str, queue: QueueRef, rules: Rules, now: Seconds
+    ) -> Sequence[Draft]:
+        ids, ttl = new_ids(len(posted), now), self._book.ttl(queue, rules)
+        return [self._draft(message, id, client, rules, ttl) for message, id in zip(posted, ids, strict=True)]
 
-    def _draft(self, posted: wire.Posted, identity: str, client: str, rules: Rules) -> Draft:
-        ttl = rules.default_ttl
+    def _draft(self, posted: wire.Posted, identity: str, client: str, rules: Rules, ttl: int) -> Draft:
         if posted.ttl is not UNSET:
             ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         delay = rules.default_delay

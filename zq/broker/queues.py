@@ -51,14 +51,14 @@ class Queues:
         """How many queues the project has."""
         return self._queues.count(project)
 
-    def shown(self, metadata: Metadata) -> Metadata:
+    def shown(self, queue: str, metadata: Metadata) -> Metadata:
         """Metadata with the reserved defaults filled in."""
-        return self._book.shown(metadata)
+        return self._book.shown(queue, metadata)
 
     def metadata(self, queue: QueueRef) -> Metadata:
         """The shown metadata; the defaults alone for a queue that does not exist."""
         stored = self._queues.get(queue)
-        return self._book.shown(wire.json_object(stored.metadata) if stored else {})
+        return self._book.shown(queue.name, wire.json_object(stored.metadata) if stored else {})
 
     def create(self, queue: QueueRef, raw: bytes) -> bool:
         """Create the queue with a metadata document ("" = none); False if it exists, which changes nothing."""
@@ -85,7 +85,7 @@ class Queues:
                 raise InvalidBody(f"metadata must be at most {bound} bytes; they become {len(raw)}.")
             if self._queues.update(queue, stored.metadata, raw):
                 self._book.forget(queue)
-                return self._book.shown(metadata)
+                return self._book.shown(queue.name, metadata)
 
     def delete(self, queue: QueueRef) -> None:
         """Remove the queue and all in it, if it is there."""

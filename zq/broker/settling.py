@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from zq.broker.metadata import Book
+from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Invalid, Repeated
 from zq.limits import (
@@ -20,7 +21,7 @@ from zq.limits import (
     queue_name,
     within,
 )
-from zq.model import Fence, Message, Move, Once, QueueRef, Release, Settled, Settlement, View
+from zq.model import Fence, Message, Move, Once, Outcome, QueueRef, Release, Settled, Settlement, View
 from zq.storage.api import Storage
 from zq.wire import checksum, settling
 
@@ -31,12 +32,15 @@ CHUNK = 100
 class Settling:
     """What a caller can do with messages when the work on them is done, or has failed."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book, checksum: bool) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, limits: Limits, book: Book, checksum: bool, watch: Watch
+    ) -> None:
         self._storage = storage
         self._clock = clock
         self._limits = limits
         self._book = book
         self._checksum = checksum
+        self._watch = watch
 
     def settle(
         self,
@@ -64,9 +68,13 @@ class Settling:
             history=rules.history_ttl,
         )
         try:
-            return self._storage.claims.settle(queue, claim, settlement, self._clock.now(), once, fence), False
+            settled = self._storage.claims.settle(queue, claim, settlement, self._clock.now(), once, fence)
         except Repeated as first:
             return first.answer, True
+        self._watch.finished(Outcome.DELETED, settled.deleted)
+        self._watch.finished(Outcome.MOVED, settled.moved)
+        self._watch.finished(Outcome.DEAD_LETTERED, settled.buried)
+        return settled, False
 
     def redrive(self, queue: QueueRef, terms: settling.Redrive) -> tuple[int, int]:
         """Move ready messages to where they came from, or to ``terms.to``: how many went, and how many are ready still.
@@ -89,6 +97,7 @@ class Settling:
             if page.next is None or len(moves) < len(page.items):
                 break
             marker = int(page.next)
+        self._watch.finished(Outcome.MOVED, moved)
         return moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now())
 
     def _moves(self, project: str, messages: Sequence[Message], to: str | None) -> list[Move]:

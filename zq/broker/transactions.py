@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from zq.broker.metadata import Book
+from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Invalid
 from zq.limits import MAX_BODY_NUMBER, MAX_COMMITTED, Limits, free_name, project_id, queue_ref, within
-from zq.model import Commit, Committed, Fence, Held, QueueRef
+from zq.model import Commit, Committed, Fence, Held, Outcome, QueueRef
 from zq.storage.api import Storage
 from zq.wire.committing import CommitTerms, HeldClaim
 
@@ -18,11 +19,12 @@ T = TypeVar("T")
 class Transactions:
     """What a batch job can do that may be restarted anywhere."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book) -> None:
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book, watch: Watch) -> None:
         self._transactions = storage.transactions
         self._clock = clock
         self._limits = limits
         self._book = book
+        self._watch = watch
 
     def advance_fence(self, project: str, name: str) -> int:
         """The fence's next epoch; whoever holds an older one cannot work on."""
@@ -47,7 +49,10 @@ class Transactions:
             ttl=self._limits.producer_ttl,
             fence=fence,
         )
-        return self._transactions.commit(commit, self._clock.now())
+        committed = self._transactions.commit(commit, self._clock.now())
+        if not committed.replayed:
+            self._watch.finished(Outcome.DELETED, committed.deleted)
+        return committed
 
     def last(self, project: str, producer: str) -> Committed:
         """The producer's last batch. Raises ``ProducerNotFound``."""

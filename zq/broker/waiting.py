@@ -15,6 +15,7 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
+from zq.broker.watch import UNWATCHED, Watch
 from zq.clock import Clock
 from zq.limits import Limits, within
 from zq.model import QueueRef, Seconds
@@ -74,7 +75,7 @@ class _Line:
 class Waiters:
     """The requests of one server that wait. ``most`` of them at a time."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, most: int) -> None:
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, most: int, watch: Watch = UNWATCHED) -> None:
         self._queues = storage.queues
         self._clock = clock
         self._limits = limits
@@ -84,7 +85,8 @@ class Waiters:
         self._alarms: list[tuple[float, QueueRef]] = []
         self._set_alarm = threading.Condition(self._lock)
         self._closing = False
-        self._watch: threading.Thread | None = None
+        self._alarm_clock: threading.Thread | None = None
+        self._watch = watch
         storage.listen(self.wake)
 
     def poll(
@@ -100,11 +102,17 @@ class Waiters:
         with self._place(queue, takes) as waiter:
             if waiter is None:
                 answer = ask()
-                return Polled(answer, turned_away=not found(answer))
+                if found(answer):
+                    return Polled(answer)
+                self._watch.turned_away()
+                return Polled(answer, turned_away=True)
+            woken = False
             while True:
                 waiter.bell.clear()
                 asked = self._clock.now()
                 answer = ask()
+                if woken:
+                    self._watch.woken(bool(found(answer)))
                 if found(answer):
                     return Polled(answer)
                 self._expect(queue, asked)
@@ -112,7 +120,15 @@ class Waiters:
                 if left <= 0 or self._closing:
                     waiter.in_vain = True
                     return Polled(answer)
-                waiter.bell.wait(left)
+                woken = self._wait(waiter, left)
+
+    def _wait(self, waiter: _Waiter, seconds: float) -> bool:
+        """Whether the waiter was woken within so many seconds."""
+        self._watch.waiting(1)
+        try:
+            return waiter.bell.wait(seconds)
+        finally:
+            self._watch.waiting(-1)
 
     def wake(self, queue: QueueRef) -> None:
         """Something came to the queue. Returns at once; most of the time nobody waits."""
@@ -177,10 +193,10 @@ class Waiters:
                 return
             line.alarm = alarm
             heappush(self._alarms, (alarm, queue))
-            if self._watch is None:
-                watch = threading.Thread(target=self._run, name="zq-waiters", daemon=True)
-                watch.start()
-                self._watch = watch
+            if self._alarm_clock is None:
+                alarm_clock = threading.Thread(target=self._run, name="zq-waiters", daemon=True)
+                alarm_clock.start()
+                self._alarm_clock = alarm_clock
             elif self._alarms[0][0] == alarm:
                 self._set_alarm.notify()
 

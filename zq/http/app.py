@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of contents of the HTTP interface."""
 
+from collections.abc import Callable
 from typing import Any
 
 import falcon
@@ -14,6 +15,7 @@ from zq.http.home import Home, Versions
 from zq.http.journal import Journal
 from zq.http.later import SUBSCRIPTIONS, TOPICS, Later
 from zq.http.messages import MessageCollection, MessageItem
+from zq.http.metrics import UNMETERED, Meter, MetricsPage
 from zq.http.openapi import OpenApiDocument
 from zq.http.probes import Health, Ping, Readiness
 from zq.http.queues import QueueCollection, QueueItem, QueuePurge, QueueStats
@@ -30,10 +32,11 @@ def create_app(
     strict_client_id: bool = True,
     admin_mode: bool = False,
     policy: Policy = default_policy,
-    log_requests: bool = False,
+    log_requests: Callable[[], bool] = bool,
+    meter: Meter = UNMETERED,
 ) -> App:
-    """The WSGI application on a broker. Options: contract 16."""
-    app: App = falcon.App(middleware=[Journal(log_requests), Tenant(broker.limits, strict_client_id, policy)])
+    """The WSGI application on a broker. Options: contract 16. ``log_requests`` is asked at each request."""
+    app: App = falcon.App(middleware=[Journal(log_requests, meter), Tenant(broker.limits, strict_client_id, policy)])
     app.req_options.auto_parse_qs_csv = True
     app.req_options.keep_blank_qs_values = False
     faults.register(app)
@@ -43,6 +46,7 @@ def create_app(
     app.add_route("/v2/ping", Ping(broker))
     app.add_route("/healthz", Health())
     app.add_route("/readyz", Readiness(broker))
+    app.add_route("/metrics", MetricsPage(meter))
 
     _add_queue_routes(app, broker)
     app.add_route("/v2/fences/{name}", FenceItem(broker))
@@ -85,6 +89,5 @@ def _add_later_routes(app: App, admin_mode: bool) -> None:
     app.add_route(f"{topic}/messages/{{message}}", Later(TOPICS, "GET"))
     app.add_route(f"{topic}/stream", Later(TOPICS, "GET", audience=Audience.PROBE))
     app.add_route("/v2/stream", Later(TOPICS, "GET", audience=Audience.PROBE))
-    app.add_route("/metrics", Later("metrics", "GET", audience=Audience.PROBE))
     if admin_mode:
         app.add_route("/v2/health", Later("a health report", "GET", rule="health:get"))

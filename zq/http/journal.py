@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives every response its request id and, where the operator wants it, a line in the log."""
+"""Gives every response its request id, has it counted and, where the operator wants it, a line in the log."""
 
 import logging
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 import falcon
 
 from zq.http.faults import context
+from zq.http.metrics import Meter
 
 LOG = logging.getLogger("zq.requests")
 
@@ -15,19 +17,21 @@ LOG = logging.getLogger("zq.requests")
 class Journal:
     """Falcon middleware; the outermost, so that no answer goes without an id."""
 
-    def __init__(self, log_requests: bool) -> None:
+    def __init__(self, log_requests: Callable[[], bool], meter: Meter) -> None:
         self._log_requests = log_requests
+        self._meter = meter
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        req.context.began = time.monotonic()
         identity = f"req-{uuid4()}"
         req.context.request_id = identity
         resp.set_header("X-OpenStack-Request-ID", identity)
-        if self._log_requests:
-            req.context.began = time.monotonic()
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
     ) -> None:
-        if self._log_requests:
-            took = round(time.monotonic() - req.context.began, 6)
-            LOG.info("request", extra=context(req) | {"status": resp.status_code, "seconds": took})
+        took = time.monotonic() - req.context.began
+        status, waited = resp.status_code, getattr(req.context, "waits", False)
+        self._meter.answered(req.method, req.uri_template or "", status, took, waited)
+        if self._log_requests():
+            LOG.info("request", extra=context(req) | {"status": status, "seconds": round(took, 6)})

@@ -22,7 +22,9 @@ def poll(
     takes: bool,
 ) -> T:
     """What ``ask`` answers, at the latest when the request's time is up; see ``Waiters.poll``."""
-    polled = waiters.poll(req.context.queue, query.integer(req, "wait"), ask, found, takes=takes)
+    wait = query.integer(req, "wait")
+    req.context.waits = bool(wait)
+    polled = waiters.poll(req.context.queue, wait, ask, found, takes=takes)
     if polled.turned_away:
         resp.set_header("Retry-After", "1")
     return polled.answer

@@ -29,7 +29,7 @@ TAGS = {
     "messages": "Messages, dead letters and history.",
     "claims": "Work on messages: claim, renew, release, settle.",
     "transactions": "Fences, staged posts and commits of batch jobs.",
-    "service": "Versions, limits and probes.",
+    "service": "Versions, limits, probes and metrics.",
 }
 
 

@@ -11,7 +11,7 @@ from zq.http.openapi.parameters import CLIENT, PROJECT, flag, integer, query, sh
 from zq.http.queues import PATCH_TYPE
 from zq.limits import DEFAULT_PAGE, Limits
 
-OPEN: Final = ("/", "/healthz", "/readyz", "/v2/openapi.json")
+OPEN: Final = ("/", "/healthz", "/readyz", "/metrics", "/v2/openapi.json")
 """Paths that ask for neither client nor project."""
 
 
@@ -40,6 +40,7 @@ def _shared(path: str) -> Json:
 def _service() -> Json:
     headers = (400, 406)
     alive, ready = answer("It serves.", "Alive"), answer("The store answers.", "Alive")
+    counted = answer("Every metric.", "Metrics", media_type="text/plain")
     pong = {204: answer("The store answers."), 503: answer("The store does not answer.")}
     return {
         "/": {
@@ -65,6 +66,7 @@ def _service() -> Json:
         },
         "/healthz": _probe("health", "Whether the process serves", alive, ()),
         "/readyz": _probe("readiness", "Whether the process and its store serve", ready, (503,)),
+        "/metrics": _probe("metrics", "What the server has counted", counted, ()),
     }
 
 

@@ -183,6 +183,7 @@ def _service() -> Json:
         "Versions": _record(versions=_list({"type": "object"})),
         "Home": _record(resources={"type": "object"}),
         "Document": {"type": "object", "description": "This document."},
+        "Metrics": TEXT | {"description": "Prometheus's text format."},
     }
 
 

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores full of messages that expire when they are told to, filled by the driver itself."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.servers import PROJECT
+from tests.stores import Stores
+from zq.expiry import Expiry
+from zq.model import Draft, QueueRef, Seconds, new_ids
+from zq.storage import connect
+from zq.storage.api import Storage
+
+QUEUE = QueueRef(PROJECT, "jobs")
+POST = 500
+"""Messages in one post."""
+FOR_GOOD = 10_000_000
+"""Seconds that no run lasts."""
+UNSAFE: dict[str, dict[str, object]] = {"rocksdb": {"sync": "never"}, "mongodb": {"journal": False}}
+"""Options under which a store is filled faster."""
+
+
+@contextlib.contextmanager
+def store(driver: str) -> Iterator[tuple[str, Path]]:
+    """The URI of an empty store, and the folder of an embedded one."""
+    stores = Stores()
+    try:
+        with tempfile.TemporaryDirectory(prefix="zq-bench-") as folder:
+            yield stores.empty(driver, Path(folder), "a"), Path(folder)
+    finally:
+        stores.close()
+
+
+@contextlib.contextmanager
+def opened(uri: str, expiry: Expiry | None = None) -> Iterator[Storage]:
+    """The store as this process may use it: not safe from a power cut."""
+    storage = connect(uri, UNSAFE.get(uri.split(":")[0]), expiry)
+    try:
+        yield storage
+    finally:
+        storage.close()
+
+
+def post(storage: Storage, queue: QueueRef, ttls: list[int], now: Seconds) -> None:
+    """A message of about 200 bytes for each ttl, which hardly compress."""
+    for start in range(0, len(ttls), POST):
+        part = ttls[start : start + POST]
+        drafts = [
+            Draft(id, b'{"event": "backup", "pad": "%s"}' % os.urandom(80).hex().encode(), ttl, 0, "bench")
+            for id, ttl in zip(new_ids(len(part), now), part, strict=True)
+        ]
+        storage.messages.post(queue, drafts, now)
+
+
+def fill(storage: Storage, queue: QueueRef, count: int, now: Seconds, ttl: int = FOR_GOOD) -> None:
+    """So many messages of one ttl."""
+    for start in range(0, count, 100 * POST):
+        post(storage, queue, [ttl] * min(100 * POST, count - start), now)

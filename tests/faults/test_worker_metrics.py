@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several worker processes count together: any of them tells what all have done, dead ones too."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.servers import ZqServer, ask, wait_for
+from tests.stores import RedisServer, StoreServer
+
+WORKERS, WAITERS = 2, 7
+CONFIG = f"[server]\nworkers = {WORKERS}\nmax_waiters = {WAITERS}\n"
+POSTS = "/v2/queues/jobs/messages"
+SCRAPES = 8
+"""So many pages come from both workers: each is asked for on a connection of its own."""
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[StoreServer]:
+    with RedisServer() as server:
+        yield server
+
+
+def figures(server: ZqServer) -> dict[str, float]:
+    """The samples of a page without those of histograms, by name and labels."""
+    page = ask(server.url, "GET", "/metrics", headers={"Accept": "text/plain"})
+    assert page.status == 200
+    return {
+        " ".join([sample.name, *(value for _, value in sorted(sample.labels.items()))]): sample.value
+        for family in text_string_to_metric_families(page.body.decode())
+        for sample in family.samples
+        if family.type != "histogram"
+    }
+
+
+def post(server: ZqServer, count: int) -> None:
+    """So many messages, each by a request and a connection of its own."""
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(lambda body: ask(server.url, "POST", POSTS, {"messages": [{"body": body}]}), range(count))
+        assert [answer.status for answer in answers] == [201] * count
+
+
+def agree(server: ZqServer, posted: int) -> None:
+    """Every page tells of so many messages and requests, of every worker's places to wait, and of one store."""
+
+    def told() -> bool:
+        pages = [figures(server) for _ in range(SCRAPES)]
+        return all(
+            page["zq_messages_posted_total"] == posted
+            and page["zq_requests_total POST /v2/queues/{queue}/messages 201"] == posted
+            and page["zq_waiters_limit"] == WORKERS * WAITERS
+            and page["zq_waiters"] == 0
+            and page["zq_store_up"] == 1
+            and 60 <= page["zq_queue_messages ready"] <= posted  # what was seen ten seconds ago
+            for page in pages
+        )
+
+    wait_for(told, 25, f"every page tells of {posted} messages")
+
+
+def folders() -> set[Path]:
+    return set(Path("/dev/shm").glob("zq-metrics-*"))
+
+
+def test_workers_are_counted_together(store: StoreServer) -> None:
+    """Under gunicorn, over a worker that is killed and replaced; in the end nothing is left of it."""
+    before = folders()
+    with ZqServer(store.uri, config=CONFIG) as server:
+        post(server, 60)
+        agree(server, 60)
+        victim = server.worker_pids[0]
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: len(set(server.worker_pids) - {victim}) == WORKERS, 20, "another worker is there")
+        agree(server, 60)
+        post(server, 40)
+        agree(server, 100)
+        assert len(folders() - before) == 1
+        server.terminate()
+        assert folders() - before == set()
+
+
+def test_workers_of_granian_are_counted_together(store: StoreServer) -> None:
+    """Which starts them anew instead of forking."""
+    before = folders()
+    with ZqServer(store.uri.rpartition("/")[0] + "/1", engine="granian", config=CONFIG) as server:
+        post(server, 60)
+        agree(server, 60)
+        server.terminate()
+        assert folders() - before == set()

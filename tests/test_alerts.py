@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``etc/alerts.yml`` and ``etc/grafana.json`` speak of metrics and options that exist, and hold what they must."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from zq import settings
+from zq.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGES, STORE_TOTALS, Definition, Kind
+
+ETC = Path(__file__).parent.parent / "etc"
+ALERTS = ETC / "alerts.yml"
+DEFINED = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
+OPTIONS = {option.dest for options in settings.OPTIONS.values() for option in options}
+SCRAPED = {"instance", "job", "le"}
+"""Labels that Prometheus adds."""
+WATCHED = {
+    "expired_waiting": "expired share",
+    "sweep_seconds": "sweep above ten minutes",
+    "delete_queue_length": "delete queue filling",
+    "store_bytes": "space growing",
+    "compaction_filter_active": "filter inactive",
+    "store_background_errors_total": "background errors",
+    "sweep_lag_seconds": "sweep behind",
+    "sweep_limit_reached_total": "sweep at its limit",
+    "store_up": "store down",
+    "requests_total": "errors",
+    "clock_offset_seconds": "clock",
+    "waits_turned_away_total": "waits turned away",
+    "queue_oldest_ready_seconds": "messages not consumed",
+    "delete_queue_dropped_total": "delete queue dropping",
+}
+"""What must have an alert, by its metric."""
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    return json.loads((ETC / "grafana.json").read_text())["panels"]
+
+
+def targets() -> list[str]:
+    return [target["expr"] for panel in panels() for target in panel.get("targets", [])]
+
+
+def metrics(expression: str) -> Iterator[tuple[str, Definition | None, str]]:
+    """Each metric that an expression names, what it is, and what its braces hold."""
+    for found in re.finditer(r"\bzq_(\w+)(?:{([^}]*)})?", expression):
+        name, inside = found[1], found[2] or ""
+        parts = name.rpartition("_")
+        if parts[2] in ("bucket", "count", "sum") and parts[0] in DEFINED:
+            definition = DEFINED[parts[0]]
+            yield parts[0], definition if definition.kind is Kind.HISTOGRAM else None, inside
+        else:
+            yield name, DEFINED.get(name), inside
+
+
+def complaints(expression: str) -> list[str]:
+    """Names of metrics, and labels, that no server shows."""
+    wrong, known = [], set(SCRAPED)
+    for name, definition, inside in metrics(expression):
+        if definition is None:
+            wrong.append(name)
+            continue
+        more = PER_QUEUE if name.startswith("queue_") else ()
+        labels = {*definition.labels, *more, *SCRAPED}
+        known |= labels
+        wrong += [f"{name}: {label}" for label in re.findall(r"(\w+)\s*[!=]~?", inside) if label not in labels]
+    for grouping in re.findall(r"\b(?:by|without|on|ignoring) \(([^)]*)\)", expression):
+        wrong += [label for label in grouping.replace(" ", "").split(",") if label not in known]
+    return wrong
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_has_what_it_needs(rule: dict[str, Any]) -> None:
+    """A severity, a summary, and a description that names an option to change."""
+    assert rule["labels"]["severity"] in ("info", "warning", "critical")
+    assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
+    assert "$labels.instance" in rule["annotations"]["summary"]
+    assert OPTIONS & set(re.findall(r"\w+", rule["annotations"]["description"]))
+    assert complaints(rule["expr"]) == []
+
+
+def test_everything_to_be_alerted_on_is() -> None:
+    """Names are unique, and each metric that stands for a danger is in some expression."""
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names)
+    named = {name for rule in rules() for name, _, _ in metrics(rule["expr"])}
+    assert [danger for metric, danger in WATCHED.items() if metric not in named] == []
+
+
+def test_options_that_alerts_name_exist() -> None:
+    """Every ``[section]`` does, and every option right behind one."""
+    for rule in rules():
+        for section, name in re.findall(r"\[([\w:]+)\] (\w+)", rule["annotations"]["description"]):
+            assert name in [option.dest for option in settings.OPTIONS[section]], f"{rule['alert']}: [{section}] {name}"
+
+
+@pytest.mark.parametrize("expression", sorted(set(targets())))
+def test_a_panel_shows_what_there_is(expression: str) -> None:
+    """Metrics and labels of the dashboard exist."""
+    assert complaints(expression) == []
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    """Each somewhere, on panels with ids and titles of their own."""
+    shown = {name for expression in targets() for name, _, _ in metrics(expression)}
+    assert set(DEFINED) - shown == set()
+    identities = [panel["id"] for panel in panels()]
+    titles = [panel["title"] for panel in panels()]
+    assert len(set(identities)) == len(identities)
+    assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["zq_nothing > 1", "rate(zq_waiters_bucket[5m])", 'zq_waiters{state="ready"}', "sum by (queue) (zq_waiters)"],
+)
+def test_a_wrong_expression_is_noticed(expression: str) -> None:
+    """The check itself."""
+    assert complaints(expression) != []
+
+
+@pytest.fixture
+def promtool() -> Callable[..., str]:
+    """A function that runs Prometheus's own tool on a file and returns its output; skips where it is not installed."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("promtool is not installed")
+
+    def run(what: str, file: Path) -> str:
+        done = subprocess.run(
+            [tool, what, "rules", file], capture_output=True, text=True, check=False, timeout=60, cwd=file.parent
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_prometheus_can_read_the_alerts(promtool: Callable[..., str]) -> None:
+    """All of them."""
+    assert f"{len(rules())} rules found" in promtool("check", ALERTS)
+
+
+def test_prometheus_can_read_the_panels(promtool: Callable[..., str], tmp_path: Path) -> None:
+    """Their expressions, as rules."""
+    file = tmp_path / "panels.yml"
+    recorded = [{"record": f"panel_{number}", "expr": expression} for number, expression in enumerate(targets())]
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+    promtool("check", file)
+
+
+def test_alerts_fire_when_they_should(promtool: Callable[..., str]) -> None:
+    """And no other does: figures of a server in trouble, and of one that is well."""
+    promtool("test", Path(__file__).parent / "alerts.yml")

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is counted and shown, on a store that is a list of figures."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.parser import text_string_to_metric_families
+
+from zq.clock import ManualClock
+from zq.errors import Unavailable
+from zq.measures import Depth, Measure
+from zq.metrics.counting import Metrics
+from zq.metrics.options import Options
+from zq.metrics.pending import ENOUGH, spread
+from zq.metrics.told import Remembered
+from zq.model import Claim, Draft, Message, Outcome, QueueRef
+
+NOW = 1000.0
+A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
+
+
+class Figures:
+    """A store that tells what it is told to."""
+
+    def __init__(self) -> None:
+        self.told: list[Measure] = []
+        self.rows: list[tuple[QueueRef, Depth]] = []
+        self.asked: list[str] = []
+        self.failing = False
+
+    def measures(self, now: float) -> Sequence[Measure]:
+        return self._answer("measures", self.told)
+
+    def depths(self, now: float, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._answer(f"depths {queues} {most}", self.rows[:queues])
+
+    def _answer(self, what: str, answer: list) -> list:
+        self.asked.append(what)
+        if self.failing:
+            raise Unavailable("down")
+        return answer
+
+
+def counting(store: Figures, **options: int | bool) -> Metrics:
+    clock = ManualClock(NOW)
+    return Metrics(store, clock, store="list", engine="none", max_waiters=40, options=Options(**options))
+
+
+@pytest.fixture
+def store() -> Figures:
+    return Figures()
+
+
+@pytest.fixture
+def metrics(store: Figures) -> Metrics:
+    return counting(store)
+
+
+def shown(metrics: Metrics) -> dict[str, float]:
+    """Each sample of the page by its name and labels as Prometheus writes them, the prefix left out."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.page().decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+            name = sample.name.removeprefix("zq_") + (f"{{{labels}}}" if labels else "")
+            assert name not in found, f"{name} stands there twice"
+            found[name] = sample.value
+    return found
+
+
+def message(claim_count: int, created: float = NOW - 3) -> Message:
+    return Message("m", b"1", 60, created, created + 60, created, 1, "client", claim_count=claim_count)
+
+
+def test_work_is_counted(metrics: Metrics) -> None:
+    """Each call of a watch adds to its metrics, and to those only."""
+    before = shown(metrics)
+    metrics.posted([Draft("1", b"1", 60, 0, "c"), Draft("2", b"1", 300, 0, "c")])
+    metrics.claimed(Claim("c", 60, NOW, [message(1), message(2), message(5)], lapsed=2), NOW)
+    metrics.popped([message(0), message(1)], NOW)
+    metrics.finished(Outcome.DELETED, 4)
+    metrics.turned_away()
+    metrics.woken(True)
+    metrics.waiting(1)
+    after = shown(metrics)
+    grown = {name: value - before.get(name, 0) for name, value in after.items() if "_bucket" not in name}
+    assert {name: value for name, value in grown.items() if value} == {
+        "messages_posted_total": 2,
+        "message_ttl_seconds_count": 2,
+        "message_ttl_seconds_sum": 360,
+        "claims_total": 1,
+        "messages_claimed_total": 3,
+        "messages_redelivered_total": 2,
+        "messages_lapsed_total": 2,
+        "message_dwell_seconds_count": 2,
+        "message_dwell_seconds_sum": 6,
+        "messages_finished_total{outcome=popped}": 2,
+        "messages_finished_total{outcome=deleted}": 4,
+        "waits_turned_away_total": 1,
+        "wakeups_total{found=true}": 1,
+        "waiters": 1,
+    }
+
+
+def test_a_sweep_is_counted(metrics: Metrics) -> None:
+    """Its time, what it removed, its rests, and whether it had to end early."""
+    metrics.swept(2.5, 10, True, 0.5)
+    metrics.swept(0.1, 0, False, 0.0)
+    metrics.paced(2.0, 0.1)
+    page = shown(metrics)
+    assert page["sweep_seconds_count"] == 2
+    assert page["sweep_seconds_bucket{le=0.1}"] == 1
+    assert page["sweep_removed_total"] == 10
+    assert page["sweep_limit_reached_total"] == 1
+    assert page["sweep_rest_seconds_total"] == 0.5
+    assert page["sweep_latency_ratio"] == 2.0
+    assert page["sweep_share"] == 0.1
+
+
+def test_values_added_together_make_the_histogram_that_they_make_one_by_one() -> None:
+    """Bounds, values between them, and beyond the last one."""
+    bounds, values = (0.1, 1.0, 10.0), [0.0, 0.1, 0.11, 1.0, 9.9, 10.0, 10.5, 0.05]
+    registry = CollectorRegistry()
+    one, other = (Histogram(name, "", buckets=bounds, registry=registry) for name in "ab")
+    for value in values:
+        one.observe(value)
+    spread(other)(values)
+    assert [value for _, _, value, *_ in one._samples()][:5] == [value for _, _, value, *_ in other._samples()][:5]
+
+
+def test_a_request_counts_under_its_route(metrics: Metrics) -> None:
+    """By method, route and status; long polls have a histogram of their own."""
+    for _ in range(3):
+        metrics.answered("GET", "/v2/queues", 200, 0.003, False)
+    metrics.answered("POST", "/v2/queues/{queue}/claims", 204, 9.0, True)
+    page = shown(metrics)
+    assert page["requests_total{method=GET,route=/v2/queues,status=200}"] == 3
+    assert page["request_seconds_bucket{le=0.005,method=GET,route=/v2/queues}"] == 3
+    assert page["requests_total{method=POST,route=/v2/queues/{queue}/claims,status=204}"] == 1
+    assert page["long_poll_seconds_count{method=POST,route=/v2/queues/{queue}/claims}"] == 1
+    assert "request_seconds_count{method=POST,route=/v2/queues/{queue}/claims}" not in page
+
+
+def test_what_a_caller_makes_up_makes_no_new_lines(metrics: Metrics) -> None:
+    """Methods that there are not and paths that lead nowhere count together."""
+    for invented in ("BREW", "SPAM", "EGGS"):
+        metrics.answered(invented, "", 404, 0.001, False)
+    requests = {name: value for name, value in shown(metrics).items() if name.startswith("requests_total")}
+    assert requests == {"requests_total{method=OTHER,route=unmatched,status=404}": 3}
+
+
+def test_nothing_is_lost_when_threads_count_while_the_page_is_read(metrics: Metrics) -> None:
+    """Some of the requests fall due to be added while others are noted."""
+    each, threads = 5 * ENOUGH, 4
+
+    def work() -> None:
+        for _ in range(each):
+            metrics.answered("GET", "/", 200, 0.001, False)
+            metrics.observe("messages.post", 0.001)
+
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(work) for _ in range(threads)]
+        while not all(done.done() for done in running):
+            metrics.page()
+    page = shown(metrics)
+    assert page["requests_total{method=GET,route=/,status=200}"] == each * threads
+    assert page["storage_seconds_count{verb=messages.post}"] == each * threads
+
+
+def test_a_store_tells_its_figures(store: Figures, metrics: Metrics) -> None:
+    """Gauges as they are; what is not defined is left out."""
+    store.told = [
+        Measure("expired_waiting", 7),
+        Measure("store_bytes", 5, (("part", "data"),)),
+        Measure("store_bytes", 6, (("part", "indexes"),)),
+        Measure("nobody_knows_this", 1),
+    ]
+    page = shown(metrics)
+    assert page["expired_waiting"] == 7
+    assert page["store_bytes{part=data}"] == 5
+    assert page["store_bytes{part=indexes}"] == 6
+    assert page["store_up"] == 1
+    assert page["waiters_limit"] == 40
+    assert page["clock_offset_seconds"] == 0
+    assert [name for name in page if name.startswith("info{engine=none,store=list,version=")]
+    assert not [name for name in page if "nobody" in name]
+
+
+def test_totals_of_a_store_only_rise(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted on from one look to the next; a store that was opened anew begins at 0."""
+    monkeypatch.setattr("zq.metrics.told.MEASURES_AGE", 0.0)
+    metrics = counting(store)
+    seen = []
+    for value in (5, 5, 8, 2):
+        store.told = [Measure("expired_removed_total", value, (("layer", "sweep"),)), Measure("store_syncs_total", 1)]
+        seen.append(shown(metrics)["expired_removed_total{layer=sweep}"])
+    assert seen == [5, 5, 8, 10]
+    assert shown(metrics)["store_syncs_total"] == 1
+
+
+def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the page of another process has them, and that of this one when the store is away."""
+    monkeypatch.setattr("zq.metrics.told.MEASURES_AGE", 0.0)
+    metrics = counting(store)
+    store.told = [Measure("store_syncs_total", 4)]
+    metrics.swept(0.1, 0, False, 0.0)
+    store.failing = True
+    assert shown(metrics)["store_syncs_total"] == 4
+
+
+def test_a_store_that_does_not_answer_is_told(store: Figures, metrics: Metrics) -> None:
+    """The page has everything else; the store is not asked again at once, nor for what it would not answer either."""
+    store.failing = True
+    metrics.turned_away()
+    for _ in range(3):
+        page = shown(metrics)
+    assert page["store_up"] == 0
+    assert page["waits_turned_away_total"] == 1
+    assert page["clock_offset_seconds"] == 0
+    assert "queues" not in page
+    assert store.asked == ["measures"]
+
+
+def test_queues_are_summed_up(store: Figures, metrics: Metrics) -> None:
+    """Each state over all queues; the oldest ready message of all."""
+    store.rows = [(A, Depth(1, 2, 3, 4, NOW - 5)), (B, Depth(10, 20, 30, 40, NOW - 7)), (C, Depth())]
+    page = shown(metrics)
+    assert page["queues"] == 3
+    counts = [page[f"queue_messages{{state={state}}}"] for state in ("ready", "delayed", "claimed", "expired")]
+    assert counts == [11, 22, 33, 44]
+    assert page["queue_oldest_ready_seconds"] == 7
+
+
+def test_no_queue_is_shown_as_none(metrics: Metrics) -> None:
+    """Zeros, not gaps."""
+    page = shown(metrics)
+    assert page["queues"] == 0
+    assert page["queue_messages{state=ready}"] == 0
+    assert page["queue_oldest_ready_seconds"] == 0
+
+
+def test_queues_have_lines_of_their_own_on_request(store: Figures, metrics: Metrics) -> None:
+    """From the next page on, and no longer than that; as many as the option says."""
+    store.rows = [(A, Depth(1)), (C, Depth(2, oldest_ready=NOW - 4))]
+    metrics.page()
+    metrics.configure(Options(per_queue=True, max_queues=5, max_counted=77))
+    page = shown(metrics)
+    assert store.asked[-1] == "depths 5 77"
+    assert page["queue_messages{project=acme,queue=a,state=ready}"] == 1
+    assert page["queue_messages{project=other,queue=a,state=ready}"] == 2
+    assert page["queue_oldest_ready_seconds{project=other,queue=a}"] == 4
+    assert "queue_messages{state=ready}" not in page
+    metrics.configure(Options())
+    assert shown(metrics)["queue_messages{state=ready}"] == 3
+
+
+def test_removals_are_told_by_queue_up_to_a_bound(store: Figures) -> None:
+    """What is too many counts under a queue without a name; nothing is told unless it is asked for."""
+    metrics = counting(store, per_queue=True, max_queues=2)
+    for queue in (A, B, C, A, C):
+        metrics.expired(10, queue)
+    quiet = counting(store)
+    quiet.expired(10, A)
+    lines = {name: value for name, value in shown(metrics).items() if name.startswith("queue_expired")}
+    assert lines == {
+        "queue_expired_removed_total{project=acme,queue=a}": 20,
+        "queue_expired_removed_total{project=acme,queue=b}": 10,
+        "queue_expired_removed_total{project=,queue=}": 20,
+    }
+    assert not [name for name in shown(quiet) if name.startswith("queue_expired")]
+
+
+def test_many_pages_cost_the_store_one_look(store: Figures, metrics: Metrics) -> None:
+    """The queues are looked at once in ten seconds, however many read."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: metrics.page(), range(20)))
+    assert [asked for asked in store.asked if asked.startswith("depths")] == ["depths 1000 10000"]
+
+
+def test_an_answer_is_remembered_for_its_time_and_a_failure_for_a_second() -> None:
+    """By a clock that the test moves."""
+    moment, answers = [0.0], ["one", Unavailable("down"), "two"]
+    asked: list[float] = []
+
+    def ask() -> str:
+        asked.append(moment[0])
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    remembered = Remembered(ask, 10.0, lambda: moment[0])
+    got = []
+    for moment[0] in (0.0, 9.9, 10.0, 10.9, 11.0, 20.9):
+        got.append(remembered.get())
+    assert got == ["one", "one", None, None, "two", "two"]
+    assert asked == [0.0, 10.0, 11.0]
+
+
+def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics) -> None:
+    """While a page waits for it, any number of requests is counted."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(now: float) -> Sequence[Measure]:
+        asked.set()
+        answer.wait(20)
+        raise Unavailable("down")
+
+    store.measures = hang
+    with ThreadPoolExecutor(1) as pool:
+        page = pool.submit(metrics.page)
+        assert asked.wait(5)
+        for _ in range(2 * ENOUGH):
+            metrics.answered("GET", "/", 200, 0.001, False)
+        assert not page.done()
+        answer.set()
+        assert b"zq_store_up 0.0" in page.result(5)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the use cases tell of their work, to be counted. ``zq.metrics`` listens; nobody has to."""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from zq.model import Claim, Draft, Messages, Outcome, Seconds
+
+
+class Watch(Protocol):
+    """Told after each verb that did something; must return at once and raise nothing."""
+
+    def posted(self, drafts: Sequence[Draft]) -> None:
+        """Messages were stored for the first time."""
+        ...
+
+    def claimed(self, claim: Claim, now: Seconds) -> None:
+        """A claim was made, not found again under its name."""
+        ...
+
+    def popped(self, messages: Messages, now: Seconds) -> None:
+        """Messages were taken off a queue without a claim."""
+        ...
+
+    def finished(self, outcome: Outcome, count: int) -> None:
+        """Messages finished, as far as the answer told: popped ones come with ``popped`` instead."""
+        ...
+
+    def waiting(self, change: int) -> None:
+        """So many requests more (or fewer) wait for messages."""
+        ...
+
+    def woken(self, found: bool) -> None:
+        """One of them looked again, and found something or not."""
+        ...
+
+    def turned_away(self) -> None:
+        """A request would have waited, and there was no place to."""
+        ...
+
+
+class Unwatched:
+    """Listens to nothing."""
+
+    def posted(self, drafts: Sequence[Draft]) -> None: ...
+
+    def claimed(self, claim: Claim, now: Seconds) -> None: ...
+
+    def popped(self, messages: Messages, now: Seconds) -> None: ...
+
+    def finished(self, outcome: Outcome, count: int) -> None: ...
+
+    def waiting(self, change: int) -> None: ...
+
+    def woken(self, found: bool) -> None: ...
+
+    def turned_away(self) -> None: ...
+
+
+UNWATCHED: Final = Unwatched()

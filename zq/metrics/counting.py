@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Metrics``: counts what happens in this process, and writes the page that Prometheus reads."""
+
+import atexit
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from zq import __version__
+from zq.clock import Clock
+from zq.metrics import shared
+from zq.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind
+from zq.metrics.options import Options
+from zq.metrics.pending import ENOUGH, Pending, spread, summed
+from zq.metrics.told import Told
+from zq.model import Claim, Draft, Messages, Outcome, QueueRef, Seconds
+from zq.storage.api import Storage
+
+FLUSHED: Final = 1.0
+"""Seconds after which what a process has counted is on the pages of the others too."""
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+OTHER: Final = "OTHER"
+"""Stands for every other method."""
+REST: Final = QueueRef("", "")
+"""Stands for the queues beyond ``max_queues``."""
+
+Request = tuple[str, str, int, bool]
+
+
+class Metrics:
+    """What one process counts; made in it, after the fork. Hears the requests (``answered``), the store's verbs
+    (``observe``), the use cases (``zq.broker.watch.Watch``) and the sweeper (``zq.upkeep.Sweeping``)."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        *,
+        store: str,
+        engine: str,
+        max_waiters: int = 0,
+        options: Options | None = None,
+    ) -> None:
+        """``store`` is the scheme of its URI."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._options = options or Options()
+        about = {"version": __version__, "store": store, "engine": engine}
+        self._told = Told(storage, clock, about, self._options)
+        self._registry = CollectorRegistry()
+        self._registry.register(self._told)
+        joined = shared.joined()
+        own = None if joined else self._registry
+        self._metrics = {name: _made(name, definition, own) for name, definition in COUNTED.items()}
+        self._totals = {name: _made(name, definition, own) for name, definition in STORE_TOTALS.items()}
+        self._metrics["waiters_limit"].set(max_waiters)
+        self._lock = threading.Lock()
+        self._tallied: dict[tuple[str, ...], float] = {}
+        self._queues: set[QueueRef] = set()
+        self._prepare()
+        if joined:
+            MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
+            threading.Thread(target=self._go_on_flushing, name="zq-metrics", daemon=True).start()
+            atexit.register(self._flush)
+
+    def _prepare(self) -> None:
+        """What is filled on the way of every request."""
+        metrics = self._metrics
+        self._requests: dict[Request, Pending] = {}
+        self._verbs: dict[str, Pending] = {}
+        self._ttls = Pending(spread(metrics["message_ttl_seconds"], metrics["messages_posted_total"]))
+        self._claimed = Pending(summed(metrics["messages_claimed_total"], metrics["claims_total"]))
+        self._redelivered = Pending(summed(metrics["messages_redelivered_total"]))
+        self._dwelt = Pending(spread(metrics["message_dwell_seconds"]))
+        finished, woken = metrics["messages_finished_total"], metrics["wakeups_total"]
+        self._finished = {outcome: Pending(summed(finished.labels(outcome.value))) for outcome in Outcome}
+        self._woken = {found: woken.labels(str(found).lower()) for found in (False, True)}
+        self._pending = [self._ttls, self._claimed, self._redelivered, self._dwelt, *self._finished.values()]
+
+    def configure(self, options: Options) -> None:
+        """Show so much of queues from now on."""
+        self._options = options
+        self._told.configure(options)
+
+    def page(self) -> bytes:
+        """Every metric in Prometheus's text format; without the store's where it does not answer."""
+        self._flush()
+        self._tally()
+        return generate_latest(self._registry)
+
+    def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
+        """A request was answered. ``route``: the path's template, "" if there is none; ``waited``: it was to wait."""
+        requests = self._requests.get((method, route, status, waited))
+        if requests is None:
+            requests = self._request(method if method in METHODS else OTHER, route, status, waited)
+        requests.note(seconds)
+        if len(requests) >= ENOUGH:
+            self._flush()
+
+    def observe(self, verb: str, seconds: float, /) -> None:
+        """A verb of the store took so long: for ``measured``."""
+        times = self._verbs.get(verb)
+        if times is None:
+            times = self._verb(verb)
+        times.note(seconds)
+
+    def posted(self, drafts: Sequence[Draft]) -> None:
+        self._ttls.extend([draft.ttl for draft in drafts])
+
+    def claimed(self, claim: Claim, now: Seconds) -> None:
+        self._claimed.note(len(claim.messages))
+        for message in claim.messages:
+            if message.claim_count > 1:
+                self._redelivered.note(1)
+            else:
+                self._dwelt.note(max(0.0, now - message.created))
+        if claim.lapsed:
+            self._metrics["messages_lapsed_total"].inc(claim.lapsed)
+
+    def popped(self, messages: Messages, now: Seconds) -> None:
+        self._finished[Outcome.POPPED].note(len(messages))
+        self._dwelt.extend([max(0.0, now - message.created) for message in messages if not message.claim_count])
+
+    def finished(self, outcome: Outcome, count: int) -> None:
+        self._finished[outcome].note(count)
+
+    def waiting(self, change: int) -> None:
+        self._metrics["waiters"].inc(change)
+
+    def woken(self, found: bool) -> None:
+        self._woken[found].inc()
+
+    def turned_away(self) -> None:
+        self._metrics["waits_turned_away_total"].inc()
+
+    def expired(self, count: int, queue: QueueRef) -> None:
+        """A sweep has removed so many expired messages of the queue."""
+        if not self._options.per_queue:
+            return
+        if queue not in self._queues:
+            if len(self._queues) >= self._options.max_queues:
+                queue = REST
+            else:
+                self._queues.add(queue)
+        self._metrics["queue_expired_removed_total"].labels(*queue).inc(count)
+
+    def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
+        """A round of the sweeper is over."""
+        self._metrics["sweep_seconds"].observe(seconds)
+        self._metrics["sweep_removed_total"].inc(removed)
+        self._metrics["sweep_limit_reached_total"].inc(int(exhausted))
+        self._metrics["sweep_rest_seconds_total"].inc(rested)
+        self._tally()  # for the pages of other processes
+
+    def paced(self, ratio: float, share: float) -> None:
+        """How requests fare beside sweeps, and how hard these go."""
+        self._metrics["sweep_latency_ratio"].set(ratio)
+        self._metrics["sweep_share"].set(share)
+
+    def _request(self, method: str, route: str, status: int, waited: bool) -> Pending:
+        """Where requests of this kind are noted, from now on."""
+        with self._lock:
+            key = (method, route, status, waited)
+            if key not in self._requests:
+                where = method, route or "unmatched"
+                times = self._metrics["long_poll_seconds" if waited else "request_seconds"].labels(*where)
+                count = self._metrics["requests_total"].labels(*where, str(status))
+                self._requests[key] = Pending(spread(times, count))
+                self._pending.append(self._requests[key])
+            return self._requests[key]
+
+    def _verb(self, verb: str) -> Pending:
+        """Where the times of this verb are noted, from now on."""
+        with self._lock:
+            if verb not in self._verbs:
+                self._verbs[verb] = Pending(spread(self._metrics["storage_seconds"].labels(verb)))
+                self._pending.append(self._verbs[verb])
+            return self._verbs[verb]
+
+    def _flush(self) -> None:
+        with self._lock:
+            for pending in self._pending:
+                pending.flush()
+
+    def _go_on_flushing(self) -> None:
+        """For the pages of other processes."""
+        while True:
+            time.sleep(FLUSHED)
+            self._flush()
+
+    def _tally(self) -> None:
+        """Add what the store's totals have grown by; a total that fell has begun anew."""
+        measures = self._told.measures.get() or ()
+        with self._lock:
+            for measure in [measure for measure in measures if measure.name in self._totals]:
+                total = self._totals[measure.name]
+                values = [dict(measure.labels)[label] for label in STORE_TOTALS[measure.name].labels]
+                key = (measure.name, *values)
+                before = self._tallied.get(key, 0.0)
+                self._tallied[key] = measure.value
+                grown = measure.value - before if measure.value >= before else measure.value
+                (total.labels(*values) if values else total).inc(grown)
+
+
+def _made(name: str, definition: Definition, registry: CollectorRegistry | None) -> Any:
+    """A metric of prometheus-client's."""
+    full = PREFIX + name
+    if definition.kind is Kind.COUNTER:
+        return Counter(full, definition.help, definition.labels, registry=registry)
+    if definition.kind is Kind.GAUGE:
+        mode: Any = definition.several
+        return Gauge(full, definition.help, definition.labels, registry=registry, multiprocess_mode=mode)
+    return Histogram(full, definition.help, definition.labels, registry=registry, buckets=definition.buckets)

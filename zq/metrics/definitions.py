@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every metric: its name (without the prefix ``zq_``), kind, labels and help. ``api-ref/metrics.md`` says more."""
+
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+PREFIX: Final = "zq_"
+
+
+class Kind(StrEnum):
+    """Prometheus's kinds."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Definition(Struct, frozen=True):
+    """One metric. ``several``: what becomes of the gauges of several processes, by prometheus-client's words."""
+
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    several: str = "livesum"
+
+
+def _counter(help: str, *labels: str) -> Definition:
+    return Definition(Kind.COUNTER, help, labels)
+
+
+def _gauge(help: str, *labels: str, several: str = "livesum") -> Definition:
+    return Definition(Kind.GAUGE, help, labels, several=several)
+
+
+def _histogram(help: str, *labels: str, buckets: tuple[float, ...]) -> Definition:
+    return Definition(Kind.HISTOGRAM, help, labels, buckets)
+
+
+SHORT: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+POLL: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 60.0)
+ROUND: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 600.0, 1800.0)
+DWELL: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 86400.0, 604800.0)
+LIFE: Final = (60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0, 604800.0, 1209600.0)
+
+COUNTED: Final[dict[str, Definition]] = {
+    # what the processes count, each for itself; the page joins them.
+    "requests_total": _counter("Requests answered.", "method", "route", "status"),
+    "request_seconds": _histogram("Time to answer, without long polls.", "method", "route", buckets=SHORT),
+    "long_poll_seconds": _histogram("Time to answer where the request said wait.", "method", "route", buckets=POLL),
+    "storage_seconds": _histogram("Time of the store's verbs, failed ones too.", "verb", buckets=SHORT),
+    "messages_posted_total": _counter("Messages stored by posts, stages and replays."),
+    "message_ttl_seconds": _histogram("How long posted messages are to live.", buckets=LIFE),
+    "claims_total": _counter("Claims made."),
+    "messages_claimed_total": _counter("Messages handed out by claims."),
+    "messages_redelivered_total": _counter("Those of them that had been claimed before."),
+    "messages_lapsed_total": _counter("Those of them whose former claim had lapsed."),
+    "message_dwell_seconds": _histogram("Time from the post to the first claim, or to the pop.", buckets=DWELL),
+    "messages_finished_total": _counter("Messages that finished, as far as the store tells.", "outcome"),
+    "waiters": _gauge("Requests that wait for messages now."),
+    "waiters_limit": _gauge("Requests that may wait at a time."),
+    "wakeups_total": _counter("Times that a waiting request was woken, by whether it found something.", "found"),
+    "waits_turned_away_total": _counter("Requests that were to wait and found no place to."),
+    "sweep_seconds": _histogram("Time of a round of the sweeper, rests too.", buckets=ROUND),
+    "sweep_removed_total": _counter("Expired messages that sweeps removed."),
+    "sweep_limit_reached_total": _counter("Rounds that ended at sweep_max_deletes."),
+    "sweep_rest_seconds_total": _counter("Time that sweeps rested, to leave room for requests."),
+    "sweep_latency_ratio": _gauge("Time of verbs beside sweeps, in proportion to otherwise.", several="livemax"),
+    "sweep_share": _gauge("Share of its time that a sweep works beside requests.", several="livemax"),
+    "queue_expired_removed_total": _counter("Expired messages that sweeps removed, by queue.", "project", "queue"),
+}
+STORE_TOTALS: Final[dict[str, Definition]] = {
+    # what each process's driver has counted since it opened the store.
+    "expired_removed_total": _counter("Expired messages removed, by the layer that did it.", "layer"),
+    "delete_queue_dropped_total": _counter("Entries for which the delete queue had no room."),
+    "store_background_errors_total": _counter("Failures of the store's background work."),
+    "store_stall_seconds_total": _counter("Time for which the store held up writes."),
+    "store_compacted_bytes_total": _counter("Bytes written by compactions."),
+    "store_syncs_total": _counter("Syncs of the store's log to disk."),
+}
+STORE_GAUGES: Final[dict[str, Definition]] = {
+    # what the store tells, whoever asks.
+    "expired_waiting": _gauge("Messages that have expired and are not removed yet, counted up to 100,000."),
+    "store_messages": _gauge("Messages in the store, expired ones too."),
+    "sweep_lag_seconds": _gauge("How long the oldest entry has been due that no sweep has removed yet."),
+    "delete_queue_length": _gauge("Expired messages that readers met, to be removed."),
+    "delete_queue_capacity": _gauge("How many of them are remembered at most: delete_queue_size."),
+    "compaction_filter_active": _gauge("1 if compactions drop expired messages."),
+    "store_bytes": _gauge("Space that the store takes.", "part"),
+    "store_limit_bytes": _gauge("Space that the store may take; 0 = no limit."),
+    "store_pending_compaction_bytes": _gauge("Bytes that compactions have yet to rewrite."),
+    "store_running_compactions": _gauge("Compactions under way."),
+}
+READ: Final[dict[str, Definition]] = {
+    # what is found out when the page is read, by the process that answers.
+    "info": _gauge("1; the labels say which server this is.", "version", "store", "engine"),
+    "clock_offset_seconds": _gauge("How far the server's clock is ahead of the store's."),
+    "store_up": _gauge("1 if the store has answered what this page asked."),
+    "queues": _gauge("Queues that the next figures are of."),
+    "queue_messages": _gauge("Messages of the queues by state, each queue's counted up to max_counted.", "state"),
+    "queue_oldest_ready_seconds": _gauge("How long the message has been ready that has been so longest."),
+}
+PER_QUEUE: Final = ("project", "queue")
+"""Labels that the last two have as well, with ``[metrics] per_queue``."""

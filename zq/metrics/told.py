@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is found out when the page is read: the store's own figures, and how full the queues are."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from zq.clock import Clock
+from zq.errors import Unavailable
+from zq.measures import Depth, Measure
+from zq.metrics.definitions import PER_QUEUE, PREFIX, READ, STORE_GAUGES, Definition
+from zq.metrics.options import Options
+from zq.model import QueueRef, Seconds
+from zq.storage.api import Storage
+
+T = TypeVar("T")
+MEASURES_AGE: Final = 1.0
+DEPTHS_AGE: Final = 10.0
+"""Seconds for which the store's answers serve all who read the page."""
+AT_MOST: Final = 20
+"""An answer serves so many times as long as it took to get, if that is longer: asking costs 5 % of the time at most."""
+STATES: Final = ("ready", "delayed", "claimed", "expired")
+
+
+class Remembered(Generic[T]):
+    """What ``ask`` answered about ``seconds`` ago; one thread at a time asks anew, and the others wait for it."""
+
+    def __init__(self, ask: Callable[[], T], seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._answer: T | None = None
+        self._until = -1.0
+
+    def get(self) -> T | None:
+        """None: the store does not answer; asked again after ``MEASURES_AGE``."""
+        with self._lock:
+            asked = self._monotonic()
+            if asked >= self._until:
+                try:
+                    self._answer = self._ask()
+                except Unavailable:
+                    self._answer = None
+                age = MEASURES_AGE if self._answer is None else self._seconds
+                answered = self._monotonic()
+                self._until = answered + max(age, AT_MOST * (answered - asked))
+            return self._answer
+
+    def forget(self) -> None:
+        """Ask anew the next time."""
+        self._until = -1.0
+
+
+class Depths(Struct, frozen=True):
+    """How full the queues were at a moment."""
+
+    rows: Sequence[tuple[QueueRef, Depth]]
+    now: Seconds
+
+
+class Told(Collector):
+    """A collector of prometheus-client's: reads when the page is read."""
+
+    def __init__(self, storage: Storage, clock: Clock, about: Mapping[str, str], options: Options) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._about = about
+        self._options = options
+        self.measures = Remembered(self._measures, MEASURES_AGE)
+        self._depths = Remembered(self._look, DEPTHS_AGE)
+
+    def configure(self, options: Options) -> None:
+        """Look at the queues so from now on."""
+        self._options = options
+        self._depths.forget()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield _one("info", 1, self._about)
+        yield _one("clock_offset_seconds", self._clock.drift())
+        measures = self.measures.get()
+        depths = None if measures is None else self._depths.get()
+        yield _one("store_up", int(measures is not None and depths is not None))
+        yield from _gauges(measures or ())
+        if depths is not None:
+            yield _one("queues", len(depths.rows))
+            yield from _queues(depths, self._options.per_queue)
+
+    def _measures(self) -> Sequence[Measure]:
+        return self._storage.measures(self._clock.now())
+
+    def _look(self) -> Depths:
+        options, now = self._options, self._clock.now()
+        return Depths(self._storage.depths(now, options.max_queues, options.max_counted), now)
+
+
+def _family(name: str, definition: Definition, *more: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, definition.help, labels=(*more, *definition.labels))
+
+
+def _one(name: str, value: float, labels: Mapping[str, str] | None = None) -> GaugeMetricFamily:
+    family = _family(name, READ[name])
+    family.add_metric([(labels or {})[label] for label in READ[name].labels], value)
+    return family
+
+
+def _gauges(measures: Sequence[Measure]) -> Iterator[GaugeMetricFamily]:
+    families: dict[str, GaugeMetricFamily] = {}
+    for measure in measures:
+        definition = STORE_GAUGES.get(measure.name)
+        if definition is not None:
+            family = families.setdefault(measure.name, _family(measure.name, definition))
+            family.add_metric([dict(measure.labels)[label] for label in definition.labels], measure.value)
+    yield from families.values()
+
+
+def _queues(depths: Depths, per_queue: bool) -> Iterator[GaugeMetricFamily]:
+    """One line for all queues, or one for each."""
+    more = PER_QUEUE if per_queue else ()
+    counts: dict[tuple[str, ...], list[int]] = {} if per_queue else {(): [0] * len(STATES)}
+    oldest: dict[tuple[str, ...], float] = dict.fromkeys(counts, 0.0)
+    for queue, depth in depths.rows:
+        key = tuple(queue) if per_queue else ()
+        found = (depth.ready, depth.delayed, depth.claimed, depth.expired)
+        counts[key] = [sum(pair) for pair in zip(counts.get(key, [0] * len(STATES)), found, strict=True)]
+        waited = 0.0 if depth.oldest_ready is None else max(0.0, depths.now - depth.oldest_ready)
+        oldest[key] = max(oldest.get(key, 0.0), waited)
+    messages = _family("queue_messages", READ["queue_messages"], *more)
+    ages = _family("queue_oldest_ready_seconds", READ["queue_oldest_ready_seconds"], *more)
+    for key, of_states in counts.items():
+        ages.add_metric(key, oldest[key])
+        for state, count in zip(STATES, of_states, strict=True):
+            messages.add_metric((*key, state), count)
+    yield messages
+    yield ages
