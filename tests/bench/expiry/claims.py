@@ -85,16 +85,18 @@ def measure(arguments: argparse.Namespace, number: int, queue: QueueRef) -> None
     """One line of the table."""
     with store(arguments.store) as (uri, _):
         due = load(arguments, uri, queue)
-        with ZqServer(uri) as server, Claimers(server, arguments.connections, arguments.rate) as claimers:
-            time.sleep(WARM)
-            wait_for(lambda: time.time() >= due - arguments.seconds, 3600, "the moment before")
-            marks = [time.perf_counter()]
-            wait_for(lambda: time.time() >= due, 3600, "the moment at which all fall due")
-            marks.append(time.perf_counter())
-            gone = until_gone(server, arguments.patience)
-            marks.append(time.perf_counter())
-            time.sleep(arguments.seconds)
-            marks.append(time.perf_counter())
+        with ZqServer(uri) as server:
+            # No sooner, or they would have claimed much of what is to fall due.
+            wait_for(lambda: time.time() >= due - arguments.seconds - WARM, 3600, "the moment before")
+            with Claimers(server, arguments.connections, arguments.rate) as claimers:
+                time.sleep(WARM)
+                marks = [time.perf_counter()]
+                wait_for(lambda: time.time() >= due, 3600, "the moment at which all fall due")
+                marks.append(time.perf_counter())
+                gone = until_gone(server, arguments.patience)
+                marks.append(time.perf_counter())
+                time.sleep(arguments.seconds)
+                marks.append(time.perf_counter())
         phases = [claimers.between(*pair) for pair in itertools.pairwise(marks)]
     lengths = [last - first for first, last in itertools.pairwise(marks)]
     where = "in the claimed queue" if queue == QUEUE else "in another queue"

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer 1 of giving space back: one thread removes the expired messages that readers have met."""
+"""Layer 1 of giving space back: one thread removes the expired messages that readers have met.
+
+It works a fifth of its time at most. What does not fit into its queue meanwhile is the sweeper's, whose pace follows
+the requests.
+"""
 
 import threading
+import time
 from typing import Final
 
 from zq.errors import Unavailable
@@ -10,6 +15,8 @@ from zq.storage.rocksdb.keeper import Keeper
 
 BATCH: Final = 100
 """Messages in one write: few, since it holds up every thread for as long as it lasts."""
+REST: Final = 4
+"""It rests so many times as long as it worked."""
 
 
 class Remover:
@@ -32,10 +39,14 @@ class Remover:
 
     def _run(self) -> None:
         while self._leftovers.wait():
-            told = self._leftovers.take(BATCH)
-            try:
-                with self._keeper as opened:
-                    for number, its in removal.by_queue(told.items()):
-                        self.removed += removal.remove(opened, number, its, sweeping=False)[0]
-            except Unavailable:
-                continue  # the sweeper will find them
+            began = time.monotonic()
+            self._remove(self._leftovers.take(BATCH))
+            time.sleep(REST * (time.monotonic() - began))
+
+    def _remove(self, told: removal.Told) -> None:
+        try:
+            with self._keeper as opened:
+                for number, its in removal.by_queue(told.items()):
+                    self.removed += removal.remove(opened, number, its, sweeping=False)[0]
+        except Unavailable:
+            pass  # the sweeper will find them
