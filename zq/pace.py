@@ -48,7 +48,7 @@ class Load:
         self.share = FIRST
         """The part of a round's time that may be work; kept from one round to the next."""
         self.ratio = 1.0
-        """How many times as long as usual requests took when that was last judged."""
+        """How many times as long as usual requests took when the round judged it last; 1 if it did not."""
         self._lock = threading.Lock()
         self._usual: dict[str, float] = {}
         self._sweeping = False
@@ -72,6 +72,7 @@ class Load:
         """A round begins: what is usual stands until it ends."""
         with self._lock:
             self._sweeping = True
+            self.ratio = 1.0
             self._heard, self._ratios = 0, 0.0
 
     def end(self, exhausted: bool) -> None:

@@ -125,7 +125,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings.print_sample()
         return 0
     _hand_on(given)
-    signals.hold()  # until the engine can obey it
     try:
         configuration = Configuration()
     except StartRefused as refusal:
@@ -139,12 +138,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
             return 0
+        signals.hold()  # until the engine can obey it
         if chosen.shared_store:
             # Refused here, it is one sentence; in the processes that serve, one from each of them.
             open_store(chosen).close()
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
-    if chosen.workers > 1:
+    if chosen.shared_store:  # there may be several processes, by option or by signal
         shared.begin()
     return engines.run(chosen, lambda: open_app(configuration), lambda: _reload(configuration), shared.forget)
 

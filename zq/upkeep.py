@@ -67,6 +67,8 @@ class Upkeep:
         self._watch = watch
         self._stopping = threading.Event()
         self._sleep = self._stopping.wait
+        self._changed = threading.Event()
+        """Set to end the time between rounds: options have changed, or the server stops."""
         self._threads = [
             threading.Thread(target=self._follow, name="zq-clock", daemon=True),
             threading.Thread(target=self._sweep, name="zq-upkeep", daemon=True),
@@ -75,6 +77,7 @@ class Upkeep:
     def configure(self, expiry: Expiry, sweep_interval: float) -> None:
         """Sweep so from the next round on."""
         self._expiry, self._interval = expiry, sweep_interval
+        self._changed.set()
 
     def start(self) -> None:
         for thread in self._threads:
@@ -83,6 +86,7 @@ class Upkeep:
     def stop(self) -> None:
         """Stop the threads and close the store."""
         self._stopping.set()
+        self._changed.set()
         for thread in self._threads:
             thread.join()
         self._storage.close()
@@ -103,10 +107,14 @@ class Upkeep:
         return exhausted
 
     def _sweep(self) -> None:
-        """A round that had to end early is followed by the next one at once."""
+        """A round that had to end early is followed by the next one at once, and so is a change of options."""
         exhausted = False
-        while not self._sleep(0.0 if exhausted else self._interval):
-            exhausted = self._spared(self.round)
+        while not self._stopping.is_set():
+            if not exhausted:
+                self._changed.wait(self._interval)
+                self._changed.clear()
+            if not self._stopping.is_set():
+                exhausted = self._spared(self.round)
 
     def _follow(self) -> None:
         while not self._sleep(CLOCK_INTERVAL):

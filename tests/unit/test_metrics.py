@@ -289,15 +289,33 @@ def test_an_answer_is_remembered_for_its_time_and_a_failure_for_a_second() -> No
         asked.append(moment[0])
         answer = answers.pop(0)
         if isinstance(answer, Exception):
+            moment[0] += 5.0
             raise answer
         return answer
 
     remembered = Remembered(ask, 10.0, lambda: moment[0])
     got = []
-    for moment[0] in (0.0, 9.9, 10.0, 10.9, 11.0, 20.9):
+    for moment[0] in (0.0, 9.9, 10.0, 15.9, 16.0, 25.9):
         got.append(remembered.get())
     assert got == ["one", "one", None, None, "two", "two"]
-    assert asked == [0.0, 10.0, 11.0]
+    assert asked == [0.0, 10.0, 16.0]
+
+
+def test_what_takes_long_to_ask_is_asked_seldom() -> None:
+    """At most a twentieth of the time."""
+    moment, asked = [0.0], 0
+
+    def ask() -> int:
+        nonlocal asked
+        asked += 1
+        moment[0] += 2.0
+        return asked
+
+    remembered = Remembered(ask, 10.0, lambda: moment[0])
+    got = []
+    for moment[0] in (0.0, 41.9, 42.0):
+        got.append(remembered.get())
+    assert got == [1, 1, 2]
 
 
 def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics) -> None:

@@ -96,6 +96,9 @@ def test_when_requests_suffer_the_share_falls_to_the_least_and_comes_back(world:
     world.requests(0.001)
     world.sweep(60, 0.001, lambda: world.requests(0.002))
     assert world.load.share == LEAST
+    assert world.load.ratio == pytest.approx(2)
+    world.sweep(0, 0.001)
+    assert world.load.ratio == 1
     world.sweep(60, 0.001, lambda: world.requests(0.001))
     assert world.load.share == MOST
 

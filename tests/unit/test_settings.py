@@ -28,6 +28,11 @@ from zq.errors import StartRefused
         ("expiry", "queue_ttl", "a: 60, b", "a colon"),
         ("metrics", "max_queues", "0", "equal to 1"),
         ("metrics", "max_counted", "0", "equal to 1"),
+        ("expiry", "sweep_interval", "nan", "must be a number; it is nan"),
+        ("expiry", "sweep_interval", "", "must be a number; it is empty"),
+        ("expiry", "sweep_batch_size", "", "must be a number; it is empty"),
+        ("transport", "storage_timeout", "nan", "must be a number; it is nan"),
+        ("server", "threads", "", "must be a number; it is empty"),
     ],
 )
 def test_a_value_out_of_bounds_stops_the_start(
@@ -46,3 +51,12 @@ def test_waiters_are_as_many_as_the_threads_allow(monkeypatch: pytest.MonkeyPatc
     assert settings.load().max_waiters == 40
     monkeypatch.setenv(settings.variable("server", "threads"), "12")
     assert settings.load().max_waiters == 4
+
+
+@pytest.mark.parametrize(("group", "option"), [("server", "bind"), ("log", "level"), ("storage", "uri")])
+def test_an_option_that_refers_to_itself_is_refused(monkeypatch: pytest.MonkeyPatch, group: str, option: str) -> None:
+    """oslo.config puts in for ``$group.option`` what that option is."""
+    monkeypatch.setenv(settings.variable(group, option), f"${group}.{option}")
+    with pytest.raises(StartRefused) as refusal:
+        settings.load()
+    assert "$" in str(refusal.value)

@@ -81,3 +81,13 @@ def test_options_that_change_count_from_the_next_round_on(storage: RocksStorage)
     kept.configure(Expiry(sweep_max_deletes=1000), 3600)
     kept.round()
     assert heard.rounds == [(10, True), (COUNT - 10, False)]
+
+
+def test_a_shorter_interval_counts_at_once(storage: RocksStorage) -> None:
+    """The long one that has begun is not waited for."""
+    kept, heard = upkeep(storage, Expiry(), interval=3600)
+    kept.start()
+    kept.configure(Expiry(), 0.1)
+    wait_for(lambda: len(heard.rounds) >= 3, 10, "rounds of the new interval")
+    kept.stop()
+    assert heard.gone == COUNT

@@ -58,6 +58,7 @@ class Metrics:
         self._totals = {name: _made(name, definition, own) for name, definition in STORE_TOTALS.items()}
         self._metrics["waiters_limit"].set(max_waiters)
         self._lock = threading.Lock()
+        self._tallying = threading.Lock()
         self._tallied: dict[tuple[str, ...], float] = {}
         self._queues: set[QueueRef] = set()
         self._prepare()
@@ -109,6 +110,8 @@ class Metrics:
 
     def posted(self, drafts: Sequence[Draft]) -> None:
         self._ttls.extend([draft.ttl for draft in drafts])
+        if len(self._ttls) >= ENOUGH:
+            self._flush()
 
     def claimed(self, claim: Claim, now: Seconds) -> None:
         self._claimed.note(len(claim.messages))
@@ -193,8 +196,8 @@ class Metrics:
 
     def _tally(self) -> None:
         """Add what the store's totals have grown by; a total that fell has begun anew."""
-        measures = self._told.measures.get() or ()
-        with self._lock:
+        with self._tallying:  # the figures of two readers must not be added in the wrong order
+            measures = self._told.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:
                 total = self._totals[measure.name]
                 values = [dict(measure.labels)[label] for label in STORE_TOTALS[measure.name].labels]

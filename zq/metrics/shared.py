@@ -3,6 +3,7 @@
 
 import atexit
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -14,13 +15,24 @@ VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 MEMORY: Final = Path("/dev/shm")
 """Where files are no files: counting must neither wait for a disk nor die (of SIGBUS) when it is full."""
 
+PREFIX: Final = "zq-metrics-"
+OWNER: Final = "owner"
+"""A file that is locked while somebody counts in its folder."""
+
 
 def begin() -> None:
     """To be called once, by the process above those that serve, before it starts them.
 
-    The folder goes when this process ends. Processes that serve alone count without it.
+    The folder goes when this process ends; if it was killed, when the next one begins. Processes that serve alone
+    count without it.
     """
-    folder = tempfile.mkdtemp(prefix="zq-metrics-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None)
+    parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    for left in parent.glob(f"{PREFIX}*/{OWNER}"):
+        with contextlib.suppress(OSError):  # another user's
+            _remove_orphan(left)
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+    owner = os.open(f"{folder}/{OWNER}", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(owner, fcntl.LOCK_EX)  # for as long as this process or one that it has forked lives
     os.environ[VARIABLE] = folder
     atexit.register(_remove, folder, os.getpid())
 
@@ -36,6 +48,16 @@ def forget(process: int) -> None:
         for file in Path(os.environ[VARIABLE]).glob(f"gauge_live*_{process}.db"):
             with contextlib.suppress(FileNotFoundError):
                 file.unlink()
+
+
+def _remove_orphan(owner: Path) -> None:
+    """Remove the folder of an owner that has no lock any more."""
+    with owner.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        shutil.rmtree(owner.parent, ignore_errors=True)
 
 
 def _remove(folder: str, owner: int) -> None:

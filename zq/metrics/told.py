@@ -47,9 +47,9 @@ class Remembered(Generic[T]):
                     self._answer = self._ask()
                 except Unavailable:
                     self._answer = None
-                age = MEASURES_AGE if self._answer is None else self._seconds
                 answered = self._monotonic()
-                self._until = answered + max(age, AT_MOST * (answered - asked))
+                rest = max(self._seconds, AT_MOST * (answered - asked))
+                self._until = answered + (MEASURES_AGE if self._answer is None else rest)
             return self._answer
 
     def forget(self) -> None:

@@ -7,15 +7,13 @@ default. Nonsense stops the start with a sentence: ``StartRefused``. ``zq-server
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 from oslo_config import cfg, generator
 
-from zq.errors import StartRefused
 from zq.settings.options import OPTIONS, variable
-from zq.settings.reading import Settings, check_file, queue_ttl_lines, read
+from zq.settings.reading import Settings, check_file, queue_ttl_lines, read, refusing
 
 __all__ = ["CONFIG_VARIABLE", "OPTIONS", "Configuration", "Settings", "list_opts", "load", "print_sample", "variable"]
 
@@ -40,7 +38,7 @@ class Configuration:
         for group, options in OPTIONS.items():
             self._conf.register_opts(options, group=None if group == "DEFAULT" else group)
         files = [self.path] if self.path else []
-        with _refused():
+        with refusing():
             self._conf(args=[], project="zq", default_config_files=files, default_config_dirs=[])
         self.current = read(self._conf)
         self._mutable = self._values()
@@ -53,7 +51,7 @@ class Configuration:
         """
         Configuration(self.path)
         OSLO.setLevel(logging.WARNING)  # it warns of changes that it ignores; those that count are the caller's to tell
-        with _refused():
+        with refusing():
             self._conf.mutate_config_files()
         self.current = read(self._conf)  # what is new must also go with what stays
         former, self._mutable = self._mutable, self._values()
@@ -68,15 +66,6 @@ class Configuration:
             if option.mutable
         }
         return values | {"[expiry] queue_ttl": ", ".join(queue_ttl_lines(self._conf)) or "(none)"}
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """What oslo.config says against the options, as a refusal."""
-    try:
-        yield
-    except (cfg.Error, ValueError) as error:
-        raise StartRefused(f"The configuration cannot be used: {error}.") from error
 
 
 def load(path: str | None = None) -> Settings:

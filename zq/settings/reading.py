@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From options as oslo.config has them to checked values. Nonsense is refused with a sentence: ``StartRefused``."""
 
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -63,14 +65,24 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_requests: bool
 
 
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What oslo.config says against the options, as a refusal."""
+    try:
+        yield
+    except RecursionError as error:
+        raise StartRefused("The configuration cannot be used: an option refers to itself by a $.") from error
+    except (cfg.Error, ValueError) as error:
+        raise StartRefused(f"The configuration cannot be used: {error}.") from error
+
+
 def read(conf: cfg.ConfigOpts) -> Settings:
     """What the options are now. Raises ``StartRefused``."""
-    try:
+    with refusing():
+        _check_numbers(conf)
         if conf.auth_strategy:
             raise StartRefused("auth_strategy must be empty: this version of zq cannot check tokens yet.")
         settings = _settings(conf)
-    except (cfg.Error, ValueError) as error:
-        raise StartRefused(f"The configuration cannot be used: {error}.") from error
     _check(settings)
     return settings
 
@@ -164,6 +176,16 @@ def _check(settings: Settings) -> None:
             f"{expiry.sweep_max_deletes}."
         )
     _check_limits(settings.limits)
+
+
+def _check_numbers(conf: cfg.ConfigOpts) -> None:
+    """Refuse numbers that are none: an empty value, and what floating point calls not a number."""
+    for section, options in OPTIONS.items():
+        for option in options:
+            if isinstance(option, cfg.IntOpt | cfg.FloatOpt) and option.default is not None:
+                value = conf[option.dest] if section == "DEFAULT" else conf[section][option.dest]
+                if value is None or not math.isfinite(value):
+                    raise StartRefused(f"[{section}] {option.dest} must be a number; it is {value or 'empty'}.")
 
 
 def _check_limits(limits: Limits) -> None:

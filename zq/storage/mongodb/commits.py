@@ -97,7 +97,9 @@ class Commits:
 
     def resume(self, now: int, *, stages: bool = True) -> int:
         """Carry out or give up what others have left; drop stages that have expired, if so. How many drafts went."""
-        overdue: Document = {"due": {"$lte": now}, **({} if stages else {"state": {"$exists": True}})}
+        # What was given back by a commit has no expiry any more, so that nobody else would drop it.
+        lasting: Document = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
+        overdue: Document = {"due": {"$lte": now}, **({} if stages else lasting)}
         removed = 0
         for _ in range(ROUNDS):
             with self._port.verb():
@@ -144,12 +146,14 @@ class Commits:
             raise Forsaken
         if commit.fence is not None:
             fences.check(self._port, session, commit.project, commit.fence)
-        kept = self._stages.find(commit.project, commit.publish, watch.start, session)
+        kept = self._stages.find(commit.project, commit.publish, watch.now(), session)
         held = self._pins.holdings(list(dict.fromkeys(commit.settle)), watch.start, session)
         published, deleted = sum(stage["count"] for stage in kept), sum(map(len, held.values()))
         entered: Sequence[QueueKey] = ()
         if fits(kept, deleted):
             drafts, _ = part(self._stages, kept, BEGINNING, session)
+            if len(drafts) != published:
+                raise StageNotFound("A stage of the commit has expired meanwhile; nothing was committed.")
             entered = publish(self._port, session, commit.project, drafts, watch.start)
             self._stages.remove_small(kept, session)
             self._pins.finish_small(held, watch.start, session)
