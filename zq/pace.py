@@ -28,7 +28,9 @@ WELL: Final = 1.1
 ARREARS: Final = 30.0
 """Seconds for which rounds may have been behind before they press on, whatever the requests say."""
 SMOOTHING: Final = 0.02
-"""Weight of a new sample in what a verb takes between rounds."""
+"""Weight of a new sample in what a verb takes between rounds; of the first ones all weigh the same."""
+LONGEST: Final = 1.0
+"""Seconds of one rest at most."""
 
 YIELD: Final = 0.7
 GAIN: Final = 0.02
@@ -50,7 +52,7 @@ class Load:
         self.ratio = 1.0
         """How many times as long as usual requests took when the round judged it last; 1 if it did not."""
         self._lock = threading.Lock()
-        self._usual: dict[str, float] = {}
+        self._usual: dict[str, tuple[float, int]] = {}
         self._sweeping = False
         self._heard = 0
         self._ratios = 0.0
@@ -61,12 +63,13 @@ class Load:
         """A verb took so long."""
         self._last = self.monotonic()
         with self._lock:
-            usual = self._usual.get(verb)
-            if not self._sweeping:
-                self._usual[verb] = seconds if usual is None else usual + SMOOTHING * (seconds - usual)
-            elif usual:
+            usual, samples = self._usual.get(verb, (0.0, 0))
+            if samples < SAMPLES or not self._sweeping:  # better learnt from a sweep than not at all
+                samples += 1
+                self._usual[verb] = usual + max(SMOOTHING, 1 / samples) * (seconds - usual), samples
+            else:
                 self._heard += 1
-                self._ratios += seconds / usual
+                self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
         """A round begins: what is usual stands until it ends."""
@@ -140,4 +143,4 @@ class AdaptivePace(Steps):
         self._load.judge()
         fitting = int(self._busy_size * min(2.0, SLICE / max(worked, 1e-6)))
         self._busy_size = min(self._size, max(FEWEST, fitting))
-        return worked * (1 / self._load.share - 1)
+        return min(LONGEST, worked * (1 / self._load.share - 1))

@@ -42,13 +42,13 @@ def sweepers(scene: Scene, store_uri: str) -> Iterator[list[Storage]]:
             yield [scene.storage, other]
 
 
-@pytest.mark.parametrize("way", ["delete", "both"])
-def test_a_queue_that_goes_while_it_is_swept_comes_back_whole(scene: Scene, sweepers: list[Storage], way: str):
+@pytest.mark.parametrize("both", [False, True], ids=["delete", "delete and purge"])
+def test_a_queue_that_goes_while_it_is_swept_comes_back_whole(scene: Scene, sweepers: list[Storage], both: bool):
     """Over and over, with what expires in it, while others sweep and read: the new queue keeps what it was given."""
     shift = Shift(1)
 
     def drop(number: int) -> None:
-        if way == "purge" or (way == "both" and number % 2):
+        if both and number % 2:
             scene.storage.queues.purge(scene.queue)
         else:
             scene.storage.queues.delete(scene.queue)
@@ -111,7 +111,7 @@ def test_a_crowd_that_expires_at_once_is_in_nobody_s_way(scene: Scene, store_uri
     while more := scene.claimable(100):
         taken += more
     assert sorted(taken) == sorted(living)
-    assert removed
+    assert sum(removed) > 0
     assert scene.counts() == (LIVING, 0)
 
 

@@ -6,6 +6,8 @@ store's users, who still live in the past, nothing has expired.
 """
 
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -196,6 +198,7 @@ def test_a_round_makes_an_idle_store_compact(storage: RocksStorage):
 
 def test_a_filter_that_is_missing_is_told_and_the_rest_works(tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture):
     """Its class is not known to RocksDB: the start warns loudly, and the store serves and sweeps."""
+    monkeypatch.setattr(compaction, "_armed", [])
     monkeypatch.setattr(compaction, "OPTIONS", compaction.OPTIONS.replace(compaction.FACTORY, "NobodysFilterFactory"))
     with caplog.at_level(logging.CRITICAL):
         opened = connect(f"rocksdb://{tmp_path}/store", max_clock_jump=0, expiry=AT_ONCE)
@@ -212,11 +215,33 @@ def test_only_bodies_carry_the_filter(storage: RocksStorage, tmp_path):
     assert carrying == ["bodies"]
 
 
-def test_a_store_of_an_earlier_layout_is_refused(tmp_path):
-    """Its bodies have no stamp: the filter would take their last bytes for one."""
-    connect(f"rocksdb://{tmp_path}/store").close()
-    store = Store(tmp_path / "store", layout.FAMILIES, "never", 0)
-    store.write([("default", b"version", b"2")])
+REFUSED = """
+import os, sys, time
+from pathlib import Path
+from zq.storage.rocksdb import layout
+from zq.storage.rocksdb.port import Store
+version, path = sys.argv[1:]
+store = Store(Path(path), layout.FAMILIES, "never", 0)
+store.write([("default", b"version", version.encode())])
+store.write([("default", b"clock", layout.number.pack(layout.ms(time.time() - 10 * 86400)))])
+stamped = layout.sealed(b"body", layout.ms(time.time() - 9 * 86400), 0)
+for part in range(4):
+    if part:
+        store._views["bodies"].flush()
+    store.write([("bodies", layout.pair.pack(queue, 50 * part + n), stamped) for queue in (1, 2) for n in range(50)])
+os._exit(9)
+"""
+"""A killed server's store, with compactions waiting: when it was in use last, its messages had a day to live."""
+
+
+@pytest.mark.parametrize(("version", "refusal"), [("2", "layout 2"), ("3", "10 days after")])
+def test_a_store_that_is_refused_at_the_start_loses_nothing(tmp_path, version: str, refusal: str):
+    """Neither one of an earlier layout, whose bodies have no stamps, nor one that a false clock would empty."""
+    path = tmp_path / "store"
+    subprocess.run([sys.executable, "-c", REFUSED, version, str(path)], check=False, timeout=60)
+    for _ in range(2):
+        with pytest.raises(StartRefused, match=refusal):
+            connect(f"rocksdb://{path}")
+    store = Store(path, layout.FAMILIES, "never", 0)
+    assert len(list(store.scan("bodies", b"", b"\xff" * 64))) == 400
     store.close()
-    with pytest.raises(StartRefused, match="layout 2"):
-        connect(f"rocksdb://{tmp_path}/store")

@@ -55,6 +55,7 @@ class RocksStorage:
         with keeper as (store, _):
             guard.check_version(store)
             self._clock.seen = guard.check_clock(store, layout.ms(self.now()), max_clock_jump) / 1000
+        keeper.trust()
         self.queues = QueueController(keeper)
         self.messages = MessageController(keeper)
         self.claims = ClaimController(keeper, stripes)

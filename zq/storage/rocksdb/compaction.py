@@ -5,8 +5,12 @@ The filter reads the last 4 bytes of a value as seconds, little-endian, and drop
 + 1 have passed by the machine's clock. The binding has no setter for it, but it loads options from a file that names
 the filter's class. RocksDB knows that name only once the process has opened a database with a time to live; else it
 leaves the filter out and says nothing, so whoever opens a store asks ``is_active`` afterwards.
+
+What it takes is gone for good, by whatever clock. So the family is opened with its compactions held back: RocksDB
+begins with those that wait before the opening returns. They are let ``GO`` once store and clock have been checked.
 """
 
+import atexit
 import json
 import logging
 import shutil
@@ -28,28 +32,27 @@ OPTIONS: Final = f"""\
 [TableOptions/BlockBasedTable "default"]
 [CFOptions "filtered"]
   compaction_filter_factory={{id={FACTORY};ttl=1;}}
+  disable_auto_compactions=true
 [TableOptions/BlockBasedTable "filtered"]
 """
 BINDING: Final = {"raw_mode": True, "prefix_extractors": {}}
 
+GO: Final = {"disable_auto_compactions": "false"}
+"""Options to be set when the compactions of the filtered family may begin."""
+
 _arming = threading.Lock()
-_armed: list[bool] = []
+_armed: list[str] = []
+"""The folder from which this process loads the options, once it is there."""
 
 
 def filtered_options() -> Options:
-    """Options of a family that carries the filter; without it where this binding cannot load them."""
-    folder = Path(tempfile.mkdtemp(prefix="zq-options-"))
+    """Options of a family that carries the filter, its compactions held back; without both where they cannot load."""
     try:
-        _arm()
-        (folder / "OPTIONS-000001").write_text(OPTIONS)
-        (folder / "rocksdict-config.json").write_text(json.dumps(BINDING))
-        families: dict[str, Options] = Options.load_latest(str(folder))[1]
+        families: dict[str, Options] = Options.load_latest(_arm())[1]
         return families["filtered"]
-    except Exception:  # of another version of the binding; all that it raises is of this class
+    except Exception:  # all that the binding raises is of this class; another version of it may not know them
         LOG.exception("The compaction filter's options cannot be loaded.")
         return Options(raw_mode=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_active(path: Path, family: str) -> bool:
@@ -73,13 +76,15 @@ def schedule(seconds: int) -> dict[str, str]:
     return {"periodic_compaction_seconds": str(seconds), "ttl": str(seconds)}
 
 
-def _arm() -> None:
-    """Once per process: let RocksDB register the filter's class."""
+def _arm() -> str:
+    """Let RocksDB register the filter's class, and write the options, once per process: later a disk may be full."""
     with _arming:
         if not _armed:
-            folder = tempfile.mkdtemp(prefix="zq-arming-")
-            try:
-                Rdict(f"{folder}/store", Options(raw_mode=True), access_type=AccessType.with_ttl(1)).close()
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-            _armed.append(True)
+            folder = tempfile.mkdtemp(prefix="zq-options-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            Rdict(f"{folder}/store", Options(raw_mode=True), access_type=AccessType.with_ttl(1)).close()
+            shutil.rmtree(f"{folder}/store")
+            Path(folder, "OPTIONS-000001").write_text(OPTIONS)
+            Path(folder, "rocksdict-config.json").write_text(json.dumps(BINDING))
+            _armed.append(folder)
+        return _armed[0]

@@ -32,7 +32,7 @@ class Figures:
         with self._keeper as opened:
             keys = [key for key, _ in islice(opened.store.scan("queues", b"", layout.END), queues)]
             states = [state for key in keys if (state := opened.registry.find(layout.queue_ref(key))) is not None]
-            due = islice(self._due(opened.store, now), most * len(states))
+            due = islice(self._due(opened.store, now), min(most * len(states), MOST_WAITING))
             expired = Counter(key[8:16] for key in due)
             return [
                 (state.ref, _depth(opened.store, state, expired[layout.number.pack(state.number)], now, most))

@@ -34,4 +34,6 @@ class Front(NamedTuple):
         if not early:
             return self
         low = max(early) + b"\0"
-        return Front(min(self.head, *early), low if self.head >= self.low else max(self.low, low), self.high)
+        if self.head >= self.low:  # what lay before the stretch has been walked over too
+            return Front(min(early), low, self.high)
+        return Front(min(self.head, *early), max(self.low, low), self.high)

@@ -183,8 +183,13 @@ class Integrity:
     def _check_due(self) -> None:
         for key, _ in self._entries("due"):
             family, entry = due.named(key)
-            if self._store.get(family, entry) is None:
+            value = self._store.get(family, entry)
+            if value is None:
                 self._found(f"due: {key.hex()} points at nothing in {family}")
+                continue
+            kept = self._decoded(layout.decode_past, family, entry, value) if family == "history" else None
+            if (due.end_of(entry) if kept is None else kept.expires) != layout.number.unpack_from(key)[0]:
+                self._found(f"due: {key.hex()} has another moment than what it points at in {family}")
 
     def _index_entries(self, key: bytes, record: Record) -> list[Write]:
         """What else there is of a message, its body excepted."""

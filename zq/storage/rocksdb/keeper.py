@@ -40,6 +40,7 @@ class Keeper:
         self._closed = False
         self._tried = 0.0
         self._past: Counter[str] = Counter()
+        self._trusted = False
         self.around = around
         self._opened: Opened | None = self._open()
 
@@ -62,6 +63,12 @@ class Keeper:
     def totals(self, store: Store) -> Counter[str]:
         """``Store.totals``, those of the stores before this one included."""
         return self._past + store.totals()
+
+    def trust(self) -> None:
+        """The store and the clock have been checked: expired bodies may be destroyed, in stores opened later too."""
+        with self as (store, _):
+            store.begin_filtering()
+        self._trusted = True
 
     def reopen(self) -> None:
         """Close the store and open it anew between verbs, which wait meanwhile. The caller is within none."""
@@ -91,7 +98,10 @@ class Keeper:
 
     def _open(self) -> Opened:
         store = self._open_store()
-        return Opened(store, Registry(store, self.around))
+        opened = Opened(store, Registry(store, self.around))
+        if self._trusted:
+            store.begin_filtering()
+        return opened
 
     def _shut(self, store: Store) -> None:
         self._past += store.totals()

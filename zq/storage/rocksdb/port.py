@@ -70,7 +70,8 @@ class Store:
     def __init__(
         self, path: Path, families: Sequence[str], sync: str, sync_interval: float, filtered: str = ""
     ) -> None:
-        """``filtered``: the family that carries the compaction filter; see ``compaction`` for what it must hold."""
+        """``filtered``: the family that carries the compaction filter, which works from ``begin_filtering`` on; see
+        ``compaction`` for what it must hold."""
         self._path = path
         self._always = sync == "always"
         self.failure: Exception | None = None
@@ -84,6 +85,7 @@ class Store:
         """Whether the compaction filter works."""
         if filtered and not self.filtering:
             LOG.critical(UNFILTERED)
+        self._filtered = filtered
         self._stalled = 0.0
         self._views = {name: self._db.get_column_family(name) for name in families}
         self._handles = {name: self._db.get_column_family_handle(name) for name in families}
@@ -152,15 +154,17 @@ class Store:
         if self._always:
             self._barrier.wait()
 
+    def begin_filtering(self) -> None:
+        """Let the compaction filter work; what it takes is gone for good. Raises ``Unavailable``."""
+        if self.filtering:
+            self._set_options(self._filtered, compaction.GO)
+
     def compact_after(self, family: str, seconds: int) -> None:
         """Have the family's files compacted so long after they were written, those that are due soon after this call.
 
         Raises ``Unavailable``.
         """
-        try:
-            self._views[family].set_options(compaction.schedule(seconds))
-        except Exception as error:
-            raise _unavailable() from error
+        self._set_options(family, compaction.schedule(seconds))
 
     def compact(self, family: str) -> None:
         """Compact all of the family now."""
@@ -211,6 +215,12 @@ class Store:
             else:
                 batch.put(key, value, handles[family])
         return batch
+
+    def _set_options(self, family: str, options: dict[str, str]) -> None:
+        try:
+            self._views[family].set_options(options)
+        except Exception as error:
+            raise _unavailable() from error
 
     def _flush(self) -> None:
         try:

@@ -77,7 +77,7 @@ class QueueController:
                 return Stats()
             total = state.tally.count - _expired(store, state, moment)
             claimed = _claimed(store, state, moment)
-            ends = [listing.edge(store, state, moment, newest) for newest in (False, True)]
+            ends = [listing.edge(store, state, moment, newest) if total else None for newest in (False, True)]
         oldest, newest = (edge and Landmark(edge[1].id, edge[1].created / 1000, edge[0]) for edge in ends)
         return Stats(claimed, total - claimed, oldest, newest)
 

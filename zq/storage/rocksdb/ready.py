@@ -49,4 +49,6 @@ def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[b
         head = key + b"\0"
         if len(live) == limit or len(live) + len(expired) == patience:
             break
+    else:  # nothing else has come yet: next time not over what is being removed
+        head = max(head, layout.pair.pack(state.number, now + 1))
     return live, expired, head

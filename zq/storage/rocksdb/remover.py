@@ -5,6 +5,7 @@ It works a fifth of its time at most. What does not fit into its queue meanwhile
 the requests.
 """
 
+import logging
 import threading
 import time
 from typing import Final
@@ -13,10 +14,13 @@ from zq.errors import Unavailable
 from zq.storage.rocksdb import removal
 from zq.storage.rocksdb.keeper import Keeper
 
+LOG = logging.getLogger(__name__)
 BATCH: Final = 100
 """Messages in one write: few, since it holds up every thread for as long as it lasts."""
 REST: Final = 4
 """It rests so many times as long as it worked."""
+LONGEST: Final = 0.5
+"""Seconds that it rests at most."""
 
 
 class Remover:
@@ -41,7 +45,7 @@ class Remover:
         while self._leftovers.wait():
             began = time.monotonic()
             self._remove(self._leftovers.take(BATCH))
-            time.sleep(REST * (time.monotonic() - began))
+            time.sleep(min(LONGEST, REST * (time.monotonic() - began)))
 
     def _remove(self, told: removal.Told) -> None:
         try:
@@ -50,3 +54,5 @@ class Remover:
                     self.removed += removal.remove(opened, number, its, sweeping=False)[0]
         except Unavailable:
             pass  # the sweeper will find them
+        except Exception:  # the edge of this thread, which must outlive any one failure
+            LOG.critical("Removal failed for a reason that nobody foresaw; the sweep will do it.", exc_info=True)

@@ -23,6 +23,8 @@ SLICE: Final = 100
 """Things removed in one write, which holds up every thread for as long as it lasts: about a millisecond."""
 BREATH: Final = 0.0001
 """Seconds after each slice: a thread that waits for the interpreter would else wait for five milliseconds."""
+AFRESH: Final = 3600.0
+"""Seconds after which the indexes are read from their beginnings again."""
 
 
 class Sweeper:
@@ -33,37 +35,53 @@ class Sweeper:
         self._stripes = stripes
         self.position = b""
         self._due_position = b""
-        """No entry of ``expiry`` and ``due`` that is due lies before these: what is written expires later than now."""
+        """No entry of ``expiry`` and ``due`` that is due lies before these: what is written expires later than now,
+        unless a verb stood still for longer than its message was to live."""
+        self._afresh = 0.0
+        self._first = 0
         self._ruins = Ruins()
         self._keys_went = True
         """So that something hidden may have no key any more. True at first: the last server may have left some."""
         self.removed = 0
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """One round; returns how many expired messages went."""
+        """One round; returns how many expired messages went.
+
+        After one that had to end early the next begins with another kind, so that none waits for all of the others.
+        """
         before = self.removed
+        if time.monotonic() > self._afresh:
+            self._afresh = time.monotonic() + AFRESH
+            self.position = self._due_position = b""
+        kinds: list[Callable[[Opened, int], int]] = [
+            lambda opened, size: self._ruins.clear_doomed(opened.store, size, pace),
+            lambda opened, size: self._ruins.clear_dropped(opened.store, size, pace),
+        ]
         if self._keeper.around.expiry.sweep:
-            self._by_steps(pace, lambda opened, size: self._remove_expired(opened, now, size, pace))
-            self._by_steps(pace, lambda opened, size: self._remove_due(opened.store, now, size, pace))
+            kinds[:0] = (
+                lambda opened, size: self._remove_expired(opened, now, size, pace),
+                lambda opened, size: self._remove_due(opened.store, now, size, pace),
+            )
+        first = self._first % len(kinds)
+        ended = [self._by_steps(pace, kind) for kind in kinds[first:] + kinds[:first]]
+        self._first = 0 if all(ended) else first + 1
         if self._keys_went:
             self._keys_went = False
             with self._keeper as opened:
                 forget_hidden(opened)
-        self._by_steps(pace, lambda opened, size: self._ruins.clear_doomed(opened.store, size, pace))
-        self._by_steps(pace, lambda opened, size: self._ruins.clear_dropped(opened.store, size, pace))
         return self.removed - before
 
-    def _by_steps(self, pace: Pace, step: Callable[[Opened, int], int]) -> None:
-        """Steps of one kind, in slices, until one found less than it might have removed."""
-        found = asked = 0
-        while found == asked and (left := pace.step()):
-            while left and found == asked:
+    def _by_steps(self, pace: Pace, step: Callable[[Opened, int], int]) -> bool:
+        """Steps of one kind, in slices, until one found less than it might remove; False if the pace ended it."""
+        while left := pace.step():
+            while left:
                 asked = min(left, SLICE)
                 with self._keeper as opened:
-                    found = step(opened, asked)
+                    if step(opened, asked) < asked:
+                        return True
                 left -= asked
-                if found == asked:
-                    time.sleep(BREATH)
+                time.sleep(BREATH)
+        return False
 
     def _remove_expired(self, opened: Opened, now: int, size: int, pace: Pace) -> int:
         index = opened.store.scan("expiry", self.position, layout.number.pack(now + 1))
@@ -89,7 +107,7 @@ class Sweeper:
                 self._keys_went = True
             elif family == "stages":
                 with self._stripes.held(stages.name(key[:-8])):  # no commit may be reading it
-                    store.write([(family, key, None), ("default", layout.DROPPED + note, b"")])
+                    store.write([("due", entry, None), (family, key, None), ("default", layout.DROPPED + note, b"")])
         if entries:
             store.write(writes)
             pace.removed(len(entries))
