@@ -45,7 +45,8 @@ class Attempt:
         messages = taken.document["messages"]
         stage = f"{name}.{self.number}.{self.asked}"
         results = {"messages": [{"body": message["body"], "ttl": 3600} for message in messages]}
-        if self.ask("POST", f"/v2/queues/out/messages?stage={stage}", results).status != 202:
+        # The question may be asked again after an answer was lost: it must count once all the same.
+        if self.ask("POST", f"/v2/queues/out/messages?stage={stage}", results, key=stage).status != 202:
             return
         document = {
             "producer": PRODUCER,
@@ -66,12 +67,16 @@ class Attempt:
         told = self.ask("GET", f"/v2/commits/{PRODUCER}")
         return told.document["batch"] if told.status == 200 else 0
 
-    def ask(self, method: str, path: str, document: Any = None) -> Answer:
+    def ask(self, method: str, path: str, document: Any = None, key: str = "") -> Answer:
         """The answer of whichever server gives one; a question without answer is asked again."""
         while True:
             self.asked += 1
+            url, headers = (
+                self.urls[(self.number + self.asked) % len(self.urls)],
+                {"Idempotency-Key": key} if key else {},
+            )
             try:
-                answer = ask(self.urls[(self.number + self.asked) % len(self.urls)], method, path, document)
+                answer = ask(url, method, path, document, headers=headers)
             except Lost:
                 time.sleep(0.02)
                 continue

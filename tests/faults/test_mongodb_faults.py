@@ -29,7 +29,7 @@ NOT_PRIMARY = 91
 NOT_REPLICATED = 64
 UNAUTHORIZED = 13
 WRITE_CONFLICT = 112
-TIMEOUT = 1.5
+TIMEOUT = 2.5
 
 
 @pytest.fixture(scope="module")

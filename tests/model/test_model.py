@@ -19,7 +19,7 @@ EXAMPLES = os.environ.get("ZQ_MODEL_EXAMPLES")
 
 def budget(holder: Holder, examples: int) -> settings:
     """The same examples in every run, unless a number is asked for; fewer on MongoDB, where each takes a second."""
-    few = examples * 2 // 5 if holder.uri.startswith("mongodb") else examples
+    few = examples // 4 if holder.uri.startswith("mongodb") else examples
     return settings(
         max_examples=int(EXAMPLES or few),
         stateful_step_count=40,

@@ -146,7 +146,7 @@ class Commits:
             raise Forsaken
         if commit.fence is not None:
             fences.check(self._port, session, commit.project, commit.fence)
-        kept = self._stages.find(commit.project, commit.publish, watch.now(), session)
+        kept = self._stages.find(commit.project, commit.publish, watch.start, session)
         held = self._pins.holdings(list(dict.fromkeys(commit.settle)), watch.start, session)
         published, deleted = sum(stage["count"] for stage in kept), sum(map(len, held.values()))
         entered: Sequence[QueueKey] = ()

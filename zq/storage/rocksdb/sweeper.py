@@ -55,7 +55,7 @@ class Sweeper:
             self.position = self._due_position = b""
         kinds: list[Callable[[Opened, int], int]] = [
             lambda opened, size: self._ruins.clear_doomed(opened.store, size, pace),
-            lambda opened, size: self._ruins.clear_dropped(opened.store, size, pace),
+            lambda opened, size: self._clear_dropped(opened, size, pace),
         ]
         if self._keeper.around.expiry.sweep:
             kinds[:0] = (
@@ -65,10 +65,6 @@ class Sweeper:
         first = self._first % len(kinds)
         ended = [self._by_steps(pace, kind) for kind in kinds[first:] + kinds[:first]]
         self._first = 0 if all(ended) else first + 1
-        if self._keys_went:
-            self._keys_went = False
-            with self._keeper as opened:
-                forget_hidden(opened)
         return self.removed - before
 
     def _by_steps(self, pace: Pace, step: Callable[[Opened, int], int]) -> bool:
@@ -94,6 +90,12 @@ class Sweeper:
         if entries:
             self.position = entries[-1] + b"\0"
         return len(entries)
+
+    def _clear_dropped(self, opened: Opened, size: int, pace: Pace) -> int:
+        if self._keys_went:
+            self._keys_went = False
+            forget_hidden(opened)
+        return self._ruins.clear_dropped(opened.store, size, pace)
 
     def _remove_due(self, store: Store, now: int, size: int, pace: Pace) -> int:
         entries = list(islice(store.scan("due", self._due_position, layout.number.pack(now + 1)), size))
