@@ -25,7 +25,7 @@ SAMPLES: Final = 16
 SUFFERING: Final = 1.25
 """Requests suffer when they take so many times as long as they do between rounds."""
 WELL: Final = 1.1
-ARREARS: Final = 30.0
+ARREARS: Final = 300.0
 """Seconds for which rounds may have been behind before they press on, whatever the requests say."""
 SMOOTHING: Final = 0.02
 """Weight of a new sample in what a verb takes between rounds; of the first ones all weigh the same."""

@@ -126,7 +126,7 @@ def test_too_few_requests_judge_nothing(world: World) -> None:
 
 
 def test_rounds_that_stay_behind_press_on_though_requests_suffer(world: World) -> None:
-    """After half a minute of rounds that ended early; a round that comes to its end makes it yield again."""
+    """After five minutes of rounds that ended early; a round that comes to its end makes it yield again."""
     world.requests(0.001)
     world.load.end(exhausted=True)
     world.now += ARREARS + 1
