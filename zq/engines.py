@@ -54,7 +54,6 @@ def _gunicorn_options(chosen: Settings) -> dict[str, object]:
 
 def _run_gunicorn(chosen: Settings, load: Callable[[], Any], reload: Reload, lost: Callable[[int], None]) -> int:
     from gunicorn.app.base import BaseApplication
-    from gunicorn.arbiter import Arbiter
     from gunicorn.errors import AppImportError
     from gunicorn.glogging import Logger
 
@@ -80,6 +79,15 @@ def _run_gunicorn(chosen: Settings, load: Callable[[], Any], reload: Reload, los
             except (StartRefused, Unavailable) as refusal:
                 raise AppImportError(f"zq-server: {refusal}") from None
 
+    application = Application()
+    _gunicorn_master(reload, alone=chosen.uri.startswith("rocksdb:"))(application).run()
+    return 0
+
+
+def _gunicorn_master(reload: Reload, alone: bool) -> Any:
+    """The class of the master; ``alone``: its one worker must stay the only one."""
+    from gunicorn.arbiter import Arbiter
+
     class Master(Arbiter):  # type: ignore[misc]
         """Reloads options, not workers."""
 
@@ -101,9 +109,7 @@ def _run_gunicorn(chosen: Settings, load: Callable[[], Any], reload: Reload, los
 
         handle_usr2 = handle_ttin
 
-    application = Application()
-    (SingleWorkerMaster if chosen.uri.startswith("rocksdb:") else Master)(application).run()
-    return 0
+    return SingleWorkerMaster if alone else Master
 
 
 def _run_granian(chosen: Settings, reload: Reload) -> int:
