@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from zq.storage import api
+from zq.storage import api, extensions
 from zq.storage.api import Storage
 
 ROOT = Path(__file__).parent.parent
-VALUES = ["zq.errors", "zq.model", "zq.expiry", "zq.measures"]
-ABOVE_STORES = [*VALUES, "zq.limits", "zq.wire", "zq.clock", "zq.storage.api"]
+VALUES = ["zq.errors", "zq.model", "zq.expiry", "zq.measures", "zq.records", "zq.topics"]
+ABOVE_STORES = [*VALUES, "zq.limits", "zq.wire", "zq.clock", "zq.storage.api", "zq.storage.extensions"]
 
 MAY_IMPORT: dict[str, list[str]] = {
     # module, with all below it: what of zq it may import besides itself. The longest name that fits decides.
@@ -24,14 +24,17 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.model": ["zq.errors"],
     "zq.expiry": ["zq.errors", "zq.model"],
     "zq.measures": ["zq.errors", "zq.model"],
+    "zq.records": ["zq.errors", "zq.model"],
+    "zq.topics": ["zq.errors", "zq.model"],
     "zq.limits": VALUES,
     "zq.clock": VALUES,
     "zq.wire": [*VALUES, "zq.limits"],
-    "zq.storage.api": VALUES,
-    "zq.storage": [*VALUES, "zq.storage.api"],
-    "zq.storage.mongodb": [*VALUES, "zq.storage.api"],
-    "zq.storage.redis": [*VALUES, "zq.storage.api"],
-    "zq.storage.rocksdb": [*VALUES, "zq.storage.api"],
+    "zq.storage.api": [*VALUES, "zq.storage.extensions"],
+    "zq.storage.extensions": VALUES,
+    "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
+    "zq.storage.mongodb": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
+    "zq.storage.redis": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
+    "zq.storage.rocksdb": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
     "zq.settings": [*VALUES, "zq.limits"],
     "zq.logs": [],
     "zq.signals": [],
@@ -65,8 +68,10 @@ CONTROLLERS = {
     "queues": api.QueueController,
     "messages": api.MessageController,
     "claims": api.ClaimController,
-    "history": api.HistoryController,
-    "transactions": api.TransactionController,
+    "history": extensions.HistoryController,
+    "transactions": extensions.TransactionController,
+    "topics": extensions.TopicController,
+    "records": extensions.RecordController,
 }
 
 Source = tuple[str, ast.Module]

@@ -9,7 +9,9 @@ from tests.servers import wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.model import QueueRef
+from zq.records import RecordRef
 from zq.storage.mongodb import connect
+from zq.topics import Entry, Keep, TopicRef
 
 
 @pytest.mark.timeout(200)
@@ -27,7 +29,7 @@ def test_the_ttl_monitor_removes_what_has_expired():
         messages = client["zq"]["messages"]
         assert kinds(messages) == EVERY_KIND
         wait_for(lambda: messages.count_documents({"k": {"$gt": 0}}) == 4, within, "expired documents are gone")
-        wait_for(lambda: kinds(messages) == {"m", "q", "c", "f"}, within, "so are all that have an end")
+        wait_for(lambda: kinds(messages) == {"m", "q", "c", "f", "l"}, within, "so are all that have an end")
         assert messages.count_documents({"_id": {"$regex": "^m"}}) == 4
         scene.tick(5)  # a listing shows what a majority has, which may be a moment behind
         assert ids_of(scene.walk()) == extended + kept
@@ -35,8 +37,9 @@ def test_the_ttl_monitor_removes_what_has_expired():
         storage.close()
 
 
-EVERY_KIND = {"m", "q", "c", "f", "h", "o", "n", "s", "d", "p"}
-"""First letters of ``_id``. Queues' counters (``q``, ``c``) and fences (``f``) have no end while their queues live."""
+EVERY_KIND = {"m", "q", "c", "f", "h", "o", "n", "s", "d", "p", "l", "r"}
+"""First letters of ``_id``. Queues' counters (``q``, ``c``) and fences (``f``) have no end while their queues live; the
+counter of a log (``l``) never has."""
 
 
 def kinds(messages: Collection) -> set[str]:
@@ -54,6 +57,8 @@ def leave_everything(past: Scene) -> None:
     for stage, ttl in (("stays", 3540), ("goes", 3540)):
         transactions.stage(past.queue.project, stage, past.queue, drafts(2, past.now, ttl=3600), past.now, ttl, 1000)
     past.commit(1, publish=["goes"], ttl=3600)
+    past.storage.topics.publish(TopicRef("old", "news"), [Entry(b"1", 3600)], past.now, Keep(1000, 1000))
+    past.storage.records.put(RecordRef("old", "topic", "news"), b"{}", past.now, expires=past.now + 3600)
 
 
 def test_the_expiry_index_is_what_the_monitor_needs():

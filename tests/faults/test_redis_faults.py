@@ -10,11 +10,13 @@ import pytest
 import redis
 
 from tests.conformance.builders import EVERYTHING, Scene, drafts, ids_of
+from tests.conformance.topic_builders import Log
 from tests.servers import free_port, wait_for
 from tests.stores import REDIS_ON_PATH, RedisServer
 from zq.clock import ManualClock
 from zq.errors import StartRefused, Unavailable
 from zq.model import DeadLetters, Draft, QueueRef, new_ids
+from zq.records import RecordRef
 from zq.storage import connect
 from zq.storage.redis.layout import FAR
 
@@ -48,7 +50,17 @@ def scene(server: RedisServer) -> Iterator[Scene]:
 
 def verbs(scene: Scene) -> dict[str, Callable[[], object]]:
     """One call of each verb that talks to the store."""
+    log, records = Log(scene.storage, scene.clock, scene.queue.project), scene.storage.records
+    record = RecordRef(scene.queue.project, "kind", "name")
     return {
+        "publish": log.publish,
+        "read topics": log.read,
+        "purge a topic": log.purge,
+        "stats of a topic": log.stats,
+        "put a record": lambda: records.put(record, b"1", scene.now, expires=scene.now + 60),
+        "get a record": lambda: records.get(record, scene.now),
+        "list records": lambda: records.list(record.project, record.kind, "", "", 10, scene.now),
+        "delete a record": lambda: records.delete(record, scene.now),
         "create": lambda: scene.storage.queues.create(scene.queue, b"{}"),
         "get queue": scene.exists,
         "update": lambda: scene.storage.queues.update(scene.queue, b"{}", b"{}"),
@@ -453,9 +465,12 @@ def test_a_wrong_password_is_told():
         round_trip(open_scene(right))
 
 
-def test_a_user_without_rights_is_told(server: RedisServer):
+@pytest.mark.parametrize("rights", ["+get", "+@all -spublish", "+@all -publish"])
+def test_a_user_without_rights_is_told(server: RedisServer, rights: str):
+    """One who may not publish too: scripts go on where they must not, and nobody would be told of anything."""
     with redis.Redis(port=server.port) as admin:
-        admin.acl_setuser("weak", enabled=True, passwords=["+geheim"], commands=["+get"], keys=["*"])
+        every = {"keys": ["*"], "channels": ["*"], "reset": True}
+        admin.acl_setuser("weak", enabled=True, passwords=["+geheim"], commands=rights.split(), **every)
     assert "does not allow" in refused(server.uri.replace("redis://", "redis://weak:geheim@"))
 
 

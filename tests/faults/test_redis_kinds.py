@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import redis
 
-from tests.conformance.builders import EVERYTHING
+from tests.conformance.builders import EVERYTHING, Scene
+from tests.conformance.topic_builders import LOST, Follower, Log
 from tests.faults.test_redis_faults import BINARIES, TIMEOUT, open_scene, round_trip, verbs
+from tests.faults.test_redis_topics import readers
 from tests.servers import free_port, wait_for
 from tests.stores import RedisServer
 from zq.errors import StartRefused, Unavailable
 from zq.storage import connect
-from zq.storage.redis import layout
+from zq.storage.redis import batches, layout
 
 IDS = ["valkey", "redis"][: len(BINARIES)]
 SLOTS = 16384
@@ -99,6 +101,12 @@ def test_a_failover_is_followed(watched: tuple[RedisServer, RedisServer, str]):
     scene.storage.close()
 
 
+def told(scene: Scene, follower: Follower, project: str = "acme") -> None:
+    """A batch of the project is told, if not the first one."""
+    log = Log(scene.storage, scene.clock, project)
+    wait_for(lambda: follower.hears_of(until_served(log.publish)[0], project), DEADLINE, "a batch is told")
+
+
 def ordered(uri: str) -> bool:
     """Whether the Sentinel took the order to fail over: it has to find the replica good enough first."""
     with redis.Redis(port=int(uri.split(",")[0].rsplit(":", 1)[1])) as sentinel:
@@ -112,6 +120,7 @@ def test_an_open_store_follows_a_failover(watched: tuple[RedisServer, RedisServe
     """Without a restart: the connections find the new master by themselves. An ordered failover loses nothing."""
     master, _, uri = watched
     scene = open_scene(uri)
+    follower = Follower(scene.storage, "acme")
     posted = scene.post(3)
     wait_for(lambda: admin(master).wait(1, 1000) >= 0, 5, "replicated")
     wait_for(lambda: ordered(uri), DEADLINE, "the Sentinel takes the order")
@@ -119,6 +128,8 @@ def test_an_open_store_follows_a_failover(watched: tuple[RedisServer, RedisServe
     assert until_served(lambda: scene.page(EVERYTHING)) == posted
     until_served(lambda: scene.post(1))
     round_trip(scene.at("other"))
+    assert follower.hears_of_loss()
+    told(scene, follower)
     scene.storage.close()
 
 
@@ -225,6 +236,32 @@ def test_a_slot_on_its_way_holds_up_its_projects_only(cluster: list[RedisServer]
     assert scene.pop(1) == posted[:1]
     assert scene.post(1) != []
     scene.storage.close()
+
+
+def test_topics_of_a_cluster_are_told_wherever_they_move(cluster: list[RedisServer]):
+    """One reader for each server that has a followed project. A slot that goes to the other server is followed, a
+    server that was away is heard again, and those of the other one were told all the time."""
+    scene = open_scene(uri_of(cluster))
+    before = readers()
+    homes = {half(cluster, batches.keys(name).stream)[1]: name for name in (f"p{at}" for at in range(50))}
+    moving, near, far = "acme", homes[0], homes[1]
+    follower = Follower(scene.storage, moving, near, far)
+    assert readers() == before + 2
+    assert all(follower.hears_of(Log(scene.storage, scene.clock, name).publish()[0], name) for name in (near, far))
+    key = batches.keys(moving).stream
+    move(cluster, key)
+    settle(cluster, key)
+    assert follower.hears_of_loss(moving)
+    told(scene, follower, moving)
+    follower.told.clear()
+    cluster[1].kill()
+    told(scene, follower, near)
+    cluster[1].start()
+    told(scene, follower, far)
+    assert follower.hears_of_loss(far)
+    assert (near, LOST) not in follower.told
+    scene.storage.close()
+    assert readers() == before
 
 
 def test_half_a_cluster_is_unavailable_in_time(cluster: list[RedisServer]):

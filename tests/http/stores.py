@@ -34,6 +34,14 @@ class BrokenStore:
     def transactions(self) -> "BrokenStore":
         return self
 
+    @property
+    def topics(self) -> "BrokenStore":
+        return self
+
+    @property
+    def records(self) -> "BrokenStore":
+        return self
+
     def now(self) -> float:
         return time.time()
 

@@ -22,6 +22,7 @@ class Shelf:
                 return lambda *args, **kwargs: (name, args, kwargs)
 
         self.queues = self.messages = self.claims = self.history = self.transactions = Verbs()
+        self.topics = self.records = Verbs()
         self.closed = False
 
     def close(self) -> None:

@@ -4,7 +4,8 @@
 import pytest
 
 from zq.model import Committed, Draft, QueueRef
-from zq.storage.redis import layout, listener, scripts, stages
+from zq.storage.redis import batches, follower, layout, listener, scripts, stages
+from zq.topics import Batch, Entry
 
 ODD = QueueRef("a{b}\x00\ud800\U0001f600", "q.1")
 
@@ -22,13 +23,19 @@ def arguments(packed: bytes) -> list[bytes]:
 def test_the_keys_of_a_project_share_a_hash_tag():
     """One tag of hex digits between braces, whatever the project holds; other projects have others."""
     keys = layout.keys(ODD)
-    blocks = keys.transactions, keys.answers, keys.history, layout.content(ODD.project, "s.1")
+    blocks = (
+        keys.transactions,
+        keys.answers,
+        keys.history,
+        *batches.whole(ODD.project),
+        layout.content(ODD.project, "s.1"),
+    )
     more = [key for block in blocks for key in arguments(block.packed)]
     assert len(more) == sum(block.number for block in blocks)
     every = arguments(keys.project + keys.queue) + more
     tags = {key[: key.index(b"}") + 1] for key in every}
-    assert len(every) == 26
-    assert len(set(every)) == 26
+    assert len(every) == 34
+    assert len(set(every)) == 34
     assert len(tags) == 1
     assert layout.keys(QueueRef("a", "q.1")).anchor.split(b"}")[0] not in {tag[:-1] for tag in tags}
 
@@ -79,6 +86,9 @@ def test_every_script_in_the_folder_is_used():
         "clock",
         "due",
         "due_done",
+        "log_read",
+        "topic_stats",
+        "document_list",
         *history,
     }
 
@@ -96,6 +106,34 @@ def test_published_names_are_read_however_they_arrive():
         assert {layout.queue_of(name) for name in first | second} == {odd, other}
         assert len(rest) <= len(listener.MESSAGE)
     assert listener.heard(stream[:-1])[1].endswith(b"q.1\r")
+
+
+def test_what_a_server_says_is_read_however_it_arrives():
+    """Confirmations, batches that look like the protocol, errors and answers to a ping; cut anywhere."""
+    batch = b"\r\n*3\r\n$8\r\nsmessage\r\n"
+    told = [[b"ssubscribe", b"zq:{0}:feed", 1], [b"smessage", b"zq:{0}:feed", batch], [b"+PONG"], [b"-MOVED 1 x:1"]]
+    told += [[b"pong", b""], [b"smessage", b"zq:{0}:feed", b""]]
+    stream = b""
+    for parts in told:
+        plain = [b":%d\r\n" % part if isinstance(part, int) else layout.wire(part) for part in parts]
+        stream += b"*%d\r\n" % len(parts) + b"".join(plain) if len(parts) > 1 else parts[0] + b"\r\n"
+    for cut in range(len(stream) + 1):
+        first, rest = follower.spoken(stream[:cut])
+        second, rest = follower.spoken(rest + stream[cut:])
+        assert (first + second, rest) == (told, b"")
+
+
+def test_a_batch_comes_back():
+    """Topics with names that look like digits or lengths, and what follows the batch."""
+    entries = [Entry(b"[1]", 60, "MD5:x"), Entry(b"2", 61)]
+    messages = batches.pack(entries)
+    for topic in ("news", "0" * 30, "\ud800\x00", ""):
+        name = layout.text(topic)
+        front = len(name).to_bytes(2) + name + b"%014d" % 7 + batches.FRONT.pack(2, 1500, 61500, 62500, 5, 100)
+        packed = layout.LENGTH.pack(len(messages)) + front + messages
+        found = [batch.opened() for batch in batches.batches(b"!" + packed + packed, 1)]
+        assert found == [Batch(topic, 6, 1.5, entries)] * 2
+        assert batches.landmarks(front) == (6, 7, 1.5)
 
 
 def test_a_stage_tells_its_queues():

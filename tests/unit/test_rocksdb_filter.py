@@ -234,7 +234,7 @@ os._exit(9)
 """A killed server's store, with compactions waiting: when it was in use last, its messages had a day to live."""
 
 
-@pytest.mark.parametrize(("version", "refusal"), [("2", "layout 2"), ("3", "10 days after")])
+@pytest.mark.parametrize(("version", "refusal"), [("2", "layout 2"), (layout.VERSION.decode(), "10 days after")])
 def test_a_store_that_is_refused_at_the_start_loses_nothing(tmp_path, version: str, refusal: str):
     """Neither one of an earlier layout, whose bodies have no stamps, nor one that a false clock would empty."""
     path = tmp_path / "store"

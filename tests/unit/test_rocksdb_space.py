@@ -8,13 +8,16 @@ import pytest
 
 from zq.errors import Repeated
 from zq.model import Commit, Draft, Held, Lease, Once, QueueRef, View, new_ids
+from zq.records import RecordRef
 from zq.storage.rocksdb import RocksStorage, connect, layout, stages
+from zq.topics import Entry, Keep, TopicRef
 
 NOW = 1_700_000_000.0
 JOBS, DONE, LATER = (QueueRef("acme", name) for name in ("jobs", "done", "later"))
 KEPT = 600
-FOR_EVER = {"queues", "numbers", "tallies", "fences"}
-"""Families in which an entry stays as long as its queue or fence."""
+KEEP = Keep(1 << 20, 1000)
+FOR_EVER = {"queues", "numbers", "tallies", "fences", "logs"}
+"""Families in which an entry stays as long as its queue or fence, or for ever."""
 
 
 @pytest.fixture
@@ -47,9 +50,19 @@ def fill(storage: RocksStorage) -> None:
     storage.transactions.commit(Commit("acme", "producer", 1, ["now"], [Held(JOBS, "a.b", KEPT)], KEPT), NOW)
 
 
+def fill_topics(storage: RocksStorage) -> None:
+    """Something of every kind, of topics and records."""
+    for name in ("a", "b", "a"):
+        once = Once(f"publish {name}", b"", KEPT) if name == "b" else None
+        storage.topics.publish(TopicRef("acme", name), [Entry(b"1", KEPT)], NOW, KEEP, once)
+    storage.topics.purge(TopicRef("acme", "a"))
+    storage.records.put(RecordRef("acme", "kind", "name"), b"1", NOW, expires=NOW + KEPT)
+
+
 def test_what_expired_leaves_nothing(storage: RocksStorage):
     """A sweep after the last moment takes every entry but those of queues and fences."""
     fill(storage)
+    fill_topics(storage)
     assert set(entries(storage)) == {*layout.FAMILIES[1:], "dropped"} - {"claims"}
     storage.maintain(NOW + 3600)
     assert set(entries(storage)) == FOR_EVER

@@ -10,7 +10,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar, cast
 from zq.expiry import Expiry, Pace
 from zq.measures import Depth, Measure
 from zq.model import QueueRef, Seconds
-from zq.storage import api
+from zq.storage import api, extensions
 from zq.storage.api import Storage
 
 P = ParamSpec("P")
@@ -20,8 +20,10 @@ CONTROLLERS: Final[dict[str, type]] = {
     "queues": api.QueueController,
     "messages": api.MessageController,
     "claims": api.ClaimController,
-    "history": api.HistoryController,
-    "transactions": api.TransactionController,
+    "history": extensions.HistoryController,
+    "transactions": extensions.TransactionController,
+    "topics": extensions.TopicController,
+    "records": extensions.RecordController,
 }
 
 
@@ -44,8 +46,12 @@ class _Measured:
         self.queues = cast(api.QueueController, _timed(storage.queues, "queues", observe))
         self.messages = cast(api.MessageController, _timed(storage.messages, "messages", observe))
         self.claims = cast(api.ClaimController, _timed(storage.claims, "claims", observe))
-        self.history = cast(api.HistoryController, _timed(storage.history, "history", observe))
-        self.transactions = cast(api.TransactionController, _timed(storage.transactions, "transactions", observe))
+        self.history = cast(extensions.HistoryController, _timed(storage.history, "history", observe))
+        self.transactions = cast(
+            extensions.TransactionController, _timed(storage.transactions, "transactions", observe)
+        )
+        self.topics = cast(extensions.TopicController, _timed(storage.topics, "topics", observe))
+        self.records = cast(extensions.RecordController, _timed(storage.records, "records", observe))
 
     def now(self) -> Seconds:
         return self._storage.now()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage interface: what every driver promises, on one page.
+"""The storage interface: what every driver promises. Here: the store, queues, messages and claims; ``extensions`` has
+what goes beyond Zaqar.
 
 A driver knows no default, checks no limit, reads no clock (``Storage.now`` excepted) and makes no policy.
 Each verb is atomic: wholly (post, commit), or message by message (claim, renew, release, settle, move, bulk delete),
@@ -23,12 +24,9 @@ from zq.measures import Depth, Measure
 from zq.model import (
     AT_ONCE,
     Claim,
-    Commit,
-    Committed,
     DeadLetters,
     Draft,
     Fence,
-    Finished,
     Lease,
     Message,
     Messages,
@@ -44,6 +42,7 @@ from zq.model import (
     Stats,
     View,
 )
+from zq.storage.extensions import HistoryController, RecordController, TopicController, TransactionController
 
 
 class QueueController(Protocol):
@@ -222,72 +221,6 @@ class ClaimController(Protocol):
         ...
 
 
-class HistoryController(Protocol):
-    """Records of finished messages. They expire, go with the queue, and stay when it is purged."""
-
-    def list(
-        self, queue: QueueRef, marker: int, limit: int, since: Seconds, until: Seconds, now: Seconds
-    ) -> Page[Finished]:
-        """Records of position above ``marker``, in the order of finishing, that finished at or after ``since`` and
-        before ``until``; ``next`` is the last one's position. L6 holds."""
-        ...
-
-    def list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds) -> Page[Finished]:
-        """Living messages, in whatever state, and records together, in sequence; ``next`` is the last sequence.
-
-        Each message of sequence above ``marker`` stands there once: no finishing meanwhile hides or doubles it (L6).
-        """
-        ...
-
-    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[Finished]:
-        """The latest record of each of the message ids that has one, in the order asked for, each once."""
-        ...
-
-
-class TransactionController(Protocol):
-    """Fences, stages and commits (extensions 9)."""
-
-    def advance_fence(self, project: str, name: str) -> int:
-        """Give out the next epoch of a fence; the first is 1. From then on no other one passes in any verb."""
-        ...
-
-    def stage(
-        self,
-        project: str,
-        stage: str,
-        queue: QueueRef,
-        drafts: Sequence[Draft],
-        now: Seconds,
-        ttl: int,
-        most_bytes: int,
-        once: Once | None = None,
-    ) -> None:
-        """Store drafts for the queue where nobody sees them, all or none. ``once`` is remembered in the queue.
-
-        The first drafts make the stage; ``ttl`` seconds later it is gone. Raises ``StageFull`` if its bodies would be
-        more than ``most_bytes`` together. What ``once`` repeats is the list of ids.
-        """
-        ...
-
-    def drop_stage(self, project: str, stage: str) -> None:
-        """Drop what is staged there. A missing or published stage is fine; one that an open commit names stays."""
-        ...
-
-    def commit(self, commit: Commit, now: Seconds) -> Committed:
-        """Publish every message of the stages, as a post does at ``now``, and delete all that the claims hold: as one
-        decision, wholly or not at all, whatever is killed when; the answer comes when all is done.
-
-        A batch that is not above the producer's last one: that one's figures (if it is decided and not done, it is
-        finished first), ``replayed``; its stages are dropped like ``drop_stage``. Raises ``StageNotFound``,
-        ``ClaimLapsed`` (a claim holds nothing), ``CommitRunning``; then nothing has changed.
-        """
-        ...
-
-    def last(self, project: str, producer: str, now: Seconds) -> Committed:
-        """The producer's last decided batch, finished first if it is not. Raises ``ProducerNotFound``."""
-        ...
-
-
 class Storage(Protocol):
     """An open store. ``connect`` in ``zq.storage`` makes one."""
 
@@ -305,6 +238,12 @@ class Storage(Protocol):
 
     @property
     def transactions(self) -> TransactionController: ...
+
+    @property
+    def topics(self) -> TopicController: ...
+
+    @property
+    def records(self) -> RecordController: ...
 
     def now(self) -> Seconds:
         """The store's own time, by which all its servers judge."""

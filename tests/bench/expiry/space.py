@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import cast
 from unittest import mock
 
-from rocksdict import Cache, Options
+from rocksdict import Options
 
 from tests.bench.expiry.crowd import FOR_GOOD, POST, QUEUE, opened, post, store
 from zq.expiry import Expiry, Steps
 from zq.storage.api import Storage
-from zq.storage.rocksdb import RocksStorage, layout, port
+from zq.storage.rocksdb import RocksStorage, layout
+from zq.storage.rocksdb.tuning import Tuning
 
 TTL = 60
 WITHOUT = Expiry(compaction_filter=False, delete_on_read=False)
@@ -86,13 +87,13 @@ def collecting(collector: bool) -> AbstractContextManager[object]:
     """RocksDB as the driver sets it up, or without the compaction of files that are mostly tombstones."""
     if collector:
         return nullcontext()
-    original = port._family_options
+    original = Tuning.family
 
-    def deaf(options: Options, cache: Cache) -> Options:
-        original(cast(Options, Deaf(options)), cache)
+    def deaf(tuning: Tuning, options: Options) -> Options:
+        original(tuning, cast(Options, Deaf(options)))
         return options
 
-    return mock.patch.object(port, "_family_options", deaf)
+    return mock.patch.object(Tuning, "family", deaf)
 
 
 class Deaf:

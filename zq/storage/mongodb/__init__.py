@@ -18,13 +18,16 @@ from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.feed import Feed
 from zq.storage.mongodb.figures import Figures
 from zq.storage.mongodb.history import HistoryController
+from zq.storage.mongodb.live import Live
 from zq.storage.mongodb.messages import MessageController
 from zq.storage.mongodb.port import Port
 from zq.storage.mongodb.queues import QueueController
+from zq.storage.mongodb.records import RecordController
 from zq.storage.mongodb.removal import Removal
 from zq.storage.mongodb.stages import Stages
 from zq.storage.mongodb.sweeper import Sweeper
 from zq.storage.mongodb.takers import Takers
+from zq.storage.mongodb.topics import TopicController
 from zq.storage.mongodb.transactions import TransactionController
 
 SWEPT: Final = Expiry()
@@ -38,6 +41,7 @@ class MongoStorage:
     def __init__(self, port: Port, watcher: steps.Steps | None = None, expiry: Expiry = SWEPT) -> None:
         """``watcher`` is told of the steps of commits, for tests of what becomes of them half-way."""
         self._feed = Feed(port)
+        self._live = Live(port, self._feed)
         takers, removal, stages = Takers(port, self._feed.announce), Removal(port), Stages(port)
         commits = Commits(port, stages, takers, self._feed.announce, watcher or steps.Unwatched())
         self._port = port
@@ -49,6 +53,8 @@ class MongoStorage:
         self.claims = ClaimController(port, takers, self._feed.announce)
         self.history = HistoryController(port)
         self.transactions = TransactionController(port, stages, commits)
+        self.topics = TopicController(port, removal, self._live)
+        self.records = RecordController(port)
 
     def now(self) -> Seconds:
         """The server's time, never less than what any zq server was told before."""
@@ -80,6 +86,7 @@ class MongoStorage:
         self._feed.listen(listener)
 
     def close(self) -> None:
+        self._live.close()
         self._feed.close()
         self._port.client.close()
 

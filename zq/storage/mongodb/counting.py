@@ -10,6 +10,8 @@ from zq.storage.mongodb.port import Port, Session
 FALSE_FUTURE: Final = 60_000
 """Milliseconds ahead of now at which a queue's last moment must stem from a clock that was wrong."""
 NO_METADATA: Final = b"{}"
+Step = Document | list[Document]
+"""An update."""
 
 
 class Entry(NamedTuple):
@@ -32,20 +34,28 @@ def advance(port: Port, session: Session, entries: Mapping[QueueKey, Entry]) -> 
 
     Always in the order of names, so that two that need the same queues do not each hold what the other waits for.
     """
-    keys = sorted(entries, key=lambda key: key.counter)
-    fields = {"k1": 1, "d1": 1, "b": 1}
+    steps = {key: _step(key, entry) for key, entry in entries.items()}
+    counters = bump(port, session, steps, {"k1": 1, "d1": 1, "b": 1})
+    return {key: _place(counter, entries[key].number) for key, counter in counters.items()}
+
+
+def bump(
+    port: Port, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
+) -> Mapping[QueueKey, Document]:
+    """Change counters, or make them, always in the order of names; the fields that are asked for, as they are now."""
+    keys = sorted(steps, key=lambda key: key.counter)
     if len(keys) == 1:
         (key,) = keys
-        command = {"query": _identity(key), "update": _step(key, entries[key]), "upsert": True, "new": True}
-        found = [port.modify({**command, "fields": fields}, session) or {}]
+        command = {"query": _identity(key), "update": steps[key], "upsert": True, "new": True, "fields": fields}
+        found = [port.modify(command, session) or {}]
     else:
-        port.update([{"q": _identity(key), "u": _step(key, entries[key]), "upsert": True} for key in keys], session)
+        port.update([{"q": _identity(key), "u": steps[key], "upsert": True} for key in keys], session)
         named: Document = {"_id": {"$in": [key.counter for key in keys]}}
         if port.sharded:
             named["s"] = {"$in": [key.shard for key in keys]}
         found = port.find(named, fields=fields, session=session)
     counters = {counter["_id"]: counter for counter in found}
-    return {key: _place(counters[key.counter], entries[key].number) for key in keys}
+    return {key: counters[key.counter] for key in keys}
 
 
 def _place(counter: Document, number: int) -> Place:

@@ -47,6 +47,9 @@ the queue's document, so that who finishes messages and who posts them do not wa
 A known key is ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: the answer as JSON}``;
 ``k`` is a sequence, so that a removal of the queue up to ``g1`` takes it along. A claim's chosen name is
 ``{_id: "n" length of P name:P name/claim, s, e}``: the document that all who make that claim write to.
+
+The logs of topics, and notes of topics' purges, are drawn in ``log``, records (of any kind, not of messages) in
+``records``.
 """
 
 from collections.abc import Mapping, Sequence

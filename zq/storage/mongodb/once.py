@@ -5,8 +5,8 @@ There is no state of "running": two with the same key write the same document, s
 """
 
 import json
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from bson.binary import Binary
@@ -33,6 +33,33 @@ class Attempt(NamedTuple):
     def place(self) -> str:
         """``_id`` of its key."""
         return self.key.named("o", self.once.key)
+
+
+class Keyed(Protocol):
+    """A request that may have a key by which it is known again."""
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """One, if it has."""
+        ...
+
+
+Request = TypeVar("Request", bound=Keyed)
+
+
+def unless_known(
+    port: Port,
+    session: Session,
+    requests: Sequence[Request],
+    answer: type[Any],
+    effect: Callable[[Sequence[Request]], Sequence[Answer]],
+) -> list[Answer | Exception]:
+    """Do ``effect`` for the requests whose key is not known, if there are any; what each is told or raised."""
+    known = recall(port, session, [one for request in requests for one in request.attempts], answer)
+    refused = [next((known[one.place] for one in each.attempts if one.place in known), None) for each in requests]
+    fresh = [request for request, refusal in zip(requests, refused, strict=True) if refusal is None]
+    answers = iter(effect(fresh) if fresh else ())
+    return [next(answers) if refusal is None else refusal for refusal in refused]
 
 
 def recall(

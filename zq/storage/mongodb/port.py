@@ -2,7 +2,8 @@
 """The way to the server: commands, transactions, deadlines, and the one place where PyMongo's errors are translated.
 
 Commands are sent as they are (``Database.command``), which costs a third less than PyMongo's helpers; what these do
-beyond that stands here: write concern, errors inside a reply, repetition after a change of the primary.
+beyond that stands here and in ``replies``: write concern, errors inside a reply, repetition after a change of the
+primary.
 """
 
 import random
@@ -14,16 +15,15 @@ from typing import Any, Final, TypeVar, cast
 
 import pymongo
 from bson.codec_options import CodecOptions
+from bson.timestamp import Timestamp
 from pymongo import MongoClient, ReadPreference
 from pymongo.client_session import ClientSession
 from pymongo.errors import (
     AutoReconnect,
     DuplicateKeyError,
-    NotPrimaryError,
     OperationFailure,
     PyMongoError,
     ServerSelectionTimeoutError,
-    WriteConcernError,
 )
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
@@ -32,10 +32,10 @@ from zq.errors import Unavailable
 from zq.measures import Removals
 from zq.storage.mongodb.layout import CODEC, MESSAGES, Document, QueueKey
 from zq.storage.mongodb.orphans import end_orphans
+from zq.storage.mongodb.replies import checked, is_transient, parts, taken
 from zq.storage.mongodb.turns import Turns
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Mapping[str, Any])
 Client = MongoClient[Document]
 Session = ClientSession
 
@@ -44,16 +44,12 @@ LONGEST_PAUSE: Final = 0.008
 """Seconds between attempts of a transaction. Longer pauses starve the loser of two busy processes."""
 PATIENCE: Final = 0.5
 """Seconds of conflicts after which a transaction looks whether those that it meets still belong to anybody."""
-DUPLICATE_KEY: Final = 11000
+UNKNOWN: Final = "UnknownTransactionCommitResult"
 WRITE_CONFLICT: Final = 112
 SNAPSHOT_UNAVAILABLE: Final = 246
 """For a moment after the collection was made."""
-LARGEST: Final = 8 << 20
-"""Bytes of bodies in one command; the server takes 16 MiB in all."""
-NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
-"""Codes of a server that is not, or not any more, the primary."""
-TRANSIENT: Final = "TransientTransactionError"
-UNKNOWN: Final = "UnknownTransactionCommitResult"
+PORTION: Final = 32
+"""Documents that the server sends at a time where their bytes decide how many are wanted."""
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED: Final = {"w": 1}
@@ -104,16 +100,18 @@ class Port:
         fields: Mapping[str, int] | None = None,
         skip: int = 0,
         committed: bool = False,
-        snapshot: bool = False,
+        snapshot: bool | Timestamp = False,
+        most_bytes: int = 0,
         session: Session | None = None,
     ) -> list[Document]:
         """Documents of ``messages``; ``committed`` = only what no fail-over can take back, ``snapshot`` = of one moment
-        besides."""
+        besides, maybe a given one. It ends where there are ``most_bytes`` of bodies."""
         command: Document = {"find": MESSAGES, "filter": conditions}
         if sort:
             command["sort"] = sort
         if limit:
-            command["limit"] = command["batchSize"] = limit
+            command["limit"] = limit
+            command["batchSize"] = min(limit, PORTION) if most_bytes else limit
         if hint:
             command["hint"] = hint
         if fields:
@@ -123,10 +121,25 @@ class Port:
         if committed:
             command["readConcern"] = self._committed
         if snapshot:
-            command["readConcern"] = {"level": "snapshot"}
-        return self._again(
-            lambda: list(self.database.cursor_command(command, session=session, codec_options=CODEC)), session
-        )
+            moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else {}
+            command["readConcern"] = {"level": "snapshot", **moment}
+
+        def ask() -> list[Document]:
+            found = self.database.cursor_command(command, session=session, codec_options=CODEC)
+            return taken(found, most_bytes) if most_bytes else list(found)
+
+        return self._again(ask, session)
+
+    def snapshot(self, conditions: Mapping[str, object]) -> tuple[Sequence[Document], Timestamp | bool]:
+        """The few documents that fit, as no fail-over can change them, and the moment at which they were so.
+
+        Writers that do not wait for a majority would not find what they wrote, so there it is of now, and no moment.
+        """
+        if self._committed["level"] != "majority":
+            return self.find(conditions), False
+        command = {"find": MESSAGES, "filter": conditions, "readConcern": {"level": "snapshot"}}
+        reply = self._again(lambda: self.database.command(command, codec_options=PLAIN), None)
+        return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
 
     def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
         """How many documents of ``messages`` fit, counted up to ``most``."""
@@ -141,11 +154,20 @@ class Port:
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
         """Run update statements in order; how many documents fitted. May be repeated, but in a transaction."""
-        parts = _parts(updates, lambda update: update["u"])
-        return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in parts)
+        commands = parts(updates, lambda update: update["u"])
+        return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in commands)
+
+    def upsert(self, where: Mapping[str, object], change: Mapping[str, object]) -> None:
+        """Update a document, or make it, though others make it at once."""
+        while True:
+            try:
+                self.update([{"q": where, "u": change, "upsert": True}])
+                return
+            except DuplicateKeyError:
+                continue
 
     def insert(self, documents: Sequence[Document], session: Session) -> None:
-        for part in _parts(documents, lambda document: document):
+        for part in parts(documents, lambda document: document):
             self._write({"insert": MESSAGES, "documents": part}, session)
 
     def delete(
@@ -193,7 +215,7 @@ class Port:
                 except PyMongoError as error:
                     if committing and happened():
                         return result
-                    if not _is_transient(error) or self._late():
+                    if not is_transient(error) or self._late():
                         raise
                     if not stubborn and isinstance(error, OperationFailure) and error.code == WRITE_CONFLICT:
                         raise Forsaken from error
@@ -217,7 +239,7 @@ class Port:
         if session is None:
             command["writeConcern"] = self._write_concern if durable else UNJOURNALED
         return self._again(
-            lambda: _checked(self.database.command(command, session=session, codec_options=PLAIN)), session
+            lambda: checked(self.database.command(command, session=session, codec_options=PLAIN)), session
         )
 
     def _again(self, ask: Callable[[], T], session: Session | None) -> T:
@@ -238,37 +260,3 @@ class Port:
     def _late(self) -> bool:
         """Whether this thread's verb has used up its time."""
         return time.monotonic() > float(self._verb.deadline)
-
-
-def _parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
-    """The statements in as few commands as their messages' bodies allow."""
-    start = weight = 0
-    for at, statement in enumerate(statements):
-        document = document_of(statement)
-        body = len(document.get("b", b"")) if isinstance(document, dict) else 0
-        if weight + body > LARGEST and at > start:
-            yield statements[start:at]
-            start, weight = at, 0
-        weight += body
-    if start < len(statements):
-        yield statements[start:]
-
-
-def _is_transient(error: PyMongoError) -> bool:
-    """Whether the same transaction may succeed when it is run again."""
-    if isinstance(error, DuplicateKeyError):  # two that made the same queue, fence, stage ...: all but messages
-        return not str(((error.details or {}).get("keyValue") or {}).get("_id", "m")).startswith("m")
-    return error.has_error_label(TRANSIENT)
-
-
-def _checked(reply: Mapping[str, Any]) -> Document:
-    """A reply without errors in it."""
-    for error in reply.get("writeErrors", ()):
-        kind = DuplicateKeyError if error["code"] == DUPLICATE_KEY else OperationFailure
-        raise kind(error["errmsg"], error["code"], error)
-    if "writeConcernError" in reply:
-        error = reply["writeConcernError"]
-        if error.get("code") in NOT_PRIMARY:
-            raise NotPrimaryError(error.get("errmsg", ""), error)
-        raise WriteConcernError(error.get("errmsg", ""), error.get("code"), error)
-    return dict(reply)

@@ -5,13 +5,14 @@ The decision notes in the queue's document up to which sequence (``g``) its mess
 wholly after, since both write that document. Then the messages go, in whatever state a claim may put them meanwhile,
 then, after a deletion (``g1``), the records and known keys that belong to them, and the note is taken away. The verb
 returns when all are gone. Should the server die before, ``finish_all`` of any other one goes on. A deleted queue keeps
-its counters for a while, so that markers stay below whatever comes later.
+its counters for a while, so that markers stay below whatever comes later. Purged topics, and what has fallen off a log,
+go the same way: see ``log``.
 """
 
 from typing import Final
 
 from zq.expiry import Pace
-from zq.storage.mongodb import layout
+from zq.storage.mongodb import layout, log
 from zq.storage.mongodb.layout import Document, QueueKey
 from zq.storage.mongodb.once import BEFORE_ALL
 from zq.storage.mongodb.port import Port
@@ -21,8 +22,9 @@ REMEMBERED: Final = 60 * 86_400_000
 """Milliseconds for which a deleted queue's counter is kept."""
 
 Doomed = Document
-"""A queue's document with ``_id``, ``s``, ``g`` and maybe ``g1``; empty = there is nothing to remove."""
-NOTE: Final = {"s": 1, "g": 1, "g1": 1}
+"""A queue's or log's document, or the note of a topic's purge, with ``_id``, ``s``, ``g`` and maybe ``g1`` and ``d``;
+empty = there is nothing to remove."""
+NOTE: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class Removal:
@@ -72,9 +74,12 @@ class Removal:
     def _step(self, doomed: Doomed, most: int = BATCH) -> int:
         """Remove a batch, or take the note away when nothing is left."""
         with self._port.verb():
-            removed = self._batch("m", doomed, "g", most)
+            if doomed["s"].startswith(log.LOG):
+                return self._log_step(doomed, most)
+            removed = self._batch({"q": "m" + doomed["s"]}, doomed, "g", most)
             if not removed and "g1" in doomed:
-                removed = self._batch("h", doomed, "g1", most) or self._batch("o", doomed, "g1", most)
+                known, records = {"q": "o" + doomed["s"]}, {"q": "h" + doomed["s"]}
+                removed = self._batch(records, doomed, "g1", most) or self._batch(known, doomed, "g1", most)
                 if not removed:
                     self._forget_later("c" + doomed["s"], doomed["s"])
             if not removed:
@@ -82,15 +87,27 @@ class Removal:
                 self._port.update([{"q": note, "u": {"$unset": {"g": "", "g1": ""}}}])
         return removed
 
-    def _batch(self, kind: str, doomed: Doomed, bound: str, most: int) -> int:
-        """Remove some documents of a kind up to the noted sequence; how many were found."""
-        where: Document = {"q": kind + doomed["s"], "k": {"$lte": doomed[bound]}}
+    def _log_step(self, doomed: Doomed, most: int) -> int:
+        """The same for what has fallen off a log, or a purged topic, whose note is a document of its own."""
+        note = {field: doomed[field] for field in ("_id", "s", "g")}
+        whole = doomed["_id"] == doomed["s"]
+        batches = {"q": doomed["s"]} if whole else {"q": doomed["s"], "d": doomed["d"]}
+        removed = self._batch(batches, doomed, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
+        if not removed and whole:
+            self._port.update([{"q": note, "u": {"$unset": {"g": ""}}}])
+        elif not removed:
+            self._port.delete_all(note)
+        return removed
+
+    def _batch(self, what: Document, doomed: Doomed, bound: str, most: int, index: str = layout.OBSERVERS) -> int:
+        """Remove some documents up to the noted sequence; how many were found."""
+        where: Document = {**what, "k": {"$lte": doomed[bound]}}
         if self._port.sharded:
             where["s"] = doomed["s"]
-        found = self._port.find(where, limit=most, sort={"k": 1}, hint=layout.OBSERVERS, fields={"_id": 0, "k": 1})
+        found = self._port.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
         if found:
             bounds = {"$gte": found[0]["k"], "$lte": found[-1]["k"]}
-            self._port.delete_all({**where, "k": bounds}, hint=layout.OBSERVERS)
+            self._port.delete_all({**where, "k": bounds}, hint=index)
         return len(found)
 
     def _forget_later(self, finishing: str, shard: str) -> None:

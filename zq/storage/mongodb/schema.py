@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the collections and the indexes, and shards on a cluster what is to be sharded."""
 
+import contextlib
 from typing import Final
 
+from pymongo.database import Database
 from pymongo.errors import OperationFailure, PyMongoError
 
 from zq.errors import StartRefused, Unavailable
-from zq.storage.mongodb.layout import FEED, INDEXES, MESSAGES, SHARD_KEY
+from zq.storage.mongodb.layout import FEED, INDEXES, MESSAGES, SHARD_KEY, Document
 from zq.storage.mongodb.port import Client
 
 OPTIONS_CONFLICT: Final = frozenset({85, 86})
 NAMESPACE_EXISTS: Final = 48
-FEED_BYTES: Final = 1 << 20
+FEED_BYTES: Final = 4 << 20
 WITHIN_MS: Final = 600_000
 """For building an index that is missing in a large collection."""
 
@@ -33,14 +35,24 @@ def ensure_indexes(client: Client, database: str) -> None:
 
 
 def ensure_feed(client: Client, database: str) -> None:
-    """Make the capped collection that carries what waiters are told."""
+    """Make the capped collection that carries what waiters are told, or let one of an earlier version grow."""
+    place = client.get_database(database)
     try:
-        client.get_database(database).command({"create": FEED, "capped": True, "size": FEED_BYTES})
+        place.command({"create": FEED, "capped": True, "size": FEED_BYTES})
     except OperationFailure as error:
         if error.code != NAMESPACE_EXISTS:
             raise _unprepared() from error
+        _enlarge_feed(place)
     except PyMongoError as error:
         raise _unprepared() from error
+
+
+def _enlarge_feed(place: Database[Document]) -> None:
+    """A server that cannot has a feed that breaks, and is mended, more often."""
+    with contextlib.suppress(OperationFailure):
+        found = list(place.list_collections(filter={"name": FEED}))
+        if found and found[0]["options"].get("size", FEED_BYTES) < FEED_BYTES:
+            place.command({"collMod": FEED, "cappedSize": FEED_BYTES})
 
 
 def check_sharded(client: Client, database: str) -> None:

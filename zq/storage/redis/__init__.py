@@ -14,13 +14,16 @@ from zq.model import QueueRef, Seconds
 from zq.storage.redis import address, guard, layout, network, scripts
 from zq.storage.redis.claims import ClaimController
 from zq.storage.redis.figures import Figures
+from zq.storage.redis.follower import Follower
 from zq.storage.redis.history import HistoryController
 from zq.storage.redis.listener import Listener
 from zq.storage.redis.messages import MessageController
 from zq.storage.redis.port import Port
 from zq.storage.redis.queues import QueueController
+from zq.storage.redis.records import RecordController
 from zq.storage.redis.store import Store
 from zq.storage.redis.sweeper import Sweeper
+from zq.storage.redis.topics import TopicController
 from zq.storage.redis.transactions import TransactionController
 
 SWEPT = Expiry()
@@ -31,18 +34,21 @@ FALSE_FUTURE = 60_000_000
 class RedisStorage:
     """``zq.storage.api.Storage`` on Redis."""
 
-    def __init__(self, port: Port, expiry: Expiry) -> None:
+    def __init__(self, port: Port, expiry: Expiry, database: int) -> None:
         self._port = port
         self._expiry = expiry
         store = Store(port)
         self._sweeper = Sweeper(store)
         self._figures = Figures(store)
+        self._follower = Follower(port.network, database)
         self._listener: Listener | None = None
         self.queues = QueueController(store)
         self.messages = MessageController(store)
         self.claims = ClaimController(store)
         self.history = HistoryController(store)
         self.transactions = TransactionController(store)
+        self.topics = TopicController(store, self._follower)
+        self.records = RecordController(store)
 
     def now(self) -> Seconds:
         return self._clock(scripts.CLOCK)
@@ -70,6 +76,7 @@ class RedisStorage:
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        self._follower.close()
         self._port.close()
 
     def _clock(self, script: scripts.Script) -> Seconds:
@@ -89,7 +96,7 @@ def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0, expiry: Expi
     port = Port(network.reach(where, timeout), timeout, wait_replicas)
     try:
         guard.check(port, where)
-        return RedisStorage(port, expiry)
+        return RedisStorage(port, expiry, where.db)
     except BaseException:
         port.close()
         raise

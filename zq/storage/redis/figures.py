@@ -20,6 +20,8 @@ QUEUES: Final = 5000
 DUE: Final = 16
 """Queues of each calendar that are looked at for what waits."""
 MOST: Final = 100_000
+BY_EXPIRY: Final = ("staging", "producing", "windows:", "fading", "ends")
+"""Kinds of a project's sorted sets by expiry."""
 CALENDARS: Final = [layout.calendar(number) for number in range(layout.CALENDARS)]
 
 
@@ -101,5 +103,4 @@ def _depth(ready: int, delayed: int, claimed: int, expired: int, since: int) -> 
 
 def _by_expiry(queue: QueueRef) -> Sequence[bytes]:
     """The keys of sorted sets by expiry, of a queue or of a whole project."""
-    keys = layout.keys(queue)
-    return keys.by_expiry if queue.name else [keys.staging, keys.producing]
+    return layout.keys(queue).by_expiry if queue.name else layout.own(queue.project, *BY_EXPIRY)

@@ -33,6 +33,7 @@ def check(port: Port, address: Address) -> None:
     number = b"%d" % layout.VERSION
     _told(lambda: port.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
     _told(lambda: port.command(layout.VERSION_KEY, b"PUBLISH", layout.READY, b""), address)
+    _told(lambda: port.command(layout.FEED, b"SPUBLISH", layout.FEED, b""), address)
     found = _told(lambda: port.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
     if found != number:
         raise StartRefused(

@@ -18,6 +18,15 @@ zq:{t}:producing        sorted set   producers by that moment: for the sweeper
 zq:{t}:stages           hash         name -> until when it is kept, bytes, queues
 zq:{t}:staging          sorted set   stages by that moment: for the sweeper
 zq:{t}:stage:name       list         records and bodies of its messages, in the order of staging
+zq:{t}:log              stream       last sequence -> published batch
+zq:{t}:counts           hash         what was ever published there, what of it has fallen off
+zq:{t}:topics           sorted set   topic and last sequence of each batch, and what is known of it, in this order
+zq:{t}:fading           sorted set   last sequences by the last expiry of a message: for the sweeper
+zq:{t}:purged           hash         topic -> the last sequence before its purge
+zq:{t}:feed:0           channel      batches, "" for a purge; 0 = number of the database
+zq:{t}:documents        hash         kind and name -> version and value of a record
+zq:{t}:titles           sorted set   kinds and names, in byte order
+zq:{t}:ends             sorted set   kinds and names by expiry: for the sweeper
 zq:{t}:state:queue      hash         ``sequence`` = the last one, ``fresh`` = available-at of the last undelayed post,
                                      ``start`` = 16 x moment of the first post - sequence before it,
                                      ``finished`` = the last such moment
@@ -29,7 +38,7 @@ zq:{t}:records:queue    hash         sequence -> record: all of a message but it
 zq:{t}:bodies:queue     hash         sequence -> the raw JSON body
 zq:{t}:ids:queue        hash         message id -> sequence
 zq:{t}:claims:queue     hash         claim id -> the sequences of all whose record names it, one behind the other
-zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer
+zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer; queue "": the log
 zq:{t}:windows:queue    sorted set   such keys by that moment: for the sweeper
 zq:{t}:history:queue    sorted set   position by position: the order of finishing
 zq:{t}:past:queue       sorted set   position by the message's sequence
@@ -41,7 +50,8 @@ zq:{t}:latest:queue     hash         message id -> position of its latest record
 
 Sequences and positions come from one counter and are written with 14 digits, so that equal scores sort by them. A
 redelivery delay is what lies between claim end and available-at. Scripts get three keys of the project, nine of the
-queue, and whatever else they say. ``shared.lua`` has the other half of this; ``refusals`` and ``stages`` go on.
+queue, and whatever else they say, those of the log and of documents excepted. ``shared.lua`` has the other half of
+this; ``refusals``, ``stages``, ``batches`` and ``records`` go on.
 """
 
 from functools import lru_cache
@@ -57,6 +67,8 @@ VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
 READY: Final = b"zq:ready"
 """Channel on which scripts tell the full names of queues that messages came to."""
+FEED: Final = b"zq:feed"
+"""Channel on which nobody listens: whoever may publish there may publish batches."""
 CALENDARS: Final = 64
 FAR: Final = 10**15
 """Above all moments, in ms: where a calendar names projects."""
@@ -64,6 +76,8 @@ PROJECT_KINDS: Final = ("names", "queues", "floor")
 QUEUE_KINDS: Final = ("state", "avail", "order", "expiry", "claimed", "records", "bodies", "ids", "claims")
 ANSWER_KINDS: Final = ("answers", "windows")
 TRANSACTION_KINDS: Final = ("fences", "producers", "producing", "stages", "staging")
+LOG_KINDS: Final = ("log", "counts", "topics", "fading", "purged")
+DOCUMENT_KINDS: Final = ("documents", "titles", "ends")
 HISTORY_KINDS: Final = ("history", "past", "forget", "finished", "remains", "latest")
 MAX_SEQUENCE: Final = 10**14
 """Above all sequences."""
@@ -149,26 +163,22 @@ def wire(*arguments: bytes) -> bytes:
 @lru_cache(maxsize=8192)
 def keys(ref: QueueRef) -> Keys:
     """The keys of a queue; with the name "" those of its project alone."""
-    tag = blake2b(text(ref.project), digest_size=16).hexdigest()
-    name = text(ref.name)
-    names, metadata, floor = (b"zq:{%b}:%b" % (tag.encode(), kind.encode()) for kind in PROJECT_KINDS)
-    fences, producers, producing, stages, staging = (
-        b"zq:{%b}:%b" % (tag.encode(), kind.encode()) for kind in TRANSACTION_KINDS
-    )
-    own, answers, history = (
-        [b"zq:{%b}:%b:%b" % (tag.encode(), kind.encode(), name) for kind in kinds]
+    names, metadata, floor = own(ref.project, *PROJECT_KINDS)
+    fences, producers, producing, stages, staging = own(ref.project, *TRANSACTION_KINDS)
+    queue, answers, history = (
+        own(ref.project, *(f"{kind}:{ref.name}" for kind in kinds))
         for kinds in (QUEUE_KINDS, ANSWER_KINDS, HISTORY_KINDS)
     )
     return Keys(
         anchor=names,
-        name=name,
+        name=text(ref.name),
         metadata=metadata,
         names=names,
-        avail=own[1],
+        avail=queue[1],
         project=wire(names, metadata, floor),
-        queue=wire(*own),
-        expiry=own[3],
-        by_expiry=[own[3], answers[1], history[2]],
+        queue=wire(*queue),
+        expiry=queue[3],
+        by_expiry=[queue[3], answers[1], history[2]],
         full=full(ref),
         stages=stages,
         staging=staging,
@@ -188,8 +198,13 @@ def whole(project: str) -> QueueRef:
 
 def content(project: str, stage: str) -> Block:
     """The key of a stage's messages."""
-    tag = blake2b(text(project), digest_size=16).hexdigest()
-    return Block.of(b"zq:{%b}:stage:%b" % (tag.encode(), text(stage)))
+    return Block.of(*own(project, "stage:" + stage))
+
+
+def own(project: str, *kinds: str) -> list[bytes]:
+    """Keys of a project."""
+    tag = blake2b(text(project), digest_size=16).hexdigest().encode()
+    return [b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds]
 
 
 def calendar(number: int) -> bytes:

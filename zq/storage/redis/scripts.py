@@ -6,17 +6,17 @@ from importlib.resources import files
 
 from zq.storage.redis.layout import wire
 
-SHARED = "shared"
+SHARED = ("sequences", "shared")
 FOLDER = files("zq.storage.redis")
 
 
 class Script:
     """A script of the name. Its first line says with which flags it runs, so what it needs of others goes behind that:
-    ``shared.lua`` and then ``parts``."""
+    ``SHARED``, unless it stands ``alone``, and then ``parts``."""
 
     def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:
         self.name = name
-        self.parts = () if alone else (SHARED, *parts)
+        self.parts = parts if alone else (*SHARED, *parts)
         first, _, rest = read(name).partition("\n")
         source = "".join([f"{first}\n", *map(read, self.parts), rest])
         self.confirmed = confirmed and "no-writes" not in first
@@ -58,8 +58,15 @@ QUEUE_DELETE = Script("queue_delete")
 QUEUE_PURGE = Script("queue_purge")
 QUEUE_STATS = Script("queue_stats")
 READY = Script("ready")
-SWEEP = Script("sweep", "finishing")
-SWEEP_PROJECT = Script("sweep_project", "staging")
+SWEEP = Script("sweep", "finishing", "sweeping")
+SWEEP_PROJECT = Script("sweep_project", "staging", "log", "sweeping")
+PUBLISH = Script("publish", "sequences", "conditions", "log", alone=True)
+LOG_READ = Script("log_read", "sequences", "log", alone=True)
+TOPIC_PURGE = Script("topic_purge", "sequences", "log", alone=True)
+TOPIC_STATS = Script("topic_stats", "sequences", "log", alone=True)
+DOCUMENT_PUT = Script("document_put", "document", alone=True)
+DOCUMENT_DELETE = Script("document_delete", "document", alone=True)
+DOCUMENT_LIST = Script("document_list", "document", alone=True)
 EXPECT = Script("expect", alone=True)
 DUE = Script("due", alone=True, confirmed=False)
 DUE_DONE = Script("due_done", alone=True, confirmed=False)

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the scripts on queues have in common; it is put in front of each. layout.py draws the keys.
+-- What the scripts on queues have in common; it is put in front of each, behind sequences.lua. layout.py draws the keys.
 --
 -- A message in a script is a table: the fields of its record's head, and `member` (its sequence with 14 digits),
 -- `claim`, `record` (as it was read) and `tail` (the part of it that never changes).
@@ -8,12 +8,9 @@ local HEAD = '>I8I8I8I8I8I8I8I8I4I2'
 local HEAD_SIZE = 70
 local TAIL = '>I8I4I2I2I2I2I2'
 local TAIL_SIZE = 22
-local DIGITS = 14
 local SLICE = 2000          -- arguments of one command: Lua's stack is limited
 local STEPS = 1000          -- entries that one call steps over at most
 local FALSE_FUTURE = 60000  -- ms ahead of now at which a queue's last moment stems from a clock that was wrong
-local PER_MS = 16           -- sequences rise with the clock at least so fast: see decision 0011
-local MAX_BY_CLOCK = 9e13
 local READY = 'zq:ready'    -- channel on which the names of queues are told that messages came to
 
 local argument_at, key_at = 0, 12
@@ -143,9 +140,6 @@ local function remove(q, messages)
     strike(q, messages)
   end
 end
-
--- The last sequence given, or, what is more, the one that the clock is at.
-local function counted(sequence, start, now) return math.max(sequence, math.min(now * PER_MS - start, MAX_BY_CLOCK)) end
 
 -- The larger of now and a last moment that is to be believed.
 local function risen(last, now) return last > now + FALSE_FUTURE and now or math.max(now, last) end

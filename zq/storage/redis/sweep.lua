@@ -4,17 +4,9 @@
 -- answers, history. ARGV: now, limit of all together.
 -- Returns how many messages went, how much else, and the earliest expiry of what is left, 0 if nothing is.
 
-local q, answers, windows, h, left = queue_at(4), KEYS[13], KEYS[14], nil, tonumber(ARGV[2])
-keys(2)
-h = history(1)
-
-local function due(key)
-  local found = redis.call('ZRANGE', key, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, left)
-  left = left - #found
-  return found
-end
-
-local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge) end
+local q, now, answers = queue_at(4), number(), keys(2)
+local h = history(1)
+left = number()
 
 -- Records of the history at these places. An id whose latest record is another one keeps that.
 local function forget(places)
@@ -33,12 +25,9 @@ local function forget(places)
   put('HDEL', h.latest, gone)
 end
 
-local expired = load(q, due(q.expiry))
-local past = due(h.forget)
-local told = due(windows)
+local expired = load(q, due(q.expiry, now))
+local past = due(h.forget, now)
 remove(q, expired)
 forget(past)
-put('HDEL', answers, told)
-put('ZREM', windows, told)
-local earliest = math.min(first(q.expiry), first(h.forget), first(windows))
-return { #expired, #past + #told, earliest < math.huge and earliest or 0 }
+local told = forget_answers(KEYS[answers], KEYS[answers + 1], now)
+return { #expired, #past + told, earliest(q.expiry, h.forget, KEYS[answers + 1]) }

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from zq.expiry import Pace
 from zq.model import QueueRef
-from zq.storage.redis import layout, scripts
+from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.store import Store
 
 MOST: Final = 300
@@ -105,7 +105,8 @@ class Round:
             bounds = b"-inf", terms[0], b"BYSCORE", b"LIMIT", b"0", terms[1]
             names = self._store.port.command(keys.staging, b"ZRANGE", keys.staging, *bounds)
             stages = [layout.content(queue.project, layout.string(name)) for name in names]
-            script, more = scripts.SWEEP_PROJECT, [keys.transactions, *stages]
+            script = scripts.SWEEP_PROJECT
+            more = [keys.transactions, keys.answers, *batches.whole(queue.project), *stages]
             terms += names
         messages, others, following = self._store.run(script, queue, *terms, more=more)
         return messages, others, following

@@ -2,8 +2,8 @@
 """The embedded driver: a RocksDB directory, owned by one process with many threads. The default store of zq.
 
 ``port`` is the key-value store, ``layout`` what lies in it, ``change`` how messages are written, ``ready`` and
-``listing`` how they are found, ``registry`` the queues in memory, ``keeper`` the way in for every verb. Locks are taken
-in the order stripes, queues, registry.
+``listing`` how they are found, ``registry`` the queues in memory, ``log`` the logs of topics, ``keeper`` the way in for
+every verb. Locks are taken in the order stripes, queues, registry; a log's lock alone.
 """
 
 import math
@@ -28,10 +28,12 @@ from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.messages import MessageController
 from zq.storage.rocksdb.port import SYNC_MODES, Store
 from zq.storage.rocksdb.queues import QueueController
+from zq.storage.rocksdb.records import RecordController
 from zq.storage.rocksdb.registry import Around
 from zq.storage.rocksdb.remover import Remover
 from zq.storage.rocksdb.stripes import Stripes
 from zq.storage.rocksdb.sweeper import Sweeper
+from zq.storage.rocksdb.topics import TopicController
 from zq.storage.rocksdb.transactions import TransactionController
 
 FILTERED: Final = "bodies"
@@ -61,6 +63,8 @@ class RocksStorage:
         self.claims = ClaimController(keeper, stripes)
         self.history = HistoryController(keeper)
         self.transactions = TransactionController(keeper, stripes)
+        self.topics = TopicController(keeper)
+        self.records = RecordController(keeper, stripes)
         self._remover.start()
 
     def now(self) -> Seconds:
@@ -101,13 +105,15 @@ class RocksStorage:
             store.settle()
 
     def _compact(self) -> None:
-        """Once a minute, have the bodies compacted that the filter has not seen for long: see ``compaction``."""
+        """Once a minute, have the bodies compacted that the filter has not seen for long (see ``compaction``), and the
+        batches of topics that were removed, which are few and large: no file is full of them soon."""
         moment = time.monotonic()
         if moment - self._compacted >= NUDGE:
             self._compacted = moment
             with self._keeper as (store, _):
                 if store.filtering:
                     store.compact_after(FILTERED, self._keeper.around.expiry.compaction_interval)
+                store.flush_removals("batches")
 
 
 def connect(

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 
 from zq.model import Finished, Outcome, Page, QueueRef, Seconds
-from zq.storage.rocksdb import layout, past
+from zq.storage.rocksdb import halving, layout, past
 from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.layout import Past
 from zq.storage.rocksdb.port import Store
@@ -71,18 +71,12 @@ def _records(store: Store, state: QueueState, start: int, until: Seconds, now: i
 
 
 def _first_since(store: Store, state: QueueState, start: int, since: Seconds) -> int:
-    """The position from which on records finished at or after ``since``; found by halving what lies between."""
+    """The position from which on records finished at or after ``since``."""
     begin = layout.ms(min(since, FAR))
-    low, high = start, state.tally.position + 1 if begin > 0 else start
-    while low < high:
-        middle = (low + high) // 2
-        bounds = layout.pair.pack(state.history, middle), layout.pair.pack(state.history, high)
-        found = next(store.scan("history", *bounds), None)
-        if found is not None and layout.decode_past(found[1]).finished < begin:
-            low = layout.pair.unpack(found[0])[1] + 1
-        else:
-            high = middle
-    return low
+    end = state.tally.position + 1 if begin > 0 else start
+    return halving.first(
+        store, "history", state.history, start, end, lambda value: layout.decode_past(value).finished < begin
+    )
 
 
 def _stretch(store: Store, state: QueueState, start: int, want: int, now: int) -> tuple[list[Finished], int]:

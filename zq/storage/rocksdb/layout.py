@@ -7,6 +7,7 @@ family    key                                  value
 default   "version" "clock" "numbers"          schema version; largest moment seen; last number given
 default   "doomed" q                           the key in ``queues``: a former number, its space to be given back
 default   "dropped" n                          nothing: the same for the number of a history or of a stage
+default   "fallen" n                           the key in ``logs``: batches fell off, their index entries are to go
 queues    len(project) project name            QueueRecord: its number, its metadata, the number h of its history
 hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for its keys
 numbers   q                                    the key in ``queues``
@@ -25,6 +26,11 @@ fences    len(project) project name            the last epoch given out
 stages    len(project) project name 00 expires Stage: its number n and size
 staged    n index                              Staged: a message to be published
 producers len(project) project name 00 expires Batch: its last commit
+logs      len(project) project                 LogRecord: number n of its log, last sequence, totals, what fell off
+batches   n last                               Stored: messages published together; the last one's sequence is the key
+topics    n len(topic) topic last              expires, first sequence, first expiry: the batches of a topic
+floors    n len(topic) topic                   sequence, key in ``logs``: up to there the topic was purged
+records   len(project) project len(kind) ...   StoredRecord: a document; the key ends in kind and name
 due       expires kind key                     what else expires: the entry ``key`` of ``FAMILY_OF[kind]``
 ========= ==================================== ======================================================================
 
@@ -34,6 +40,8 @@ a message that has expired. Purging or deleting a queue only dooms its number; t
 A queue's history and its keys go by a number of their own, which a purge keeps: h = the first one that the queue had.
 A record of history has exactly one entry in history, sequences, endings and due; what has its end in its key (keys,
 stages, producers) one there and one in due, so that the sweeper can remove it by that alone, without a lock.
+A batch has one entry in batches, topics and due. When it falls off, its entry in batches goes with a whole range, and
+the others later; the keys of a log go by its number.
 """
 
 from struct import Struct as Packing
@@ -63,16 +71,27 @@ FAMILIES: Final = (
     "stages",
     "staged",
     "producers",
+    "logs",
+    "batches",
+    "topics",
+    "floors",
+    "records",
     "due",
 )
-VERSION: Final = b"3"
+VERSION: Final = b"4"
 LENGTH: Final = 4
 """Bytes of the length in front of a project."""
 END: Final = b"\xff" * LENGTH
 """Above every key that begins with the length of a project."""
 DOOMED: Final = b"doomed"
 DROPPED: Final = b"dropped"
-FAMILY_OF: Final = {b"h": "history", b"k": "keys", b"p": "producers", b"s": "stages"}
+FALLEN: Final = b"fallen"
+LOST_TAIL: Final = 1_000_000
+"""Sequences, and positions of history, skipped when a queue or a log is loaded: after a power cut the last writes may
+be gone, and with them numbers that a reader has already seen as a marker. They must not be given twice."""
+FAMILY_OF: Final = {
+    kind.encode()[:1]: kind for kind in ("batches", "history", "keys", "producers", "records", "stages")
+}
 KIND_OF: Final = {family: kind for kind, family in FAMILY_OF.items()}
 
 LATEST_STAMP: Final = (1 << 32) - 1
@@ -221,6 +240,11 @@ def queue_ref(key: bytes) -> QueueRef:
 def id_key(project: bytes, message: str) -> bytes:
     """Where an id leads from; ``project`` = its ``project_prefix``."""
     return project + message.encode("utf-8", "surrogatepass")
+
+
+def project_of(key: bytes) -> str:
+    """The project that such a prefix stands for."""
+    return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 
 def prefix_of(key: bytes) -> bytes:

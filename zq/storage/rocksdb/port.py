@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few things that the driver needs of an ordered key-value store, over rocksdict.
 
-Nothing of queues is known here, and no other file but ``compaction`` imports the binding, so that it can be replaced.
-What shaped this
-file (measured): the binding keeps the GIL while it writes, its fsync included, but not in ``flush_wal``; so a write
-goes to the log file only, and one ``flush_wal`` serves all threads that wait for theirs. A write that meets a stall
-would freeze every thread: it is refused by the store instead and repeated here. A batch is consumed by a failed write.
-All vendor errors are plain ``Exception``.
+Nothing of queues is known here, and no other file but ``compaction`` and ``tuning`` imports the binding, so that it can
+be replaced. What shaped this file (measured): the binding keeps the GIL while it writes, its fsync included, but not in
+``flush_wal``; so a write goes to the log file only, and one ``flush_wal`` serves all threads that wait for theirs. A
+write that meets a stall would freeze every thread: it is refused by the store instead and repeated here. A batch is
+consumed by a failed write. All vendor errors are plain ``Exception``.
 """
 
 import gc
@@ -15,29 +14,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from rocksdict import (
-    BlockBasedOptions,
-    BottommostLevelCompaction,
-    Cache,
-    CompactOptions,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import BottommostLevelCompaction, CompactOptions, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from zq.errors import StartRefused, Unavailable
 from zq.storage.rocksdb import compaction
 from zq.storage.rocksdb.barrier import Barrier
+from zq.storage.rocksdb.tuning import Tuning
 
 LOG = logging.getLogger(__name__)
-MIB: Final = 1 << 20
 STALL_PAUSE: Final = 0.002
 STALL_PATIENCE: Final = 5.0
 LOCK_PAUSE: Final = 0.1
@@ -57,6 +46,8 @@ COUNTED: Final = {
 
 Write = tuple[str, bytes, bytes | None]
 """(family, key, value to put or None to delete)."""
+Range = tuple[str, bytes, bytes]
+"""(family, lower, upper): all keys with ``lower <= key < upper``."""
 
 
 class Store:
@@ -76,10 +67,10 @@ class Store:
         self._always = sync == "always"
         self.failure: Exception | None = None
         """The first write error; the store refuses writes from then on and must be opened anew."""
-        cache = Cache(64 * MIB)
-        self._options = _options(cache)
-        plain = {name: _family_options(Options(raw_mode=True), cache) for name in families if name != filtered}
-        special = {filtered: _family_options(compaction.filtered_options(), cache)} if filtered else {}
+        tuned = Tuning()
+        self._options = tuned.store()
+        plain = {name: tuned.family(Options(raw_mode=True)) for name in families if name != filtered}
+        special = {filtered: tuned.family(compaction.filtered_options())} if filtered else {}
         self._db = _open(path, self._options, plain | special)
         self.filtering = bool(filtered) and compaction.is_active(path, filtered)
         """Whether the compaction filter works."""
@@ -127,8 +118,9 @@ class Store:
         except Exception as error:
             raise _unavailable() from error
 
-    def write(self, writes: Sequence[Write]) -> None:
-        """Apply all writes in one step: visible to every thread and safe from a kill when this returns.
+    def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
+        """Apply all writes, and the removal of ranges that hold none of them, in one step: visible to every thread and
+        safe from a kill when this returns.
 
         Raises ``Unavailable``; then none of them is applied. After a failure the store takes no further write.
         """
@@ -136,7 +128,7 @@ class Store:
             raise _unavailable()
         deadline = time.monotonic() + STALL_PATIENCE
         while True:
-            batch = self._batch(writes)
+            batch = self._batch(writes, gone)
             try:
                 self._db.write(batch, self._write_options)
                 return
@@ -166,6 +158,15 @@ class Store:
         """
         self._set_options(family, compaction.schedule(seconds))
 
+    def flush_removals(self, family: str) -> None:
+        """Write what was removed of the family, if anything was, to its files: they are compacted only for what stands
+        in files. Raises ``Unavailable``."""
+        try:
+            if self.figure(family, "num-deletes-active-mem-table"):
+                self._views[family].flush()
+        except Exception as error:
+            raise _unavailable() from error
+
     def compact(self, family: str) -> None:
         """Compact all of the family now."""
         options = CompactOptions()
@@ -175,8 +176,7 @@ class Store:
 
     def figure(self, family: str, name: str) -> int:
         """One of RocksDB's properties of a family."""
-        found: int | None = self._views[family].property_int_value(f"rocksdb.{name}")
-        return found or 0
+        return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
 
     def totals(self) -> Counter[str]:
         """What has happened since the store was opened: counts, bytes, and milliseconds of stalls."""
@@ -206,14 +206,15 @@ class Store:
             _close(parts.pop(0))
         gc.collect()
 
-    def _batch(self, writes: Iterable[Write]) -> WriteBatch:
-        batch = WriteBatch(raw_mode=True)
-        handles = self._handles
+    def _batch(self, writes: Iterable[Write], gone: Iterable[Range]) -> WriteBatch:
+        batch, handles = WriteBatch(raw_mode=True), self._handles
         for family, key, value in writes:
             if value is None:
                 batch.delete(key, handles[family])
             else:
                 batch.put(key, value, handles[family])
+        for family, lower, upper in gone:
+            batch.delete_range(lower, upper, handles[family])
         return batch
 
     def _set_options(self, family: str, options: dict[str, str]) -> None:
@@ -230,38 +231,9 @@ class Store:
             raise _unavailable() from error
 
     def _sync_every(self, seconds: float) -> None:
-        while not self._closing.wait(seconds):
-            if self.failure is None:
-                try:
-                    self._flush()
-                except Unavailable:
-                    return
-
-
-def _options(cache: Cache) -> Options:
-    options = _family_options(Options(raw_mode=True), cache)
-    options.enable_statistics()
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_max_background_jobs(2)
-    options.set_max_total_wal_size(256 * MIB)
-    options.set_db_write_buffer_size(256 * MIB)
-    options.set_keep_log_file_num(5)
-    options.set_max_log_file_size(8 * MIB)
-    return options
-
-
-def _family_options(options: Options, cache: Cache) -> Options:
-    table = BlockBasedOptions()
-    table.set_block_cache(cache)
-    table.set_bloom_filter(10, False)
-    options.set_block_based_table_factory(table)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_level_compaction_dynamic_level_bytes(True)
-    options.set_write_buffer_size(64 * MIB)
-    # A queue leaves a tombstone per message: files that are mostly tombstones compact by themselves.
-    options.add_compact_on_deletion_collector_factory(10000, 5000, 0.5)
-    return options
+        with suppress(Unavailable):
+            while not self._closing.wait(seconds) and self.failure is None:
+                self._flush()
 
 
 def _open(path: Path, options: Options, families: dict[str, Options]) -> Rdict:

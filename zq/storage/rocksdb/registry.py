@@ -18,13 +18,11 @@ from zq.storage.rocksdb import layout
 from zq.storage.rocksdb.front import Front
 from zq.storage.rocksdb.layout import QueueRecord, Tally
 from zq.storage.rocksdb.leftovers import Leftovers
+from zq.storage.rocksdb.log import Logs
 from zq.storage.rocksdb.port import Store, Write
 from zq.storage.rocksdb.quiet import Quiet
 
 NO_METADATA = b"{}"
-LOST_TAIL = 1_000_000
-"""Sequences, and positions of history, skipped when a queue is loaded: after a power cut the log's tail may be gone,
-and with it numbers that a reader has already seen as a marker. They must not be given twice."""
 
 
 class Around:
@@ -82,7 +80,7 @@ class QueueState:
 
 
 class Registry:
-    """Every queue of one open store; states are made when first asked for."""
+    """Every queue of one open store, and the logs of topics; states are made when first asked for."""
 
     def __init__(self, store: Store, around: Around) -> None:
         self._store = store
@@ -90,6 +88,7 @@ class Registry:
         self._lock = threading.Lock()
         self._states: dict[QueueRef, QueueState] = {}
         self._hidden: dict[QueueRef, QueueState] = {}
+        self.logs = Logs(store, self.new_number)
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
         for key, value in store.scan("hidden", b"", layout.END):
             ref = layout.queue_ref(key)
@@ -204,8 +203,8 @@ class Registry:
         record = layout.decode_queue(stored)
         counted = self._store.get("tallies", layout.number.pack(record.number))
         tally = layout.decode_tally(counted) if counted else Tally()
-        tally.sequence += LOST_TAIL
-        tally.position += LOST_TAIL
+        tally.sequence += layout.LOST_TAIL
+        tally.position += layout.LOST_TAIL
         state = self._states[ref] = QueueState(ref, record, tally, self.around)
         return state
 

@@ -3,7 +3,7 @@
 
 The expiry index is read from the front and only as far as it is due, so a round costs what there is to remove, not what
 lives. A message is removed under its queue's lock, and only if the index entry still tells its expiry. What else
-expires goes the same way by the index ``due``, without locks but for stages.
+expires goes the same way by the index ``due``, without locks but for stages and records.
 """
 
 import time
@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Final
 
 from zq.expiry import Pace
-from zq.storage.rocksdb import due, layout, past, stages
+from zq.storage.rocksdb import batches, due, layout, past, records, stages
 from zq.storage.rocksdb.keeper import Keeper, Opened
 from zq.storage.rocksdb.port import Store, Write
+from zq.storage.rocksdb.remains import Remains
 from zq.storage.rocksdb.removal import by_queue, remove
 from zq.storage.rocksdb.ruins import Ruins, forget_hidden
 from zq.storage.rocksdb.stripes import Stripes
@@ -40,6 +41,7 @@ class Sweeper:
         self._afresh = 0.0
         self._first = 0
         self._ruins = Ruins()
+        self._remains = Remains()
         self._keys_went = True
         """So that something hidden may have no key any more. True at first: the last server may have left some."""
         self.removed = 0
@@ -56,6 +58,8 @@ class Sweeper:
         kinds: list[Callable[[Opened, int], int]] = [
             lambda opened, size: self._ruins.clear_doomed(opened.store, size, pace),
             lambda opened, size: self._clear_dropped(opened, size, pace),
+            lambda opened, size: self._remains.clear_fallen(opened, size, pace),
+            lambda opened, size: self._remains.clear_purged(opened, size, pace),
         ]
         if self._keeper.around.expiry.sweep:
             kinds[:0] = (
@@ -102,14 +106,21 @@ class Sweeper:
         writes: list[Write] = []
         for entry, note in entries:
             family, key = due.named(entry)
-            writes += (("due", entry, None), (family, key, None))
+            gone: list[Write] = [("due", entry, None), (family, key, None)]
             if family == "history":
-                writes += past.traces(key, note)
+                gone += past.traces(key, note)
+            elif family == "batches":
+                gone.append(batches.trace(key, note))
             elif family == "keys":
                 self._keys_went = True
             elif family == "stages":
                 with self._stripes.held(stages.name(key[:-8])):  # no commit may be reading it
-                    store.write([("due", entry, None), (family, key, None), ("default", layout.DROPPED + note, b"")])
+                    store.write([*gone, ("default", layout.DROPPED + note, b"")])
+            elif family == "records":
+                with self._stripes.held(records.name(key)):  # it may have got a longer life
+                    store.write(gone if records.expired(store, key, layout.number.unpack_from(entry)[0]) else [])
+                continue
+            writes += gone
         if entries:
             store.write(writes)
             pace.removed(len(entries))

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics on MongoDB, past the interface: what lies in the database, and what becomes of it."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from pymongo import MongoClient
+from pymongo.collection import Collection
+
+from tests.conformance.builders import together
+from tests.conformance.topic_builders import Follower, Log
+from zq.clock import ManualClock
+from zq.errors import Unavailable
+from zq.storage.mongodb import connect, feed, log, schema
+from zq.storage.mongodb.removal import Removal
+from zq.topics import Entry, Keep
+
+
+@pytest.fixture
+def uri(stores, tmp_path) -> str:
+    return stores.empty("mongodb", tmp_path, "a")
+
+
+@pytest.fixture
+def here(uri: str) -> Iterator[Log]:
+    storage = connect(uri)
+    yield Log(storage, ManualClock(storage.now()))
+    storage.close()
+
+
+@pytest.fixture
+def there(uri: str, here: Log) -> Iterator[Log]:
+    """Another process."""
+    storage = connect(uri)
+    yield Log(storage, here.clock)
+    storage.close()
+
+
+@pytest.fixture
+def documents(uri: str) -> Iterator[Collection]:
+    with MongoClient(uri) as client:
+        yield client.get_default_database()["messages"]
+
+
+def batches(documents: Collection) -> list[int]:
+    """Last sequences of the stored ones."""
+    return [one["k"] for one in documents.find({"q": log.key("acme").messages}).sort("k", 1)]
+
+
+def test_a_batch_larger_than_a_document_is_published_in_one_step(here: Log, documents: Collection):
+    """It lies in parts, which are read in order, fall off together, and go."""
+    entries = [Entry(b"1" * (3 << 20), 3600)] * 6
+    with_room = here.put("news", entries)
+    assert with_room == 1
+    assert len(batches(documents)) == 3
+    assert here.sequences("news") == list(range(1, 7))
+    keep = Keep(1 << 20, 1000)
+    assert here.put("news", entries, keep) == 7
+    assert (here.sequences(), here.read().dropped) == (list(range(7, 13)), 6)
+    here.publish(keep=keep)
+    assert (here.sequences(), here.read().dropped) == ([13], 12)
+    here.storage.maintain(here.now)
+    assert batches(documents) == [13]
+
+
+def test_what_fell_off_is_removed_by_maintenance(here: Log, documents: Collection):
+    """And the note of it taken away; the counter stays, whatever expires."""
+    for _ in range(40):
+        here.publish("news", 2, keep=Keep(10**9, 16), ttl=60)
+    kept = [batch.last for batch in here.walk()]
+    assert len(batches(documents)) > len(kept)
+    here.storage.maintain(here.now)
+    assert batches(documents) == kept
+    here.clock.advance(60)
+    here.storage.maintain(here.now)
+    [counter] = documents.find({})
+    assert (counter["k1"], counter["x"]) == (80, kept[0] - 2)
+    assert "g" not in counter
+
+
+def test_a_purge_that_was_cut_short_is_finished_by_maintenance(
+    here: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch
+):
+    """Up to where it was decided: what was published after it stays, and so do other topics."""
+    for _ in range(5):
+        here.publish("news")
+        here.publish("other")
+
+    def cut(*_: object) -> None:
+        raise Unavailable("cut")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Removal, "finish", cut)
+        with pytest.raises(Unavailable):
+            here.purge()
+    after = here.publish("news")
+    here.storage.maintain(here.now)
+    assert here.sequences("news") == after
+    assert here.figures("other")[0] == 5
+    assert documents.count_documents({"g": {"$exists": True}}) == 0
+    assert batches(documents) == [2, 4, 6, 8, 10, 11]
+
+
+@pytest.mark.parametrize("carried", [0, feed.CARRIED])
+def test_processes_hear_of_each_other_with_and_without_bodies_in_the_feed(
+    here: Log, there: Log, carried: int, monkeypatch: pytest.MonkeyPatch
+):
+    """All that two processes publish side by side, in order, without a hole."""
+    monkeypatch.setattr(feed, "CARRIED", carried)
+    follower = Follower(here.storage, "acme")
+
+    def publish(log: Log) -> None:
+        for _ in range(20):
+            log.publish("news", 3)
+
+    together(partial(publish, here), partial(publish, there))
+    assert follower.hears_of(118)
+    assert [batch.sequence for batch in follower.batches()] == list(range(1, 121, 3))
+    assert follower.batches() == here.walk()
+
+
+def test_a_feed_that_broke_is_made_up_for(here: Log, there: Log, documents: Collection):
+    """Its cursor dies; the listener hears that something may be lost, then of all that is in the log."""
+    follower = Follower(here.storage, "acme")
+    first = there.publish()[0]
+    assert follower.hears_of(first)
+    cursors = documents.database.command({"killCursors": "feed", "cursors": feed_cursors(documents)})
+    assert cursors["cursorsKilled"]
+    last = there.publish()[0]
+    assert follower.hears_of_loss()
+    assert follower.hears_of(last)
+
+
+def feed_cursors(documents: Collection) -> list[int]:
+    """The ids of those that follow the feed of this database."""
+    place = f"{documents.database.name}.feed"
+    pipeline = [{"$currentOp": {"idleCursors": True}}, {"$match": {"ns": place}}]
+    found = documents.database.client.admin.aggregate(pipeline)
+    return [one["cursor"]["cursorId"] for one in found if "cursor" in one]
+
+
+def test_the_feed_of_an_earlier_version_grows(documents: Collection):
+    """When a server starts; one that has its size is left alone."""
+    database = documents.database.client["zq_test_small"]
+    database.drop_collection("feed")
+    database.create_collection("feed", capped=True, size=1 << 20)
+    for _ in range(2):
+        schema.ensure_feed(documents.database.client, database.name)
+        assert database["feed"].options()["size"] == schema.FEED_BYTES
+    documents.database.client.drop_database(database.name)
+
+
+def test_a_look_by_name_or_glob_touches_what_it_returns(here: Log, documents: Collection):
+    """By the indexes of queues: a topic does not pay for others, and a glob reads topics from the index alone."""
+    for at in range(60):
+        here.publish("mine" if at % 20 == 0 else "others")
+    database = documents.database
+    database.command("profile", 2)
+    try:
+        here.read("mine")
+        here.read("m*")
+    finally:
+        database.command("profile", 0)
+    looks = list(database["system.profile"].find({"command.find": "messages"}))
+    database.drop_collection("system.profile")
+    assert sum(look["docsExamined"] for look in looks) == 2 * (1 + 3)
+    assert sorted(look["keysExamined"] for look in looks)[-1] == 60

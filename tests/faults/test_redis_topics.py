@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics of the Redis driver: what lies in Redis after a while, and the connection on which batches are told."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.conformance.topic_builders import LOST, Follower, Log
+from tests.stores import RedisServer
+from zq.clock import ManualClock
+from zq.model import Once
+from zq.records import RecordRef
+from zq.storage import connect
+from zq.storage.redis import batches
+from zq.storage.redis.lines import CONNECTIONS
+from zq.topics import Keep
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as started:
+        yield started
+
+
+@pytest.fixture
+def admin(server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis(port=server.port) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def log(server: RedisServer, admin: redis.Redis) -> Iterator[Log]:
+    storage = connect(server.uri)
+    yield Log(storage, ManualClock(storage.now()))
+    storage.close()
+
+
+def readers() -> int:
+    """Threads of this process that read what is published."""
+    return sum(thread.name == "zq-redis-follower" for thread in threading.enumerate())
+
+
+def sizes(admin: redis.Redis, project: str = "acme") -> list[int]:
+    """How many batches are in the stream, in the index by topic and in the one by expiry; and how many purges wait."""
+    stream, _, topics, fading, purged = (name.decode() for name in arguments(project))
+    return [admin.xlen(stream), admin.zcard(topics), admin.zcard(fading), admin.hlen(purged)]
+
+
+def arguments(project: str) -> list[bytes]:
+    return batches.keys(project).block.packed.split(b"\r\n")[1::2]
+
+
+def test_nobody_reads_until_somebody_follows(log: Log):
+    """Then one thread does, for any number of projects, and it ends with the store."""
+    before = readers()
+    log.publish()
+    log.storage.topics.unfollow("acme")
+    assert readers() == before
+    follower = Follower(log.storage, *(f"p{at}" for at in range(20)))
+    assert readers() == before + 1
+    assert all(follower.hears_of(log.of(f"p{at}").publish()[0], f"p{at}") for at in range(20))
+    log.storage.close()
+    assert readers() == before
+
+
+def test_a_lost_connection_is_told_and_comes_back(log: Log, admin: redis.Redis):
+    """Each time; what follows is heard again, and connections of the verbs are not used up."""
+    follower = Follower(log.storage, "acme", "globex")
+    for _ in range(3):
+        follower.told.clear()
+        assert admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub") == 1
+        assert follower.hears_of_loss("acme")
+        assert follower.hears_of_loss("globex")
+        assert follower.hears_of(log.publish()[0])
+    lines = log.storage.topics._store.port.network.lines(b"zq:version")
+    assert len([lines.own() for _ in range(CONNECTIONS + 10)]) > CONNECTIONS
+    log.publish()
+
+
+def test_whoever_follows_while_nobody_answers_is_told_of_the_loss(log: Log, server: RedisServer):
+    """``follow`` does not wait for ever."""
+    with server.frozen():
+        follower = Follower(log.storage, "acme")
+        assert follower.told == []
+    assert follower.hears_of_loss("acme")
+    assert follower.hears_of(log.publish()[0])
+
+
+def test_who_follows_again_at_once_hears(log: Log):
+    """The confirmation of the end of the former following is not taken for a loss, of this project or another."""
+    follower = Follower(log.storage, "acme", "globex")
+    for _ in range(20):
+        log.storage.topics.unfollow("acme")
+        log.storage.topics.follow("acme")
+        assert follower.hears_of(log.publish()[0])
+    assert LOST not in [batch for _, batch in follower.told]
+
+
+def test_databases_of_a_server_do_not_hear_each_other(log: Log, server: RedisServer):
+    """Channels are not of a database, so their names say which one is meant."""
+    other = Log(connect(server.uri.removesuffix("0") + "1"), log.clock)
+    follower = Follower(log.storage, "acme")
+    other.publish("alien")
+    other.purge("alien")
+    other.storage.close()
+    assert follower.hears_of(log.publish("own")[0])
+    assert [(project, batch and batch.topic) for project, batch in follower.told] == [("acme", "own")]
+
+
+def test_what_strangers_publish_does_no_harm(log: Log, admin: redis.Redis):
+    """It is no batch, and the next one is heard all the same."""
+    follower = Follower(log.storage, "acme")
+    for junk in (b"x", b"\xff" * 40, b"\0\0\0\1\0\1", b"\0" * 70, b"\0\0\0\0\0\1\xff" + b"0" * 60):
+        assert admin.execute_command("SPUBLISH", batches.feed("acme", 0), junk) == 1
+    assert follower.hears_of(log.publish()[0])
+
+
+def test_what_fell_off_leaves_nothing_behind(log: Log, admin: redis.Redis):
+    """Neither in the indexes; and one publish removes a bounded part only of what a smaller log is over."""
+    for _ in range(200):
+        log.publish(count=2)
+    assert sizes(admin) == [200, 200, 200, 0]
+    last = log.publish(keep=Keep(10**9, 20))[-1]
+    assert log.read().dropped == last - 19
+    assert sizes(admin) == [201 - 32] * 3 + [0]
+    assert len(log.sequences()) == len(log.sequences("news")) == log.stats().free == 19
+    for _ in range(60):
+        log.publish(keep=Keep(10**9, 20))
+        stream, topics, fading, _ = sizes(admin)
+        assert stream == topics == fading
+    assert stream <= 22
+
+
+def test_what_expired_or_was_purged_leaves_the_counter_behind(log: Log, admin: redis.Redis):
+    """Round by round, mixed; then nothing is there but the counts, and sequences go on."""
+    for at in range(400):
+        log.publish(f"t{at % 3}", ttl=600 if at % 2 else 60)
+    log.purge("t0")
+    last = log.publish("t0")[0]
+    assert sizes(admin) == [401, 401, 401, 1]
+    log.storage.maintain(log.now)
+    assert sizes(admin) == [267, 267, 267, 0]
+    log.clock.advance(60)
+    log.storage.maintain(log.now)
+    assert sizes(admin) == [134, 134, 134, 0]
+    log.clock.advance(3600)
+    log.storage.maintain(log.now)
+    assert sizes(admin) == [0, 0, 0, 0]
+    assert log.read().last == last < log.publish()[0]
+
+
+def test_sequences_rise_with_time(log: Log, admin: redis.Redis):
+    """A counter that fell back, as after the loss of a log's tail or a failover, gives no sequence again (L6)."""
+    log.publish()
+    stream, counts = arguments("acme")[:2]
+    before = admin.hgetall(counts)
+    log.clock.advance(1)
+    lost = log.publish(count=5)
+    admin.xdel(stream, f"{lost[-1]}-0")
+    admin.hset(counts, mapping=before)
+    log.clock.advance(1)
+    [new] = log.publish()
+    assert log.sequences(after=lost[-1]) == [new]
+
+
+def test_expired_records_and_answers_leave_nothing_behind(log: Log, admin: redis.Redis):
+    """The sweeper knows of a project that has nothing but a record that expires."""
+    records = log.storage.records
+    kept, gone = (RecordRef("", "subscriptions", name) for name in ("kept", "gone"))
+    records.put(gone, b"1", log.now, expires=log.now + 60)
+    log.publish(ttl=60, once=Once("key", b"digest", 60))
+    assert admin.keys("zq:*:ends") != []
+    assert admin.keys("zq:*:windows:") != []
+    log.clock.advance(60)
+    log.storage.maintain(log.now)
+    left = {key.rsplit(b"}:")[-1] for key in admin.keys("zq:*")}
+    assert left - {b"due", b"zq:version", b"zq:clock"} == {b"log", b"counts"}
+    records.put(kept, b"1", log.now)
+    assert records.list("", "subscriptions", "", "", 10, log.now).next == "kept"

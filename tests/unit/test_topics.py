@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of topics: which names a pattern means, what of a batch is alive, and what a pattern is."""
+
+import re
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from zq import topics
+from zq.topics import EVERYTHING, PATTERN, Batch, Entry, Pattern
+
+NOW = 1_800_000_000.0
+PIECES = st.sampled_from(["a", "b", "A", "-", "_", ".", "*", "**", "***", "****"])
+NAMES = st.text("abA-_.", max_size=12)
+
+
+def regular(pattern: str) -> re.Pattern[str]:
+    """The same by the library: from the left, two stars stand for anything and one for anything without a dot."""
+    parts = (part if "*" in part else re.escape(part) for part in re.split(r"(\*\*|\*)", pattern))
+    return re.compile("".join({"**": ".*", "*": r"[^.]*"}.get(part, part) for part in parts))
+
+
+@settings(max_examples=150, derandomize=True, database=None, deadline=None)
+@given(st.lists(PIECES, min_size=1, max_size=8).map("".join), st.lists(NAMES, min_size=1, max_size=5))
+@example("***", ["", "a", "a.b"])
+@example("*.", ["a.", ".", "a.."])
+def test_a_pattern_means_what_a_regular_expression_says(pattern: str, names: list[str]):
+    """Name by name, asked twice, for what was asked before is remembered."""
+    built, oracle = Pattern(pattern), regular(pattern)
+    for name in [*names, *names, pattern.replace("*", "a"), pattern.replace("*", "")]:
+        assert built.matches(name) == bool(oracle.fullmatch(name))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant", "others"),
+    [
+        ("a.b", ["a.b"], ["a", "a.b.c", "axb", "A.B", ""]),
+        ("*", ["a", "", "a-b"], ["a.b", "."]),
+        ("a.*", ["a.b", "a."], ["a", "a.b.c", "ab.c", "b.a.c"]),
+        ("*.b", ["a.b", ".b"], ["b", "a.a.b", "a.bb"]),
+        ("a*c", ["ac", "abc"], ["a.c", "ab", "bc"]),
+        ("a.**", ["a.b", "a.b.c", "a."], ["a", "b.a.c"]),
+        ("**.c", ["a.c", "a.b.c", ".c"], ["c", "a.cc"]),
+        ("a**c", ["ac", "abc", "a.b.c"], ["a", "a.b.cd"]),
+        ("*.*", ["a.b", "."], ["a", "a.b.c"]),
+        (EVERYTHING, ["", "a", "a.b.c", "."], []),
+    ],
+)
+def test_one_star_stays_between_dots_and_two_go_across(pattern: str, meant: list[str], others: list[str]):
+    """The examples of the documentation."""
+    built = Pattern(pattern)
+    assert built.topic == ("" if "*" in pattern else pattern)
+    assert [name for name in [*meant, *others] if built.matches(name)] == meant
+
+
+@pytest.mark.parametrize("pattern", ["a*" * 32, "*a" * 32, "**a" * 21, "*" * 64, "*." * 32, "**." * 21, "***a" * 16])
+def test_no_pattern_is_slow(pattern: str):
+    """Patterns on which a backtracking matcher never ends: some of the longest names take a moment each."""
+    built = Pattern(pattern)
+    started = time.perf_counter()
+    for at in range(10):
+        built.matches("a" * 60 + f"{at:04}")
+        built.matches("a." * 30 + f"{at:04}")
+    assert time.perf_counter() - started < 2.0
+
+
+def test_what_a_pattern_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    """However many names a log has, and it stays right."""
+    monkeypatch.setattr(topics, "MOST_KNOWN", 10)
+    built = Pattern("a*")
+    for at in range(100):
+        assert built.matches(f"a{at}")
+        assert not built.matches(f"b{at}")
+        assert len(built._known) <= 10
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a/b", "a?", "[a]", "é", "a\n", "x" * 65, "a\x00", "a,b"])
+def test_what_is_not_a_pattern(text: str):
+    """Names of topics and stars, up to 64 characters together."""
+    assert PATTERN.fullmatch(text) is None
+
+
+@pytest.mark.parametrize("text", ["a", "*", "**", "a.*-b_C.**", "x" * 64, "*" * 64])
+def test_what_is_a_pattern(text: str):
+    assert PATTERN.fullmatch(text)
+
+
+def test_a_batch_knows_its_end_and_its_size():
+    """By its messages' numbers and by their bodies' bytes."""
+    batch = Batch("news", 7, NOW, [Entry(b"1", 60), Entry(b"\xc3\xa9", 60), Entry(b"", 60)])
+    assert (batch.last, batch.size) == (9, 3)
+
+
+def test_a_batch_gives_what_is_above_the_marker_and_alive():
+    """Each by its own ttl, to its very end, with its sequence."""
+    ttls = [60, 600, 61, 60]
+    batch = Batch("news", 7, NOW, [Entry(b"%d" % at, ttl) for at, ttl in enumerate(ttls)])
+
+    def numbers(after: int, seconds: float) -> list[int]:
+        return [message.sequence for message in batch.messages(after, NOW + seconds)]
+
+    assert numbers(0, 0) == numbers(6, 59.999) == [7, 8, 9, 10]
+    assert numbers(7, 0) == [8, 9, 10]
+    assert numbers(0, 60) == [8, 9]
+    assert numbers(8, 60) == [9]
+    assert numbers(0, 61) == [8]
+    assert numbers(0, 600) == numbers(10, 0) == numbers(99, 0) == []
+    [message] = batch.messages(9, NOW)
+    assert (message.topic, message.created, message.entry) == ("news", NOW, batch.entries[3])

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes to the server in a command, and what its replies mean."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pymongo.command_cursor import CommandCursor
+from pymongo.errors import DuplicateKeyError, NotPrimaryError, OperationFailure, PyMongoError, WriteConcernError
+
+from zq.storage.mongodb.layout import Document
+
+S = TypeVar("S", bound=Mapping[str, Any])
+LARGEST: Final = 8 << 20
+"""Bytes of bodies in one command; the server takes 16 MiB in all."""
+DUPLICATE_KEY: Final = 11000
+NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
+"""Codes of a server that is not, or not any more, the primary."""
+TRANSIENT: Final = "TransientTransactionError"
+
+
+def taken(cursor: CommandCursor[Document], most_bytes: int) -> list[Document]:
+    """The first documents, up to that with which their bodies have so many bytes."""
+    taken: list[Document] = []
+    with cursor:
+        for document in cursor:
+            taken.append(document)
+            most_bytes -= len(document["b"])
+            if most_bytes <= 0:
+                break
+    return taken
+
+
+def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
+    """The statements in as few commands as their messages' bodies allow."""
+    start = weight = 0
+    for at, statement in enumerate(statements):
+        document = document_of(statement)
+        body = len(document.get("b", b"")) if isinstance(document, dict) else 0
+        if weight + body > LARGEST and at > start:
+            yield statements[start:at]
+            start, weight = at, 0
+        weight += body
+    if start < len(statements):
+        yield statements[start:]
+
+
+def is_transient(error: PyMongoError) -> bool:
+    """Whether the same transaction may succeed when it is run again."""
+    if isinstance(error, DuplicateKeyError):  # two that made the same queue, fence, stage ...: all but messages
+        return not str(((error.details or {}).get("keyValue") or {}).get("_id", "m")).startswith("m")
+    return error.has_error_label(TRANSIENT)
+
+
+def checked(reply: Mapping[str, Any]) -> Document:
+    """A reply without errors in it."""
+    for error in reply.get("writeErrors", ()):
+        kind = DuplicateKeyError if error["code"] == DUPLICATE_KEY else OperationFailure
+        raise kind(error["errmsg"], error["code"], error)
+    if "writeConcernError" in reply:
+        error = reply["writeConcernError"]
+        if error.get("code") in NOT_PRIMARY:
+            raise NotPrimaryError(error.get("errmsg", ""), error)
+        raise WriteConcernError(error.get("errmsg", ""), error.get("code"), error)
+    return dict(reply)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of published batches. ``log.lua`` has the other half of this.
+
+A batch's front: length of the topic's name, the name, its last sequence in 14 digits; number of messages, when it was
+published, the first and the last expiry of a message, messages and bytes of bodies published in the log before it. The
+front is the member of ``topics``, and beside the messages (MessagePack) in the stream. In replies and on the channel
+the length of the messages goes before the front, and the messages follow it.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from struct import Struct as Packing
+from typing import Final, NamedTuple
+
+import msgspec
+
+from zq.model import Seconds
+from zq.storage.redis import layout
+from zq.storage.redis.layout import Block
+from zq.topics import Batch, Entry
+
+LENGTHS: Final = Packing(">IH")
+"""Of the messages, and of the topic's name."""
+DIGITS: Final = 14
+FRONT: Final = Packing(">IQQQQQ")
+ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
+pack = msgspec.msgpack.Encoder().encode
+
+
+class LogKeys(NamedTuple):
+    """The keys of a project's log, ready to be sent."""
+
+    stream: bytes
+    block: Block
+
+
+class Packed(NamedTuple):
+    """A batch whose messages have not been read yet."""
+
+    topic: str
+    last: int
+    number: int
+    created: Seconds
+    messages: bytes
+
+    @property
+    def first(self) -> int:
+        return self.last - self.number + 1
+
+    def opened(self) -> Batch:
+        """May raise ``msgspec.DecodeError`` if it comes from a stranger."""
+        return Batch(self.topic, self.first, self.created, ENTRIES.decode(self.messages))
+
+
+@lru_cache(maxsize=8192)
+def keys(project: str) -> LogKeys:
+    """The keys of a project's log."""
+    names = layout.own(project, *layout.LOG_KINDS)
+    return LogKeys(names[0], Block.of(*names))
+
+
+@lru_cache(maxsize=8192)
+def feed(project: str, database: int) -> bytes:
+    """The channel on which its batches are told."""
+    return layout.own(project, f"feed:{database}")[0]
+
+
+@lru_cache(maxsize=8192)
+def documents(project: str) -> tuple[bytes, Block]:
+    """The keys of a project's records; the first of them once more."""
+    names = layout.own(project, *layout.DOCUMENT_KINDS)
+    return names[0], Block.of(*names)
+
+
+def whole(project: str) -> list[Block]:
+    """All these keys."""
+    return [keys(project).block, documents(project)[1]]
+
+
+def batches(blob: bytes, at: int) -> Iterator[Packed]:
+    """All batches of a reply, from ``at`` on."""
+    while at < len(blob):
+        size, name = LENGTHS.unpack_from(blob, at)
+        at += LENGTHS.size
+        topic = layout.string(blob[at : at + name])
+        last, created, count, at = _front(blob, at + name)
+        yield Packed(topic, last, count, created, blob[at : at + size])
+        at += size
+
+
+def landmarks(front: bytes) -> tuple[int, int, Seconds]:
+    """First and last sequence of a batch, and when it was published."""
+    last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
+    return last - count + 1, last, created
+
+
+def _front(blob: bytes, at: int) -> tuple[int, Seconds, int, int]:
+    """Last sequence, moment and number of messages, of a front whose name ends at ``at``; where it ends."""
+    count, created, *_ = FRONT.unpack_from(blob, at + DIGITS)
+    return int(blob[at : at + DIGITS]), created / 1000, count, at + DIGITS + FRONT.size

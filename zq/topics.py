@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of topics (extensions 8): batches of published messages, what of a log is kept, patterns of names.
+
+No I/O, no clock, no JSON, as in ``model``. Topics of a project share one log, so sequences are the project's.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from zq.model import Seconds
+
+
+class TopicRef(NamedTuple):
+    """A topic's full name."""
+
+    project: str
+    name: str
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """A message on its way in, every default already decided; ``body`` is raw JSON."""
+
+    body: bytes
+    ttl: int
+    checksum: str = ""
+
+
+class Published(Struct, frozen=True):
+    """A published message; its id is its sequence."""
+
+    topic: str
+    sequence: int
+    created: Seconds
+    entry: Entry
+
+
+class Batch(Struct, frozen=True):
+    """Messages of one topic that follow each other in the log, from ``sequence`` on; ``topic`` is its name."""
+
+    topic: str
+    sequence: int
+    created: Seconds
+    entries: list[Entry]
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last one."""
+        return self.sequence + len(self.entries) - 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the bodies."""
+        return sum(len(entry.body) for entry in self.entries)
+
+    def messages(self, after: int, now: Seconds) -> Iterator[Published]:
+        """Those of sequence above ``after`` that have not expired."""
+        for sequence, entry in enumerate(self.entries, self.sequence):
+            if sequence > after and self.created + entry.ttl > now:
+                yield Published(self.topic, sequence, self.created, entry)
+
+
+class Keep(NamedTuple):
+    """How much of a log is kept: a batch may fall off when it and all that was published since, whatever became of it,
+    are more than so many bytes of bodies, or messages; it has fallen off when they are an eighth more. The newest batch
+    stays."""
+
+    size: int
+    messages: int
+
+
+class Reading(Struct, frozen=True):
+    """What a look into a log found.
+
+    ``position``: up to there it has looked; the next look begins there. ``more``: it has not come to the end. ``last``:
+    the last sequence of the log. ``dropped``: that of the last message that has fallen off, of whatever topic.
+    """
+
+    batches: list[Batch]
+    position: int
+    more: bool
+    last: int
+    dropped: int
+
+
+Listener = Callable[[str, Batch | None], None]
+"""(project, batch): it was published. Batches come in the order of sequence but may be lost, or come again; None:
+something has happened, or may have been lost, so that what the listener remembers of the log is to be forgotten.
+Called from any thread; returns at once."""
+
+PATTERN: Final = re.compile(r"[A-Za-z0-9_.*-]{1,64}", re.ASCII)
+_TOKEN: Final = re.compile(r"\*\*|\*|[^*]")
+
+
+class Pattern:
+    """Which topics are meant: a name, or a glob with ``*`` within a part between dots and ``**`` across them."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.topic = "" if "*" in text else text
+        """The only name that matches; "" = several may."""
+        self._tokens: list[str] = _TOKEN.findall(text)
+        self._known: dict[str, bool] = {}
+
+    def matches(self, topic: str) -> bool:
+        """Whether the topic is meant. Remembered, for the names of a log come again and again."""
+        if self.topic:
+            return topic == self.topic
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            known = self._known[topic] = self._matches(topic)
+        return known
+
+    def _matches(self, topic: str) -> bool:
+        """Follow all ways through the pattern at once, so that no name makes it slow."""
+        ways = self._skipped({0})
+        for character in topic:
+            stay = {at for at in ways if at < len(self._tokens) and self._swallows(self._tokens[at], character)}
+            step = {at + 1 for at in ways if at < len(self._tokens) and self._tokens[at] == character}
+            ways = self._skipped(stay | step)
+        return len(self._tokens) in ways
+
+    def _swallows(self, token: str, character: str) -> bool:
+        return token == "**" or (token == "*" and character != ".")
+
+    def _skipped(self, ways: set[int]) -> set[int]:
+        """And the places that are reached where stars stand for nothing."""
+        reached = set(ways)
+        for at in sorted(ways):
+            while at < len(self._tokens) and self._tokens[at] in ("*", "**"):
+                at += 1
+                reached.add(at)
+        return reached
+
+
+MOST_KNOWN: Final = 10_000
+EVERYTHING: Final = "**"
