@@ -34,6 +34,7 @@ WATCHED = {
     "requests_total": "errors",
     "clock_offset_seconds": "clock",
     "waits_turned_away_total": "waits turned away",
+    "streams_refused_total": "streams refused",
     "queue_oldest_ready_seconds": "messages not consumed",
     "delete_queue_dropped_total": "delete queue dropping",
 }

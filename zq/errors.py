@@ -28,6 +28,10 @@ class InvalidName(Invalid):
     """A queue name or a project id outside its rules."""
 
 
+class InvalidTopicName(InvalidName):
+    """A topic name outside its rules, or the project id beside it."""
+
+
 class InvalidHeader(Invalid):
     """A request header that is missing or malformed."""
 
@@ -50,6 +54,10 @@ class NotFound(ZqError):
 
 class QueueNotFound(NotFound):
     """No queue of that name in the project."""
+
+
+class TopicNotFound(NotFound):
+    """No topic of that name in the project."""
 
 
 class MessageNotFound(NotFound):
@@ -118,6 +126,10 @@ class NotBuilt(ZqError):
 
 class Unavailable(ZqError):
     """The store cannot serve now. The cause is chained, for the log only."""
+
+
+class Crowded(ZqError):
+    """This server has no place left for a request that would hold one for long: try again later, or another server."""
 
 
 class StartRefused(ZqError):

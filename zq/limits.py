@@ -7,8 +7,9 @@ from typing import Final, TypeGuard
 
 from msgspec import Struct
 
-from zq.errors import Invalid, InvalidBody, InvalidName
+from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.model import QueueRef
+from zq.topics import PATTERN, Keep, Pattern, TopicRef
 
 MIN_TTL: Final = 60
 MIN_DELAY: Final = 0
@@ -39,6 +40,9 @@ MAX_LIFE: Final = 3_153_600_000
 MAX_WAIT: Final = 3600
 MAX_REMEMBERED: Final = 31_622_400
 """Seconds, a leap year of them, that a producer is remembered at most."""
+DEFAULT_KEEP: Final = Keep(size=1 << 26, messages=1_000_000)
+MIN_KEEP: Final = Keep(size=1 << 20, messages=1000)
+"""The least that a log of topics may be told to keep."""
 
 FREE_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
@@ -97,19 +101,38 @@ def nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
         nesting(field, child, depth - 1)
 
 
-def project_id(project: str) -> str:
-    """``project``, if it keeps the rule of contract 1.7; else ``InvalidName``."""
+def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
+    """``project``, if it keeps the rule of contract 1.7; else ``error``."""
     if len(project) > MAX_PROJECT:
-        raise InvalidName(f"A project id must be at most {MAX_PROJECT} characters; it has {len(project)}.")
+        raise error(f"A project id must be at most {MAX_PROJECT} characters; it has {len(project)}.")
     return project
 
 
 def queue_ref(project: str, name: str) -> QueueRef:
     """The full name, if both parts keep the rules of contract 1.7; else ``InvalidName``."""
-    project_id(project)
-    if QUEUE_NAME.fullmatch(name) is None:
-        raise InvalidName(f"A queue name must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot.")
+    _check_ref("queue", project, name, InvalidName)
     return QueueRef(project, name)
+
+
+def topic_ref(project: str, name: str) -> TopicRef:
+    """The full name, if both parts keep the rules of contract 1.7; else ``InvalidTopicName``."""
+    _check_ref("topic", project, name, InvalidTopicName)
+    return TopicRef(project, name)
+
+
+def _check_ref(thing: str, project: str, name: str, error: type[InvalidName]) -> None:
+    project_id(project, error)
+    if QUEUE_NAME.fullmatch(name) is None:
+        raise error(f"A {thing} name must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot.")
+
+
+def pattern(text: str) -> Pattern:
+    """The topics that ``match`` means (extensions 8), if it keeps the rules; else ``Invalid``."""
+    if PATTERN.fullmatch(text) is None or "***" in text:
+        raise Invalid(
+            f"match must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - the dot and *, at most two * in a row."
+        )
+    return Pattern(text)
 
 
 def queue_name(field: str, value: str) -> str:

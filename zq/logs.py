@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-FIELDS: Final = ("request_id", "project", "queue", "method", "path", "status", "seconds")
+FIELDS: Final = ("request_id", "project", "queue", "topic", "method", "path", "status", "seconds")
 
 
 class JsonFormatter(logging.Formatter):

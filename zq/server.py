@@ -13,10 +13,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from zq import __version__, engines, logs, settings, signals
 from zq.broker import Broker
-from zq.clock import StoreClock
+from zq.broker.watch import Watch
+from zq.clock import Clock, StoreClock
 from zq.errors import StartRefused, Unavailable
 from zq.http.app import App, create_app
 from zq.metrics import shared
@@ -26,7 +28,11 @@ from zq.pace import Load
 from zq.settings import Configuration, Settings
 from zq.storage import check, connect, prepare
 from zq.storage.api import Storage
+from zq.topics import Keep
 from zq.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from zq.metrics.counting import Metrics
 
 LOG = logging.getLogger(__name__)
 RETRY_INTERVAL = 1.0
@@ -34,24 +40,12 @@ RETRY_INTERVAL = 1.0
 
 def open_app(configuration: Configuration) -> App:
     """Open the store and return the application on it. Raises ``StartRefused``, ``Unavailable``."""
-    from zq.metrics.counting import Metrics  # here, so that it finds what shared.begin has set
-
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     storage = open_store(chosen)
     clock, load = StoreClock(storage.now), Load()
-    about = {"store": chosen.uri.partition(":")[0], "engine": chosen.engine}
-    metrics = Metrics(storage, clock, **about, max_waiters=chosen.max_waiters, options=_shown(chosen))
-    broker = Broker(
-        measured(storage, metrics.observe, load.note),
-        clock,
-        chosen.limits,
-        checksum=chosen.checksum,
-        delete_with_claim_id=chosen.delete_with_claim_id,
-        max_waiters=chosen.max_waiters,
-        queue_ttl=chosen.queue_ttl,
-        watch=metrics,
-    )
+    metrics = _metrics(chosen, storage, clock)
+    broker = _broker(chosen, measured(storage, metrics.observe, load.note), clock, metrics)
     app = create_app(
         broker,
         strict_client_id=chosen.strict_client_id,
@@ -65,12 +59,42 @@ def open_app(configuration: Configuration) -> App:
 
     def apply(new: Settings) -> None:
         broker.lifetimes.replace(new.limits.default_message_ttl, new.queue_ttl)
+        broker.publishing.keep = _kept(new)
         storage.configure(new.expiry)
         upkeep.configure(new.expiry, new.sweep_interval)
         metrics.configure(_shown(new))
 
-    _heed_signals(broker.waiters.close, lambda: _reload(configuration, apply))
+    _heed_signals(broker.end_waiting, lambda: _reload(configuration, apply))
     return app
+
+
+def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
+    from zq.metrics.counting import Metrics  # here, so that it finds what shared.begin has set
+
+    return Metrics(
+        storage,
+        clock,
+        store=chosen.uri.partition(":")[0],
+        engine=chosen.engine,
+        max_waiters=chosen.max_waiters,
+        max_streams=chosen.max_streams,
+        options=_shown(chosen),
+    )
+
+
+def _broker(chosen: Settings, storage: Storage, clock: Clock, watch: Watch) -> Broker:
+    return Broker(
+        storage,
+        clock,
+        chosen.limits,
+        checksum=chosen.checksum,
+        delete_with_claim_id=chosen.delete_with_claim_id,
+        max_waiters=chosen.max_waiters,
+        max_streams=chosen.max_streams,
+        keep=_kept(chosen),
+        queue_ttl=chosen.queue_ttl,
+        watch=watch,
+    )
 
 
 def _shown(chosen: Settings) -> Options:
@@ -78,6 +102,11 @@ def _shown(chosen: Settings) -> Options:
     return Options(
         per_queue=chosen.per_queue_metrics, max_queues=chosen.max_metric_queues, max_counted=chosen.max_counted
     )
+
+
+def _kept(chosen: Settings) -> Keep:
+    """What the settings say of the logs of topics."""
+    return Keep(chosen.topic_log_bytes, chosen.topic_log_messages)
 
 
 def _heed_signals(end: Callable[[], None], reload: Callable[[], object]) -> None:

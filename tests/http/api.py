@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from webtest import TestApp, TestResponse
@@ -24,6 +24,23 @@ RESERVED = {
 }
 """What a queue without metadata shows (6.1)."""
 
+TOPIC_RESERVED = {key: RESERVED[key] for key in list(RESERVED)[:3]}
+"""What a topic without metadata shows (13)."""
+
+
+class Kind(NamedTuple):
+    """Queues or topics: what is the same of both is tested for both."""
+
+    word: str
+    shown: dict[str, Any]
+
+    @property
+    def path(self) -> str:
+        """Where they are listed."""
+        return f"/v2/{self.word}s"
+
+
+KINDS = [Kind("queue", RESERVED), Kind("topic", TOPIC_RESERVED)]
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _TERSE = ("404 Not Found", "405 Method Not Allowed", "Internal server error")
 """Titles that may stand without a description."""
@@ -47,22 +64,23 @@ class Api:
         lint: bool = True,
         **environ: Any,
     ) -> None:
-        self._app = app
+        self.app = app
+        self.project = project + realm
         self._realm = realm
         self._web = TestApp(app, extra_environ=environ, lint=lint)
-        self._headers = {"Client-ID": client, "X-Project-ID": project + realm}
+        self._headers = {"Client-ID": client, "X-Project-ID": self.project}
 
     def tenant(self, project: str = "acme", client: str = CLIENT) -> "Api":
         """The same app, seen by another project or client."""
-        return Api(self._app, self._realm, project, client)
+        return Api(self.app, self._realm, project, client)
 
     def mounted(self, at: str) -> "Api":
         """The same app under a script name."""
-        return Api(self._app, self._realm, SCRIPT_NAME=at)
+        return Api(self.app, self._realm, SCRIPT_NAME=at)
 
     def unchecked(self, **environ: Any) -> "Api":
         """The same app, handed requests that no WSGI server should let through."""
-        return Api(self._app, self._realm, lint=False, **environ)
+        return Api(self.app, self._realm, lint=False, **environ)
 
     def call(
         self, method: str, path: str, status: int | None, body: Any = None, headers: Headers = NO_HEADERS
@@ -110,7 +128,11 @@ class Api:
 
     def queues(self) -> list[str]:
         """The names of the project's queues (at most 20)."""
-        return [queue["name"] for queue in self.get("/v2/queues?limit=20", 200).json["queues"]]
+        return self.names(KINDS[0])
+
+    def names(self, kind: Kind) -> list[str]:
+        """The names of the project's queues or topics (at most 20)."""
+        return [thing["name"] for thing in self.get(f"{kind.path}?limit=20", 200).json[f"{kind.word}s"]]
 
     def pages(self, path: str, key: str) -> list[list[Any]]:
         """Follow the next links until a page comes back empty, as clients do; the last page is the empty one."""

@@ -12,15 +12,16 @@ from uuid import uuid4
 
 import pytest
 
-from tests.http.api import Api
+from tests.http.api import KINDS, Api, Kind
 from tests.http.stores import BrokenStore, untouched
 from tests.stores import DRIVERS, Stores
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
-from zq.limits import Limits
+from zq.limits import DEFAULT_KEEP, Limits
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.topics import Keep
 
 Compose = Callable[..., Api]
 
@@ -53,6 +54,8 @@ def compose(storage: Storage, clock: ManualClock, realm: str) -> Compose:
         checksum: bool = False,
         delete_with_claim_id: bool = False,
         max_waiters: int = 40,
+        max_streams: int = 16,
+        keep: tuple[int, int] = DEFAULT_KEEP,
         app: dict[str, Any] | None = None,
         **limits: int,
     ) -> Api:
@@ -63,10 +66,25 @@ def compose(storage: Storage, clock: ManualClock, realm: str) -> Compose:
             checksum=checksum,
             delete_with_claim_id=delete_with_claim_id,
             max_waiters=max_waiters,
+            max_streams=max_streams,
+            keep=Keep(*keep),
         )
         return Api(create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})}), realm)
 
     return build
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.word)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Queues, then topics: for what they have in common."""
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def url(kind: Kind) -> str:
+    """One of the kind."""
+    return f"{kind.path}/jobs"
 
 
 @pytest.fixture

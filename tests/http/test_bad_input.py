@@ -9,8 +9,10 @@ import pytest
 
 from tests.http.api import PATCH_TYPE, Api
 
-QUEUE = "/v2/queues/jobs"
+QUEUE, TOPIC = "/v2/queues/jobs", "/v2/topics/jobs"
 MESSAGES = f"{QUEUE}/messages"
+LISTINGS = (f"{MESSAGES}?echo=true", "/v2/queues?detailed=true", f"{TOPIC}/messages")
+"""Where what was stored is read again."""
 WITH_BODY = {
     # method, path -> the largest body, a document in which %s is any value
     ("PUT", QUEUE): (65536, '{"a": %s}'),
@@ -23,6 +25,7 @@ WITH_BODY = {
     ("POST", f"{QUEUE}/redrive"): (65536, '{"unknown": %s}'),
     ("POST", f"{QUEUE}/history/replay"): (65536, '{"limit": 5, "unknown": %s}'),
     ("PUT", f"{QUEUE}/claims/a.b"): (65536, '{"unknown": %s}'),
+    ("POST", f"{TOPIC}/messages"): (262144, '{"messages": [{"body": %s}]}'),
     ("POST", "/v2/commits"): (262144, '{"producer": "p", "batch": 1, "unknown": %s}'),
 }
 each_route = pytest.mark.parametrize(("method", "path"), WITH_BODY, ids=lambda part: part.removeprefix(QUEUE) or "/")
@@ -116,9 +119,8 @@ def test_extreme_floats_do_not_break_the_server(queued: Api, method: str, path: 
     """1.6: refused, or taken and shown again as JSON."""
     answer = send(queued, method, path, (WITH_BODY[method, path][1] % number).encode())
     assert answer.status_int in (200, 201, 204, 400, 404)
-    json.loads(queued.get(f"{MESSAGES}?echo=true", 200).body, parse_constant=pytest.fail)
-    json.loads(queued.get(QUEUE, 200).body, parse_constant=pytest.fail)
-    json.loads(queued.get("/v2/queues?detailed=true", 200).body, parse_constant=pytest.fail)
+    for listing in (*LISTINGS, QUEUE):
+        json.loads(queued.get(listing, 200).body, parse_constant=pytest.fail)
 
 
 @each_route
@@ -135,8 +137,8 @@ def test_deep_nesting_does_not_break_the_server(
         assert answer.status_int in (200, 201, 204, 400, 404)
         if not closing:
             assert answer.status_int == 400
-    queued.get(f"{MESSAGES}?echo=true", 200)
-    queued.get("/v2/queues?detailed=true", 200)
+    for listing in LISTINGS:
+        queued.get(listing, 200)
     queued.post(f"{QUEUE}/claims", None)
 
 
@@ -146,8 +148,8 @@ def test_a_lone_surrogate_is_refused_or_kept(queued: Api, method: str, path: str
     for value in ('"\\ud800"', '{"\\udfff": 1}', '"\\ud83d\\ud83d"'):
         answer = send(queued, method, path, (WITH_BODY[method, path][1] % value).encode())
         assert answer.status_int in (200, 201, 204, 400, 404)
-        queued.get(f"{MESSAGES}?echo=true", 200)
-        queued.get("/v2/queues?detailed=true", 200)
+        for listing in LISTINGS:
+            queued.get(listing, 200)
 
 
 class Unreadable(io.RawIOBase):

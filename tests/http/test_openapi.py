@@ -25,7 +25,7 @@ from zq.limits import Limits
 FILE = Path(__file__).parent.parent.parent / "api-ref" / "openapi.json"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
 DOCUMENT = document(Limits())
-EXAMPLES = {"queue": "jobs", "message": "m", "claim": "a.b", "name": "n", "producer": "p"}
+EXAMPLES = {"queue": "jobs", "message": "m", "claim": "a.b", "name": "n", "producer": "p", "topic": "news"}
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -26,8 +26,16 @@ METHODS = {
     "/v2/commits": {"POST"},
     "/v2/commits/p": {"GET"},
     "/v2/limits": {"GET"},
+    "/v2/topics": {"GET"},
+    "/v2/topics/t": {"GET", "PUT", "PATCH", "DELETE"},
+    "/v2/topics/t/stats": {"GET"},
+    "/v2/topics/t/purge": {"POST"},
+    "/v2/topics/t/messages": {"GET", "POST"},
+    "/v2/topics/t/messages/m": {"GET"},
+    "/v2/topics/t/stream": {"GET"},
+    "/v2/stream": {"GET"},
 }
-"""1.1, and extensions 3, 4, 5, 9 (PUT of a claim too), 10."""
+"""1.1, 13, and extensions 3, 4, 5, 8, 9 (PUT of a claim too), 10."""
 ALL = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
 LACKING = [(path, method) for path, methods in METHODS.items() for method in sorted(ALL - methods)]
 NOTHING = {"Client-ID": None, "X-Project-ID": None}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.http.api import Api
 
-QUEUE = "/v2/queues/jobs"
+QUEUE, TOPIC = "/v2/queues/jobs", "/v2/topics/news"
 RULES = [
     ("GET", "/v2/ping", "ping:get"),
     ("GET", "/v2/queues", "queues:get_all"),
@@ -37,6 +37,18 @@ RULES = [
     ("DELETE", "/v2/stages/n", "messages:delete_all"),
     ("POST", "/v2/commits", "messages:create"),
     ("GET", "/v2/commits/p", "messages:get"),
+    ("GET", "/v2/topics", "topics:get_all"),
+    ("PUT", TOPIC, "topics:create"),
+    ("GET", TOPIC, "topics:get"),
+    ("PATCH", TOPIC, "topics:update"),
+    ("DELETE", TOPIC, "topics:delete"),
+    ("GET", f"{TOPIC}/stats", "topics:stats"),
+    ("POST", f"{TOPIC}/purge", "topics:purge"),
+    ("POST", f"{TOPIC}/messages", "topics:publish"),
+    ("GET", f"{TOPIC}/messages", "topics:get_messages"),
+    ("GET", f"{TOPIC}/messages/1", "topics:get_message"),
+    ("GET", f"{TOPIC}/stream?marker=9", "topics:stream"),
+    ("GET", "/v2/stream?match=***", "topics:stream"),
 ]
 each_rule = pytest.mark.parametrize(("method", "path", "rule"), RULES)
 

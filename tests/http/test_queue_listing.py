@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listing queues: pages, filters, counts (contract 1.5, 1.9, 6.2)."""
+"""Listing queues, and topics where that is the same: pages, filters, counts (contract 1.5, 1.9, 6.2, 13)."""
 
 import json
 from typing import Any
@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.api import RESERVED, Api, query_of
+from tests.http.api import Api, Kind, query_of
 
 URL = "/v2/queues"
 
 
-def names(api: Api, query: str = "limit=20") -> list[str]:
+def names(api: Api, query: str = "limit=20", word: str = "queue") -> list[str]:
     """The names on one page."""
-    return [queue["name"] for queue in api.get(f"{URL}?{query}", 200).json["queues"]]
+    return [thing["name"] for thing in api.get(f"/v2/{word}s?{query}", 200).json[f"{word}s"]]
 
 
 @pytest.fixture
@@ -25,33 +25,52 @@ def ten(api: Api) -> Api:
     return api
 
 
-def test_a_project_without_queues_has_an_empty_listing(api: Api) -> None:
+@pytest.fixture
+def several(api: Api, kind: Kind) -> Api:
+    """A project with q0 to q4 of the kind."""
+    for number in range(5):
+        api.put(f"{kind.path}/q{number}", 201, {"node": f"n{number % 2}", "number": number})
+    return api
+
+
+def test_a_project_without_queues_has_an_empty_listing(api: Api, kind: Kind) -> None:
     """6.2 [T]: 200 with both empty, not 204; a count of zero is omitted."""
-    assert api.get(URL, 200).json == {"queues": [], "links": []}
-    assert api.get(f"{URL}?with_count=true&detailed=true", 200).json == {"queues": [], "links": []}
+    empty = {f"{kind.word}s": [], "links": []}
+    assert api.get(kind.path, 200).json == empty
+    assert api.get(f"{kind.path}?with_count=true&detailed=true", 200).json == empty
 
 
-def test_an_entry_has_a_name_and_an_href_only(ten: Api) -> None:
+def test_an_entry_has_a_name_and_an_href_only(several: Api, kind: Kind) -> None:
     """6.2: metadata come only when asked for."""
-    assert ten.get(f"{URL}?limit=1", 200).json["queues"] == [{"name": "q0", "href": "/v2/queues/q0"}]
-    assert ten.get(f"{URL}?limit=1&detailed=false", 200).json["queues"] == [{"name": "q0", "href": "/v2/queues/q0"}]
+    entry = {"name": "q0", "href": f"{kind.path}/q0"}
+    for query in ("limit=1", "limit=1&detailed=false"):
+        assert several.get(f"{kind.path}?{query}", 200).json[f"{kind.word}s"] == [entry]
 
 
-def test_a_detailed_entry_shows_what_the_queue_shows(ten: Api) -> None:
+def test_a_detailed_entry_shows_what_the_queue_shows(several: Api, kind: Kind) -> None:
     """6.2 [T]: metadata equal GET on that queue, reserved keys included."""
-    ten.put(f"{URL}/bare", 201)
-    for entry in ten.get(f"{URL}?detailed=true&limit=20", 200).json["queues"]:
+    several.put(f"{kind.path}/bare", 201)
+    entries = several.get(f"{kind.path}?detailed=true&limit=20", 200).json[f"{kind.word}s"]
+    for entry in entries:
         assert entry.keys() == {"name", "href", "metadata"}
-        assert entry["metadata"] == ten.get(entry["href"], 200).json
-    assert ten.get(f"{URL}?detailed=true&limit=1", 200).json["queues"][0]["metadata"] == RESERVED
+        assert entry["metadata"] == several.get(entry["href"], 200).json
+    assert entries[0]["metadata"] == kind.shown
 
 
-def test_names_come_in_byte_order(api: Api) -> None:
+def test_names_come_in_byte_order(api: Api, kind: Kind) -> None:
     """1.9: ascending bytes, not the dictionary's order."""
     shuffled = ["b", "B", "a", "aa", "_", "-", ".", "0", "9", "10", "Z", "z", "a.b", "a-b", "a_b"]
     for name in shuffled:
-        api.put(f"{URL}/{name}", 201)
-    assert names(api) == sorted(shuffled, key=str.encode)
+        api.put(f"{kind.path}/{name}", 201)
+    assert api.names(kind) == sorted(shuffled, key=str.encode)
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [("2", [2, 2, 1, 0]), ("5", [5, 0])])
+def test_links_of_either_kind_lead_on(several: Api, kind: Kind, limit: str, sizes: list[int]) -> None:
+    """1.9 [T]: a next link even on the last full page; every one comes once."""
+    pages = several.pages(f"{kind.path}?limit={limit}", f"{kind.word}s")
+    assert [len(page) for page in pages] == sizes
+    assert [thing["name"] for page in pages for thing in page] == [f"q{number}" for number in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +95,9 @@ def test_a_page_has_ten_queues_unless_told_otherwise(compose) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "21", "-9223372036854775808", "1000000", "9" * 30, "9" * 5000])
-def test_a_limit_out_of_range_is_refused(door: Api, limit: str) -> None:
+def test_a_limit_out_of_range_is_refused(door: Api, limit: str, kind: Kind) -> None:
     """1.9 [T]: 1 to 20."""
-    refused = door.get(f"{URL}?limit={limit}", 400).json
+    refused = door.get(f"{kind.path}?limit={limit}", 400).json
     assert "limit" in refused["description"]
     assert "20" in refused["description"] or refused["title"] == "Invalid parameter"
 
@@ -86,9 +105,9 @@ def test_a_limit_out_of_range_is_refused(door: Api, limit: str) -> None:
 @pytest.mark.parametrize(
     "limit", ["abc", "%20", "1.0", "1e1", "0x1", "1_0", "--1", "+", "1%202", "null", "%00", "%FF", "1%0A2"]
 )
-def test_a_limit_that_is_no_integer_is_refused(door: Api, limit: str) -> None:
+def test_a_limit_that_is_no_integer_is_refused(door: Api, limit: str, kind: Kind) -> None:
     """1.5 [T]: 400, title Invalid parameter."""
-    refused = door.get(f"{URL}?limit={limit}", 400).json
+    refused = door.get(f"{kind.path}?limit={limit}", 400).json
     assert refused["title"] == "Invalid parameter"
     assert "limit" in refused["description"]
 
@@ -163,6 +182,14 @@ def test_a_marker_is_any_text_before_the_next_name(ten: Api, marker: str, first:
     assert names(ten, f"marker={marker}")[:1] == ([first] if first else [])
 
 
+def test_only_the_callers_project_is_listed_of_either_kind(several: Api, kind: Kind) -> None:
+    """6.2 [T], L8."""
+    other = several.tenant(project="acme2")
+    other.put(f"{kind.path}/theirs", 201)
+    assert other.names(kind) == ["theirs"]
+    assert "theirs" not in several.names(kind)
+
+
 def test_only_the_callers_project_is_listed_and_counted(ten: Api) -> None:
     """6.2 [T], L8."""
     other = ten.tenant(project="acme2")
@@ -194,11 +221,20 @@ def test_the_count_ignores_filters_and_pages(ten: Api, query: str) -> None:
         ("", ["a1", "q1", "q2", "x.y"]),
     ],
 )
-def test_a_name_filter_is_plain_text(api: Api, text: str, found: list[str]) -> None:
+def test_a_name_filter_is_plain_text(api: Api, text: str, found: list[str], kind: Kind) -> None:
     """6.2 [Q]: contained anywhere, case-sensitive, no regular expression; the last of several wins."""
     for name in ("a1", "q1", "q2", "x.y"):
-        api.put(f"{URL}/{name}", 201)
-    assert names(api, f"name={quote(text, safe=',')}") == found
+        api.put(f"{kind.path}/{name}", 201)
+    assert names(api, f"name={quote(text, safe=',')}", kind.word) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [("node=n1", ["q1", "q3"]), ("node=n0&number=2", ["q2"]), ("number=%2B1", ["q1"]), ("name=4&node=n0", ["q4"])],
+)
+def test_metadata_filter_either_kind(several: Api, kind: Kind, query: str, found: list[str]) -> None:
+    """6.2 [T]: integers are compared as integers, all else as strings; filters combine with AND."""
+    assert names(several, query, kind.word) == found
 
 
 def test_filters_apply_before_the_page_is_cut(api: Api) -> None:
@@ -256,7 +292,7 @@ def test_any_other_parameter_filters_by_stored_metadata(api: Api, query: str, fo
 
 
 @pytest.mark.parametrize("query", ["node=n1,n2", "node=n1&node=n2", "node=n1,n1", "n=1&n=1"])
-def test_a_metadata_filter_has_one_value(door: Api, query: str) -> None:
+def test_a_metadata_filter_has_one_value(door: Api, query: str, kind: Kind) -> None:
     """6.2 [Q]: repeated or comma-separated values are 400, not a crash."""
-    refused = door.get(f"{URL}?{query}", 400).json
+    refused = door.get(f"{kind.path}?{query}", 400).json
     assert query.split("=")[0] in refused["description"]

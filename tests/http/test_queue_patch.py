@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changing metadata by JSON patch (contract 6.5)."""
+"""Changing metadata of queues and topics by JSON patch (contract 6.5, 13)."""
 
 from typing import Any
 
 import pytest
 
-from tests.http.api import PATCH_TYPE, RESERVED, Api
+from tests.http.api import KINDS, PATCH_TYPE, RESERVED, Api, Kind
 
-URL = "/v2/queues/jobs"
+QUEUE = "/v2/queues/jobs"
 TTL = "_default_message_ttl"
 ADD = {"op": "add", "path": "/metadata/a", "value": 1}
-NOT_FOUND_URL = "/v2/queues/nowhere"
 
 
 def op(kind: str, key: str, *value: Any) -> dict[str, Any]:
@@ -19,17 +18,24 @@ def op(kind: str, key: str, *value: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def patched(api: Api) -> Api:
-    """A server with queue ``jobs``, whose metadata are {"a": 1, "b": {"c": 2}}."""
-    api.put(URL, 201, {"a": 1, "b": {"c": 2}})
+def patched(api: Api, url: str) -> Api:
+    """A server with queue, or topic, ``jobs``, whose metadata are {"a": 1, "b": {"c": 2}}."""
+    api.put(url, 201, {"a": 1, "b": {"c": 2}})
     return api
 
 
-def stored(api: Api) -> dict[str, Any]:
-    """The queue's metadata without the reserved keys at their defaults."""
-    shown: dict[str, Any] = api.get(URL, 200).json
-    assert shown.keys() >= RESERVED.keys()
-    return {key: value for key, value in shown.items() if key not in RESERVED or value != RESERVED[key]}
+@pytest.fixture
+def queue(api: Api) -> Api:
+    """A server with queue ``jobs``, whose metadata are {"a": 1, "b": {"c": 2}}."""
+    api.put(QUEUE, 201, {"a": 1, "b": {"c": 2}})
+    return api
+
+
+def stored(api: Api, url: str, kind: Kind) -> dict[str, Any]:
+    """The metadata without the reserved keys at their defaults."""
+    shown: dict[str, Any] = api.get(url, 200).json
+    assert shown.keys() >= kind.shown.keys()
+    return {key: value for key, value in shown.items() if key not in kind.shown or value != kind.shown[key]}
 
 
 @pytest.mark.parametrize(
@@ -45,9 +51,9 @@ def stored(api: Api) -> dict[str, Any]:
         "text/plain",
     ],
 )
-def test_a_patch_has_its_own_media_type(patched: Api, content_type: str | None) -> None:
+def test_a_patch_has_its_own_media_type(patched: Api, content_type: str | None, url: str) -> None:
     """6.5: exactly that one, else 415 with its name."""
-    refused = patched.patch(URL, 415, [ADD], {"Content-Type": content_type}).json
+    refused = patched.patch(url, 415, [ADD], {"Content-Type": content_type}).json
     assert refused["title"] == "415 Unsupported Media Type"
     assert PATCH_TYPE in refused["description"]
 
@@ -73,10 +79,12 @@ def test_a_patch_has_its_own_media_type(patched: Api, content_type: str | None) 
         ([{**ADD, "unknown": 1}], {"a": 1, "b": {"c": 2}}),
     ],
 )
-def test_operations_are_applied_in_their_order(patched: Api, operations: list[Any], left: dict[str, Any]) -> None:
+def test_operations_are_applied_in_their_order(
+    patched: Api, operations: list[Any], left: dict[str, Any], url: str, kind: Kind
+) -> None:
     """6.5: the table of semantics; the answer is the whole resulting metadata, and so is GET."""
-    answer = patched.patch(URL, 200, operations).json
-    assert answer == patched.get(URL, 200).json == {**RESERVED, **left}
+    answer = patched.patch(url, 200, operations).json
+    assert answer == patched.get(url, 200).json == {**kind.shown, **left}
 
 
 @pytest.mark.parametrize(
@@ -137,45 +145,47 @@ def test_operations_are_applied_in_their_order(patched: Api, operations: list[An
 )
 def test_a_malformed_patch_is_refused(door: Api, body: Any) -> None:
     """6.5 [T]: shape, op, path, value: 400 before the queue is looked for."""
-    assert door.patch(URL, 400, body).json["title"] == "Invalid request body"
+    assert door.patch(QUEUE, 400, body).json["title"] == "Invalid request body"
 
 
-@pytest.mark.parametrize("kind", ["replace", "remove"])
+@pytest.mark.parametrize("verb", ["replace", "remove"])
 @pytest.mark.parametrize("key", ["n", "_flavor", "_retry_policy"])
-def test_what_is_not_there_cannot_be_replaced_or_removed(patched: Api, kind: str, key: str) -> None:
+def test_what_is_not_there_cannot_be_replaced_or_removed(
+    patched: Api, verb: str, key: str, url: str, kind: Kind
+) -> None:
     """6.5 [T]: 409 for ordinary keys, to which _flavor and _retry_policy belong; nothing changes."""
-    conflict = patched.patch(URL, 409, [op("add", "a", 2), op(kind, key, 3)]).json
+    conflict = patched.patch(url, 409, [op("add", "a", 2), op(verb, key, 3)]).json
     assert conflict["title"] == "Resource conflict"
     assert key in conflict["description"]
-    assert stored(patched) == {"a": 1, "b": {"c": 2}}
+    assert stored(patched, url, kind) == {"a": 1, "b": {"c": 2}}
 
 
 @pytest.mark.parametrize("key", RESERVED)
-def test_a_reserved_key_can_be_removed_though_never_set(patched: Api, key: str) -> None:
+def test_a_reserved_key_can_be_removed_though_never_set(queue: Api, key: str) -> None:
     """6.5 [T]: a no-op."""
-    patched.patch(URL, 200, [op("remove", key)])
-    assert stored(patched) == {"a": 1, "b": {"c": 2}}
+    queue.patch(QUEUE, 200, [op("remove", key)])
+    assert stored(queue, QUEUE, KINDS[0]) == {"a": 1, "b": {"c": 2}}
 
 
-def test_removing_a_reserved_key_restores_its_default(patched: Api) -> None:
+def test_removing_a_reserved_key_restores_its_default(queue: Api) -> None:
     """6.5 [T]: shown and in force."""
-    assert patched.patch(URL, 200, [op("add", TTL, 60)]).json[TTL] == 60
-    assert patched.patch(URL, 200, [op("remove", TTL)]).json[TTL] == 3600
-    [message] = patched.send("jobs", 1)
-    assert patched.get(f"{URL}/messages/{message}", 200).json["ttl"] == 3600
+    assert queue.patch(QUEUE, 200, [op("add", TTL, 60)]).json[TTL] == 60
+    assert queue.patch(QUEUE, 200, [op("remove", TTL)]).json[TTL] == 3600
+    [message] = queue.send("jobs", 1)
+    assert queue.get(f"{QUEUE}/messages/{message}", 200).json["ttl"] == 3600
 
 
-def test_no_part_of_a_failing_patch_is_kept(patched: Api) -> None:
+def test_no_part_of_a_failing_patch_is_kept(patched: Api, url: str, kind: Kind) -> None:
     """6.5: a bad value at the end leaves the queue as it was."""
-    refused = patched.patch(URL, 400, [op("add", "a", 2), op("add", "n", 3), op("add", TTL, 59)]).json
+    refused = patched.patch(url, 400, [op("add", "a", 2), op("add", "n", 3), op("add", TTL, 59)]).json
     assert refused["title"] == "Invalid request body"
-    assert stored(patched) == {"a": 1, "b": {"c": 2}}
+    assert stored(patched, url, kind) == {"a": 1, "b": {"c": 2}}
 
 
-def test_a_bad_value_that_a_later_operation_mends_is_fine(patched: Api) -> None:
+def test_a_bad_value_that_a_later_operation_mends_is_fine(patched: Api, url: str, kind: Kind) -> None:
     """6.5: only the resulting metadata are validated."""
-    patched.patch(URL, 200, [op("add", TTL, 59), op("replace", TTL, 61)])
-    assert stored(patched)[TTL] == 61
+    patched.patch(url, 200, [op("add", TTL, 59), op("replace", TTL, 61)])
+    assert stored(patched, url, kind)[TTL] == 61
 
 
 BAD_TYPE = {"Content-Type": "application/json"}
@@ -191,10 +201,10 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("first", FAILURES)
-def test_failures_are_told_in_their_order(compose, first: str) -> None:
+def test_failures_are_told_in_their_order(compose, first: str, url: str, kind: Kind) -> None:
     """6.5: size, media type, shape, missing queue, conflict, values: the first of them is reported."""
     api = compose(max_queue_metadata=256)
-    api.put(URL, 201)
+    api.put(url, 201)
     later = list(FAILURES)[list(FAILURES).index(first) :]
     operations = [op("add", TTL, 59)]
     if "conflict" in later:
@@ -203,33 +213,33 @@ def test_failures_are_told_in_their_order(compose, first: str) -> None:
         operations.append({"op": "test"})
     if "size" in later:
         operations.append(op("add", "x", "x" * 256))
-    url = NOT_FOUND_URL if "queue" in later else URL
+    where = f"{kind.path}/nowhere" if "queue" in later else url
     status, title = FAILURES[first]
-    answer = api.patch(url, status, operations, BAD_TYPE if "type" in later else {})
+    answer = api.patch(where, status, operations, BAD_TYPE if "type" in later else {})
     assert answer.json["title"] == title
 
 
 @pytest.mark.parametrize("body", [[], [ADD]])
-def test_a_missing_queue_is_not_created(api: Api, body: list[Any]) -> None:
+def test_a_missing_queue_is_not_created(api: Api, body: list[Any], kind: Kind) -> None:
     """6.5 [T]: 404, for an empty patch too."""
-    assert api.patch(NOT_FOUND_URL, 404, body).json["title"] == "Not found"
-    assert api.queues() == []
+    assert api.patch(f"{kind.path}/nowhere", 404, body).json["title"] == "Not found"
+    assert api.names(kind) == []
 
 
-def test_an_object_in_place_of_the_array_is_refused_not_a_failure(patched: Api) -> None:
+def test_an_object_in_place_of_the_array_is_refused_not_a_failure(patched: Api, url: str) -> None:
     """6.5 [Q]: Zaqar answers 503."""
-    patched.patch(URL, 400, {"a": 1})
+    patched.patch(url, 400, {"a": 1})
 
 
-def test_a_client_can_replace_the_metadata_as_a_whole(patched: Api) -> None:
+def test_a_client_can_replace_the_metadata_as_a_whole(queue: Api) -> None:
     """6.5, 17: what python-zaqarclient sends to go from one set of keys to another."""
-    shown, wanted = patched.get(URL, 200).json, {"a": 5, "z": "new", "_max_claim_count": 3}
+    shown, wanted = queue.get(QUEUE, 200).json, {"a": 5, "z": "new", "_max_claim_count": 3}
     operations = [op("replace" if shown.get(key) is not None else "add", key, wanted[key]) for key in wanted]
     operations += [op("remove", key) for key in shown if key not in wanted]
-    assert patched.patch(URL, 200, operations).json == {**RESERVED, **wanted}
+    assert queue.patch(QUEUE, 200, operations).json == {**RESERVED, **wanted}
 
 
-def test_reserved_metadata_set_with_add_are_visible(patched: Api) -> None:
+def test_reserved_metadata_set_with_add_are_visible(queue: Api) -> None:
     """17 (tempest): all of them in one patch."""
     values = {
         "_max_messages_post_size": 900,
@@ -239,14 +249,14 @@ def test_reserved_metadata_set_with_add_are_visible(patched: Api) -> None:
         "_dead_letter_queue_messages_ttl": 7799,
         "_max_claim_count": 10,
     }
-    patched.patch(URL, 200, [op("add", key, value) for key, value in values.items()])
-    assert stored(patched) == {"a": 1, "b": {"c": 2}, **values}
+    queue.patch(QUEUE, 200, [op("add", key, value) for key, value in values.items()])
+    assert stored(queue, QUEUE, KINDS[0]) == {"a": 1, "b": {"c": 2}, **values}
 
 
-def test_a_patch_does_not_touch_messages_or_neighbours(patched: Api) -> None:
+def test_a_patch_does_not_touch_messages_or_neighbours(queue: Api) -> None:
     """6.5: only this queue's metadata change."""
-    patched.put("/v2/queues/jobs2", 201, {"a": 1})
-    patched.send("jobs", "kept")
-    patched.patch(URL, 200, [op("replace", "a", 2)])
-    assert patched.seen("jobs") == ["kept"]
-    assert patched.get("/v2/queues/jobs2", 200).json["a"] == 1
+    queue.put("/v2/queues/jobs2", 201, {"a": 1})
+    queue.send("jobs", "kept")
+    queue.patch(QUEUE, 200, [op("replace", "a", 2)])
+    assert queue.seen("jobs") == ["kept"]
+    assert queue.get("/v2/queues/jobs2", 200).json["a"] == 1

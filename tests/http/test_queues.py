@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creating, reading and deleting queues (contract 6.3, 6.4, 6.6)."""
+"""Creating, reading and deleting queues, and topics where these are the same (contract 6.3, 6.4, 6.6, 13)."""
 
 import pytest
 
-from tests.http.api import OTHER_CLIENT, RESERVED, Api
+from tests.http.api import OTHER_CLIENT, RESERVED, Api, Kind
 
 URL = "/v2/queues/jobs"
 
@@ -14,61 +14,61 @@ def padded(size: int) -> bytes:
     return core + b" " * (size - len(core))
 
 
-def test_a_queue_is_created_once(api: Api) -> None:
+def test_a_queue_is_created_once(api: Api, url: str) -> None:
     """6.3 [T]: 201 with its Location and no body, then 204 with the same Location."""
-    created = api.put(URL, 201)
-    assert (created.headers["Location"], created.body) == (URL, b"")
-    assert api.put(URL, 204).headers["Location"] == URL
+    created = api.put(url, 201)
+    assert (created.headers["Location"], created.body) == (url, b"")
+    assert api.put(url, 204).headers["Location"] == url
 
 
 @pytest.mark.parametrize("body", [None, b"", b"{}", b" {} \n", {"a": 1}])
-def test_a_queue_needs_no_metadata(api: Api, body: object) -> None:
+def test_a_queue_needs_no_metadata(api: Api, body: object, url: str) -> None:
     """6.3, 1.6: the body is optional."""
-    api.put(URL, 201, body)
+    api.put(url, 201, body)
 
 
-def test_creating_again_leaves_the_metadata_alone(api: Api) -> None:
+def test_creating_again_leaves_the_metadata_alone(api: Api, url: str, kind: Kind) -> None:
     """6.3 [T]: the second body is validated and otherwise ignored."""
-    api.put(URL, 201, {"a": 1})
-    api.put(URL, 204, {"a": 2, "b": 3})
-    api.put(URL, 400, {"_default_message_ttl": 59})
-    api.put(URL, 400, b"[]")
-    assert api.get(URL, 200).json == {**RESERVED, "a": 1}
+    api.put(url, 201, {"a": 1})
+    api.put(url, 204, {"a": 2, "b": 3})
+    api.put(url, 400, {"_default_message_ttl": 59})
+    api.put(url, 400, b"[]")
+    assert api.get(url, 200).json == {**kind.shown, "a": 1}
 
 
 @pytest.mark.parametrize(
     "body", [b"[]", b'"text"', b"1", b"null", b"true", b"{", b"}", b"[1", b'{"a"}', b"{'a': 1}", b"x"]
 )
-def test_metadata_must_be_an_object(api: Api, body: bytes) -> None:
+def test_metadata_must_be_an_object(api: Api, body: bytes, url: str, kind: Kind) -> None:
     """6.3, 1.6 [T]: anything else is 400 and creates nothing."""
-    assert api.put(URL, 400, body).json["title"] == "Invalid request body"
-    assert api.queues() == []
+    assert api.put(url, 400, body).json["title"] == "Invalid request body"
+    assert api.names(kind) == []
 
 
 @pytest.mark.parametrize(("size", "status"), [(63, 201), (64, 201), (65, 400), (66, 400)])
-def test_metadata_may_be_as_large_as_the_limit(compose, size: int, status: int) -> None:
+def test_metadata_may_be_as_large_as_the_limit(compose, size: int, status: int, url: str, kind: Kind) -> None:
     """6.3 [T]: max_queue_metadata bytes are allowed, one more is not, whitespace included."""
     api = compose(max_queue_metadata=64)
-    answer = api.put(URL, status, padded(size))
+    answer = api.put(url, status, padded(size))
     if status == 400:
         assert answer.json["title"] == "Invalid API request"
         assert "64" in answer.json["description"]
-        assert api.queues() == []
+        assert api.names(kind) == []
 
 
-def test_the_default_limit_of_metadata_is_64_kib(api: Api) -> None:
+def test_the_default_limit_of_metadata_is_64_kib(api: Api, url: str) -> None:
     """16: max_queue_metadata is 65536."""
-    api.put(URL, 400, padded(65537))
-    api.put(URL, 201, padded(65536))
+    api.put(url, 400, padded(65537))
+    api.put(url, 201, padded(65536))
 
 
-def test_an_unknown_queue_shows_the_defaults_and_is_not_created(api: Api) -> None:
+def test_an_unknown_queue_shows_the_defaults_and_is_not_created(api: Api, url: str, kind: Kind) -> None:
     """6.4 [T]: queues are lazy, so GET is always 200."""
-    assert api.get(URL, 200).json == RESERVED
-    assert api.queues() == []
+    assert api.get(url, 200).json == kind.shown
+    assert api.names(kind) == []
 
 
-def test_a_queue_shows_its_metadata_and_seven_reserved_keys(api: Api) -> None:
+def test_a_queue_shows_its_metadata_and_the_reserved_keys(api: Api, url: str, kind: Kind) -> None:
     """6.4 [T]: the whole object is compared; the stored value wins over the default."""
     metadata = {
         "key": {"key2": "value", "key3": [1, 2, None, True, 1.5]},
@@ -76,49 +76,49 @@ def test_a_queue_shows_its_metadata_and_seven_reserved_keys(api: Api) -> None:
         "\u6e2c\u8a66": "\u3042",
         "_other": 1,
     }
-    api.put(URL, 201, {**metadata, "_default_message_ttl": 60})
-    assert api.get(URL, 200).json == {**RESERVED, **metadata, "_default_message_ttl": 60}
+    api.put(url, 201, {**metadata, "_default_message_ttl": 60})
+    assert api.get(url, 200).json == {**kind.shown, **metadata, "_default_message_ttl": 60}
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**63 - 1, -(2**63), 2**53 + 1, 0.1, 1e300])
-def test_metadata_keeps_its_numbers(api: Api, number: float) -> None:
+def test_metadata_keeps_its_numbers(api: Api, number: float, url: str) -> None:
     """1.6: what fits in signed 64 bits comes back as it went in."""
-    api.put(URL, 201, {"n": number})
-    assert api.get(URL, 200).json["n"] == number
+    api.put(url, 201, {"n": number})
+    assert api.get(url, 200).json["n"] == number
 
 
-def test_duplicate_metadata_keys_keep_the_last(api: Api) -> None:
+def test_duplicate_metadata_keys_keep_the_last(api: Api, url: str, kind: Kind) -> None:
     """1.6: last wins."""
-    api.put(URL, 201, b'{"a": 1, "a": 2}')
-    assert api.get(URL, 200).json == {**RESERVED, "a": 2}
+    api.put(url, 201, b'{"a": 1, "a": 2}')
+    assert api.get(url, 200).json == {**kind.shown, "a": 2}
 
 
-def test_projects_do_not_see_each_other(api: Api) -> None:
+def test_projects_do_not_see_each_other(api: Api, url: str, kind: Kind) -> None:
     """L8, 1.3: the same name in two projects is two queues."""
     other = api.tenant(project="other")
-    api.put(URL, 201, {"a": 1})
-    other.put(URL, 201, {"a": 2})
-    assert api.get(URL, 200).json["a"] == 1
-    other.delete(URL, 204)
-    assert api.get(URL, 200).json["a"] == 1
-    assert other.get(URL, 200).json == RESERVED
+    api.put(url, 201, {"a": 1})
+    other.put(url, 201, {"a": 2})
+    assert api.get(url, 200).json["a"] == 1
+    other.delete(url, 204)
+    assert api.get(url, 200).json["a"] == 1
+    assert other.get(url, 200).json == kind.shown
 
 
-def test_a_bad_project_never_creates_anything(api: Api) -> None:
+def test_a_bad_project_never_creates_anything(api: Api, url: str, kind: Kind) -> None:
     """1.2 [T]: PUT with a refused header leaves nothing behind."""
-    api.put(URL, 400, headers={"X-Project-ID": ""})
-    api.put(URL, 400, headers={"X-Project-ID": "p" * 257})
-    api.put(URL, 406, headers={"Accept": "text/plain"})
-    assert api.queues() == []
+    api.put(url, 400, headers={"X-Project-ID": ""})
+    api.put(url, 400, headers={"X-Project-ID": "p" * 257})
+    api.put(url, 406, headers={"Accept": "text/plain"})
+    assert api.names(kind) == []
 
 
-def test_deleting_is_always_204(api: Api) -> None:
+def test_deleting_is_always_204(api: Api, url: str, kind: Kind) -> None:
     """6.6 [T]: existing or not, twice or never created."""
-    api.delete(URL, 204)
-    api.put(URL, 201)
-    api.delete(URL, 204)
-    api.delete(URL, 204)
-    assert api.queues() == []
+    api.delete(url, 204)
+    api.put(url, 201)
+    api.delete(url, 204)
+    api.delete(url, 204)
+    assert api.names(kind) == []
 
 
 def test_deleting_takes_metadata_messages_and_claims(api: Api) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.api import RESERVED, Api
+from tests.http.api import RESERVED, Api, Kind
 from zq.clock import ManualClock
 
 URL = "/v2/queues/jobs"
@@ -20,12 +20,12 @@ def counts(api: Api) -> tuple[int, int, int]:
     return stats["messages"]["claimed"], stats["messages"]["free"], stats["messages"]["total"]
 
 
-def test_an_unknown_or_empty_queue_has_zeros(api: Api) -> None:
-    """6.7 [T]: 200, without oldest and newest; asking creates nothing."""
-    assert api.get(f"{URL}/stats", 200).json == ZEROS
-    assert api.queues() == []
-    api.put(URL, 201)
-    assert api.get(f"{URL}/stats", 200).json == ZEROS
+def test_an_unknown_or_empty_queue_has_zeros(api: Api, url: str, kind: Kind) -> None:
+    """6.7 [T]: 200, without oldest and newest; asking creates nothing. The same of a topic (13)."""
+    assert api.get(f"{url}/stats", 200).json == ZEROS
+    assert api.names(kind) == []
+    api.put(url, 201)
+    assert api.get(f"{url}/stats", 200).json == ZEROS
 
 
 def test_stats_name_the_oldest_and_the_newest_message(api: Api, clock: ManualClock) -> None:
@@ -103,9 +103,9 @@ def test_delayed_messages_are_free(api: Api) -> None:
 
 
 @pytest.mark.parametrize("parameter", ["detailed=false", "unknown=1", "limit=0", "x"])
-def test_unknown_parameters_of_stats_are_ignored(api: Api, parameter: str) -> None:
+def test_unknown_parameters_of_stats_are_ignored(api: Api, parameter: str, url: str) -> None:
     """1.5 [T]."""
-    assert api.get(f"{URL}/stats?{parameter}", 200).json == ZEROS
+    assert api.get(f"{url}/stats?{parameter}", 200).json == ZEROS
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ def test_a_purge_of_anything_else_is_refused(api: Api, body: Any) -> None:
     assert api.seen("jobs") == [1]
 
 
-def test_a_missing_queue_can_be_purged(api: Api) -> None:
-    """6.8: 204, and it is not created."""
-    api.post(f"{URL}/purge", 204)
-    assert api.queues() == []
+def test_a_missing_queue_can_be_purged(api: Api, url: str, kind: Kind) -> None:
+    """6.8: 204, and it is not created. The same of a topic (13)."""
+    api.post(f"{url}/purge", 204)
+    assert api.names(kind) == []
 
 
 def test_purge_removes_claimed_and_delayed_messages_too(api: Api) -> None:

@@ -3,9 +3,21 @@
 
 import pytest
 
-from zq.errors import Invalid, InvalidBody, InvalidName
-from zq.limits import Limits, body_size, count_within, integer_in_body, is_queue_name, nesting, queue_ref, within
+from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
+from zq.limits import (
+    Limits,
+    body_size,
+    count_within,
+    integer_in_body,
+    is_queue_name,
+    nesting,
+    pattern,
+    queue_ref,
+    topic_ref,
+    within,
+)
 from zq.model import QueueRef
+from zq.topics import TopicRef
 
 
 @pytest.mark.parametrize("value", [60, 61, 1209599, 1209600])
@@ -108,6 +120,32 @@ def test_a_longer_project_is_refused():
     with pytest.raises(InvalidName, match="at most 256 characters; it has 257"):
         queue_ref("\u00e9" * 257, "jobs")
     assert queue_ref("\u00e9" * 256, "jobs").project == "\u00e9" * 256
+
+
+def test_a_topic_is_named_as_a_queue_is():
+    """Contract 13; what breaks the rules has an error of its own, and with it a title."""
+    assert topic_ref("acme", "x" * 64) == TopicRef("acme", "x" * 64)
+    for project, name in (("acme", "a*"), ("acme", "x" * 65), ("p" * 257, "news")):
+        with pytest.raises(InvalidTopicName):
+            topic_ref(project, name)
+    with pytest.raises(InvalidTopicName, match="topic name"):
+        topic_ref("acme", "")
+
+
+@pytest.mark.parametrize("text", ["a", "news.*", "**", "*", "a.**.b", "**.*", "*a*b**", "x" * 63 + "*"])
+def test_a_pattern_within_the_rules_passes(text: str):
+    """Extensions 8: characters of a name, and stars."""
+    assert pattern(text).text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "***", "a.***", "****", "a?", "[ab]", "a b", "a/b", "a\n", "x" * 65, "*" * 65, "\u00e9*", "{a,b}", "a,b"],
+)
+def test_a_pattern_outside_the_rules_is_refused(text: str):
+    """The sentence names the parameter and the rule."""
+    with pytest.raises(Invalid, match=r"match must be 1 to 64 characters from .* at most two"):
+        pattern(text)
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 2**63 - 1, -(2**63)])

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.broker.metadata import RECENT, Book
+from zq.broker.metadata import Book
+from zq.broker.recent import RECENT
 from zq.limits import Limits
 from zq.model import Queue, QueueRef
 

@@ -17,6 +17,11 @@ from zq.errors import StartRefused
         ("transport", "max_message_ttl", "99999999999", "to 3153600000"),
         ("transport", "max_claim_ttl", "99999999999", "to 3153600000"),
         ("server", "max_waiters", "57", "at most threads - 8"),
+        ("server", "max_streams", "57", "at most threads - 8"),
+        ("server", "max_streams", "-1", "equal to 0"),
+        ("topics", "topic_log_bytes", "1048575", "equal to 1.04858e+06"),
+        ("topics", "topic_log_messages", "999", "equal to 1000"),
+        ("topics", "topic_log_messages", "", "must be a number; it is empty"),
         ("expiry", "sweep_interval", "0", "equal to 0.1"),
         ("expiry", "sweep_batch_size", "100001", "equal to 100000"),
         ("expiry", "sweep_max_deletes", "999", "at least sweep_batch_size, which is 1000"),
@@ -46,11 +51,52 @@ def test_a_value_out_of_bounds_stops_the_start(
     assert bounds in str(refusal.value)
 
 
-def test_waiters_are_as_many_as_the_threads_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """40, unless there are fewer threads, of which eight are kept for work."""
-    assert settings.load().max_waiters == 40
-    monkeypatch.setenv(settings.variable("server", "threads"), "12")
-    assert settings.load().max_waiters == 4
+def setting(monkeypatch: pytest.MonkeyPatch, group: str, **options: int) -> None:
+    for option, value in options.items():
+        monkeypatch.setenv(settings.variable(group, option), str(value))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "lent"),
+    [
+        ({}, (40, 16)),
+        ({"threads": 200}, (40, 16)),
+        ({"threads": 12}, (3, 1)),
+        ({"threads": 9}, (1, 0)),
+        ({"threads": 12, "max_waiters": 4}, (4, 0)),
+        ({"threads": 12, "max_streams": 3}, (1, 3)),
+        ({"max_waiters": 50}, (50, 6)),
+        ({"max_waiters": 0}, (0, 16)),
+        ({"max_streams": 0}, (40, 0)),
+        ({"max_streams": 50}, (6, 50)),
+        ({"max_waiters": 28, "max_streams": 28}, (28, 28)),
+    ],
+)
+def test_waiters_and_streams_are_as_many_as_the_threads_allow(
+    monkeypatch: pytest.MonkeyPatch, chosen: dict[str, int], lent: tuple[int, int]
+) -> None:
+    """40 and 16, unless there are fewer threads, of which eight are kept for work; what is chosen stays."""
+    setting(monkeypatch, "server", **chosen)
+    loaded = settings.load()
+    assert (loaded.max_waiters, loaded.max_streams) == lent
+
+
+def test_waiters_and_streams_together_leave_threads_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would fit; the sentence has both."""
+    setting(monkeypatch, "server", max_waiters=40, max_streams=17)
+    with pytest.raises(StartRefused, match=r"max_waiters and max_streams .* are 40 and 17, with 64 threads"):
+        settings.load()
+
+
+def test_a_log_of_topics_holds_two_of_the_largest_posts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a reader who is one post behind has not missed it."""
+    setting(monkeypatch, "transport", max_messages_post_size=2_000_000)
+    setting(monkeypatch, "topics", topic_log_bytes=3_999_999, topic_log_messages=1000)
+    with pytest.raises(StartRefused, match=r"topic_log_bytes .* 4000000; it is 3999999"):
+        settings.load()
+    setting(monkeypatch, "topics", topic_log_bytes=4_000_000)
+    loaded = settings.load()
+    assert (loaded.topic_log_bytes, loaded.topic_log_messages) == (4_000_000, 1000)
 
 
 @pytest.mark.parametrize(("group", "option"), [("server", "bind"), ("log", "level"), ("storage", "uri")])

@@ -24,16 +24,21 @@ def test_what_is_new_in_the_file_is_taken_over(file: Path) -> None:
     """Values added, changed and removed, lines of one option too; what changed is told, what did not is not."""
     configuration = Configuration(str(file))
     assert configuration.current.queue_ttl == (("mqtt-*", 86400), ("*", 600))
-    file.write_text("[expiry]\nsweep = false\nqueue_ttl = *: 600\n[transport]\ndefault_message_ttl = 70\n")
+    file.write_text(
+        "[expiry]\nsweep = false\nqueue_ttl = *: 600\n[transport]\ndefault_message_ttl = 70\n"
+        "[topics]\ntopic_log_bytes = 2000000\n"
+    )
     assert sorted(configuration.reload()) == [
         "[expiry] queue_ttl = *: 600",
         "[expiry] sweep = False",
         "[expiry] sweep_interval = 5.0",
+        "[topics] topic_log_bytes = 2000000",
         "[transport] default_message_ttl = 70",
     ]
     current = configuration.current
     assert (current.sweep_interval, current.expiry.sweep, current.queue_ttl) == (5.0, False, (("*", 600),))
     assert current.limits.default_message_ttl == 70
+    assert current.topic_log_bytes == 2_000_000
     assert configuration.reload() == []
 
 
@@ -48,10 +53,11 @@ def test_what_is_new_in_the_file_is_taken_over(file: Path) -> None:
         ("[expiry]\nsweep_intervall = 1\n", "sweep_intervall"),
         ("[expiry]\nsweep_batch_size = 500\nsweep_max_deletes = 400\n", "at least sweep_batch_size, which is 500"),
         ("[server]\nworkers = 2\n[expiry]\nsweep_interval = 1\n", "workers must be 1"),
+        ("[topics]\ntopic_log_messages = 9\n", "topic_log_messages"),
         ("sweep_interval\n", "cannot be read"),
         (None, "cannot be read"),
     ],
-    ids=["line", "bound", "unknown", "pair", "of-the-start", "broken", "gone"],
+    ids=["line", "bound", "unknown", "pair", "of-the-start", "keep", "broken", "gone"],
 )
 def test_nonsense_changes_nothing(file: Path, text: str | None, told: str) -> None:
     """Whatever could not start a server is refused with its sentence, and a correct file is taken after it."""

@@ -6,15 +6,20 @@ from zq.broker.history import History
 from zq.broker.lifetimes import Lifetimes, Patterns
 from zq.broker.messages import Messages
 from zq.broker.metadata import Book
+from zq.broker.publishing import Publishing, Readers
 from zq.broker.queues import Queues
 from zq.broker.settling import Settling
+from zq.broker.streams import Streams
+from zq.broker.tails import Tails
+from zq.broker.topics import Topics
 from zq.broker.transactions import Transactions
 from zq.broker.waiting import Waiters
 from zq.broker.watch import UNWATCHED, Watch
 from zq.clock import Clock
 from zq.errors import Unavailable
-from zq.limits import MAX_DRIFT, Limits
+from zq.limits import DEFAULT_KEEP, MAX_DRIFT, Limits
 from zq.storage.api import Storage
+from zq.topics import Keep
 
 DEFAULT_LIMITS = Limits()
 
@@ -22,7 +27,7 @@ DEFAULT_LIMITS = Limits()
 class Broker:
     """The use cases on one store. ``checksum`` and ``delete_with_claim_id`` are options of contract 16.
 
-    ``watch`` is told what they did.
+    ``keep``: how much of a project's log of topics is kept. ``watch`` is told what they did.
     """
 
     def __init__(
@@ -34,6 +39,8 @@ class Broker:
         checksum: bool = False,
         delete_with_claim_id: bool = False,
         max_waiters: int = 40,
+        max_streams: int = 16,
+        keep: Keep = DEFAULT_KEEP,
         queue_ttl: Patterns = (),
         watch: Watch = UNWATCHED,
     ) -> None:
@@ -48,7 +55,17 @@ class Broker:
         self.settling = Settling(storage, clock, limits, book, checksum, watch)
         self.history = History(storage, clock, limits, book, watch)
         self.transactions = Transactions(storage, clock, limits, book, watch)
+        self.topics = Topics(storage, clock, limits, self.lifetimes)
         self.waiters = Waiters(storage, clock, limits, max_waiters, watch)
+        self._tails = Tails(storage)
+        self.streams = Streams(storage, clock, self._tails, max_streams, watch)
+        readers = Readers(self._tails, self.waiters)
+        self.publishing = Publishing(storage, clock, limits, self.topics, readers, keep, watch, checksum=checksum)
+
+    def end_waiting(self) -> None:
+        """Answer all who wait and end all streams, for the server ends. May be called twice."""
+        self.waiters.close()
+        self.streams.close()
 
     def check_ready(self) -> None:
         """Raise ``Unavailable`` with what is wrong: the store does not answer, or its clock and ours disagree."""

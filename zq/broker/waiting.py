@@ -148,6 +148,18 @@ class Waiters:
             self._set_alarm.notify()
 
     @contextmanager
+    def seat(self) -> Iterator[bool]:
+        """A place for a request that waits for something else than a queue; False if there is none."""
+        with self._lock:
+            seated = self._free > 0 and not self._closing
+            self._free -= seated
+        try:
+            yield seated
+        finally:
+            with self._lock:
+                self._free += seated
+
+    @contextmanager
     def _place(self, queue: QueueRef, takes: bool) -> Iterator[_Waiter | None]:
         """A place to wait, or None."""
         with self._lock:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from zq.model import Claim, Draft, Messages, Outcome, Seconds
+from zq.topics import Entry
 
 
 class Watch(Protocol):
@@ -38,6 +39,26 @@ class Watch(Protocol):
         """A request would have waited, and there was no place to."""
         ...
 
+    def published(self, entries: Sequence[Entry]) -> None:
+        """Messages were published for the first time."""
+        ...
+
+    def streams(self, change: int) -> None:
+        """So many streams more (or fewer) are open."""
+        ...
+
+    def streamed(self, count: int) -> None:
+        """A stream is sent so many messages."""
+        ...
+
+    def stream_refused(self) -> None:
+        """There was no place for a stream."""
+        ...
+
+    def stream_dropped(self) -> None:
+        """A stream's reader took nothing and was hung up on."""
+        ...
+
 
 class Unwatched:
     """Listens to nothing."""
@@ -55,6 +76,16 @@ class Unwatched:
     def woken(self, found: bool) -> None: ...
 
     def turned_away(self) -> None: ...
+
+    def published(self, entries: Sequence[Entry]) -> None: ...
+
+    def streams(self, change: int) -> None: ...
+
+    def streamed(self, count: int) -> None: ...
+
+    def stream_refused(self) -> None: ...
+
+    def stream_dropped(self) -> None: ...
 
 
 UNWATCHED: Final = Unwatched()

@@ -13,14 +13,17 @@ from zq.http.claims import ClaimCollection, ClaimItem
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.home import Home, Versions
 from zq.http.journal import Journal
-from zq.http.later import SUBSCRIPTIONS, TOPICS, Later
+from zq.http.later import SUBSCRIPTIONS, Later
 from zq.http.messages import MessageCollection, MessageItem
 from zq.http.metrics import UNMETERED, Meter, MetricsPage
 from zq.http.openapi import OpenApiDocument
 from zq.http.probes import Health, Ping, Readiness
+from zq.http.publishing import TopicMessage, TopicMessages
 from zq.http.queues import QueueCollection, QueueItem, QueuePurge, QueueStats
 from zq.http.settling import ClaimSettle, QueueRedrive
-from zq.http.tenant import Audience, Policy, Tenant, default_policy
+from zq.http.streams import ProjectStream, TopicStream
+from zq.http.tenant import Policy, Tenant, default_policy
+from zq.http.topics import TopicCollection, TopicItem, TopicPurge, TopicStats
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem
 
 App = falcon.App[Any, Any]
@@ -49,6 +52,7 @@ def create_app(
     app.add_route("/metrics", MetricsPage(meter))
 
     _add_queue_routes(app, broker)
+    _add_topic_routes(app, broker)
     app.add_route("/v2/fences/{name}", FenceItem(broker))
     app.add_route("/v2/stages/{name}", StageItem(broker))
     app.add_route("/v2/commits", CommitCollection(broker))
@@ -75,19 +79,23 @@ def _add_queue_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/queues/{queue}/history/replay", HistoryReplay(broker))
 
 
+def _add_topic_routes(app: App, broker: Broker) -> None:
+    app.add_route("/v2/topics", TopicCollection(broker))
+    app.add_route("/v2/topics/{topic}", TopicItem(broker))
+    app.add_route("/v2/topics/{topic}/stats", TopicStats(broker))
+    app.add_route("/v2/topics/{topic}/purge", TopicPurge(broker))
+    app.add_route("/v2/topics/{topic}/messages", TopicMessages(broker))
+    app.add_route("/v2/topics/{topic}/messages/{message}", TopicMessage(broker))
+    app.add_route("/v2/topics/{topic}/stream", TopicStream(broker))
+    app.add_route("/v2/stream", ProjectStream(broker))
+
+
 def _add_later_routes(app: App, admin_mode: bool) -> None:
     queue, topic = "/v2/queues/{queue}", "/v2/topics/{topic}"
     app.add_route(f"{queue}/share", Later("pre-signed URLs", "POST"))
-    app.add_route(f"{queue}/subscriptions", Later(SUBSCRIPTIONS, "GET", "POST"))
-    app.add_route(f"{queue}/subscriptions/{{subscription}}", Later(SUBSCRIPTIONS, "GET", "PATCH", "DELETE"))
-    app.add_route(f"{queue}/subscriptions/{{subscription}}/confirm", Later(SUBSCRIPTIONS, "PUT"))
-    app.add_route("/v2/topics", Later(TOPICS, "GET"))
-    app.add_route(topic, Later(TOPICS, "GET", "PUT", "PATCH", "DELETE"))
-    app.add_route(f"{topic}/stats", Later(TOPICS, "GET"))
-    app.add_route(f"{topic}/purge", Later(TOPICS, "POST"))
-    app.add_route(f"{topic}/messages", Later(TOPICS, "GET", "POST"))
-    app.add_route(f"{topic}/messages/{{message}}", Later(TOPICS, "GET"))
-    app.add_route(f"{topic}/stream", Later(TOPICS, "GET", audience=Audience.PROBE))
-    app.add_route("/v2/stream", Later(TOPICS, "GET", audience=Audience.PROBE))
+    for named in (queue, topic):
+        app.add_route(f"{named}/subscriptions", Later(SUBSCRIPTIONS, "GET", "POST"))
+        app.add_route(f"{named}/subscriptions/{{subscription}}", Later(SUBSCRIPTIONS, "GET", "PATCH", "DELETE"))
+        app.add_route(f"{named}/subscriptions/{{subscription}}/confirm", Later(SUBSCRIPTIONS, "PUT"))
     if admin_mode:
         app.add_route("/v2/health", Later("a health report", "GET", rule="health:get"))

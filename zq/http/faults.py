@@ -15,6 +15,7 @@ STATUSES: Final[dict[type[Exception], tuple[str, str]]] = {
     errors.InvalidBody: (falcon.HTTP_400, "Invalid request body"),
     errors.InvalidParameter: (falcon.HTTP_400, "Invalid parameter"),
     errors.InvalidName: (falcon.HTTP_400, "Invalid queue identification"),
+    errors.InvalidTopicName: (falcon.HTTP_400, "Invalid topic identification"),
     errors.ClaimNotHeld: (falcon.HTTP_400, "Unable to delete"),
     errors.NotAuthorized: (falcon.HTTP_403, "Not authorized"),
     errors.MessageClaimed: (falcon.HTTP_403, "Unable to delete"),
@@ -24,6 +25,7 @@ STATUSES: Final[dict[type[Exception], tuple[str, str]]] = {
     errors.KeyReused: (falcon.HTTP_422, "Idempotency-Key reused"),
     errors.UnsupportedMediaType: (falcon.HTTP_415, "415 Unsupported Media Type"),
     errors.NotBuilt: (falcon.HTTP_501, "Not implemented"),
+    errors.Crowded: (falcon.HTTP_503, "Too many streams"),
     errors.Unavailable: (falcon.HTTP_503, "Service temporarily unavailable"),
 }
 
@@ -40,9 +42,9 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
     status, title = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     if isinstance(error, errors.InvalidHeader):
         title = error.title
-    if isinstance(error, errors.CommitRunning):
+    if isinstance(error, errors.CommitRunning | errors.Crowded):
         resp.set_header("Retry-After", "1")
-    if status is falcon.HTTP_503:
+    if isinstance(error, errors.Unavailable):
         LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
     _answer(resp, status, title, str(error))
 
@@ -71,11 +73,12 @@ def _answer(resp: falcon.Response, status: str, title: str | None, description: 
 
 def context(req: falcon.Request) -> dict[str, Any]:
     """What a log line says of a request: never its body."""
-    queue = getattr(req.context, "queue", None)
+    queue, topic = getattr(req.context, "queue", None), getattr(req.context, "topic", None)
     return {
         "request_id": getattr(req.context, "request_id", ""),
         "project": getattr(req.context, "project", ""),
         "queue": queue.name if queue is not None else "",
+        "topic": topic.name if topic is not None else "",
         "method": req.method,
         "path": req.path,
     }

@@ -4,17 +4,14 @@
 import falcon
 
 from zq.errors import NotBuilt
-from zq.http.tenant import Audience
 
 SUBSCRIPTIONS = "subscriptions"
-TOPICS = "topics"
 
 
 class Later:
     """Answers 501 to the given methods; ``feature`` says what is missing. Who builds it drops its line in ``app``."""
 
-    def __init__(self, feature: str, *methods: str, audience: Audience = Audience.CLIENT, rule: str = "") -> None:
-        self.audience = audience
+    def __init__(self, feature: str, *methods: str, rule: str = "") -> None:
         self.policy = dict.fromkeys(methods, rule) if rule else {}
         self._sentence = f"This version of zq does not have {feature} yet."
         for method in methods:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who asks, and for whose queue: the checks between routing and handler, in the order of contract 1.2.
 
-A resource says with ``audience`` which of them it needs and with ``policy`` which rule each method falls under.
+A resource says with ``audience`` which of them it needs, with ``policy`` which rule each method falls under and with
+``media`` what it answers in, if that is not JSON.
 """
 
 import re
@@ -40,7 +41,8 @@ def default_policy(rule: str, roles: frozenset[str]) -> bool:
 
 
 class Tenant:
-    """Falcon middleware. Leaves ``client``, ``project`` and, on queue routes, ``queue`` in ``req.context``."""
+    """Falcon middleware. Leaves ``client``, ``project`` and, where the path has one, ``queue`` or ``topic`` in
+    ``req.context``."""
 
     def __init__(self, limit: limits.Limits, strict_client_id: bool, policy: Policy) -> None:
         self._limits = limit
@@ -56,12 +58,14 @@ class Tenant:
         headers = req.env
         if headers.get("HTTP_URL_SIGNATURE"):
             raise falcon.HTTPNotFound  # no key is configured, so no signature is valid (contract 10.3)
-        _check_negotiation(headers)
+        _check_negotiation(headers, getattr(resource, "media", falcon.MEDIA_JSON))
         if audience == Audience.CLIENT:
             req.context.client = self._client(headers.get("HTTP_CLIENT_ID"))
             req.context.project = _project(headers)
             if "queue" in params:
                 req.context.queue = limits.queue_ref(req.context.project, params["queue"])
+            if "topic" in params:
+                req.context.topic = limits.topic_ref(req.context.project, params["topic"])
         _check_extra_spec(headers.get("HTTP_EXTRA_SPEC"))
         rule = getattr(resource, "policy", {}).get(req.method)
         if rule is not None and not self._policy(rule, _roles(headers.get("HTTP_X_ROLES"))):
@@ -99,12 +103,12 @@ def _project(headers: Mapping[str, str]) -> str:
     raise InvalidHeader("Project-Id Missing", "The header X-Project-ID is missing.")
 
 
-def _check_negotiation(headers: Mapping[str, str]) -> None:
+def _check_negotiation(headers: Mapping[str, str], media: str) -> None:
     content_type = headers.get("CONTENT_TYPE")
     if content_type and "CONTENT_LENGTH" in headers and content_type.lower() == "application/x-www-form-urlencoded":
         raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
-    if not _accepts_json(headers.get("HTTP_ACCEPT", "")):
-        raise falcon.HTTPNotAcceptable(description="This service answers in application/json only.")
+    if not _accepts(headers.get("HTTP_ACCEPT", ""), media):
+        raise falcon.HTTPNotAcceptable(description=f"This route answers in {media} only.")
 
 
 def _check_extra_spec(value: str | None) -> None:
@@ -118,11 +122,11 @@ def _check_extra_spec(value: str | None) -> None:
 
 
 @lru_cache(maxsize=256)
-def _accepts_json(accept: str) -> bool:
+def _accepts(accept: str, media: str) -> bool:
     if not accept.strip():
         return True
     try:
-        return mediatypes.quality(falcon.MEDIA_JSON, accept.lower()) > 0
+        return mediatypes.quality(media, accept.lower()) > 0
     except falcon.InvalidMediaType:
         return False
 

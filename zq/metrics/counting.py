@@ -19,6 +19,7 @@ from zq.metrics.pending import ENOUGH, Pending, spread, summed
 from zq.metrics.told import Told
 from zq.model import Claim, Draft, Messages, Outcome, QueueRef, Seconds
 from zq.storage.api import Storage
+from zq.topics import Entry
 
 FLUSHED: Final = 1.0
 """Seconds after which what a process has counted is on the pages of the others too."""
@@ -43,6 +44,7 @@ class Metrics:
         store: str,
         engine: str,
         max_waiters: int = 0,
+        max_streams: int = 0,
         options: Options | None = None,
     ) -> None:
         """``store`` is the scheme of its URI."""
@@ -57,6 +59,7 @@ class Metrics:
         self._metrics = {name: _made(name, definition, own) for name, definition in COUNTED.items()}
         self._totals = {name: _made(name, definition, own) for name, definition in STORE_TOTALS.items()}
         self._metrics["waiters_limit"].set(max_waiters)
+        self._metrics["streams_limit"].set(max_streams)
         self._lock = threading.Lock()
         self._tallying = threading.Lock()
         self._tallied: dict[tuple[str, ...], float] = {}
@@ -79,7 +82,10 @@ class Metrics:
         finished, woken = metrics["messages_finished_total"], metrics["wakeups_total"]
         self._finished = {outcome: Pending(summed(finished.labels(outcome.value))) for outcome in Outcome}
         self._woken = {found: woken.labels(str(found).lower()) for found in (False, True)}
+        self._published = Pending(summed(metrics["messages_published_total"]))
+        self._streamed = Pending(summed(metrics["streamed_messages_total"]))
         self._pending = [self._ttls, self._claimed, self._redelivered, self._dwelt, *self._finished.values()]
+        self._pending += [self._published, self._streamed]
 
     def configure(self, options: Options) -> None:
         """Show so much of queues from now on."""
@@ -138,6 +144,21 @@ class Metrics:
 
     def turned_away(self) -> None:
         self._metrics["waits_turned_away_total"].inc()
+
+    def published(self, entries: Sequence[Entry]) -> None:
+        self._published.note(len(entries))
+
+    def streams(self, change: int) -> None:
+        self._metrics["streams"].inc(change)
+
+    def streamed(self, count: int) -> None:
+        self._streamed.note(count)
+
+    def stream_refused(self) -> None:
+        self._metrics["streams_refused_total"].inc()
+
+    def stream_dropped(self) -> None:
+        self._metrics["streams_dropped_total"].inc()
 
     def expired(self, count: int, queue: QueueRef) -> None:
         """A sweep has removed so many expired messages of the queue."""

@@ -6,7 +6,7 @@ from typing import Final
 from oslo_config import cfg
 
 from zq.expiry import Expiry
-from zq.limits import Limits
+from zq.limits import DEFAULT_KEEP, MIN_KEEP, Limits
 
 EXPIRY: Final = Expiry()
 LIMITS: Final = Limits()
@@ -54,8 +54,14 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         cfg.IntOpt(
             "max_waiters",
             min=0,
-            help="Requests of one process that may wait for messages at once, at most threads - 8. Default: 40, or "
-            "what threads allow.",
+            help="Requests of one process that may wait for messages at once; with max_streams at most threads - 8. "
+            "Default: 40, or what threads allow.",
+        ),
+        cfg.IntOpt(
+            "max_streams",
+            min=0,
+            help="Live streams of topics that one process serves at once; with max_waiters at most threads - 8. "
+            "Default: 16, or what threads allow.",
         ),
         cfg.IntOpt("workers", default=1, min=1, max=256, help="Processes. The embedded store allows one."),
         cfg.IntOpt("graceful_timeout", default=30, min=1, help="Seconds that requests in flight get on shutdown."),
@@ -202,6 +208,23 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             mutable=True,
             help="Pattern of queue names (* any characters, ? one), a colon, and the seconds that a message of such a "
             "queue lives, unless it or its queue says otherwise. May stand several times; the first that fits counts.",
+        ),
+    ],
+    "topics": [
+        _integer(
+            "topic_log_bytes",
+            DEFAULT_KEEP.size,
+            MIN_KEEP.size,
+            1 << 50,
+            "Bytes of message bodies that the log of a project's topics keeps, at least twice max_messages_post_size; "
+            "the oldest messages fall off.",
+        ),
+        _integer(
+            "topic_log_messages",
+            DEFAULT_KEEP.messages,
+            MIN_KEEP.messages,
+            1_000_000_000,
+            "Messages that the log of a project's topics keeps; the oldest fall off.",
         ),
     ],
     "log": [

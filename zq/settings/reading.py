@@ -18,8 +18,9 @@ from zq.limits import MAX_LIFE, MAX_REMEMBERED, MAX_WAIT, MAX_WINDOW, MIN_TTL, L
 from zq.settings.options import OPTIONS, variable
 
 MAX_WAITERS: Final = 40
+MAX_STREAMS: Final = 16
 THREADS_FOR_WORK: Final = 8
-"""Threads that are never lent to requests that wait."""
+"""Threads that are never lent to requests that wait, nor to streams."""
 
 NETWORKED: Final = {
     "mongodb": "storage:mongodb",
@@ -42,6 +43,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     threads: int
     workers: int
     max_waiters: int
+    max_streams: int
     graceful_timeout: int
     keepalive: int
     uri: str
@@ -60,6 +62,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     per_queue_metrics: bool
     max_metric_queues: int
     max_counted: int
+    topic_log_bytes: int
+    topic_log_messages: int
     log_format: str
     log_level: str
     log_requests: bool
@@ -109,9 +113,9 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
     if scheme in NETWORKED:
         driver_options["timeout"] = conf.transport.storage_timeout
     limits = Limits(**{name: conf.transport[name] for name in Limits.__struct_fields__})
+    server = {option.dest: conf.server[option.dest] for option in OPTIONS["server"]}
     return Settings(
-        **{option.dest: conf.server[option.dest] for option in OPTIONS["server"] if option.dest != "max_waiters"},
-        max_waiters=_max_waiters(conf.server.max_waiters, conf.server.threads),
+        **server | _lent(server["max_waiters"], server["max_streams"], server["threads"]),
         uri=uri,
         shared_store=scheme in NETWORKED,
         wait_for_store=conf.storage.wait,
@@ -127,6 +131,8 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         per_queue_metrics=conf.metrics.per_queue,
         max_metric_queues=conf.metrics.max_queues,
         max_counted=conf.metrics.max_counted,
+        topic_log_bytes=conf.topics.topic_log_bytes,
+        topic_log_messages=conf.topics.topic_log_messages,
         log_format=conf.log.format,
         log_level=conf.log.level,
         log_requests=conf.log.requests,
@@ -152,17 +158,24 @@ def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
         yield told[1], int(told[2])
 
 
-def _max_waiters(chosen: int | None, threads: int) -> int:
-    """As many as are chosen, if enough threads are left for requests that do not wait."""
+def _lent(waiters: int | None, streams: int | None, threads: int) -> dict[str, int]:
+    """How many threads requests that wait, and streams, may hold: as many as are chosen, if enough are left for others.
+
+    Without a choice both get their defaults, or of the threads that there are the share that these have of each other.
+    """
     most = threads - THREADS_FOR_WORK
-    if chosen is None:
-        return min(MAX_WAITERS, most)
-    if chosen > most:
+    if (waiters or 0) + (streams or 0) > most:
         raise StartRefused(
-            f"[server] max_waiters must be at most threads - {THREADS_FOR_WORK}, so that requests that do not wait "
-            f"find a thread; it is {chosen}, with {threads} threads."
+            f"[server] max_waiters and max_streams together must be at most threads - {THREADS_FOR_WORK}, so that "
+            f"requests that do not wait find a thread; they are {waiters or 0} and {streams or 0}, with {threads} "
+            f"threads."
         )
-    return chosen
+    if streams is None:
+        share = most * MAX_STREAMS // (MAX_WAITERS + MAX_STREAMS) if waiters is None else most - waiters
+        streams = min(MAX_STREAMS, share)
+    if waiters is None:
+        waiters = min(MAX_WAITERS, most - streams)
+    return {"max_waiters": waiters, "max_streams": streams}
 
 
 def _check(settings: Settings) -> None:
@@ -176,6 +189,12 @@ def _check(settings: Settings) -> None:
             f"{expiry.sweep_max_deletes}."
         )
     _check_limits(settings.limits)
+    least = 2 * settings.limits.max_messages_post_size
+    if settings.topic_log_bytes < least:
+        raise StartRefused(
+            f"[topics] topic_log_bytes must be at least twice max_messages_post_size, which makes {least}; it is "
+            f"{settings.topic_log_bytes}."
+        )
 
 
 def _check_numbers(conf: cfg.ConfigOpts) -> None:

@@ -101,12 +101,12 @@ def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False) -> byt
     )
 
 
-def stats(queue: str, stats: Stats, now: Seconds, detailed: bool = False) -> bytes:
-    """Counts and, unless the queue is empty, its landmarks (contract 6.7)."""
+def stats(path: str, stats: Stats, now: Seconds, detailed: bool = False) -> bytes:
+    """Counts and, unless there are no messages, landmarks (contract 6.7). ``path``: that of the queue, or the topic."""
     counts: dict[str, Any] = {"claimed": stats.claimed, "free": stats.free, "total": stats.claimed + stats.free}
     if stats.oldest is not None and stats.newest is not None:
-        counts["oldest"] = _landmark(queue, stats.oldest, now, detailed)
-        counts["newest"] = _landmark(queue, stats.newest, now, detailed)
+        counts["oldest"] = _landmark(path, stats.oldest, now, detailed)
+        counts["newest"] = _landmark(path, stats.newest, now, detailed)
     return encode({"messages": counts})
 
 
@@ -119,9 +119,9 @@ def timestamp(moment: Seconds) -> str:
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def _landmark(queue: str, landmark: Landmark, now: Seconds, detailed: bool) -> dict[str, Any]:
+def _landmark(path: str, landmark: Landmark, now: Seconds, detailed: bool) -> dict[str, Any]:
     created = datetime.fromtimestamp(int(landmark.created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    shown = {"href": message_href(queue, landmark.id), "age": age(landmark.created, now), "created": created}
+    shown = {"href": f"{path}/messages/{landmark.id}", "age": age(landmark.created, now), "created": created}
     return shown | {"sequence": landmark.sequence} if detailed else shown
 
 

@@ -19,16 +19,17 @@ from zq.http.tenant import Audience
 from zq.limits import Limits
 
 DESCRIPTION = """\
-Queues over HTTP with the wire contract of OpenStack Zaqar v2, and more. Unknown parameters and members are ignored, an
-empty parameter counts as absent, integers are written without a fraction, a known path answers 405 to a method that is
-not here. Every error has a title and mostly a description; other statuses than those named come only from what stands
-between client and server.
+Queues and topics over HTTP with the wire contract of OpenStack Zaqar v2, and more. Unknown parameters and members are
+ignored, an empty parameter counts as absent, integers are written without a fraction, a known path answers 405 to a
+method that is not here. Every error has a title and mostly a description; other statuses than those named come only
+from what stands between client and server.
 """
 TAGS = {
     "queues": "Queues and their metadata.",
     "messages": "Messages, dead letters and history.",
     "claims": "Work on messages: claim, renew, release, settle.",
     "transactions": "Fences, staged posts and commits of batch jobs.",
+    "topics": "Topics, their messages and live streams.",
     "service": "Versions, limits, probes and metrics.",
 }
 

@@ -8,6 +8,7 @@ from zq.http.faults import STATUSES
 
 Json = dict[str, Any]
 QUEUE: Final = "/v2/queues/{queue}"
+TOPIC: Final = "/v2/topics/{topic}"
 TEXT: Final[Json] = {"type": "string"}
 USUAL: Final = (400, 403, 406, 503)
 """Errors of nearly every operation: bad input, the operator's policy, content negotiation, the store."""
@@ -60,7 +61,7 @@ def error_answers() -> Json:
     titles: dict[int, list[str]] = {status: [title] for status, title in NOT_ACCEPTABLE.items()}
     for status, title in STATUSES.values():
         titles.setdefault(int(status.split()[0]), []).append(title)
-    more = {409: ["Retry-After"]}
+    more = {409: ["Retry-After"], 503: ["Retry-After"]}
     return {
         f"Error{status}": answer(" / ".join(titles[status]), "Error", *more.get(status, []))
         for status in sorted(titles)

@@ -21,6 +21,7 @@ QUEUE_NAMES: Final[Json] = TEXT | {"pattern": f"^{QUEUE_NAME.pattern}$", "minLen
 FREE_NAMES: Final[Json] = TEXT | {"pattern": f"^{FREE_NAME.pattern}$", "minLength": 1, "maxLength": MAX_FREE_NAME}
 CLAIM_NAMES: Final[Json] = FREE_NAMES | {"pattern": rf"^(?=.*\.){FREE_NAME.pattern}$"}
 IDS: Final[Json] = TEXT | {"pattern": "^[^/?#]+$", "minLength": 1}
+SEQUENCES: Final[Json] = TEXT | {"pattern": "^[0-9]{1,19}$"}
 RESPONSE_HEADERS: Final[Json] = {
     "X-OpenStack-Request-ID": {
         "description": "The request's name in the server's log.",
@@ -37,7 +38,7 @@ RESPONSE_HEADERS: Final[Json] = {
         "schema": {"enum": ["true"]},
     },
     "Retry-After": {
-        "description": "Seconds until asking again makes sense: too many wait already, or the commit is being made.",
+        "description": "Seconds until asking again makes sense: too many wait or listen, or the commit is being made.",
         "schema": TEXT | {"pattern": "^[0-9]+$"},
     },
 }
@@ -84,6 +85,7 @@ FENCE: Final = shared("fence")
 KEY: Final = shared("Idempotency-Key")
 CLIENT: Final = shared("Client-ID")
 PROJECT: Final = shared("X-Project-ID")
+RESUME: Final = shared("Last-Event-ID")
 
 
 def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
@@ -106,9 +108,15 @@ def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
             TEXT | {"pattern": rf"^[\x21-\x7e]{{1,{MAX_KEY}}}$"},
             f"A repeat within {limits.idempotency_window} seconds gets the first answer and changes nothing.",
         ),
+        "Last-Event-ID": _header(
+            "Last-Event-ID",
+            SEQUENCES,
+            "The id of the last event that the reader has; 0 for all that the log has. Without it, from now on.",
+        ),
         "fence": epoch,
         "detailed": detailed,
         "queue": in_path("queue", QUEUE_NAMES, "The name of a queue."),
+        "topic": in_path("topic", QUEUE_NAMES, "The name of a topic."),
         "message": in_path("message", IDS, "The id of a message."),
         "claim": in_path("claim", IDS, "The id or the name of a claim."),
         "name": in_path("name", FREE_NAMES, "A name that callers choose."),

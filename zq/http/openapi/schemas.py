@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from zq import wire
-from zq.broker.metadata import metadata_schema, shown_defaults
+from zq.broker.vocabulary import metadata_schema, shown_defaults, topic_defaults
 from zq.http.bounds import FIXED
 from zq.http.openapi.operations import TEXT, Json, reference
 from zq.http.openapi.parameters import FREE_NAMES, QUEUE_NAMES, delays, integer
@@ -32,7 +32,7 @@ LINKS: Final = {"type": "array", "maxItems": 1, "items": reference("schemas", "L
 
 def schemas(limits: Limits) -> Json:
     """Every schema, by its name."""
-    return _requests(limits) | _metadata(limits) | _messages() | _figures() | _service()
+    return _requests(limits) | _metadata(limits) | _messages() | _published() | _figures() | _service()
 
 
 def _requests(limits: Limits) -> Json:
@@ -108,25 +108,29 @@ def _conditions() -> dict[str, Json]:
 
 
 def _metadata(limits: Limits) -> Json:
-    reserved = metadata_schema(limits)["properties"]
-    shown = {key: {"type": reserved[key]["type"]} if key in reserved else {} for key in shown_defaults(limits)}
     return {
         "Metadata": metadata_schema(limits) | {"description": "Any keys; those that zq gives a meaning are named."},
         "Patch": {"type": "array", "items": reference("schemas", "PatchOperation")},
-        "ShownMetadata": {
-            "type": "object",
-            "properties": shown,
-            "required": list(shown),
-            "additionalProperties": True,
-            "description": "The queue's metadata, reserved keys that are not set with their defaults.",
-        },
-        "QueuePage": _record(
-            "count",
-            queues=_list(_record("metadata", name=TEXT, href=TEXT, metadata=reference("schemas", "ShownMetadata"))),
-            links=LINKS,
-            count=COUNT,
-        ),
+        "ShownMetadata": _shown(limits, "queue", shown_defaults(limits)),
+        "ShownTopicMetadata": _shown(limits, "topic", topic_defaults(limits)),
+        "QueuePage": _record("count", queues=_entries("ShownMetadata"), links=LINKS, count=COUNT),
+        "TopicPage": _record(topics=_entries("ShownTopicMetadata"), links=LINKS),
     }
+
+
+def _shown(limits: Limits, thing: str, defaults: Json) -> Json:
+    reserved = metadata_schema(limits)["properties"]
+    return {
+        "type": "object",
+        "properties": {key: {"type": reserved[key]["type"]} if key in reserved else {} for key in defaults},
+        "required": list(defaults),
+        "additionalProperties": True,
+        "description": f"The {thing}'s metadata, reserved keys that are not set with their defaults.",
+    }
+
+
+def _entries(metadata: str) -> Json:
+    return _list(_record("metadata", name=TEXT, href=TEXT, metadata=reference("schemas", metadata)))
 
 
 def _messages() -> Json:
@@ -153,6 +157,26 @@ def _messages() -> Json:
         "PoppedMessages": _record(messages=_list(reference("schemas", "PoppedMessage"))),
         "Claim": _record(age=COUNT, ttl=COUNT, href=TEXT, messages=_list(reference("schemas", "Message"))),
         "PostedHrefs": _record(resources=_list(TEXT)),
+    }
+
+
+def _published() -> Json:
+    details = {"sequence": COUNT, "created": MOMENT, "expires": MOMENT}
+    gap = _record(after=COUNT, resumes=COUNT)
+    return {
+        "TopicMessage": _also(_struct(answers.MessageOut), details, {"sequence": ["created", "expires"]}),
+        "TopicMessagePage": _record(
+            "links gap",
+            messages=_list(reference("schemas", "TopicMessage")),
+            links=LINKS,
+            gap=reference("schemas", "Gap"),
+        ),
+        "Gap": gap | {"description": "Messages after the one and before the other have fallen off the log."},
+        "Events": TEXT
+        | {
+            "description": "Server-Sent Events: message, whose data are a TopicMessage and its topic, and gap, whose "
+            "data are a Gap. Each has the sequence as its id."
+        },
     }
 
 

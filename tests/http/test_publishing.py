@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extensions 8: messages of topics are published, listed, waited for and got one by one."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+from zq.clock import ManualClock
+from zq.storage.api import Storage
+
+TOPIC = "/v2/topics/news"
+URL = f"{TOPIC}/messages"
+SOON = 8
+"""Seconds within which whoever is woken has answered."""
+
+
+def publish(api: Api, *bodies: Any, topic: str = "news", **fields: Any) -> list[int]:
+    """Publish a message per body; their sequences."""
+    messages = [{"body": body, **fields} for body in bodies]
+    posted = api.post(f"/v2/topics/{topic}/messages", 201, {"messages": messages})
+    return [int(href.rsplit("/", 1)[1]) for href in posted.json["resources"]]
+
+
+def bodies(answer: Any) -> list[Any]:
+    return [message["body"] for message in answer.json["messages"]]
+
+
+def test_a_publish_answers_as_a_post_does(api: Api) -> None:
+    """201, the hrefs in array order, a Location that names them; the topic is there then."""
+    answer = api.post(URL, 201, {"messages": [{"body": 1}, {"body": {"a": None}, "ttl": 60, "delay": "any"}]})
+    first, second = answer.json["resources"]
+    assert answer.headers["Location"] == f"{URL}?ids={first.rsplit('/')[-1]},{second.rsplit('/')[-1]}"
+    assert bodies(api.get(answer.headers["Location"], 200)) == [1, {"a": None}]
+    assert api.get("/v2/topics", 200).json["topics"] == [{"name": "news", "href": TOPIC}]
+    found = api.get(second, 200).json
+    assert found == {"id": second.rsplit("/")[-1], "href": second, "ttl": 60, "age": 0, "body": {"a": None}}
+
+
+def test_everybody_reads_everything(api: Api) -> None:
+    """Reading takes nothing away, one's own messages are shown, and a page ends in a link to the next."""
+    publish(api, *range(12))
+    for reader in (api, api.tenant(client="79ed56f8-2519-11ef-9b1c-93f1d8f4a2c0")):
+        first = reader.get(URL, 200)
+        second = reader.get(first.json["links"][0]["href"], 200)
+        assert bodies(first) + bodies(second) == list(range(12))
+        end = reader.get(second.json["links"][0]["href"], 200).json
+        assert end == {"messages": [], "links": []}
+
+
+def test_a_page_holds_only_its_own_topic(api: Api) -> None:
+    """Though all topics of a project share the sequences; and of another project nothing is seen."""
+    publish(api, "a", topic="news")
+    publish(api, "b", topic="news.old")
+    publish(api, "c", topic="news")
+    publish(api.tenant("other"), "d", topic="news")
+    assert bodies(api.get(URL, 200)) == ["a", "c"]
+    assert bodies(api.tenant("other").get(URL, 200)) == ["d"]
+    assert bodies(api.get("/v2/topics/nobody/messages", 200)) == []
+
+
+def test_a_marker_is_the_sequence_of_a_message(api: Api) -> None:
+    """Those of other topics are as good: the sequences are the project's."""
+    first, _ = publish(api, 1, 2)
+    (other,) = publish(api, "x", topic="other")
+    publish(api, 3)
+    assert bodies(api.get(f"{URL}?marker={first}&limit=1", 200)) == [2]
+    assert bodies(api.get(f"{URL}?marker={other}", 200)) == [3]
+    assert bodies(api.get(f"{URL}?marker=0&limit=20", 200)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("marker", ["-1", "x", "1.5", "0x1", "٣", "99999999999999999999", "1,2"])
+def test_a_marker_that_is_none_is_refused(api: Api, marker: str) -> None:
+    """Unlike a queue's: a reader of a log that is silent for a mistyped place would wait for ever."""
+    publish(api, 1)
+    assert "marker" in api.get(f"{URL}?marker={marker}", 400).json["description"]
+
+
+def test_a_marker_from_the_future_is_refused(api: Api) -> None:
+    """Else what is published until then would be passed over; the answer names the log's end."""
+    (last,) = publish(api, 1)
+    assert f"which is {last}" in api.get(f"{URL}?marker={last + 1}", 400).json["description"]
+    assert api.get(f"{URL}?marker={last}", 200).json["messages"] == []
+
+
+@pytest.mark.parametrize("limit", ["0", "21", "x"])
+def test_a_limit_out_of_bounds_is_refused(api: Api, limit: str) -> None:
+    """As for queues."""
+    assert "limit" in api.get(f"{URL}?limit={limit}", 400).json["description"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'{"messages": []}', b'{"messages": [{}]}', b'{"messages": [{"body": 1, "ttl": 59}]}']
+)
+def test_a_publish_that_is_none_stores_nothing(api: Api, body: bytes) -> None:
+    """As for queues; one bad message refuses all."""
+    api.post(URL, 400, body)
+    assert api.get(URL, 200).json["messages"] == []
+
+
+def test_a_publish_is_not_staged(api: Api) -> None:
+    """Who asks for it must not find that all the world has read it."""
+    assert "stage" in api.post(f"{URL}?stage=s", 400, {"messages": [{"body": 1}]}).json["description"]
+    assert api.get(URL, 200).json["messages"] == []
+
+
+def test_a_publish_that_is_too_large_is_refused(api: Api) -> None:
+    """By the topic's own bound too, which the answer names."""
+    api.put(TOPIC, 201, {"_max_messages_post_size": 100})
+    assert "100 bytes" in api.post(URL, 400, {"messages": [{"body": "x" * 100}]}).json["description"]
+
+
+@pytest.mark.parametrize("topic", ["a@b", "x" * 65, "%C3%A9"])
+def test_a_publish_to_no_topic_is_refused(api: Api, topic: str) -> None:
+    """Names have their rules, and so has the error its title."""
+    answer = api.post(f"/v2/topics/{topic}/messages", 400, {"messages": [{"body": 1}]})
+    assert answer.json["title"] == "Invalid topic identification"
+
+
+@pytest.mark.parametrize("message", ["0", "x", "-1", "007", "99999999999999999999", "1e3"])
+def test_an_id_that_no_message_has_is_not_found(api: Api, message: str) -> None:
+    """Nor is one of another topic, or of another project."""
+    publish(api, 1)
+    api.get(f"{URL}/{message}", 404)
+    (other,) = publish(api, 2, topic="other")
+    api.get(f"{URL}/{other}", 404)
+    api.tenant("other").get(f"{URL}/{other}", 404)
+    api.get(f"{URL}?ids={message}", 404)
+
+
+def test_ids_are_answered_each_once(api: Api) -> None:
+    """In the order asked for; unknown ones are passed over."""
+    first, second, third = publish(api, 1, 2, 3)
+    assert bodies(api.get(f"{URL}?ids={third},{first},x,{third}", 200)) == [3, 1]
+    assert bodies(api.get(f"{URL}?ids={second}", 200)) == [2]
+
+
+def test_a_message_is_judged_by_its_ttl_when_it_is_read(api: Api, clock: ManualClock) -> None:
+    """Each of a batch by its own."""
+    short, long = publish(api, "short", ttl=60) + publish(api, "long", ttl=120)
+    mixed = api.post(URL, 201, {"messages": [{"body": "a", "ttl": 60}, {"body": "b"}]}).json["resources"]
+    clock.advance(61)
+    assert bodies(api.get(URL, 200)) == ["long", "b"]
+    api.get(f"{URL}/{short}", 404)
+    api.get(mixed[0], 404)
+    assert api.get(f"{URL}/{long}", 200).json["age"] == 61
+    assert api.get(f"{TOPIC}/stats", 200).json["messages"]["total"] == 2
+
+
+def test_the_topic_decides_the_ttl_of_a_message_without_one(api: Api) -> None:
+    """Its metadata, else the server's default."""
+    api.put(TOPIC, 201, {"_default_message_ttl": 90})
+    (of_topic,), (of_server,) = publish(api, 1), publish(api, 1, topic="plain")
+    assert api.get(f"{URL}/{of_topic}", 200).json["ttl"] == 90
+    assert api.get(f"/v2/topics/plain/messages/{of_server}", 200).json["ttl"] == 3600
+
+
+def test_a_key_publishes_once(api: Api) -> None:
+    """The repeat is told the first answer; for another topic the key is another one; another body is refused."""
+    message, key = {"messages": [{"body": 1}, {"body": 2}]}, {"Idempotency-Key": "k"}
+    first = api.post(URL, 201, message, key)
+    again = api.post(URL, 201, message, key)
+    assert (again.json, again.headers["Idempotency-Replayed"]) == (first.json, "true")
+    assert "Idempotency-Replayed" not in api.post("/v2/topics/other/messages", 201, message, key).headers
+    api.post(URL, 422, {"messages": [{"body": 3}]}, key)
+    assert bodies(api.get(URL, 200)) == [1, 2]
+
+
+def test_purging_and_deleting_set_a_floor(api: Api) -> None:
+    """Nothing from before is read again, what comes after is, and markers stay good."""
+    (old,) = publish(api, "old")
+    api.post(f"{TOPIC}/purge", 204)
+    api.get(f"{URL}/{old}", 404)
+    (new,) = publish(api, "new")
+    assert new > old
+    assert bodies(api.get(f"{URL}?marker={old}", 200)) == ["new"]
+    api.delete(TOPIC, 204)
+    assert bodies(api.get(f"{URL}?marker=0", 200)) == []
+    publish(api, "again")
+    assert bodies(api.get(URL, 200)) == ["again"]
+
+
+def test_what_fell_off_is_told_as_a_gap(compose: Any) -> None:
+    """To a reader whose marker lies before it; not to one that asked for whatever there is."""
+    api = compose(keep=(1 << 20, 16))
+    first, *_ = sequences = [publish(api, at)[0] for at in range(40)]
+    answer = api.get(f"{URL}?marker={first}&limit=20", 200).json
+    gap = answer["gap"]
+    assert gap["after"] == first
+    assert sequences[-19] <= gap["resumes"] <= sequences[-16]
+    assert [message["id"] for message in answer["messages"]] == [str(s) for s in sequences if s >= gap["resumes"]]
+    assert "gap" not in api.get(f"{URL}?limit=20", 200).json
+    assert "gap" not in api.get(f"{URL}?marker={gap['resumes'] - 1}", 200).json
+
+
+def test_detailed_adds_what_it_adds_to_a_queues_message(api: Api) -> None:
+    """As far as a topic's message has it."""
+    (sequence,) = publish(api, 1, ttl=60)
+    found = api.get(f"{URL}/{sequence}?detailed=true", 200).json
+    assert found["sequence"] == sequence
+    assert found["created"] < found["expires"]
+    assert api.get(f"{URL}?detailed=true", 200).json["messages"] == [found]
+
+
+def test_a_listing_waits_for_the_first_message_behind_its_marker(api: Api) -> None:
+    """What is published to other topics does not end the wait, and does not lose the place."""
+    (last,) = publish(api, "old")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(api.get, f"{URL}?marker={last}&wait=20", 200)
+        time.sleep(0.3)
+        publish(api, "other", topic="other")
+        time.sleep(0.1)
+        assert not waiting.done()
+        publish(api, "new")
+        assert bodies(waiting.result(SOON)) == ["new"]
+
+
+def test_a_wait_in_vain_ends_as_a_listing_without_it(api: Api) -> None:
+    """After the time asked for, on a topic that is not there too."""
+    began = time.monotonic()
+    assert api.get(f"{URL}?wait=1", 200).json == {"messages": [], "links": []}
+    assert 1 <= time.monotonic() - began < SOON
+    assert "wait" in api.get(f"{URL}?wait=31", 400).json["description"]
+    api.get(f"{URL}?ids=1&wait=1", 400)
+
+
+def test_without_a_place_to_wait_the_answer_comes_at_once(compose: Any) -> None:
+    """And says when to come again."""
+    api = compose(max_waiters=0)
+    began = time.monotonic()
+    assert api.get(f"{URL}?wait=20", 200).headers["Retry-After"] == "1"
+    assert time.monotonic() - began < SOON
+
+
+def test_a_body_keeps_its_bytes(api: Api, storage: Storage) -> None:
+    """JSON in, the same JSON out: what a decoder would lose stays."""
+    raw = b'{"messages": [{"body": {"b": 1.10, "a": [1e2, "\\u00e9"], "b": 2}}]}'
+    href = api.post(URL, 201, raw).json["resources"][0]
+    assert b'{"b": 1.10, "a": [1e2, "\\u00e9"], "b": 2}' in api.get(href, 200).body

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ends of logs in memory: whatever is told, lost, repeated or late, readers get everything once and in order.
+
+The store is a fake one here, since no real one loses tellings when it is asked to.
+"""
+
+import random
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from zq.broker import tails
+from zq.broker.tails import Tail, Tails
+from zq.errors import Unavailable
+from zq.storage.api import Storage
+from zq.topics import Batch, Entry, Listener, Pattern, Reading
+
+PROJECT = "acme"
+
+
+class FakeLog:
+    """A log in memory; what the listener is told is for the test to decide."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.listener: Listener | None = None
+        self.followed: list[str] = []
+        self.reads = 0
+        self.dropped = 0
+        self.broken = False
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def publish(self, count: int = 1, topic: str = "news") -> Batch:
+        last = self.batches[-1].last if self.batches else 0
+        batch = Batch(topic, last + 1, 0.0, [Entry(b"%d" % (last + 1 + at), 60) for at in range(count)])
+        self.batches.append(batch)
+        return batch
+
+    def read(self, project: str, after: int, limit: int, pattern: Pattern) -> Reading:
+        self.reads += 1
+        self.gate.wait()
+        if self.broken:
+            raise Unavailable("broken")
+        after = max(after, self.dropped)
+        last = self.batches[-1].last if self.batches else 0
+        found, count = [], 0
+        for batch in self.batches:
+            if batch.last > after and pattern.matches(batch.topic):
+                found.append(batch)
+                count += len(batch.entries)
+                if count >= limit:
+                    return Reading(found, batch.last, batch.last < last, last, self.dropped)
+        return Reading(found, max(after, last), False, last, self.dropped)
+
+    def listen(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def follow(self, project: str) -> None:
+        self.followed.append(project)
+
+    def unfollow(self, project: str) -> None:
+        self.followed.remove(project)
+
+    def tell(self, batch: Batch | None, project: str = PROJECT) -> None:
+        assert self.listener is not None
+        self.listener(project, batch)
+
+
+@pytest.fixture
+def log() -> FakeLog:
+    return FakeLog()
+
+
+@pytest.fixture
+def both(log: FakeLog) -> Tails:
+    return Tails(cast(Storage, SimpleNamespace(topics=log)))
+
+
+@pytest.fixture
+def tail(log: FakeLog, both: Tails) -> Iterator[Tail]:
+    log.publish(3)
+    with both.following(PROJECT) as tail:
+        yield tail
+    assert log.followed == []
+
+
+def sequences(batches: list[Batch] | None) -> list[int]:
+    assert batches is not None
+    return [batch.sequence for batch in batches]
+
+
+def test_what_is_told_in_order_is_handed_on_without_a_question(log: FakeLog, tail: Tail) -> None:
+    """A reader at the end costs the store nothing."""
+    before = log.reads
+    for _ in range(3):
+        log.tell(log.publish(2))
+    assert sequences(tail.after(3, 1)) == [4, 6, 8]
+    assert sequences(tail.after(5, 1)) == [6, 8]
+    assert sequences(tail.after(6, 1)) == [6, 8], "a marker in the middle of a batch"
+    assert log.reads == before
+
+
+def test_what_was_not_told_is_fetched_once_for_all(log: FakeLog, tail: Tail) -> None:
+    """A jump in the sequences is noticed; the first reader asks the store, the others do not."""
+    before = log.reads
+    log.publish()
+    log.tell(log.publish())
+    assert sequences(tail.after(3, 1)) == [4, 5]
+    assert sequences(tail.after(3, 1)) == [4, 5]
+    assert log.reads == before + 1
+
+
+def test_tellings_late_and_twice_add_nothing(log: FakeLog, tail: Tail) -> None:
+    """What comes in the wrong order or again is there once, in its place."""
+    fourth, fifth = log.publish(), log.publish()
+    log.tell(fifth)
+    log.tell(fourth)
+    log.tell(fifth)
+    log.tell(fourth)
+    assert sequences(tail.after(3, 1)) == [4, 5]
+
+
+def test_a_lost_last_telling_is_made_up_for(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing follows that would show the jump, the store is asked after a while."""
+    monkeypatch.setattr(tails, "RECHECK", 0.05)
+    monkeypatch.setattr(tails, "RETRY", 0.01)
+    log.publish()
+    assert sequences(tail.after(3, 5)) == [4]
+
+
+def test_memory_that_does_not_reach_back_says_so(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader from before the tail, or before its window, has to read the store."""
+    assert tail.after(2, 0) is None
+    monkeypatch.setattr(tails, "WINDOW", 10)
+    for _ in range(30):
+        log.tell(log.publish())
+    assert tail.after(3, 0) is None
+    assert sequences(tail.after(31, 0)) == [32, 33]
+
+
+def test_a_purge_is_forgotten_at_once(log: FakeLog, tail: Tail) -> None:
+    """What is remembered of a log that lost something is not handed on any more."""
+    log.tell(log.publish())
+    log.batches.clear()
+    log.tell(None)
+    assert tail.after(3, 0) is None
+    assert tail.after(4, 0) == []
+
+
+def test_what_fell_off_unseen_is_left_to_the_store(log: FakeLog, tail: Tail) -> None:
+    """A tail that slept while the log went on does not pretend to have what is gone."""
+    for _ in range(4):
+        last = log.publish()
+    log.dropped = 5
+    log.tell(last)
+    assert tail.after(5, 1) is not None
+    assert tail.after(3, 0) is None
+
+
+def test_a_store_that_fails_is_asked_again(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers wait through an outage and lose nothing."""
+    monkeypatch.setattr(tails, "RETRY", 0.01)
+    log.broken = True
+    log.publish()
+    log.tell(log.publish())
+    assert tail.after(3, 0.1) == []
+    log.broken = False
+    assert sequences(tail.after(3, 5)) == [4, 5]
+
+
+def test_a_tail_that_cannot_begin_leaves_nothing(log: FakeLog, both: Tails) -> None:
+    """The next reader tries afresh."""
+    log.broken = True
+    with pytest.raises(Unavailable):
+        both.join(PROJECT)
+    assert log.followed == []
+    log.broken = False
+    with both.following(PROJECT), both.following(PROJECT):
+        assert log.followed == [PROJECT]
+
+
+def test_who_comes_while_a_tail_cannot_begin_does_not_wait_anew(log: FakeLog, both: Tails) -> None:
+    """One question to a store that is down is enough for all who wait for its answer."""
+    log.broken, log.gate = True, threading.Event()
+    refused: list[Exception] = []
+
+    def join() -> None:
+        try:
+            both.join(PROJECT)
+        except Unavailable as refusal:
+            refused.append(refusal)
+
+    joining = [threading.Thread(target=join) for _ in range(5)]
+    for thread in joining:
+        thread.start()
+    while both._tails[PROJECT].users < len(joining):
+        threading.Event().wait(0.001)
+    log.gate.set()
+    for thread in joining:
+        thread.join(5)
+    assert (len(refused), log.reads, log.followed) == (5, 1, [])
+
+
+def test_closing_wakes_all(log: FakeLog, both: Tails, tail: Tail) -> None:
+    """Nobody waits for a server that ends, nor begins to."""
+    answers: list[Any] = []
+    waiting = threading.Thread(target=lambda: answers.append(tail.after(3, 60)))
+    waiting.start()
+    both.close()
+    waiting.join(5)
+    assert answers == [[]]
+    assert tail.after(3, 60) == []
+
+
+def test_whatever_is_told_readers_get_everything_once_and_in_order(
+    log: FakeLog, both: Tails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tellings are lost, repeated and shuffled at random while readers follow, leave and resume."""
+    monkeypatch.setattr(tails, "RECHECK", 0.02)
+    monkeypatch.setattr(tails, "RETRY", 0.01)
+    monkeypatch.setattr(tails, "WINDOW", 200)
+    end = 200
+
+    def follow(chance: random.Random) -> None:
+        got: list[int] = []
+        while not got or got[-1] < end:
+            with both.following(PROJECT) as tail:
+                for _ in range(chance.randrange(1, 20)):
+                    position = got[-1] if got else 0
+                    batches = tail.after(position, 0.2)
+                    if batches is None:
+                        batches = log.read(PROJECT, position, 50, tails.ALL).batches
+                    got += [message.sequence for batch in batches for message in batch.messages(position, 0)]
+        collected.append(got)
+
+    collected: list[list[int]] = []
+    readers = [threading.Thread(target=follow, args=(random.Random(seed),)) for seed in range(6)]
+    for reader in readers:
+        reader.start()
+    chance, late = random.Random(7), list[Batch]()
+    while not log.batches or log.batches[-1].last < end:
+        late.append(log.publish(min(chance.randrange(1, 5), end - (log.batches[-1].last if log.batches else 0))))
+        chance.shuffle(late)
+        while late and chance.random() < 0.7:
+            if chance.random() < 0.8:
+                log.tell(late[-1])
+            if chance.random() < 0.8:
+                late.pop()
+    for reader in readers:
+        reader.join(20)
+    assert collected == [list(range(1, end + 1))] * len(readers)

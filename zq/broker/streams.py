@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live streams: readers that are sent what is published as it comes, from any place in the log (extensions 8).
+
+A stream holds a thread of the server for as long as it lasts, so their number is bounded. A reader is no burden to
+publishers: what it cannot take stays in the log, and a reader that takes nothing is hung up on and may resume.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from zq.broker.tails import Tail, Tails
+from zq.broker.watch import Watch
+from zq.clock import Clock
+from zq.errors import Crowded, Invalid, Unavailable
+from zq.model import Seconds
+from zq.storage.api import Storage
+from zq.topics import Batch, Pattern, Published
+
+LOG = logging.getLogger(__name__)
+PORTION: Final = 500
+"""Messages read from the store at a time, for a reader that is far behind."""
+RETRY: Final = 0.5
+"""Seconds after which the store is asked again if it did not answer."""
+PATIENCE: Final = 30.0
+"""Seconds after which a reader that takes nothing is hung up on."""
+LOOK: Final = 1.0
+"""Seconds between two looks for such readers."""
+
+
+class Gap(Struct, frozen=True):
+    """The log has dropped messages of sequences above ``after`` and below ``resumes``, maybe of the reader's."""
+
+    after: int
+    resumes: int
+
+
+Portion = list[Published] | Gap
+
+
+class Stream:
+    """One reader's way through the log. ``position``: up to there it has everything."""
+
+    def __init__(self, owner: "Streams", project: str, pattern: Pattern, tail: Tail, position: int) -> None:
+        self._owner = owner
+        self._project = project
+        self._pattern = pattern
+        self._tail = tail
+        self._open = True
+        self.position = position
+        self.handed: float | None = None
+        """Since when the reader is being sent something; None while it waits for more."""
+        self.hang_up: Callable[[], None] | None = None
+        """Ends the connection of a reader that takes nothing."""
+
+    def next(self, seconds: float) -> Portion:
+        """What the reader is to be sent next; an empty list if there is nothing within so many seconds."""
+        try:
+            return self._next(seconds)
+        except Unavailable as absence:
+            LOG.debug("A stream waits for the store: %s", absence)
+            time.sleep(RETRY)
+            return []
+
+    @property
+    def over(self) -> bool:
+        """Whether it is to end: the server does."""
+        return self._owner.closing
+
+    def close(self) -> None:
+        """Give the place back. May be called twice."""
+        if self._open:
+            self._open = False
+            self._owner.left(self, self._project, self._tail)
+
+    def _next(self, seconds: float) -> Portion:
+        batches = self._tail.after(self.position, seconds)
+        if batches is None:
+            return self._from_store()
+        return self._chosen(batches, batches[-1].last) if batches else []
+
+    def _from_store(self) -> Portion:
+        reading = self._owner.topics.read(self._project, self.position, PORTION, self._pattern)
+        if reading.dropped > self.position:
+            gap = Gap(self.position, reading.dropped + 1)
+            self.position = reading.dropped
+            return gap
+        return self._chosen(reading.batches, reading.position)
+
+    def _chosen(self, batches: list[Batch], position: int) -> list[Published]:
+        """The messages among them that the reader wants and has not; its position moves on."""
+        now, after, matches = self._owner.now(), self.position, self._pattern.matches
+        chosen = [message for batch in batches if matches(batch.topic) for message in batch.messages(after, now)]
+        self.position = max(after, position)
+        if chosen:
+            self._owner.watch.streamed(len(chosen))
+        return chosen
+
+
+class Streams:
+    """The streams of one server, at most ``most`` of them at a time."""
+
+    def __init__(self, storage: Storage, clock: Clock, tails: Tails, most: int, watch: Watch) -> None:
+        self.topics = storage.topics
+        self._clock = clock
+        self._tails = tails
+        self._most = most
+        self.watch = watch
+        self._lock = threading.Lock()
+        self._streams: set[Stream] = set()
+        self._places = most
+        self._warden: threading.Thread | None = None
+        self.closing = False
+
+    def now(self) -> Seconds:
+        """The present moment, by which messages expire."""
+        return self._clock.now()
+
+    def open(self, project: str, pattern: Pattern, after: int | None) -> Stream:
+        """A stream of what is published in the topics that match, behind ``after``; None = from now on.
+
+        Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
+        """
+        with self._lock:
+            if not self._places or self.closing:
+                self.watch.stream_refused()
+                raise Crowded(f"This server has {self._most} streams open and takes no more. Try again later.")
+            self._places -= 1
+        tail = None
+        try:
+            tail = self._tails.join(project)
+            stream = Stream(self, project, pattern, tail, self._position(project, tail, after))
+        except BaseException:
+            if tail is not None:
+                self._tails.leave(project, tail)
+            with self._lock:
+                self._places += 1
+            raise
+        self._enter(stream)
+        return stream
+
+    def left(self, stream: Stream, project: str, tail: Tail) -> None:
+        """A stream has ended."""
+        with self._lock:
+            self._streams.discard(stream)
+            self._places += 1
+        self._tails.leave(project, tail)
+        self.watch.streams(-1)
+
+    def close(self) -> None:
+        """End all streams, and open no more. May be called twice."""
+        self.closing = True
+        self._tails.close()
+
+    def _position(self, project: str, tail: Tail, after: int | None) -> int:
+        if after is None:
+            return tail.position
+        if after > tail.position:
+            check_marker(after, self.topics.read(project, after, 1, EVERY).last)
+        return after
+
+    def _enter(self, stream: Stream) -> None:
+        with self._lock:
+            self._streams.add(stream)
+            if self._warden is None:
+                self._warden = threading.Thread(target=self._run, name="zq-streams", daemon=True)
+                self._warden.start()
+        self.watch.streams(1)
+
+    def _run(self) -> None:
+        """Hang up on readers that have stopped reading: their threads cannot, for they wait for them."""
+        while not self.closing:
+            time.sleep(LOOK)
+            with self._lock:
+                streams = list(self._streams)
+            for stream in streams:
+                handed, hang_up = stream.handed, stream.hang_up
+                if handed is not None and hang_up is not None and time.monotonic() - handed > PATIENCE:
+                    LOG.info("A reader of a stream has taken nothing for %.0f seconds and is hung up on.", PATIENCE)
+                    stream.hang_up = None
+                    hang_up()
+                    self.watch.stream_dropped()
+
+
+def check_marker(marker: int, last: int) -> None:
+    """Refuse a place in the log that is yet to come: what is published until then would be passed over silently."""
+    if marker > last:
+        raise Invalid(f"The marker must not be beyond the log's end, which is {last}; it is {marker}.")
+
+
+EVERY: Final = Pattern("**")

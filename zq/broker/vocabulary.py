@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the metadata of queues and topics may hold: reserved keys, their validation, patches, what is shown.
+
+Contract 6.1, 6.5, 13, extensions 4. Validation is by JSON Schema; it runs when metadata change, never when messages
+move.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from jsonschema import Draft4Validator, ValidationError
+from msgspec import UNSET
+
+from zq import wire
+from zq.errors import InvalidBody, MetadataConflict, NotBuilt
+from zq.limits import MIN_DELAY, MIN_TTL, Limits, nesting
+
+Metadata = dict[str, Any]
+
+TOPIC_KEYS: Final = ("_max_messages_post_size", "_default_message_ttl", "_default_message_delay")
+"""Of the keys that a queue shows when they are unset, those that a topic shows."""
+RETRY_INTEGERS: Final = (
+    "retries_with_no_delay",
+    "minimum_delay_retries",
+    "minimum_delay",
+    "maximum_delay",
+    "maximum_delay_retries",
+)
+RETRY_POLICY: Final[Metadata] = {
+    "properties": {
+        **{name: {"type": "integer"} for name in RETRY_INTEGERS},
+        "retry_backoff_function": {"enum": ["linear", "arithmetic", "geometric", "exponential"]},
+        "ignore_subscription_override": {"type": "boolean"},
+    },
+    "type": "object",
+}
+"""What ``_retry_policy`` may be, as a JSON Schema."""
+
+
+class Vocabulary:
+    """The keys of one kind of ``thing``, "queue" or "topic": the same for both, but for those in ``shown``, which are
+    told when they are unset, and as what. ``ttl``: the default of a name, which options may change."""
+
+    def __init__(self, thing: str, limits: Limits, shown: Metadata, ttl: Callable[[str], int]) -> None:
+        self.thing = thing
+        self._shown = shown
+        self._ttl = ttl
+        self._validator = Draft4Validator(metadata_schema(limits))
+
+    def shown(self, name: str, metadata: Metadata) -> Metadata:
+        """Metadata as a reader sees them: reserved keys that are unset or falsy have their defaults."""
+        defaults = self._shown | {"_default_message_ttl": self._ttl(name)}
+        return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
+
+    def check(self, metadata: Metadata, name: str) -> None:
+        """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for encryption."""
+        nesting("metadata", metadata)
+        retry_policy = metadata.get("_retry_policy")
+        given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
+        for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
+            raise InvalidBody(_sentence(error))
+        if self.thing == "queue" and metadata.get("_dead_letter_queue") == name:
+            raise InvalidBody("_dead_letter_queue must not name its own queue.")
+        _check_retry_span(retry_policy or {})
+        if metadata.get("_enable_encrypt_messages"):
+            raise NotBuilt("_enable_encrypt_messages: this version of zq does not encrypt messages yet.")
+
+    def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
+        """A copy with the operations applied in order. Raises ``InvalidBody``, ``MetadataConflict``."""
+        result = dict(metadata)
+        for operation, key in [(operation, _key(operation)) for operation in operations]:
+            missing = key not in result and key not in self._shown
+            if missing and operation.op != "add":
+                raise MetadataConflict(f"The {self.thing} has no metadata key {key!r} to {operation.op}.")
+            if operation.op == "remove":
+                result.pop(key, None)
+            else:
+                result[key] = operation.value
+        return result
+
+
+def check_operations(operations: Sequence[wire.Operation]) -> None:
+    """Raise ``InvalidBody`` for an operation of a wrong shape; before the queue is looked up (contract 6.5)."""
+    for operation in operations:
+        _key(operation)
+
+
+def _key(operation: wire.Operation) -> str:
+    """The metadata key that an operation names."""
+    if operation.op not in ("add", "remove", "replace"):
+        raise InvalidBody(f"op must be add, remove or replace; it is {operation.op[:32]!r}.")
+    start, *parts = operation.path.split("/")
+    if start or len(parts) != 2 or not all(part.strip() for part in parts) or parts[0].lower() != "metadata":
+        raise InvalidBody(f"path must be /metadata/<key>; it is {operation.path[:80]!r}.")
+    if "~" in parts[1].replace("~0", "").replace("~1", ""):
+        raise InvalidBody(f"path may hold ~ only as ~0 or ~1; it is {operation.path[:80]!r}.")
+    if operation.op != "remove" and operation.value is UNSET:
+        raise InvalidBody(f"value is missing: {operation.op} needs one.")
+    return parts[1].replace("~1", "/").replace("~0", "~")
+
+
+def shown_defaults(limits: Limits) -> Metadata:
+    """The reserved keys that are shown when unset, and as what (contract 6.1)."""
+    return {
+        "_max_messages_post_size": limits.max_messages_post_size,
+        "_default_message_ttl": limits.default_message_ttl,
+        "_default_message_delay": limits.default_message_delay,
+        "_dead_letter_queue": None,
+        "_dead_letter_queue_messages_ttl": None,
+        "_max_claim_count": None,
+        "_enable_encrypt_messages": False,
+    }
+
+
+def topic_defaults(limits: Limits) -> Metadata:
+    """As ``shown_defaults``, of a topic (contract 13)."""
+    defaults = shown_defaults(limits)
+    return {key: defaults[key] for key in TOPIC_KEYS}
+
+
+def metadata_schema(limits: Limits) -> Metadata:
+    """What metadata may be, as a JSON Schema."""
+
+    def integer(low: int, high: int) -> Metadata:
+        described = f"must be an integer from {low} to {high}, or null"
+        return {"type": ["integer", "null"], "minimum": low, "maximum": high, "description": described}
+
+    return {
+        "type": "object",
+        "properties": {
+            "_max_messages_post_size": integer(1, limits.max_messages_post_size),
+            "_default_message_ttl": integer(MIN_TTL, limits.max_message_ttl),
+            "_default_message_delay": integer(MIN_DELAY, limits.max_message_delay),
+            "_dead_letter_queue_messages_ttl": integer(MIN_TTL, limits.max_message_ttl),
+            "_max_claim_count": {"type": ["integer", "null"]},
+            "_enable_encrypt_messages": {"type": ["boolean", "null"]},
+            "_retry_policy": RETRY_POLICY,
+            "_redelivery_delay": integer(0, limits.max_message_delay),
+            "_redelivery_backoff": {
+                "enum": ["constant", "exponential", None],
+                "description": "must be constant, exponential or null",
+            },
+            "_redelivery_max_delay": integer(0, limits.max_message_ttl),
+            "_history_ttl": {
+                "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
+                "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",
+            },
+        },
+    }
+
+
+def _check_retry_span(policy: Metadata) -> None:
+    """Contract 6.1: the longest delay is at least ten seconds above the shortest."""
+    if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
+        raise InvalidBody("_retry_policy: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
+
+
+def _sentence(error: ValidationError) -> str:
+    """A schema's complaint with field and bounds; it may quote the value, but not at length."""
+    field = ".".join(str(part) for part in error.path)
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    if "description" in schema:
+        return f"{field} {schema['description']}."
+    return f"{field}: {error.message[:200]}."

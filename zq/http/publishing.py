@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/topics/{topic}/messages`` and below (extensions 8)."""
+
+import falcon
+
+from zq import wire
+from zq.broker import Broker
+from zq.errors import Invalid
+from zq.http import idempotency, query
+from zq.wire import publishing
+
+
+class TopicMessages:
+    """``/v2/topics/{topic}/messages``"""
+
+    policy = {"GET": "topics:get_messages", "POST": "topics:publish"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._publishing = broker.publishing
+        self._page = broker.limits.max_messages_per_page
+        """How many ids a request may name, and so a Location."""
+        self._window = broker.limits.idempotency_window
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
+        if query.text(req, "stage"):
+            raise Invalid("stage goes with messages of queues; those of topics cannot be staged.")
+        ref = req.context.topic
+        raw = query.needed_body(req, self._publishing.max_post_size(ref))
+        once = idempotency.once(req, "publish", raw, self._window)
+        sequences, replayed = self._publishing.publish(ref, wire.posted(raw), len(raw), once)
+        idempotency.tell(resp, replayed)
+        resp.status = falcon.HTTP_201
+        ids = ",".join(map(str, sequences[: self._page]))
+        resp.set_header("Location", f"/v2/topics/{topic}/messages?ids={ids}")
+        resp.data = publishing.published(topic, sequences)
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
+        detailed = query.boolean(req, "detailed")
+        if ids := query.values(req, "ids"):
+            if query.text(req, "wait"):
+                raise Invalid("wait goes with a listing, not with ids.")
+            messages, now = self._publishing.get(req.context.topic, ids)
+            resp.data = publishing.messages(messages, now, bool(detailed))
+        else:
+            self._list(req, resp, topic, detailed)
+
+    def _list(self, req: falcon.Request, resp: falcon.Response, topic: str, detailed: bool | None) -> None:
+        limit, wait = query.integer(req, "limit"), query.integer(req, "wait")
+        req.context.waits = bool(wait)
+        polled = self._publishing.list(req.context.topic, query.text(req, "marker"), limit, wait)
+        if polled.turned_away:
+            resp.set_header("Retry-After", "1")
+        found, link, gap = polled.answer, None, None
+        if found.messages:
+            link = query.repeated({"limit": limit, "detailed": detailed}) | {"marker": str(found.position)}
+        if found.gap:
+            gap = found.gap.after, found.gap.resumes
+        resp.data = publishing.page(topic, found.messages, found.now, link, gap, bool(detailed))
+
+
+class TopicMessage:
+    """``/v2/topics/{topic}/messages/{message}``"""
+
+    policy = {"GET": "topics:get_message"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._publishing = broker.publishing
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, topic: str, message: str) -> None:
+        detailed = query.boolean(req, "detailed")
+        (found, *_), now = self._publishing.get(req.context.topic, [message])
+        resp.data = publishing.message(found, now, bool(detailed))

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/topics/{topic}/stream`` and ``/v2/stream``: Server-Sent Events (extensions 8).
+
+The engine asks for one portion after the other and sends it before it asks for the next, so that a slow reader holds up
+its own thread and nothing else. What tells that a reader has gone away depends on the engine: gunicorn's socket can be
+looked at, and Granian notices when it is given something, be it nothing.
+"""
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import falcon
+
+from zq import limits
+from zq.broker import Broker
+from zq.broker.publishing import as_marker
+from zq.broker.streams import PATIENCE, Gap, Stream
+from zq.http import query, unread
+from zq.topics import EVERYTHING, Pattern
+from zq.wire import publishing
+
+MEDIA: Final = "text/event-stream"
+OPENING: Final = b": zq\n\n"
+HEARTBEAT: Final = 15.0
+"""Seconds."""
+LOOK: Final = 1.0
+"""Seconds after which a stream that has nothing to send looks whether its reader is there."""
+GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class _Streaming:
+    """What both resources have in common."""
+
+    media = MEDIA
+
+    def __init__(self, broker: Broker) -> None:
+        self._streams = broker.streams
+
+    def _open(self, req: falcon.Request, resp: falcon.Response, pattern: Pattern) -> None:
+        after = as_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
+        connection = req.env.get("gunicorn.socket")
+        if connection is None:
+            unread.bound(int(req.env["SERVER_PORT"]), PATIENCE)
+        stream = self._streams.open(req.context.project, pattern, after)
+        resp.content_type = MEDIA
+        resp.set_header("Cache-Control", "no-store")
+        resp.set_header("X-Accel-Buffering", "no")
+        resp.stream = Events(stream, connection, self._streams.now)
+
+
+class TopicStream(_Streaming):
+    """``/v2/topics/{topic}/stream``"""
+
+    policy = {"GET": "topics:stream"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
+        self._open(req, resp, Pattern(topic))
+
+
+class ProjectStream(_Streaming):
+    """``/v2/stream``"""
+
+    policy = {"GET": "topics:stream"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._open(req, resp, limits.pattern(query.text(req, "match") or EVERYTHING))
+
+
+class Events:
+    """The body of the response, a portion at a time.
+
+    No generator: one that is closed before it was begun would not give its place back.
+    """
+
+    def __init__(self, stream: Stream, connection: Any, now: Callable[[], float]) -> None:
+        """``connection``: the reader's socket, if the engine gives it."""
+        self._stream = stream
+        self._connection: socket.socket | None = connection
+        self._now = now
+        self._sent = -HEARTBEAT
+        self._looked = time.monotonic()
+        if connection is not None:
+            stream.hang_up = self._hang_up
+
+    def __iter__(self) -> "Events":
+        return self
+
+    def __next__(self) -> bytes:
+        self._stream.handed = None
+        try:
+            return self._next()
+        finally:
+            self._stream.handed = time.monotonic()
+
+    def close(self) -> None:
+        """The engine is done with it."""
+        self._stream.close()
+
+    def _next(self) -> bytes:
+        if self._sent < 0:
+            return self._sending(OPENING)
+        while not self._stream.over:
+            portion = self._stream.next(LOOK)
+            if isinstance(portion, Gap):
+                return self._sending(publishing.gap_event(portion.after, portion.resumes))
+            if portion:
+                return self._sending(publishing.events(portion, self._now()))
+            moment = time.monotonic()
+            if moment - self._sent >= HEARTBEAT or self._seems_gone():
+                return self._sending(publishing.heartbeat(self._stream.position))
+            if moment - self._looked >= LOOK:
+                self._looked = moment
+                return b""
+        raise StopIteration
+
+    def _sending(self, portion: bytes) -> bytes:
+        self._sent = time.monotonic()
+        return portion
+
+    def _seems_gone(self) -> bool:
+        """Whether the reader sends no more. If it does not read either, sending to it will fail."""
+        if self._connection is None:
+            return False
+        poll = select.poll()
+        poll.register(self._connection, GONE)
+        return bool(poll.poll(0))
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):  # it has been closed meanwhile
+            if self._connection is not None:
+                self._connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published messages on the wire: answers about topics' messages, and Server-Sent Events (extensions 8)."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from msgspec import Raw
+from msgspec.structs import asdict
+
+from zq.model import Seconds, age
+from zq.topics import Published
+from zq.wire import encode
+from zq.wire.answers import MessageOut, next_link, timestamp
+
+ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
+"""JSON has line ends between its tokens only; in an event they would end a line of it."""
+FRAME: Final = (
+    b"id: %%b\nevent: message\n"
+    b'data: {"id":"%%b","href":"/v2/topics/%b/messages/%%b","ttl":%%d,"age":%d,"body":%%b%%b,"topic":"%b"}\n\n'
+)
+"""An event, with room first for what messages of one batch have in common, and then for the rest."""
+CHECKSUM: Final = b',"checksum":"%b"'
+
+
+def href(topic: str, sequence: int) -> str:
+    """Where a published message is."""
+    return f"/v2/topics/{topic}/messages/{sequence}"
+
+
+def published(topic: str, sequences: Sequence[int]) -> bytes:
+    """The hrefs of published messages."""
+    return encode({"resources": [href(topic, sequence) for sequence in sequences]})
+
+
+def page(
+    topic: str,
+    messages: Sequence[Published],
+    now: Seconds,
+    query: dict[str, str] | None,
+    gap: tuple[int, int] | None,
+    detailed: bool,
+) -> bytes:
+    """A listing; ``query`` is what the next page's link repeats, None on an empty page. ``gap``: after, resumes."""
+    answer: dict[str, Any] = {
+        "messages": [_out(message, now, detailed) for message in messages],
+        "links": [] if query is None else [next_link(f"/v2/topics/{topic}/messages", query)],
+    }
+    return encode(answer if gap is None else answer | {"gap": _gap(*gap)})
+
+
+def messages(found: Sequence[Published], now: Seconds, detailed: bool) -> bytes:
+    """Representations without links."""
+    return encode({"messages": [_out(message, now, detailed) for message in found]})
+
+
+def message(found: Published, now: Seconds, detailed: bool) -> bytes:
+    """One representation."""
+    return encode(_out(found, now, detailed))
+
+
+def events(messages: Iterable[Published], now: Seconds) -> bytes:
+    """An event for each message: its representation and its topic."""
+    parts = []
+    batch: tuple[str, Seconds] | None = None
+    for message in messages:
+        if (message.topic, message.created) != batch:
+            batch = message.topic, message.created
+            name = message.topic.encode()
+            frame = FRAME % (name, age(message.created, now), name)
+        entry, sequence = message.entry, b"%d" % message.sequence
+        body = entry.body.translate(ONE_LINE) if b"\n" in entry.body or b"\r" in entry.body else entry.body
+        checksum = CHECKSUM % entry.checksum.encode() if entry.checksum else b""
+        parts.append(frame % (sequence, sequence, sequence, entry.ttl, body, checksum))
+    return b"".join(parts)
+
+
+def gap_event(after: int, resumes: int) -> bytes:
+    """Tells of what was missed; whoever resumes behind it is not told again."""
+    return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(_gap(after, resumes)))
+
+
+def heartbeat(position: int) -> bytes:
+    """Shows that the stream lives; the id moves the place where its reader resumes, and is no event."""
+    return b": heartbeat\nid: %d\n\n" % position
+
+
+def _out(message: Published, now: Seconds, detailed: bool) -> Any:
+    entry, sequence = message.entry, message.sequence
+    seconds = age(message.created, now)
+    out = MessageOut(str(sequence), href(message.topic, sequence), entry.ttl, seconds, Raw(entry.body), entry.checksum)
+    if not detailed:
+        return out
+    members = {name: value for name, value in asdict(out).items() if name != "checksum" or value}
+    expires = timestamp(message.created + entry.ttl)
+    return members | {"sequence": sequence, "created": timestamp(message.created), "expires": expires}
+
+
+def _gap(after: int, resumes: int) -> dict[str, int]:
+    return {"after": after, "resumes": resumes}
