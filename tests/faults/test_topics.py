@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics over several servers on one store: each reader sees each message once, and all see them in one order.
+
+Eight publishers go to any server; the readers leave and resume at random points, at any server. The embedded store has
+one server. Each test has a project, and so a log, of its own.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.faults.integrity import whole
+from tests.faults.subscribers import Traffic
+from tests.faults.test_history import logs_told
+from tests.servers import ZqServer, wait_for
+from tests.stores import MongoServer, RedisServer, StoreServer
+
+SERVERS = 3
+POSTS = 25
+"""Posts of each publisher."""
+BETWEEN = 60
+"""Posts between what happens to a server or a store."""
+STARTED_WITHIN = 30.0
+
+
+class Deployment:
+    """Servers on a store of their own; ``store`` None: each has it within."""
+
+    def __init__(self, store: StoreServer | None, servers: list[ZqServer]) -> None:
+        self.store, self.servers = store, servers
+        self.urls = [server.url for server in servers]
+
+    def traffic(self, project: str, **options: int) -> Traffic:
+        return Traffic(self.urls, project, **options)
+
+
+@pytest.fixture(scope="module", params=["rocksdb", "mongodb", "redis"])
+def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """What a store acknowledges it keeps."""
+    with ExitStack() as stack:
+        if request.param == "rocksdb":
+            uri, store = f"rocksdb://{tmp_path_factory.mktemp('topics')}/store", None
+        else:
+            lasting = ("--appendonly", "yes", "--appendfsync", "always")
+            store = stack.enter_context(MongoServer() if request.param == "mongodb" else RedisServer(None, *lasting))
+            uri = store.uri
+        servers = [stack.enter_context(ZqServer(uri))]
+        for _ in range(0 if store is None else SERVERS - 1):
+            servers.append(ZqServer(uri).launch())
+            stack.callback(servers[-1].close)
+        for server in servers:
+            wait_for(server.ready, STARTED_WITHIN, "all servers have started")
+        yield Deployment(store, servers)
+    if store is None:
+        whole(uri)
+
+
+def test_every_message_is_seen_once_and_in_one_order(deployment: Deployment) -> None:
+    """No reader passes a message that becomes visible later, and resuming neither loses nor repeats (L6)."""
+    traffic = deployment.traffic("race", posts=POSTS)
+    with logs_told(deployment.servers):
+        with traffic:
+            traffic.finish()
+        assert traffic.violations() == []
+        assert all(reader.starts > 3 for reader in traffic.readers if reader.name != "live")
+
+
+def test_a_killed_server_loses_repeats_and_reorders_nothing(deployment: Deployment) -> None:
+    """kill -9 amid posts and streams: what was acknowledged all see, and nobody sees what others do not."""
+    traffic = deployment.traffic("kill")
+    with logs_told(deployment.servers):
+        with traffic:
+            traffic.wait_for_posts(BETWEEN)
+            deployment.servers[0].kill()
+            deployment.servers[0].start()
+            traffic.wait_for_posts(BETWEEN)
+        assert traffic.violations() == []
+
+
+def test_a_restarted_store_loses_repeats_and_reorders_nothing(deployment: Deployment) -> None:
+    """The same when the store's server is killed. (The embedded store was, with its server.)"""
+    if deployment.store is None:
+        pytest.skip("the embedded store has no server")
+    traffic = deployment.traffic("restart")
+    with logs_told(deployment.servers):
+        with traffic:
+            traffic.wait_for_posts(BETWEEN)
+            deployment.store.kill()
+            deployment.store.start()
+            traffic.wait_for_posts(BETWEEN)
+        assert traffic.violations() == []
