@@ -1,6 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assertions of the machine tell what they compared."""
+"""The store of the machines, whose assertions tell what they compared."""
+
+from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"tests.model.{name}" for name in ("pair", "batches", "settlements", "machine")))
+MACHINES = ("pair", "batches", "settlements", "machine", "log", "publishing", "documents", "timeline")
+pytest.register_assert_rewrite(*(f"tests.model.{name}" for name in MACHINES))
+
+
+@pytest.fixture
+def holder(store_uri: str) -> Iterator[object]:
+    """A ``Holder`` of each driver's empty store; imported here, when it is known whose assertions are rewritten."""
+    from tests.model.pair import Holder
+
+    opened = Holder(store_uri)
+    yield opened
+    opened.storage.close()

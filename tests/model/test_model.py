@@ -5,7 +5,6 @@
 """
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,13 +27,6 @@ def budget(holder: Holder, examples: int) -> settings:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-
-
-@pytest.fixture
-def holder(store_uri: str) -> Iterator[Holder]:
-    opened = Holder(store_uri)
-    yield opened
-    opened.storage.close()
 
 
 @pytest.mark.timeout(36000)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of records in any order, on a store and on a dictionary at once."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from tests.model.pair import PICKS, Holder
+from tests.model.timeline import Timeline
+from zq.model import Page
+from zq.records import Record, RecordRef
+
+NAMES = ["a", "a.b", "a/", "b", "\x7f", "é", "\uffff", "\U0001f600"]
+REFS = st.tuples(st.sampled_from([0, 0, 0, 1]), st.sampled_from(["k", "k", "k/"]), st.sampled_from(NAMES))
+EXPECTED = st.sampled_from(["any", "any", "none", "right", "right", "right", "former", "unknown"])
+LIVES = st.sampled_from([None, None, 1, 60, 600])
+Picked = tuple[int, str, str]
+
+
+class RecordMachine(Timeline):
+    """A store beside a dictionary."""
+
+    def __init__(self, holder: Holder) -> None:
+        super().__init__(holder)
+        self.records: dict[RecordRef, Record] = {}
+        self.versions: dict[RecordRef, list[str]] = {}
+        """All that each name has had."""
+
+    def ends(self) -> set[float]:
+        return {record.expires for record in self.records.values() if record.expires is not None}
+
+    def known(self, ref: RecordRef) -> Record | None:
+        record = self.records.get(ref)
+        return record if record and (record.expires is None or record.expires > self.now) else None
+
+    def ref(self, picked: Picked) -> RecordRef:
+        project, kind, name = picked
+        return RecordRef(self.projects[project], kind, name)
+
+    def expected(self, ref: RecordRef, how: str) -> str | None:
+        """A version as a caller has it."""
+        known = self.known(ref)
+        former = [version for version in self.versions.get(ref, []) if known is None or version != known.version]
+        right = known.version if known else ""
+        return {"any": None, "none": "", "right": right, "former": former[-1] if former else "x"}.get(how, "unknown")
+
+    def holds(self, ref: RecordRef, expected: str | None) -> bool:
+        known = self.known(ref)
+        return expected is None or expected == (known.version if known else "")
+
+    @rule(picked=REFS, value=st.binary(max_size=9), how=EXPECTED, lives=LIVES)
+    def put(self, picked: Picked, value: bytes, how: str, lives: int | None) -> None:
+        ref = self.ref(picked)
+        expected, expires = self.expected(ref, how), None if lives is None else round(self.now + lives, 3)
+        told = self.holder.storage.records.put(ref, value, self.now, expected, expires)
+        assert told == self.holds(ref, expected)
+        if told:
+            found = self.holder.storage.records.get(ref, self.now)
+            assert found is not None
+            assert found.version not in ("", *self.versions.setdefault(ref, []))
+            self.versions[ref].append(found.version)
+            self.records[ref] = Record(ref, value, found.version, expires)
+        self.get(picked)
+
+    @rule(picked=REFS)
+    def get(self, picked: Picked) -> None:
+        ref = self.ref(picked)
+        assert self.holder.storage.records.get(ref, self.now) == self.known(ref)
+
+    @rule(picked=REFS, how=EXPECTED)
+    def delete(self, picked: Picked, how: str) -> None:
+        ref = self.ref(picked)
+        expected = self.expected(ref, how)
+        told = self.holder.storage.records.delete(ref, self.now, expected)
+        assert told == (self.known(ref) is not None and self.holds(ref, expected))
+        if told:
+            del self.records[ref]
+        self.get(picked)
+
+    @rule(
+        picked=REFS,
+        prefix=st.sampled_from(["", "", "a", "a.", "é", "z"]),
+        after=st.sampled_from(["", *NAMES, "a.c"]),
+        limit=st.sampled_from([1, 2, 1000]),
+    )
+    def page(self, picked: Picked, prefix: str, after: str, limit: int) -> None:
+        project, kind, _ = self.ref(picked)
+        fitting = [ref for ref in self.records if ref[:2] == (project, kind) and ref.name.startswith(prefix)]
+        fitting = sorted(
+            (ref for ref in fitting if ref.name.encode() > after.encode()), key=lambda ref: ref[2].encode()
+        )
+        records = [record for ref in fitting if (record := self.known(ref))][:limit]
+        told = self.holder.storage.records.list(project, kind, prefix, after, limit, self.now)
+        assert told == Page(records, records[-1].ref.name if records else None)
+
+    @rule()
+    def agree_on_everything(self) -> None:
+        for project in range(len(self.projects)):
+            for kind in ("k", "k/"):
+                self.page((project, kind, ""), "", "", 1000)
+
+
+class RestartingRecordMachine(RecordMachine):
+    """The same with a store that is closed and opened again at any time."""
+
+    @precondition(lambda self: self.records)
+    @rule(really=PICKS)
+    def restart(self, really: int) -> None:
+        if really % 2 == 0:
+            self.holder.reopen()

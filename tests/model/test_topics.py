@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics and records against their models: sequences of verbs that Hypothesis chooses; see ``test_model``."""
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.model.documents import RecordMachine, RestartingRecordMachine
+from tests.model.pair import Holder
+from tests.model.publishing import LogMachine, RestartingLogMachine
+from tests.model.test_model import budget
+
+
+def some(holder: Holder, examples: int) -> settings:
+    """So many on the embedded store, which is the quickest; a third on the others."""
+    return budget(holder, examples if holder.uri.startswith("rocksdb") else examples // 3)
+
+
+@pytest.mark.timeout(36000)
+def test_a_log_agrees_with_its_model(holder: Holder):
+    """Publish, read, purge, stats and maintenance in any order: every batch, position and count is as it must be."""
+    run_state_machine_as_test(lambda: LogMachine(holder), settings=some(holder, 60))
+
+
+@pytest.mark.timeout(36000)
+def test_records_agree_with_their_model(holder: Holder):
+    """Put, get, list and delete in any order: every answer is the dictionary's."""
+    run_state_machine_as_test(lambda: RecordMachine(holder), settings=some(holder, 24))
+
+
+@pytest.mark.timeout(36000)
+@pytest.mark.parametrize("machine", [RestartingLogMachine, RestartingRecordMachine])
+def test_they_agree_in_a_store_that_restarts(holder: Holder, machine: type):
+    """The same while the store is closed and opened again between any two verbs."""
+    run_state_machine_as_test(lambda: machine(holder), settings=some(holder, 12))

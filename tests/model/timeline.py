@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the machines beside queues have in common: time that moves by steps, to the very ends of things, and rounds of
+giving space back."""
+
+from itertools import count
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from tests.model.pair import EXPIRIES, STEPS, Holder
+from zq.expiry import Expiry, Steps
+
+EXAMPLES = count()
+
+
+class Timeline(RuleBasedStateMachine):
+    """A store, in two fresh projects whose names differ by a slash."""
+
+    def __init__(self, holder: Holder) -> None:
+        super().__init__()
+        self.holder = holder
+        example = next(EXAMPLES)
+        self.projects = [f"t{example}", f"t{example}/"]
+
+    @property
+    def now(self) -> float:
+        return self.holder.clock.now()
+
+    def ends(self) -> set[float]:
+        """All moments at which something expires or is forgotten."""
+        raise NotImplementedError
+
+    def agree_on_everything(self) -> None:
+        """The store and the model, to the last field."""
+        raise NotImplementedError
+
+    @rule(seconds=STEPS)
+    def tick(self, seconds: float) -> None:
+        self.holder.clock.advance(seconds)
+
+    @precondition(lambda self: max(self.ends(), default=0) > self.now)
+    @rule(pick=st.integers(0, 5), offset=st.sampled_from([-0.001, 0, 0, 0.001]))
+    def tick_to(self, pick: int, offset: float) -> None:
+        """To one of the next moments at which anything changes by itself, or to the millisecond beside it."""
+        moments = sorted(moment for moment in self.ends() if moment > self.now)
+        self.holder.clock.advance(max(0, round(moments[min(pick, len(moments) - 1)] + offset - self.now, 3)))
+
+    @initialize(options=EXPIRIES)
+    def configure(self, options: Expiry) -> None:
+        """How space is given back in this example."""
+        self.holder.storage.configure(options)
+
+    @rule(size=st.sampled_from([1, 3, 1000]), most=st.sampled_from([2, 100_000]))
+    def maintain(self, size: int, most: int) -> None:
+        """Gives space back at whatever pace, and nothing that anybody can see changes."""
+        assert self.holder.storage.maintain(self.now, Steps(size, most)) >= 0
+        self.agree_on_everything()
+
+    def teardown(self) -> None:
+        """The last word of an example."""
+        self.agree_on_everything()
