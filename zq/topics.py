@@ -85,10 +85,10 @@ class Reading(Struct, frozen=True):
     dropped: int
 
 
-Listener = Callable[[str, Batch | None], None]
-"""(project, batch): it was published. Batches come in the order of sequence but may be lost, or come again; None:
-something has happened, or may have been lost, so that what the listener remembers of the log is to be forgotten.
-Called from any thread; returns at once."""
+Listener = Callable[[str, Batch | None, int], None]
+"""(project, batch, before): it was published, next after the message of sequence ``before``. Batches come in the order
+of sequence but may be lost, or come again; None: something has happened, or may have been lost, so that what the
+listener remembers of the log is to be forgotten. Called from any thread; returns at once."""
 
 PATTERN: Final = re.compile(r"[A-Za-z0-9_.*-]{1,64}", re.ASCII)
 _TOKEN: Final = re.compile(r"\*+|[^*]")

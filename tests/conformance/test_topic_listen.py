@@ -125,6 +125,8 @@ def test_many_publishers_are_told_in_order(logs: tuple[Log, Log]):
     assert follower.hears(lambda: len(follower.told) >= len(made))
     told = follower.batches()
     assert [batch.sequence for batch in told] == made
+    ends = [batch.last for batch in told]
+    assert [follower.before[number] for number in made[1:]] == ends[:-1], "nobody need ask whether one was lost"
     assert told[-10:] == reading.walk()[-10:]
 
 

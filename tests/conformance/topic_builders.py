@@ -111,14 +111,18 @@ class Follower:
 
     def __init__(self, storage: Storage, *projects: str) -> None:
         self.told: list[tuple[str, Batch | None]] = []
+        self.before: dict[int, int] = {}
+        """By a batch's sequence: what it was said to follow."""
         self._news = threading.Condition()
         self.topics = storage.topics
         self.topics.listen(self)
         for project in projects:
             self.topics.follow(project)
 
-    def __call__(self, project: str, batch: Batch | None) -> None:
+    def __call__(self, project: str, batch: Batch | None, before: int) -> None:
         with self._news:
+            if batch is not None:
+                self.before[batch.sequence] = before
             self.told.append((project, batch))
             self._news.notify_all()
 

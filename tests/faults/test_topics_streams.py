@@ -121,6 +121,18 @@ def test_the_end_of_a_server_ends_its_streams_in_good_order(
         assert "Traceback" not in server.output
 
 
+def test_a_reader_that_takes_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """Its thread waits for it to read; it is hung up on soon after the signal."""
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server, Stream(server.url, PATTERN, slow=True):
+        for number in range(BACKLOG):
+            publish(server, f"{number} {LARGE}")
+        began = time.monotonic()
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait(10) == 0, server.output
+        assert time.monotonic() - began < 6
+        assert "Traceback" not in server.output
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_streams_leave_threads_for_work_and_places_for_others(engine: str, tmp_path: Path) -> None:
     """With every place taken another stream is refused with a time to come back, and work goes on. Whoever leaves is

@@ -119,7 +119,7 @@ def test_a_publish_to_no_topic_is_refused(api: Api, topic: str) -> None:
     assert answer.json["title"] == "Invalid topic identification"
 
 
-@pytest.mark.parametrize("message", ["0", "x", "-1", "007", "99999999999999999999", "1e3"])
+@pytest.mark.parametrize("message", ["0", "x", "-1", "007", "99999999999999999999", "1e3", "9" * 5000])
 def test_an_id_that_no_message_has_is_not_found(api: Api, message: str) -> None:
     """Nor is one of another topic, or of another project."""
     publish(api, 1)
@@ -191,6 +191,9 @@ def test_what_fell_off_is_told_as_a_gap(compose: Any) -> None:
     assert gap["after"] == first
     assert sequences[-19] <= gap["resumes"] <= sequences[-16]
     assert [message["id"] for message in answer["messages"]] == [str(s) for s in sequences if s >= gap["resumes"]]
+    empty = api.get(f"/v2/topics/quiet/messages?marker={first}&wait=20", 200).json
+    assert (empty["messages"], empty["gap"]) == ([], gap)
+    assert "gap" not in api.get(empty["links"][0]["href"], 200).json, "the link leads on, though there was no message"
     assert "gap" not in api.get(f"{URL}?limit=20", 200).json
     assert "gap" not in api.get(f"{URL}?marker={gap['resumes'] - 1}", 200).json
 

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
@@ -30,6 +31,7 @@ class Reader:
         setup_testing_defaults(environ)
         self.status, self.headers = "", dict[str, str]()
         self._body = api.app(environ, self._start)
+        self.portions = iter(self._body)
         self._rest = b""
 
     def _start(self, status: str, headers: list[tuple[str, str]], _exception: object = None) -> None:
@@ -67,10 +69,10 @@ class Reader:
 
 def test_a_stream_sends_what_is_published_from_then_on(api: Api) -> None:
     """Each message as one event: its sequence, the representation and the topic."""
-    publish(api, "before")
+    (before,) = publish(api, "before")
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:
         assert (reader.status, reader.headers["content-type"]) == ("200 OK", "text/event-stream")
-        assert next(reader.blocks()).startswith(":"), "the headers go out at once"
+        assert next(reader.blocks()) == f": zq\nid: {before}", "at once, so that a reader can resume at any time"
         publish(api, "other", topic="other")
         (sequence,) = publish(api, {"a": [1]}, ttl=77)
         ((identity, kind, data),) = reader.events(1)
@@ -166,6 +168,25 @@ def test_a_body_of_several_lines_is_one_line_of_the_event(api: Api) -> None:
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:
         api.post(URL, 201, b'{"messages": [{"body": {\r\n "a":\n"x\\ny"}}]}')
         assert reader.bodies(1) == [{"a": "x\ny"}]
+
+
+def test_what_some_take_for_line_ends_is_escaped(api: Api) -> None:
+    """Readers that split text into lines as Python does would cut the event there."""
+    with closing(Reader(api, f"{TOPIC}/stream")) as reader:
+        publish(api, "é")
+        api.post(URL, 201, '{"messages": [{"body": "\u2028|\u2029|\x85|\u2027"}]}'.encode())
+        _opening, *blocks = islice(reader.blocks(), 3)
+        assert [len(block.splitlines()) for block in blocks] == [3, 3]
+        assert json.loads(blocks[1].split("data: ")[1])["body"] == "\u2028|\u2029|\x85|\u2027"
+
+
+def test_a_large_portion_is_sent_in_pieces(api: Api) -> None:
+    """So that a reader that takes them slowly is told from one that takes nothing."""
+    for _ in range(2):
+        publish(api, *["x" * 1000] * 100)
+    with closing(Reader(api, f"{TOPIC}/stream?marker=0")) as reader:
+        pieces = [next(reader.portions) for _ in range(4)]
+        assert max(map(len, pieces)) == streams.PIECE
 
 
 def test_expired_messages_are_not_sent(api: Api, clock: Any) -> None:

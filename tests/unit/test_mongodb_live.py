@@ -56,7 +56,7 @@ class Scene:
         self.live = Live(Port(), self.feed)  # type: ignore[arg-type]
         monkeypatch.setattr(self.live, "_reader", self.reader)
         self.told: list[int | None] = []
-        self.live.listen(lambda _, batch: self.told.append(batch and batch.sequence))
+        self.live.listen(lambda _, batch, before: self.told.append(batch and batch.sequence))
 
     def store(self, count: int = 1) -> list[Document]:
         """Somebody publishes a batch."""

@@ -231,7 +231,7 @@ def test_batches_are_told_in_order_by_whoever_settles(path: Path):
     """Many publishers whose syncs are shared: each batch once, in sequence, and only once it is on disk."""
     storage = connect(f"rocksdb://{path}", sync="always", max_clock_jump=0)
     told: list[int] = []
-    storage.topics.listen(lambda _, batch: told.append(batch.sequence if batch else 0))
+    storage.topics.listen(lambda _, batch, before: told.append(batch.sequence if batch else 0))
     storage.topics.follow("acme")
     threads = [threading.Thread(target=publish, args=(storage, 50)) for _ in range(8)]
     for thread in threads:
@@ -245,7 +245,7 @@ def test_batches_are_told_in_order_by_whoever_settles(path: Path):
 def test_a_batch_waits_for_its_own_settling(storage: RocksStorage, monkeypatch: pytest.MonkeyPatch):
     """Whoever has settled tells what lies before it, not what was published since."""
     told: list[int] = []
-    storage.topics.listen(lambda _, batch: told.append(batch.sequence if batch else 0))
+    storage.topics.listen(lambda _, batch, before: told.append(batch.sequence if batch else 0))
     storage.topics.follow("acme")
     gates = {"first": threading.Event(), "second": threading.Event()}
     monkeypatch.setattr(Store, "settle", lambda _: gates[threading.current_thread().name].wait(30))
@@ -263,7 +263,7 @@ def test_a_batch_waits_for_its_own_settling(storage: RocksStorage, monkeypatch: 
 def test_what_was_not_settled_is_never_told(storage: RocksStorage, monkeypatch: pytest.MonkeyPatch):
     """Followers are told to forget instead, and go on once the store is open again."""
     told: list[Batch | None] = []
-    storage.topics.listen(lambda _, batch: told.append(batch))
+    storage.topics.listen(lambda _, batch, before: told.append(batch))
     storage.topics.follow("acme")
 
     def fail(_: Store) -> None:

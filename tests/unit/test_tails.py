@@ -31,12 +31,13 @@ class FakeLog:
         self.reads = 0
         self.dropped = 0
         self.broken = False
+        self.skipped = 0
         self.gate = threading.Event()
         self.gate.set()
 
     def publish(self, count: int = 1, topic: str = "news") -> Batch:
-        last = self.batches[-1].last if self.batches else 0
-        batch = Batch(topic, last + 1, 0.0, [Entry(b"%d" % (last + 1 + at), 60) for at in range(count)])
+        first = (self.batches[-1].last if self.batches else 0) + 1 + self.skipped
+        batch = Batch(topic, first, 0.0, [Entry(b"%d" % (first + at), 60) for at in range(count)])
         self.batches.append(batch)
         return batch
 
@@ -67,7 +68,10 @@ class FakeLog:
 
     def tell(self, batch: Batch | None, project: str = PROJECT) -> None:
         assert self.listener is not None
-        self.listener(project, batch)
+        self.listener(project, batch, self.before(batch) if batch else 0)
+
+    def before(self, batch: Batch) -> int:
+        return max((other.last for other in self.batches if other.last < batch.sequence), default=0)
 
 
 @pytest.fixture
@@ -104,6 +108,23 @@ def test_what_is_told_in_order_is_handed_on_without_a_question(log: FakeLog, tai
     assert log.reads == before
 
 
+def test_sequences_that_skip_some_are_no_loss(log: FakeLog, tail: Tail) -> None:
+    """Where a store leaves numbers out, a batch tells what it follows."""
+    before, log.skipped = log.reads, 16
+    for _ in range(3):
+        log.tell(log.publish())
+    assert sequences(tail.after(3, 1)) == [20, 37, 54]
+    assert log.reads == before
+
+
+def test_a_portion_is_bounded_by_what_it_weighs(log: FakeLog, tail: Tail) -> None:
+    """Messages of no size weigh something too, in what is remembered and in what a reader gets at once."""
+    for _ in range(40):
+        log.tell(log.publish(1000))
+    assert sequences(tail.after(30_003, 1)) == [30_004, 31_004]
+    assert tail.after(3, 0) is None
+
+
 def test_what_was_not_told_is_fetched_once_for_all(log: FakeLog, tail: Tail) -> None:
     """A jump in the sequences is noticed; the first reader asks the store, the others do not."""
     before = log.reads
@@ -135,7 +156,7 @@ def test_a_lost_last_telling_is_made_up_for(log: FakeLog, tail: Tail, monkeypatc
 def test_memory_that_does_not_reach_back_says_so(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader from before the tail, or before its window, has to read the store."""
     assert tail.after(2, 0) is None
-    monkeypatch.setattr(tails, "WINDOW", 10)
+    monkeypatch.setattr(tails, "WINDOW", 1000)
     for _ in range(30):
         log.tell(log.publish())
     assert tail.after(3, 0) is None

@@ -93,13 +93,14 @@ class Publishing:
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = within("wait", wait or 0, 0, self._limits.max_wait)
         pattern, after = Pattern(topic.name), as_marker(marker)
-        if not seconds:
-            return Polled(self._page(topic, pattern, after, size))
+        page = self._page(topic, pattern, after, size)
+        if page.messages or page.gap or not seconds:
+            return Polled(page)
         with self._waiters.seat() as seated:
-            if not seated:
-                page = self._page(topic, pattern, after, size)
-                return Polled(page, turned_away=not page.messages)
-            return Polled(self._wait(topic, pattern, after, size, seconds))
+            if seated:
+                return Polled(self._wait(topic, pattern, after, size, seconds))
+        self._watch.turned_away()
+        return Polled(page, turned_away=True)
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> tuple[Sequence[Published], Seconds]:
         """Those of the ids that are messages of the topic, each once, and the moment. Raises ``MessageNotFound``."""
@@ -139,7 +140,7 @@ class Publishing:
                 return Listed(found, found[-1].sequence if found else position, now, gap)
 
     def _find(self, topic: TopicRef, id: str, now: Seconds) -> Iterator[Published]:
-        if id.isascii() and id.isdigit() and 0 < int(id[:20]) < 2**63 and id == str(int(id)):
+        if len(id) <= 19 and id.isascii() and id.isdigit() and id == str(int(id)) and 0 < int(id) < 2**63:
             sequence = int(id)
             for batch in self._log.read(topic.project, sequence - 1, 1, Pattern(topic.name)).batches:
                 yield from (message for message in batch.messages(sequence - 1, now) if message.sequence == sequence)

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.broker.tails import Tail, Tails
+from zq.broker.tails import ALL, Tail, Tails
 from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Crowded, Invalid, Unavailable
@@ -28,7 +28,9 @@ RETRY: Final = 0.5
 """Seconds after which the store is asked again if it did not answer."""
 PATIENCE: Final = 30.0
 """Seconds after which a reader that takes nothing is hung up on."""
-LOOK: Final = 1.0
+LAST_PATIENCE: Final = 1.0
+"""The same when the server ends."""
+LOOK: Final = 0.5
 """Seconds between two looks for such readers."""
 
 
@@ -160,7 +162,7 @@ class Streams:
         if after is None:
             return tail.position
         if after > tail.position:
-            check_marker(after, self.topics.read(project, after, 1, EVERY).last)
+            check_marker(after, self.topics.read(project, after, 1, ALL).last)
         return after
 
     def _enter(self, stream: Stream) -> None:
@@ -173,14 +175,15 @@ class Streams:
 
     def _run(self) -> None:
         """Hang up on readers that have stopped reading: their threads cannot, for they wait for them."""
-        while not self.closing:
+        while not self.closing or self._streams:
             time.sleep(LOOK)
+            patience = LAST_PATIENCE if self.closing else PATIENCE
             with self._lock:
                 streams = list(self._streams)
             for stream in streams:
                 handed, hang_up = stream.handed, stream.hang_up
-                if handed is not None and hang_up is not None and time.monotonic() - handed > PATIENCE:
-                    LOG.info("A reader of a stream has taken nothing for %.0f seconds and is hung up on.", PATIENCE)
+                if handed is not None and hang_up is not None and time.monotonic() - handed > patience:
+                    LOG.info("A reader of a stream has taken nothing for %.0f seconds and is hung up on.", patience)
                     stream.hang_up = None
                     hang_up()
                     self.watch.stream_dropped()
@@ -190,6 +193,3 @@ def check_marker(marker: int, last: int) -> None:
     """Refuse a place in the log that is yet to come: what is published until then would be passed over silently."""
     if marker > last:
         raise Invalid(f"The marker must not be beyond the log's end, which is {last}; it is {marker}.")
-
-
-EVERY: Final = Pattern("**")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ends of the logs that somebody follows, in memory: each is read once, however many readers there are.
 
-The store tells what is published (``TopicController.listen``), as a rule the batch itself. Where the sequences do not
-follow each other something was not told, or not yet, and one of the waiting readers fetches it from the store for all.
+The store tells what is published (``TopicController.listen``). Where a batch does not follow what is known, something
+was not told, or not yet, and one of the waiting readers fetches it from the store for all.
 They do so as well every few seconds, for what was lost last. A reader that is farther behind than memory reaches reads
 the store by itself.
 """
@@ -21,9 +21,11 @@ from zq.topics import EVERYTHING, Batch, Pattern, Reading
 
 LOG = logging.getLogger(__name__)
 WINDOW: Final = 4 << 20
-"""Bytes of bodies of one log that are remembered, and at times half as much again."""
-PORTION: Final = 256
-"""Batches that a reader gets at a time."""
+"""What is remembered of one log weighs so much, and at times half as much again."""
+PORTION: Final = 256 << 10
+"""What a reader gets at a time weighs no more than this and one batch."""
+OVERHEAD: Final = 200
+"""What a message weighs besides the bytes of its body."""
 FETCH: Final = 1000
 """Messages asked for at a time."""
 RECHECK: Final = 5.0
@@ -43,7 +45,7 @@ class Tail:
         self._project = project
         self._changed = threading.Condition(threading.Lock())
         self._batches: list[Batch] = []
-        self._size = 0
+        self._weight = 0
         self._purges = 0
         self._stale = False
         self._fetching = False
@@ -60,19 +62,19 @@ class Tail:
         with self._changed:
             self.start = self.position = last
 
-    def told(self, batch: Batch | None) -> None:
+    def told(self, batch: Batch | None, before: int) -> None:
         """What the store's listener was told of the project."""
         with self._changed:
             if batch is None:
                 self._forget(self.position)
                 self._purges += 1
                 self._stale = True
-            elif batch.sequence == self.position + 1:
-                self._append(batch)
-            elif batch.last > self.position:
-                self._stale = True
-            else:
+            elif batch.last <= self.position:
                 return
+            elif before <= self.position:
+                self._append(batch)
+            else:
+                self._stale = True
             self._changed.notify_all()
 
     def after(self, position: int, seconds: float) -> list[Batch] | None:
@@ -148,29 +150,34 @@ class Tail:
         """The next batches with messages of sequences above ``position``."""
         if not self._batches or self._batches[-1].last <= position:
             return []
-        first = bisect_right(self._batches, position, key=lambda batch: batch.last)
-        return self._batches[first : first + PORTION]
+        first = end = bisect_right(self._batches, position, key=lambda batch: batch.last)
+        weight = 0
+        while end < len(self._batches) and weight < PORTION:
+            weight += _weight(self._batches[end])
+            end += 1
+        return self._batches[first:end]
 
     def _append(self, batch: Batch) -> None:
         self._batches.append(batch)
-        self._size += batch.size
+        self._weight += _weight(batch)
         self.position = batch.last
-        if self._size > WINDOW + WINDOW // 2:
+        if self._weight > WINDOW + WINDOW // 2:
             self._shorten()
 
     def _shorten(self) -> None:
         """Forget the oldest, but for a window full."""
         count = 0
-        while self._size > WINDOW and count < len(self._batches) - 1:
-            self._size -= self._batches[count].size
+        while self._weight > WINDOW and count < len(self._batches) - 1:
+            self._weight -= _weight(self._batches[count])
             count += 1
-        self.start = self._batches[count - 1].last
-        del self._batches[:count]
+        if count:
+            self.start = self._batches[count - 1].last
+            del self._batches[:count]
 
     def _forget(self, position: int) -> None:
         """Remember nothing up to there."""
         self._batches.clear()
-        self._size = 0
+        self._weight = 0
         self.start = self.position = position
 
 
@@ -243,7 +250,11 @@ class Tails:
             del self._tails[project]
             self._storage.topics.unfollow(project)
 
-    def _told(self, project: str, batch: Batch | None) -> None:
+    def _told(self, project: str, batch: Batch | None, before: int) -> None:
         tail = self._tails.get(project)
         if tail is not None:
-            tail.told(batch)
+            tail.told(batch, before)
+
+
+def _weight(batch: Batch) -> int:
+    return batch.size + OVERHEAD * len(batch.entries)

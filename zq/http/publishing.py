@@ -51,7 +51,7 @@ class TopicMessages:
         if polled.turned_away:
             resp.set_header("Retry-After", "1")
         found, link, gap = polled.answer, None, None
-        if found.messages:
+        if found.messages or found.gap:
             link = query.repeated({"limit": limit, "detailed": detailed}) | {"marker": str(found.position)}
         if found.gap:
             gap = found.gap.after, found.gap.resumes

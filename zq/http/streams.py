@@ -24,11 +24,12 @@ from zq.topics import EVERYTHING, Pattern
 from zq.wire import publishing
 
 MEDIA: Final = "text/event-stream"
-OPENING: Final = b": zq\n\n"
 HEARTBEAT: Final = 15.0
 """Seconds."""
 LOOK: Final = 1.0
 """Seconds after which a stream that has nothing to send looks whether its reader is there."""
+PIECE: Final = 64 << 10
+"""Bytes that are sent at a time: a reader that takes so much in ``PATIENCE`` is a slow one, and no dead one."""
 GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
@@ -43,7 +44,7 @@ class _Streaming:
     def _open(self, req: falcon.Request, resp: falcon.Response, pattern: Pattern) -> None:
         after = as_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
         connection = req.env.get("gunicorn.socket")
-        if connection is None:
+        if connection is None and req.env["SERVER_PORT"].isdecimal():
             unread.bound(int(req.env["SERVER_PORT"]), PATIENCE)
         stream = self._streams.open(req.context.project, pattern, after)
         resp.content_type = MEDIA
@@ -81,8 +82,8 @@ class Events:
         self._stream = stream
         self._connection: socket.socket | None = connection
         self._now = now
-        self._sent = -HEARTBEAT
-        self._looked = time.monotonic()
+        self._rest = memoryview(publishing.opening(stream.position))
+        self._sent = self._looked = time.monotonic()
         if connection is not None:
             stream.hang_up = self._hang_up
 
@@ -101,25 +102,22 @@ class Events:
         self._stream.close()
 
     def _next(self) -> bytes:
-        if self._sent < 0:
-            return self._sending(OPENING)
-        while not self._stream.over:
+        while not self._rest and not self._stream.over:
             portion = self._stream.next(LOOK)
             if isinstance(portion, Gap):
-                return self._sending(publishing.gap_event(portion.after, portion.resumes))
-            if portion:
-                return self._sending(publishing.events(portion, self._now()))
-            moment = time.monotonic()
-            if moment - self._sent >= HEARTBEAT or self._seems_gone():
-                return self._sending(publishing.heartbeat(self._stream.position))
-            if moment - self._looked >= LOOK:
-                self._looked = moment
-                return b""
-        raise StopIteration
-
-    def _sending(self, portion: bytes) -> bytes:
+                self._rest = memoryview(publishing.gap_event(portion.after, portion.resumes))
+            elif portion:
+                self._rest = memoryview(publishing.events(portion, self._now()))
+            elif time.monotonic() - self._looked >= LOOK:
+                self._looked = time.monotonic()
+                if self._looked - self._sent < HEARTBEAT and not self._seems_gone():
+                    return b""
+                self._rest = memoryview(publishing.heartbeat(self._stream.position))
+        if not self._rest:
+            raise StopIteration
+        piece, self._rest = self._rest[:PIECE], self._rest[PIECE:]
         self._sent = time.monotonic()
-        return portion
+        return bytes(piece)
 
     def _seems_gone(self) -> bool:
         """Whether the reader sends no more. If it does not read either, sending to it will fail."""

@@ -15,7 +15,10 @@ DESCRIPTORS: Final = Path("/proc/self/fd")
 def bound(port: int, seconds: float) -> None:
     """The kernel ends any connection to ``port`` of this process, now or later, when what was sent on it has not been
     taken for so long. Done once: connections to come have it from the socket that listens."""
-    for name in os.listdir(DESCRIPTORS):
+    names: list[str] = []
+    with suppress(OSError):  # where the system does not show them, readers keep their places
+        names = os.listdir(DESCRIPTORS)
+    for name in names:
         with suppress(OSError):  # no socket, or closed meanwhile
             if os.readlink(DESCRIPTORS / name).startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(name))) as opened:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published messages on the wire: answers about topics' messages, and Server-Sent Events (extensions 8)."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -12,8 +13,8 @@ from zq.topics import Published
 from zq.wire import encode
 from zq.wire.answers import MessageOut, next_link, timestamp
 
-ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
-"""JSON has line ends between its tokens only; in an event they would end a line of it."""
+LINE_END: Final = re.compile(b"[\r\n]|\xe2\x80[\xa8\xa9]|\xc2\x85")
+"""What some readers of events take for the end of a line. Those in ASCII stand between JSON's tokens only."""
 FRAME: Final = (
     b"id: %%b\nevent: message\n"
     b'data: {"id":"%%b","href":"/v2/topics/%b/messages/%%b","ttl":%%d,"age":%d,"body":%%b%%b,"topic":"%b"}\n\n'
@@ -68,7 +69,7 @@ def events(messages: Iterable[Published], now: Seconds) -> bytes:
             name = message.topic.encode()
             frame = FRAME % (name, age(message.created, now), name)
         entry, sequence = message.entry, b"%d" % message.sequence
-        body = entry.body.translate(ONE_LINE) if b"\n" in entry.body or b"\r" in entry.body else entry.body
+        body = LINE_END.sub(_in_one_line, entry.body)
         checksum = CHECKSUM % entry.checksum.encode() if entry.checksum else b""
         parts.append(frame % (sequence, sequence, sequence, entry.ttl, body, checksum))
     return b"".join(parts)
@@ -79,9 +80,18 @@ def gap_event(after: int, resumes: int) -> bytes:
     return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(_gap(after, resumes)))
 
 
+def opening(position: int) -> bytes:
+    """Comes at once, so that a reader that loses its stream before the first event knows where to resume."""
+    return b": zq\nid: %d\n\n" % position
+
+
 def heartbeat(position: int) -> bytes:
     """Shows that the stream lives; the id moves the place where its reader resumes, and is no event."""
     return b": heartbeat\nid: %d\n\n" % position
+
+
+def _in_one_line(end: re.Match[bytes]) -> bytes:
+    return b"\\u%04x" % ord(end[0].decode()) if len(end[0]) > 1 else b" "
 
 
 def _out(message: Published, now: Seconds, detailed: bool) -> Any:

@@ -115,7 +115,7 @@ class Live:
             wanted = self._followed.get(project) is followed and batch.sequence > followed.last
             if wanted and self._listener is not None:
                 followed.last = batch.last
-                self._listener(project, batch)
+                self._listener(project, batch, batch.sequence - 1)
 
     def _lose(self, project: str, last: int | None = None) -> None:
         """Something may be gone, up to this sequence if it is known; no matter if that was before it was followed.
@@ -127,7 +127,7 @@ class Live:
             return
         with self._telling:
             followed.last = max(followed.last, last or 0)
-            self._listener(project, None)
+            self._listener(project, None, 0)
 
     def _fall_behind(self, project: str) -> None:
         if project in self._followed:
@@ -157,7 +157,7 @@ class Live:
                 reading = self._reader.read(log.key(project), followed.last, MESSAGES, ALL)
             with self._telling:
                 if reading.dropped > followed.last and self._listener is not None:
-                    self._listener(project, None)
+                    self._listener(project, None, 0)
                 self._tell(project, followed, iter(reading.batches))
                 followed.last = max(followed.last, reading.position)
             if not reading.more:

@@ -4,7 +4,8 @@
 A batch's front: length of the topic's name, the name, its last sequence in 14 digits; number of messages, when it was
 published, the first and the last expiry of a message, messages and bytes of bodies published in the log before it. The
 front is the member of ``topics``, and beside the messages (MessagePack) in the stream. In replies and on the channel
-the length of the messages goes before the front, and the messages follow it.
+the length of the messages goes before the front, and the messages follow it; on the channel the log's last sequence
+before the batch, in 14 digits, comes first.
 """
 
 from collections.abc import Iterator

@@ -97,9 +97,9 @@ class Follower:
         """It has ended; to be called under the lock."""
         del self._readers[id(reader.lines)]
 
-    def tell(self, project: str, batch: Batch | None) -> None:
+    def tell(self, project: str, batch: Batch | None, before: int = 0) -> None:
         if self.listener is not None:
-            self.listener(project, batch)
+            self.listener(project, batch, before)
 
 
 class Reader(Subscriber):
@@ -165,9 +165,10 @@ class Reader(Subscriber):
         assert isinstance(content, bytes)
         # Others may publish here what they like.
         with contextlib.suppress(struct.error, ValueError, msgspec.MsgspecError):
-            found = [batch.opened() for batch in batches.batches(content, 0)]
-            for batch in found or (None,):
-                self._follower.tell(project, batch)
+            if not content:
+                self._follower.tell(project, None)
+            for batch in batches.batches(content, batches.DIGITS):
+                self._follower.tell(project, batch.opened(), int(content[: batches.DIGITS]))
 
     def _sort(self) -> None:
         """Hand what has moved to other servers' readers. May raise ``RedisError``."""

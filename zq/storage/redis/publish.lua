@@ -61,5 +61,5 @@ if once then remember(once, ARGV[11], ARGV[12], ARGV[13], string.format('%.0f', 
 
 local pieces = {}
 tell_batch(pieces, front, messages)
-feed(ARGV[10], table.concat(pieces))
+feed(ARGV[10], digits(sequence) .. table.concat(pieces))
 return before + 1

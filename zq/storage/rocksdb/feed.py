@@ -41,4 +41,4 @@ class Feed:
     def _tell(self, project: str, news: Batch | None) -> None:
         listener = self.listener
         if listener is not None and project in self._followed:
-            listener(project, news)
+            listener(project, news, news.sequence - 1 if news else 0)
