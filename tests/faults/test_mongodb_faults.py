@@ -17,17 +17,21 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from tests.conformance.builders import Scene, drafts, ids_of, together
+from tests.conformance.topic_builders import Log
 from tests.servers import wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.errors import Unavailable
 from zq.model import QueueRef
+from zq.records import RecordRef
 from zq.storage.mongodb import MongoStorage, connect
 from zq.storage.mongodb.removal import Removal
 
+UNREACHABLE = 6
 NOT_PRIMARY = 91
 NOT_REPLICATED = 64
 UNAUTHORIZED = 13
+UNSATISFIABLE = 100
 WRITE_CONFLICT = 112
 TIMEOUT = 2.5
 
@@ -113,6 +117,28 @@ def test_a_commit_that_was_lost_and_forgotten_is_looked_for_by_its_ids(
     posted = scene.post(3)
     assert ids_of(scene.walk()) == posted
     assert scene.post(1) == ids_of(scene.walk())[3:]
+
+
+def test_a_commit_that_is_there_though_the_server_complains_is_not_repeated(server: MongoServer, scene: Scene):
+    """Neither for a group nor for its members alone: each post and each published batch is stored once."""
+    log = Log(scene.storage, scene.clock)
+    complaint = {"code": UNSATISFIABLE, "errmsg": "planted"}
+    with failing(server, "commitTransaction", 3, writeConcernError=complaint):
+        published = together(*[log.publish] * 6)
+    assert log.sequences() == sorted(sequence for some in published for sequence in some) == list(range(1, 7))
+    with failing(server, "commitTransaction", 3, writeConcernError=complaint):
+        posted = together(*[partial(scene.post, 2)] * 6)
+    assert sorted(ids_of(scene.walk())) == sorted(id for some in posted for id in some)
+
+
+@pytest.mark.parametrize(("command", "code"), [("delete", NOT_PRIMARY), ("findAndModify", UNREACHABLE)])
+def test_a_record_whose_deletion_was_not_told_was_deleted(server: MongoServer, scene: Scene, command: str, code: int):
+    """The repetition does not take the work of the first attempt for somebody else's."""
+    ref, records = RecordRef("acme", "topic", "news"), scene.storage.records
+    records.put(ref, b"1", scene.now)
+    with failing(server, command, 1, writeConcernError={"code": code, "errmsg": "planted"}):
+        assert records.delete(ref, scene.now)
+    assert records.get(ref, scene.now) is None
 
 
 @pytest.mark.parametrize("command", ["find", "update"])

@@ -7,12 +7,16 @@ from functools import partial
 import pytest
 from pymongo import MongoClient
 from pymongo.collection import Collection
+from pymongo.errors import AutoReconnect, PyMongoError
 
 from tests.conformance.builders import together
 from tests.conformance.topic_builders import Follower, Log
 from zq.clock import ManualClock
-from zq.errors import Unavailable
+from zq.errors import Invalid, Unavailable
+from zq.records import RecordRef
 from zq.storage.mongodb import connect, feed, log, schema
+from zq.storage.mongodb.port import Port
+from zq.storage.mongodb.reading import Reader
 from zq.storage.mongodb.removal import Removal
 from zq.topics import Entry, Keep
 
@@ -100,6 +104,105 @@ def test_a_purge_that_was_cut_short_is_finished_by_maintenance(
     assert here.figures("other")[0] == 5
     assert documents.count_documents({"g": {"$exists": True}}) == 0
     assert batches(documents) == [2, 4, 6, 8, 10, 11]
+
+
+@pytest.mark.parametrize("step", [(Removal, "finish"), (feed.Feed, "purge")])
+def test_a_purge_that_others_finish_is_told_to_all(
+    here: Log, there: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
+):
+    """Wherever it was cut short: what processes remember of the log is forgotten when the messages are gone."""
+    here.publish("news")
+    followers = [Follower(log.storage, "acme") for log in (here, there)]
+    last = here.publish("news")[0]
+    assert all(follower.hears_of(last) for follower in followers)
+
+    def cut(*_: object) -> None:
+        raise AutoReconnect("cut") if step[0] is feed.Feed else Unavailable("cut")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(*step, cut)
+        with pytest.raises(Unavailable):
+            here.purge()
+    assert documents.count_documents({"g": {"$exists": True}}) == 1, "it is not yet done"
+    assert not any(("acme", None) in follower.told for follower in followers[1:])
+    here.storage.maintain(here.now)
+    assert all(follower.hears_of_loss() for follower in followers)
+    assert documents.count_documents({"g": {"$exists": True}}) == 0
+
+
+def test_what_falls_off_while_it_is_read_is_no_silent_gap(
+    uri: str, here: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch
+):
+    """Without a majority nothing is read as of one moment; then ``dropped`` tells of all that may be missing."""
+    storage = connect(uri, write_concern="1")
+    weak = Log(storage, here.clock)
+    for _ in range(30):
+        weak.publish()
+    span = Reader._span
+
+    def trim_before(*arguments: object) -> object:
+        monkeypatch.setattr(Reader, "_span", span)
+        weak.publish(keep=Keep(10**9, 10))
+        storage.maintain(weak.now)
+        return span(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Reader, "_span", trim_before)
+    reading = weak.read(after=10, limit=5)
+    assert (reading.batches[0].sequence, reading.dropped) == (22, 21)
+    monkeypatch.setattr(Reader, "_span", trim_before)
+    monkeypatch.setattr(Reader, "dropped", lambda *_: 26)
+    reading = weak.read(after=21, limit=3)
+    assert (reading.batches, reading.position, reading.more, reading.dropped) == ([], 26, True, 26)
+    storage.close()
+
+
+def lost(self: Port, session: object, commit=Port._commit) -> None:
+    """In place of a commit: carried out, but not told, and the server does not know it any more."""
+    commit(self, session)
+    error = PyMongoError("planted")
+    error._add_error_label("TransientTransactionError")
+    raise error
+
+
+def test_a_commit_that_is_on_the_primary_only_is_not_repeated(here: Log, monkeypatch: pytest.MonkeyPatch):
+    """A look for what a majority has would not find it yet; so one waits for the majority, and then looks."""
+    find = Port.find
+
+    def later(self: Port, *arguments, committed: bool = False, **options) -> list:
+        return [] if committed else find(self, *arguments, **options)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Port, "find", later)
+        broken.setattr(Port, "_commit", lost)
+        published = here.publish(count=2)
+    assert here.sequences() == published == [1, 2]
+
+
+def test_a_commit_that_is_there_but_not_durable_is_not_acknowledged(here: Log, monkeypatch: pytest.MonkeyPatch):
+    """Nor is it repeated."""
+    update = Port.update
+
+    def refuse(self: Port, updates, session=None) -> int:
+        if session is None:
+            raise AutoReconnect("planted")
+        return update(self, updates, session)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Port, "update", refuse)
+        broken.setattr(Port, "_commit", lost)
+        with pytest.raises(Unavailable):
+            here.publish()
+    assert here.sequences() == [1]
+
+
+def test_what_is_too_large_for_a_document_is_refused_as_such(here: Log):
+    """Nobody should try again later."""
+    large = b"1" * (17 << 20)
+    with pytest.raises(Invalid):
+        here.put("news", [Entry(large, 3600)])
+    with pytest.raises(Invalid):
+        here.storage.records.put(RecordRef("acme", "topic", "news"), large, here.now)
+    assert here.publish() == [1]
 
 
 @pytest.mark.parametrize("carried", [0, feed.CARRIED])

@@ -105,3 +105,14 @@ def test_the_own_listener_is_told_at_once(feed: Feed, capped: Capped, monkeypatc
     for note in [*capped.documents, {"w": "another", "q": [["acme", "theirs"], ["\xed\xa0\x80", "other"]]}]:
         feed._pass_on(note)
     assert heard == [JOBS, QueueRef("acme", "theirs"), OTHER]
+
+
+def test_a_purge_that_cannot_be_written_is_not_forgotten(feed: Feed, capped: Capped):
+    """Who purges waits until it is written and is told if that fails."""
+    capped.failures = 1
+    capped.open.set()
+    with pytest.raises(AutoReconnect):
+        feed.purge("acme", 7)
+    feed.purge("acme", 7)
+    [written] = capped.documents
+    assert (written["q"], written["t"]) == ([], [["acme", 7, None]])

@@ -42,7 +42,8 @@ class MongoStorage:
         """``watcher`` is told of the steps of commits, for tests of what becomes of them half-way."""
         self._feed = Feed(port)
         self._live = Live(port, self._feed)
-        takers, removal, stages = Takers(port, self._feed.announce), Removal(port), Stages(port)
+        takers, stages = Takers(port, self._feed.announce), Stages(port)
+        removal = Removal(port, self._live.purged)
         commits = Commits(port, stages, takers, self._feed.announce, watcher or steps.Unwatched())
         self._port = port
         self._expiry = expiry

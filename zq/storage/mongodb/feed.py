@@ -4,7 +4,7 @@
 A verb only notes its queue. One thread writes what was noted since its last write, all of it in one document, so verbs
 pay nothing and a busy queue costs a few writes for each of a hundred turns a second. What is written is no more than a
 hint, so it is neither journalled nor repeated. What is published to topics is noted likewise and written without delay,
-the batches themselves if they are small:
+the batches themselves if they are small; who purges a topic waits until that is written:
 ``{w: who writes, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a purge] ...]}``.
 """
 
@@ -99,8 +99,11 @@ class Feed:
         self._note(News(project, documents[-1]["k"], documents))
 
     def purge(self, project: str, last: int) -> None:
-        """A topic of the project was purged, up to this sequence."""
-        self._note(News(project, last, None))
+        """A topic of the project was purged, up to this sequence. Returns when it is written; raises ``PyMongoError``.
+
+        Should it be lost with the primary, then so is the others' place in the feed, and they hear that it broke.
+        """
+        self._collection.insert_one(self._note_of((), [News(project, last, None)]))
 
     def listen(self, listener: Listener) -> None:
         """Tell the listener from now on, and no former one."""
@@ -159,13 +162,16 @@ class Feed:
             self._tell(queues, news)
 
     def _tell(self, queues: Sequence[QueueRef], news: Sequence[News] = ()) -> None:
+        try:
+            self._collection.insert_one(self._note_of(queues, news))
+        except PyMongoError as error:
+            LOG.debug("The feed could not be written: %s", error)
+
+    def _note_of(self, queues: Sequence[QueueRef], news: Sequence[News]) -> Document:
         note: Document = {"w": self._own, "q": [[text(queue.project), text(queue.name)] for queue in queues]}
         if news:
             note["t"] = noted(news)
-        try:
-            self._collection.insert_one(note)
-        except PyMongoError as error:
-            LOG.debug("The feed could not be written: %s", error)
+        return note
 
     def _follow(self) -> None:
         """Read the feed until the end. What has stood there before is told too: nobody knows what was missed."""

@@ -13,6 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from bson.errors import BSONError
 from pymongo.errors import OperationFailure, PyMongoError
 
+from zq.errors import Unavailable
 from zq.storage.mongodb import once
 from zq.storage.mongodb.combine import LINGER, Combiner
 from zq.storage.mongodb.layout import QueueKey
@@ -68,7 +69,7 @@ class Groups(Generic[Request, Answer]):
         """A group failed, maybe by one member's fault: try each by itself."""
         try:
             return self._store([request])[0]
-        except (PyMongoError, BSONError, OverflowError) as failure:
+        except (Unavailable, PyMongoError, BSONError, OverflowError) as failure:
             return failure
 
 

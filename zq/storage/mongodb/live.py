@@ -74,9 +74,9 @@ class Live:
         self._pass_on(project, documents)
 
     def purged(self, project: str, last: int) -> None:
-        """This process has purged a topic, up to this sequence."""
-        self._feed.purge(project, last)
+        """This process has removed what was purged, up to this sequence; returns when the others can read it."""
         self._lose(project, last)
+        self._feed.purge(project, last)
 
     def heard(self, news: News) -> None:
         """Another process has published, or purged."""

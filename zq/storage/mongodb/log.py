@@ -29,7 +29,7 @@ field   of a batch                                       of the counter, which l
 
 A batch that is too large for one document lies in several, which are read as batches of their own and fall off as one.
 A purge is noted as ``{_id: "g" P topic, s: "l" P, d: topic, g: the log's last sequence at that moment}`` until it is
-carried out (``removal``). Keys by which publishing is known again are those of a queue, with "l" P for its name.
+carried out and told (``removal``). Keys by which publishing is known again are those of a queue, named "l" P.
 """
 
 from collections import Counter

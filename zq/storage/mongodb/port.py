@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 import pymongo
 from bson.codec_options import CodecOptions
+from bson.errors import BSONError, InvalidDocument
 from bson.timestamp import Timestamp
 from pymongo import MongoClient, ReadPreference
 from pymongo.client_session import ClientSession
@@ -28,11 +29,11 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from zq.errors import Unavailable
+from zq.errors import Invalid, Unavailable
 from zq.measures import Removals
 from zq.storage.mongodb.layout import CODEC, MESSAGES, Document, QueueKey
 from zq.storage.mongodb.orphans import end_orphans
-from zq.storage.mongodb.replies import checked, is_transient, parts, taken
+from zq.storage.mongodb.replies import TRANSIENT, checked, is_transient, parts, taken
 from zq.storage.mongodb.turns import Turns
 
 T = TypeVar("T")
@@ -78,13 +79,15 @@ class Port:
 
     @contextmanager
     def verb(self) -> Iterator[None]:
-        """All of one verb: it ends in time, and what PyMongo raises becomes ``Unavailable``."""
+        """All of one verb: it ends in time, and what PyMongo raises becomes ``Unavailable``, or ``Invalid``."""
         self._verb.deadline = time.monotonic() + self.timeout
         try:
             with pymongo.timeout(self.timeout):
                 yield
-        except PyMongoError as error:
-            raise Unavailable("The store cannot serve now. Try again later.") from error
+        except (InvalidDocument, OverflowError) as error:
+            raise Invalid("A value is larger than the store can hold.") from error
+        except (PyMongoError, BSONError) as error:
+            raise absence() from error
 
     def where(self, key: QueueKey, **conditions: object) -> Document:
         """A filter on messages of one queue; on a cluster it names the shard."""
@@ -194,17 +197,18 @@ class Port:
         return found
 
     def transaction(
-        self, work: Callable[[Session], T], happened: Callable[[], bool] = lambda: False, *, stubborn: bool = True
+        self, work: Callable[[Session], T], stored: Callable[[], Document] = Document, *, stubborn: bool = True
     ) -> T:
-        """Commit ``work``, which may be run several times; after an unknown outcome ``happened`` looks for it.
+        """Commit ``work``, which may be run several times; what ``stored`` finds is there if, and only if, its last run
+        was committed.
 
-        Raises ``Forsaken`` if the work does, or if it meets another transaction and is not ``stubborn``; then nothing
-        has changed.
+        Raises ``Unavailable`` if a commit's outcome stays unknown. Raises ``Forsaken`` if the work does, or if it meets
+        another transaction and is not ``stubborn``; then nothing has changed.
         """
         pause = FIRST_PAUSE
         patient_until = time.monotonic() + PATIENCE
-        committing = False
         while True:
+            committing = False
             with self.client.start_session() as session:
                 session.start_transaction(LOCAL, self._durable, ReadPreference.PRIMARY)
                 try:
@@ -213,7 +217,7 @@ class Port:
                     self._commit(session)
                     return result
                 except PyMongoError as error:
-                    if committing and happened():
+                    if committing and self._was_committed(error, stored()):
                         return result
                     if not is_transient(error) or self._late():
                         raise
@@ -234,6 +238,22 @@ class Port:
                 if not error.has_error_label(UNKNOWN) or self._late():
                     raise
             time.sleep(LONGEST_PAUSE)
+
+    def _was_committed(self, error: PyMongoError, stored: Document) -> bool:
+        """Whether a transaction whose commit failed so is there, as durably as others; False: surely not.
+
+        What is found now might still be lost, so a write that changes nothing waits before until all is durable.
+        """
+        try:
+            if stored:
+                self.update([{"q": {"_id": "", "s": stored["s"]}, "u": {"$unset": {"e": ""}}}])
+                if self.find(stored, fields={"_id": 1}):
+                    return True
+        except PyMongoError as failure:
+            raise absence() from failure
+        if not error.has_error_label(TRANSIENT):
+            raise absence() from error
+        return False
 
     def _write(self, command: Document, session: Session | None, durable: bool = True) -> Document:
         if session is None:
@@ -260,3 +280,8 @@ class Port:
     def _late(self) -> bool:
         """Whether this thread's verb has used up its time."""
         return time.monotonic() > float(self._verb.deadline)
+
+
+def absence() -> Unavailable:
+    """What a caller is told of whatever the server or the way to it lacks."""
+    return Unavailable("The store cannot serve now. Try again later.")

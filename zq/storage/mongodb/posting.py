@@ -56,11 +56,10 @@ class Poster:
             documents.clear()
             return unless_known(self._port, session, posts, list[str], partial(self._insert, session, documents))
 
-        def happened() -> bool:
-            first = {field: documents[0][field] for field in ("_id", "s")} if documents else {"_id": ""}
-            return bool(self._port.find(first, fields={"_id": 1}, committed=True))
+        def first() -> Document:
+            return {field: one[field] for one in documents[:1] for field in ("_id", "s")}
 
-        return self._port.transaction(work, happened)
+        return self._port.transaction(work, first)
 
     def _insert(self, session: Session, documents: list[Document], posts: Sequence[Post]) -> Sequence[Metadata]:
         """Insert, and note, the documents of the posts that met the metadata they expect; the answer to each post."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading a log: the counter first, then batches of the same moment, so that nothing comes or goes in between.
 
-What has fallen off, or a fail-over, would otherwise make a hole that looks like messages of others.
+What has fallen off, or a fail-over, would otherwise make a hole that looks like messages of others. Where writers do
+not wait for a majority there is no such moment, so the counter is read again.
 """
 
 from collections.abc import Sequence
@@ -59,9 +60,13 @@ class Reader:
         found = self._port.find(
             span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
         )
-        batches = _portion(found, start, limit)
-        whole = len(batches) == len(found) < most and sum(len(one["b"]) for one in found) < WEIGHT
-        position = span.end if whole else batches[-1].last
+        if not moment:  # what has fallen off meanwhile may be gone from between these, or not
+            dropped = max(dropped, self.dropped(key))
+        kept = [one for one in found if one["k"] > dropped]
+        batches = _portion(kept, start, limit)
+        whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < WEIGHT
+        position = max(dropped, span.end if whole else batches[-1].last if batches else 0)
+        last = max(last, dropped)
         return Reading(batches, position, position < last, last, dropped)
 
     def _span(self, key: QueueKey, start: int, limit: int, pattern: Pattern, last: int, moment: Moment) -> Span:

@@ -9,6 +9,7 @@ its counters for a while, so that markers stay below whatever comes later. Purge
 go the same way: see ``log``.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from zq.expiry import Pace
@@ -28,10 +29,12 @@ NOTE: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class Removal:
-    """Removes the messages of purged and deleted queues."""
+    """Removes the messages of purged and deleted queues, and of purged topics. ``tell`` is told of these: which
+    project's, and up to which sequence; it returns when all are told."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port, tell: Callable[[str, int], None]) -> None:
         self._port = port
+        self._tell = tell
 
     def doom(self, key: QueueKey, *, forget: bool) -> Doomed:
         """Decide; with ``forget`` the queue itself goes in the same step."""
@@ -95,7 +98,8 @@ class Removal:
         removed = self._batch(batches, doomed, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
         if not removed and whole:
             self._port.update([{"q": note, "u": {"$unset": {"g": ""}}}])
-        elif not removed:
+        elif not removed:  # whoever dies in between leaves the note, and others tell it again
+            self._tell(log.project_of(doomed["s"]), doomed["g"])
             self._port.delete_all(note)
         return removed
 

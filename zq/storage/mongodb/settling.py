@@ -16,7 +16,7 @@ from bson.errors import BSONError
 from msgspec import Struct
 from pymongo.errors import OperationFailure, PyMongoError
 
-from zq.errors import Fenced, ZqError
+from zq.errors import Fenced, Unavailable, ZqError
 from zq.model import Fence, Once, Outcome, Release, Settled, Settlement
 from zq.storage.mongodb import fences, layout
 from zq.storage.mongodb.combine import LINGER, Combiner
@@ -146,7 +146,7 @@ class Settler:
     def _alone(self, order: Order) -> Settled | Exception:
         try:
             return self._together([order])[0]
-        except (PyMongoError, BSONError, OverflowError) as failure:
+        except (Unavailable, PyMongoError, BSONError, OverflowError) as failure:
             return failure
 
     def _together(self, orders: Sequence[Order]) -> Sequence[Settled | Exception]:

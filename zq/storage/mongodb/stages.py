@@ -67,14 +67,13 @@ class Stages:
                 remember(self._port, session, [(attempt, [draft.id for draft in staging.drafts], BEFORE_ALL)])
             return None
 
-        def happened() -> bool:
+        def first() -> Document:
             # Another one's draft may have this place in the stage if ours was not stored; so "w" too.
-            first = {field: documents[0][field] for field in ("_id", "s", "w")} if documents else {"_id": ""}
-            return bool(self._port.find(first, fields={"_id": 1}, committed=True))
+            return {field: one[field] for one in documents[:1] for field in ("_id", "s", "w")}
 
         while True:
             with self._port.verb():
-                stale = self._port.transaction(work, happened)
+                stale = self._port.transaction(work, first)
             if stale is None:
                 return
             self.drop(exactly(stale))

@@ -49,7 +49,6 @@ class TopicController:
             note, name = log.purge_note(key, topic.name), {"d": layout.text(topic.name)}
             self._port.upsert(note, {"$set": name, "$max": {"g": last}})
         self._removal.finish({**note, **name, "g": last})
-        self._live.purged(topic.project, last)
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
         moment, key = layout.ms(now), log.key(topic.project)
