@@ -3,6 +3,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,62 @@ def test_scans_stay_within_their_bounds_in_both_directions(store: Store):
     assert [key for key, _ in store.scan("other", b"\x02", b"\x08")] == [b"\x02", b"\x05"]
     assert [key for key, _ in store.scan("other", b"\x02", b"\x08", backwards=True)] == [b"\x05", b"\x02"]
     assert list(store.scan("other", b"\x03", b"\x05", backwards=True)) == []
+
+
+def test_a_scan_backwards_through_nothing_does_not_begin(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """It would cross all that was removed below its range."""
+    store.write([("other", b"\x01", b"")])
+    ways: list[bool] = []
+    other = store._views["other"]
+
+    class Watched:
+        """The family, and which way it is gone through."""
+
+        def items(self, backwards: bool, *bounds: Any) -> Any:
+            ways.append(backwards)
+            return other.items(backwards, *bounds)
+
+    monkeypatch.setitem(store._views, "other", Watched())
+    assert list(store.scan("other", b"\x02", b"\x08", backwards=True)) == []
+    assert ways == [False]
+
+
+def test_nobody_is_served_by_a_flush_after_one_that_failed(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """The system may have let go of what the first one was to write, and tell it only once."""
+    store.write([("default", b"a", b"1")])
+    real, started, gate = store._db, threading.Event(), threading.Event()
+
+    class Failing:
+        """Stands in for a database whose first sync fails."""
+
+        def flush_wal(self, sync: bool) -> None:
+            if not started.is_set():
+                started.set()
+                assert gate.wait(10)
+                raise Exception("IO error: fsync")
+            real.flush_wal(sync)
+
+    refused = []
+
+    def settle() -> None:
+        with pytest.raises(Unavailable):
+            store.settle()
+        refused.append(True)
+
+    monkeypatch.setattr(store, "_db", Failing())
+    threads = [threading.Thread(target=settle) for _ in range(3)]
+    threads[0].start()
+    assert started.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    while len(store._barrier._waiting) < 2:
+        pass
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    monkeypatch.undo()
+    assert len(refused) == 3
+    store.failure = None
 
 
 def test_a_batch_is_applied_as_a_whole_over_all_families(store: Store):

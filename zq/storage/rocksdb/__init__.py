@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from zq.errors import StartRefused
+from zq.errors import StartRefused, Unavailable
 from zq.expiry import Expiry, Pace, Steps
 from zq.measures import Depth, Measure, Report
 from zq.model import QueueRef, Seconds
@@ -40,6 +40,8 @@ FILTERED: Final = "bodies"
 """The family that the compaction filter works on."""
 NUDGE: Final = 60.0
 """Seconds."""
+COMPACTING: Final = 1.0
+"""Seconds after which no further log is compacted at once."""
 
 
 class RocksStorage:
@@ -106,14 +108,19 @@ class RocksStorage:
 
     def _compact(self) -> None:
         """Once a minute, have the bodies compacted that the filter has not seen for long (see ``compaction``), and the
-        batches of topics that were removed, which are few and large: no file is full of them soon."""
+        batches of topics that were removed, which are few and large: no file is full of them soon. What fell off goes
+        log by log, as far as one gets in a second."""
         moment = time.monotonic()
         if moment - self._compacted >= NUDGE:
             self._compacted = moment
-            with self._keeper as (store, _):
+            with self._keeper as (store, registry):
                 if store.filtering:
                     store.compact_after(FILTERED, self._keeper.around.expiry.compaction_interval)
                 store.flush_removals("batches")
+                for gone in registry.logs.wastes():
+                    store.compact_range(gone)
+                    if time.monotonic() > moment + COMPACTING:
+                        break
 
 
 def connect(
@@ -137,7 +144,7 @@ def connect(
     )
     try:
         return RocksStorage(keeper, max_clock_jump)
-    except StartRefused:
+    except (StartRefused, Unavailable):
         keeper.close()
         raise
 

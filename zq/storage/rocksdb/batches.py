@@ -11,7 +11,8 @@ from zq.topics import Batch, Entry
 class LogRecord(Struct, array_like=True, frozen=True):
     """A log's entry in ``logs``. ``size`` and ``messages``: of all that was ever published in it.
 
-    ``gone_size`` and ``gone_messages``: what these were before the first batch that has not fallen off.
+    ``gone_size`` and ``gone_messages``: what these were before the first batch that has not fallen off. ``start``: see
+    ``starts``; the one by which this was written.
     """
 
     number: int
@@ -21,6 +22,7 @@ class LogRecord(Struct, array_like=True, frozen=True):
     dropped: int = 0
     gone_size: int = 0
     gone_messages: int = 0
+    start: int = 0
 
 
 class Header(Struct, array_like=True):

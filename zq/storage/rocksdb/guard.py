@@ -28,11 +28,11 @@ class StorageClock:
 
 
 def check_version(store: Store) -> None:
-    """Refuse a store of another layout; mark a new one."""
+    """Refuse a store of another layout; mark a new one, and one that lacks only what is made when it is opened."""
     found = store.get("default", b"version")
-    if found is None:
+    if found in (None, layout.FORMER_VERSION):
         store.write([("default", b"version", layout.VERSION)])
-    elif found != layout.VERSION:
+    elif found is not None and found != layout.VERSION:
         raise StartRefused(
             f"The store has layout {found.decode(errors='replace')}, this zq needs {layout.VERSION.decode()}: "
             "use the zq that wrote it, or another store."

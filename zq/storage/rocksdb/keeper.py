@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from zq.errors import StartRefused, Unavailable
+from zq.storage.rocksdb import starts
 from zq.storage.rocksdb.port import Store
 from zq.storage.rocksdb.registry import Around, Registry
 
@@ -65,9 +66,10 @@ class Keeper:
         return self._past + store.totals()
 
     def trust(self) -> None:
-        """The store and the clock have been checked: expired bodies may be destroyed, in stores opened later too."""
+        """The store and the clock have been checked: sequences may be given out and expired bodies destroyed, in stores
+        opened later too. Before this no queue is asked for."""
         with self as (store, _):
-            store.begin_filtering()
+            self._opened = self._begin(store)
         self._trusted = True
 
     def reopen(self) -> None:
@@ -98,9 +100,15 @@ class Keeper:
 
     def _open(self) -> Opened:
         store = self._open_store()
-        opened = Opened(store, Registry(store, self.around))
-        if self._trusted:
-            store.begin_filtering()
+        try:
+            return self._begin(store) if self._trusted else Opened(store, Registry(store, self.around))
+        except Unavailable:
+            store.close()
+            raise
+
+    def _begin(self, store: Store) -> Opened:
+        opened = Opened(store, Registry(store, self.around, starts.count(store)))
+        store.begin_filtering()
         return opened
 
     def _shut(self, store: Store) -> None:

@@ -4,7 +4,7 @@
 ========= ==================================== ======================================================================
 family    key                                  value
 ========= ==================================== ======================================================================
-default   "version" "clock" "numbers"          schema version; largest moment seen; last number given
+default   "version" "clock" "numbers" "starts" schema version; largest moment seen; last number given; last start
 default   "doomed" q                           the key in ``queues``: a former number, its space to be given back
 default   "dropped" n                          nothing: the same for the number of a history or of a stage
 default   "fallen" n                           the key in ``logs``: batches fell off, their index entries are to go
@@ -79,6 +79,8 @@ FAMILIES: Final = (
     "due",
 )
 VERSION: Final = b"4"
+FORMER_VERSION: Final = b"3"
+"""Without families that are empty in a new store."""
 LENGTH: Final = 4
 """Bytes of the length in front of a project."""
 END: Final = b"\xff" * LENGTH
@@ -86,9 +88,6 @@ END: Final = b"\xff" * LENGTH
 DOOMED: Final = b"doomed"
 DROPPED: Final = b"dropped"
 FALLEN: Final = b"fallen"
-LOST_TAIL: Final = 1_000_000
-"""Sequences, and positions of history, skipped when a queue or a log is loaded: after a power cut the last writes may
-be gone, and with them numbers that a reader has already seen as a marker. They must not be given twice."""
 FAMILY_OF: Final = {
     kind.encode()[:1]: kind for kind in ("batches", "history", "keys", "producers", "records", "stages")
 }
@@ -111,13 +110,15 @@ class QueueRecord(Struct, array_like=True):
 
 
 class Tally(Struct, array_like=True):
-    """The counters of a queue: last sequence, last available-at of a fresh post, messages; last record of history."""
+    """The counters of a queue: last sequence, last available-at of a fresh post, messages; last record of history; the
+    start (see ``starts``) by which they were written."""
 
     sequence: int = 0
     fresh: int = 0
     count: int = 0
     position: int = 0
     finished: int = 0
+    start: int = 0
 
 
 class Place(NamedTuple):

@@ -111,8 +111,12 @@ class Store:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(upper)
         try:
-            items: Any = self._views[family].items(backwards, None if backwards else lower, bounds)
-            if backwards:  # the binding does not keep to a lower bound on this way
+            items: Any = self._views[family].items(False, lower, bounds)
+            if backwards:
+                # What the binding calls the lower bound sets the upper one. Where there is nothing, a scan backwards
+                # would go on through all that was removed below.
+                found = next(iter(items), None) is not None
+                items = self._views[family].items(True, None, bounds) if found else ()
                 items = takewhile(lambda item: item[0] >= lower, items)
             yield from items
         except Exception as error:
@@ -144,7 +148,11 @@ class Store:
     def settle(self) -> None:
         """Return when everything this thread wrote is as durable as the sync mode says. Raises ``Unavailable``."""
         if self._always:
-            self._barrier.wait()
+            self.sync()
+
+    def sync(self) -> None:
+        """Return when everything this thread wrote is on disk, in any sync mode. Raises ``Unavailable``."""
+        self._barrier.wait()
 
     def begin_filtering(self) -> None:
         """Let the compaction filter work; what it takes is gone for good. Raises ``Unavailable``."""
@@ -164,6 +172,16 @@ class Store:
         try:
             if self.figure(family, "num-deletes-active-mem-table"):
                 self._views[family].flush()
+        except Exception as error:
+            raise _unavailable() from error
+
+    def compact_range(self, gone: Range) -> None:
+        """Give back the space of a range that was removed; returns when that is done. Raises ``Unavailable``."""
+        family, lower, upper = gone
+        options = CompactOptions()
+        options.set_exclusive_manual_compaction(False)
+        try:
+            self._views[family].compact_range(lower, upper, options)
         except Exception as error:
             raise _unavailable() from error
 
@@ -224,6 +242,8 @@ class Store:
             raise _unavailable() from error
 
     def _flush(self) -> None:
+        if self.failure is not None:  # the system may have let go of what the flush that failed was to write
+            raise _unavailable()
         try:
             self._db.flush_wal(True)
         except Exception as error:

@@ -2,7 +2,7 @@
 """Reading a log of topics: along the log, or along the batches of one topic. No lock is taken.
 
 What the log's view tells is read before the scan begins and ``dropped`` once more behind it: so a reader whose batches
-fell off meanwhile learns that they did.
+fell off meanwhile learns that they did. What was removed in front is crossed once: see ``Log.heads``.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def read(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -> Re
     found: list[Batch] = []
     count = size = 0
     position = after
-    for looked, (end, batch) in enumerate(_looks(store, view, after, pattern), 1):
+    for looked, (end, batch) in enumerate(_looks(store, log, view, after, pattern), 1):
         if batch is not None:
             size += batch.size
             if found and size > MOST_SIZE:
@@ -42,16 +42,16 @@ def read(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -> Re
             break
     else:
         position = max(after, last)
-    dropped = log.view.record.dropped
+    dropped = log.dropped
     return Reading([batch for batch in found if batch.last > dropped], position, position < last, last, dropped)
 
 
-def stats(store: Store, view: View, topic: str, now: Seconds) -> Stats:
+def stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
     """As ``TopicController.stats``; batches are read only if some of their messages have expired."""
-    number, moment = view.record.number, layout.ms(now)
+    number, moment = log.history, layout.ms(now)
     count = 0
     ends: list[bytes] = []
-    for key, value in store.scan("topics", *_range(view, topic, 0)):
+    for key, value in _entries(store, log, log.view, topic, 0):
         expires, first, earliest = layout.triple.unpack(value)
         batch = layout.number.pack(number) + key[-8:]
         if earliest > moment:
@@ -66,40 +66,67 @@ def stats(store: Store, view: View, topic: str, now: Seconds) -> Stats:
     return Stats(0, count, _landmark(store, ends[0], now, 0), _landmark(store, ends[-1], now, -1))
 
 
-def newest(store: Store, view: View, topic: str) -> int | None:
+def newest(store: Store, log: Log, topic: str) -> int | None:
     """The last sequence of a topic; None if nothing of it is left."""
-    found = next(store.scan("topics", *_range(view, topic, 0), backwards=True), None)
-    return None if found is None else layout.number.unpack(found[0][-8:])[0]
+    prefix, last = batches.key_of(log.history, topic), log.view.record.last
+    lower, upper = (prefix + layout.number.pack(at + 1) for at in (_head(log, log.view, topic), last))
+    found = next(store.scan("topics", lower, upper, backwards=True), None)
+    if found is None:
+        log.learn(topic, last)
+        return None
+    return _sequence(found[0])
 
 
-def _looks(store: Store, view: View, after: int, pattern: Pattern) -> Looks:
+def _looks(store: Store, log: Log, view: View, after: int, pattern: Pattern) -> Looks:
     if after >= view.record.last:
         return iter(())
-    return _along_topic(store, view, after, pattern.topic) if pattern.topic else _along(store, view, after, pattern)
+    if pattern.topic:
+        return _along_topic(store, log, view, after, pattern.topic)
+    return _along(store, log, view, after, pattern)
 
 
-def _along_topic(store: Store, view: View, after: int, topic: str) -> Looks:
-    number = layout.number.pack(view.record.number)
-    for key, _ in store.scan("topics", *_range(view, topic, after)):
+def _along_topic(store: Store, log: Log, view: View, after: int, topic: str) -> Looks:
+    number = layout.number.pack(log.history)
+    for key, _ in _entries(store, log, view, topic, after):
         value = store.get("batches", number + key[-8:])  # it may go meanwhile
-        yield layout.number.unpack(key[-8:])[0], None if value is None else batches.decode_stored(value).batch
+        yield _sequence(key), None if value is None else batches.decode_stored(value).batch
 
 
-def _along(store: Store, view: View, after: int, pattern: Pattern) -> Looks:
-    number, last = view.record.number, view.record.last
-    begin = max(after, view.record.dropped) + 1
-    for key, value in store.scan("batches", layout.pair.pack(number, begin), layout.pair.pack(number, last + 1)):
-        end = layout.pair.unpack(key)[1]
+def _along(store: Store, log: Log, view: View, after: int, pattern: Pattern) -> Looks:
+    for key, value in _entries(store, log, view, None, after):
+        end = _sequence(key)
         stored = batches.decode_stored(value)
         topic = stored.topic.decode("utf-8", "surrogatepass")
         yield end, stored.batch if pattern.matches(topic) and end > view.floors.get(topic, 0) else None
 
 
-def _range(view: View, topic: str, after: int) -> tuple[bytes, bytes]:
-    """Entries of a topic above ``after`` that can be read."""
-    prefix = batches.key_of(view.record.number, topic)
-    begin = max(after, view.begin(topic))
-    return prefix + layout.number.pack(begin + 1), prefix + layout.number.pack(view.record.last + 1)
+def _entries(store: Store, log: Log, view: View, topic: str | None, after: int) -> Iterator[tuple[bytes, bytes]]:
+    """Entries in ``topics``, or for None in ``batches``, above ``after`` that can be read."""
+    number = layout.number.pack(log.history)
+    family, prefix = ("batches", number) if topic is None else ("topics", batches.key_of(log.history, topic))
+    head, last = _head(log, view, topic), view.record.last
+    begin = max(after, head)
+    first = None
+    for key, value in store.scan(family, prefix + layout.number.pack(begin + 1), prefix + layout.number.pack(last + 1)):
+        if first is None:
+            first = _sequence(key)
+            if begin == head < first - 1:
+                log.learn(topic, first - 1)
+        yield key, value
+    if first is None and begin == head < last:
+        log.learn(topic, last)
+
+
+def _head(log: Log, view: View, topic: str | None) -> int:
+    """Nothing of a topic, or (None) of all, can be read up to there."""
+    known = max(view.record.dropped, log.heads.get(None, 0), log.heads.get(topic, 0))
+    return known if topic is None else max(known, view.floors.get(topic, 0))
+
+
+def _sequence(key: bytes) -> int:
+    """The last sequence of the batch that an entry is about."""
+    end: int = layout.number.unpack(key[-8:])[0]
+    return end
 
 
 def _living(store: Store, key: bytes, now: Seconds) -> list[Published]:

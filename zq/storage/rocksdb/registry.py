@@ -14,7 +14,7 @@ from msgspec import structs
 
 from zq.expiry import Expiry
 from zq.model import QueueRef
-from zq.storage.rocksdb import layout
+from zq.storage.rocksdb import layout, starts
 from zq.storage.rocksdb.front import Front
 from zq.storage.rocksdb.layout import QueueRecord, Tally
 from zq.storage.rocksdb.leftovers import Leftovers
@@ -82,13 +82,15 @@ class QueueState:
 class Registry:
     """Every queue of one open store, and the logs of topics; states are made when first asked for."""
 
-    def __init__(self, store: Store, around: Around) -> None:
+    def __init__(self, store: Store, around: Around, start: int = 0) -> None:
+        """``start``: see ``starts``; without it nothing is published."""
         self._store = store
+        self._start = start
         self.around = around
         self._lock = threading.Lock()
         self._states: dict[QueueRef, QueueState] = {}
         self._hidden: dict[QueueRef, QueueState] = {}
-        self.logs = Logs(store, self.new_number)
+        self.logs = Logs(store, self.new_number, start)
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
         for key, value in store.scan("hidden", b"", layout.END):
             ref = layout.queue_ref(key)
@@ -203,15 +205,18 @@ class Registry:
         record = layout.decode_queue(stored)
         counted = self._store.get("tallies", layout.number.pack(record.number))
         tally = layout.decode_tally(counted) if counted else Tally()
-        tally.sequence += layout.LOST_TAIL
-        tally.position += layout.LOST_TAIL
+        skipped = starts.skipped(tally.start, self._start)
+        tally.sequence += skipped
+        tally.position += skipped
+        tally.start = self._start
         state = self._states[ref] = QueueState(ref, record, tally, self.around)
         return state
 
     def _create(self, ref: QueueRef, metadata: bytes, hidden: QueueState | None) -> None:
         number = self._last_number + 1
         record = QueueRecord(number, metadata, number if hidden is None else hidden.history)
-        state = QueueState(ref, record, Tally(), self.around)
+        origin = starts.origin(self._start)
+        state = QueueState(ref, record, Tally(origin, position=origin, start=self._start), self.around)
         shown: list[Write] = [("hidden", state.key, None)] if hidden is not None else []
         self._store.write([*self._births(state, record), *shown])
         self._last_number = number

@@ -23,18 +23,29 @@ class Remains:
     def __init__(self) -> None:
         self._passes: dict[bytes, tuple[int, bytes]] = {}
         """(what had fallen off when the pass through a log's topics began, key to go on at), by the log's number."""
+        self._turn = layout.FALLEN
+        """The note of the log that was served last."""
+        self._served: set[bytes] = set()
+        """Notes of logs whose pass has ended in this round."""
         self._begin: dict[bytes, bytes] = {}
         """From which key on there is something left of a purged topic."""
 
     def clear_fallen(self, opened: Opened, size: int, pace: Pace) -> int:
-        """Remove what leads to batches that fell off, in up to ``size`` steps; how many there were."""
+        """Remove what leads to batches that fell off, in up to ``size`` looks; how many there were.
+
+        A look goes through a log's living topics too, so logs take turns, and each is gone through once in a round.
+        """
+        scan, middle = opened.store.scan, self._turn + b"\0"
+        notes = chain(scan("default", middle, layout.after(layout.FALLEN)), scan("default", layout.FALLEN, middle))
         found = 0
-        for note, key in opened.store.scan("default", layout.FALLEN, layout.after(layout.FALLEN)):
-            log = opened.registry.logs.find(layout.project_of(key))
+        for note, key in notes:
+            log = None if note in self._served else opened.registry.logs.find(layout.project_of(key))
             if log is not None:
+                self._turn = note
                 found += self._clear_log(opened.store, log, note, size - found, pace) or 1
             if found >= size:
-                break
+                return found
+        self._served.clear()
         return found
 
     def clear_purged(self, opened: Opened, size: int, pace: Pace) -> int:
@@ -53,11 +64,12 @@ class Remains:
         dropped, begin = self._passes.get(number, (log.view.record.dropped, number))
         looks = list(islice(_fallen(store, number, begin, dropped), size))
         store.write([*chain.from_iterable(writes for _, writes in looks)])
-        pace.removed(len(looks))
+        pace.removed(sum(1 for _, writes in looks if writes))
         if len(looks) == size:
             self._passes[number] = dropped, looks[-1][0]
         else:
             self._passes.pop(number, None)
+            self._served.add(note)
             with log.lock:
                 if dropped == log.view.record.dropped:
                     store.write([("default", note, None)])

@@ -48,7 +48,7 @@ class TopicController:
                 return
             with log.lock:
                 last = log.view.record.last
-                newest = reading.newest(store, log.view, topic.name)
+                newest = reading.newest(store, log, topic.name)
                 if newest is not None:
                     log.set_floor(store, topic.name, newest)
                     self._feed.line_up(log, last, None)
@@ -57,7 +57,7 @@ class TopicController:
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
         with self._keeper as (store, registry):
             log = registry.logs.find(topic.project)
-            return Stats() if log is None else reading.stats(store, log.view, topic.name, now)
+            return Stats() if log is None else reading.stats(store, log, topic.name, now)
 
     def listen(self, listener: Listener) -> None:
         self._feed.listener = listener
