@@ -182,11 +182,13 @@ def test_what_some_take_for_line_ends_is_escaped(api: Api) -> None:
 
 def test_a_large_portion_is_sent_in_pieces(api: Api) -> None:
     """So that a reader that takes them slowly is told from one that takes nothing."""
-    for _ in range(2):
-        publish(api, *["x" * 1000] * 100)
+    publish(api, *["x" * 1000] * 100)
+    publish(api, "y" * 100_000)
     with closing(Reader(api, f"{TOPIC}/stream?marker=0")) as reader:
-        pieces = [next(reader.portions) for _ in range(4)]
-        assert max(map(len, pieces)) == streams.PIECE
+        pieces = [next(reader.portions) for _ in range(5)]
+    assert [len(piece) > 60_000 for piece in pieces] == [False, True, False, True, False]
+    assert max(map(len, pieces)) == streams.PIECE
+    assert [piece.endswith(b"\n\n") for piece in pieces] == [True, True, True, False, True], "whole events, if they fit"
 
 
 def test_expired_messages_are_not_sent(api: Api, clock: Any) -> None:

@@ -30,6 +30,7 @@ LOOK: Final = 1.0
 """Seconds after which a stream that has nothing to send looks whether its reader is there."""
 PIECE: Final = 64 << 10
 """Bytes that are sent at a time: a reader that takes so much in ``PATIENCE`` is a slow one, and no dead one."""
+EVENT_END: Final = b"\n\n"
 GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
@@ -82,7 +83,7 @@ class Events:
         self._stream = stream
         self._connection: socket.socket | None = connection
         self._now = now
-        self._rest = memoryview(publishing.opening(stream.position))
+        self._portion, self._at = publishing.opening(stream.position), 0
         self._sent = self._looked = time.monotonic()
         if connection is not None:
             stream.hang_up = self._hang_up
@@ -102,22 +103,31 @@ class Events:
         self._stream.close()
 
     def _next(self) -> bytes:
-        while not self._rest and not self._stream.over:
+        while self._at == len(self._portion):
+            if self._stream.over:
+                raise StopIteration
             portion = self._stream.next(LOOK)
             if isinstance(portion, Gap):
-                self._rest = memoryview(publishing.gap_event(portion.after, portion.resumes))
+                self._portion, self._at = publishing.gap_event(portion.after, portion.resumes), 0
             elif portion:
-                self._rest = memoryview(publishing.events(portion, self._now()))
+                self._portion, self._at = publishing.events(portion, self._now()), 0
             elif time.monotonic() - self._looked >= LOOK:
                 self._looked = time.monotonic()
                 if self._looked - self._sent < HEARTBEAT and not self._seems_gone():
                     return b""
-                self._rest = memoryview(publishing.heartbeat(self._stream.position))
-        if not self._rest:
-            raise StopIteration
-        piece, self._rest = self._rest[:PIECE], self._rest[PIECE:]
+                self._portion, self._at = publishing.heartbeat(self._stream.position), 0
         self._sent = time.monotonic()
-        return bytes(piece)
+        return self._piece()
+
+    def _piece(self) -> bytes:
+        """The next whole events of the portion, or a piece of a large one."""
+        begin, end = self._at, self._at + PIECE
+        if end < len(self._portion):
+            last = self._portion.rfind(EVENT_END, begin, end)
+            end = end if last < 0 else last + len(EVENT_END)
+        piece = self._portion[begin:end]
+        self._at += len(piece)
+        return piece
 
     def _seems_gone(self) -> bool:
         """Whether the reader sends no more. If it does not read either, sending to it will fail."""

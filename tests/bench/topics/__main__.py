@@ -44,7 +44,7 @@ HEAD = (
 
 
 class Bench:
-    """The measurements of one server; each shape has a topic of its own, and all share the project's log."""
+    """The measurements of one server. Each has a project of its own, and so a log that nothing falls off yet."""
 
     def __init__(self, uri: str, server: ZqServer, arguments: argparse.Namespace) -> None:
         self._uri, self._server = uri, server
@@ -52,24 +52,24 @@ class Bench:
         self.gaps = 0
 
     @contextmanager
-    def run(self, topic: str, batch: int, publishers: int, readers: int) -> Iterator[Run]:
-        """Everybody is there to publish to and read the topic."""
+    def run(self, project: str, batch: int, publishers: int, readers: int) -> Iterator[Run]:
+        """Everybody is there to publish to and read the project's topic."""
         with ExitStack() as stack:
-            writing = [Publisher(self._server, topic, batch, self._size) for _ in range(publishers)]
-            reading = [Reader(self._server, f"/v2/topics/{topic}/stream") for _ in range(readers)]
+            writing = [Publisher(self._server, project, "bench", batch, self._size) for _ in range(publishers)]
+            reading = [Reader(self._server, project, "/v2/topics/bench/stream") for _ in range(readers)]
             for line in (*writing, *reading):
                 stack.callback(line.close)
             yield Run(writing, reading)
             self.gaps += sum(reader.gaps for reader in reading)
 
-    def flow(self, topic: str, batch: int, publishers: int, readers: int) -> Flow:
+    def flow(self, project: str, batch: int, publishers: int, readers: int) -> Flow:
         """As fast as can be."""
-        with self.run(topic, batch, publishers, readers) as run:
+        with self.run(project, batch, publishers, readers) as run:
             return run.at_full_speed(self._seconds)
 
     def operations(self, readers: int) -> float:
         """Of the store, per second."""
-        with counter(self._uri, self._server) as count, self.run(f"paced{readers}", PACED, 1, readers) as run:
+        with counter(self._uri, self._server) as count, self.run("paced", PACED, 1, readers) as run:
             before = count()
             flow = run.at(RATE, self._seconds)
             return (count() - before) / flow.took
@@ -77,11 +77,12 @@ class Bench:
     def row(self) -> list[str]:
         """The cells of a line but the first."""
         self.flow("warm", 1, 1, 1)
+        # First, while the store has nothing else to do: what has fallen off full logs is removed behind their backs.
+        pairs = [(self.operations(1), self.operations(MANY_READERS)) for _ in range(ROUNDS)]
         single = self.flow("single", 1, 1, 1)
         cuts = [cut * 1e3 for cut in statistics.quantiles(single.latencies, n=100)]
         rates = [self.flow("batches", BATCH, 1, 1).rate]
-        rates += [self.flow("only", BATCH, publishers, 0).rate for publishers in (1, MANY_PUBLISHERS)]
-        pairs = [(self.operations(1), self.operations(MANY_READERS)) for _ in range(ROUNDS)]
+        rates += [self.flow(f"only{some}", BATCH, some, 0).rate for some in (1, MANY_PUBLISHERS)]
         one, many = (statistics.median(side) for side in zip(*pairs, strict=True))
         cells = [f"{single.rate:,.0f}", f"{cuts[49]:.2f}", f"{cuts[98]:.2f}", *(f"{rate:,.0f}" for rate in rates)]
         return [*cells, f"{one:.0f}", f"{many:.0f}", f"{many / one - 1:+.1%}", str(self.gaps)]

@@ -6,7 +6,7 @@ import re
 import socket
 from typing import Final
 
-from tests.servers import CLIENT, PROJECT, ZqServer
+from tests.servers import CLIENT, ZqServer
 
 MESSAGE: Final = b"event: message\n"
 GAP: Final = b"event: gap\n"
@@ -18,7 +18,8 @@ END: Final = b"\r\n\r\n"
 class Line:
     """One connection that is kept open."""
 
-    def __init__(self, server: ZqServer) -> None:
+    def __init__(self, server: ZqServer, project: str) -> None:
+        self._project = project
         self._socket = socket.create_connection(("127.0.0.1", server.port), 30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -29,15 +30,15 @@ class Line:
         self._socket.close()
 
     def request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        head = f"{method} {path} HTTP/1.1\r\nHost: zq\r\nClient-ID: {CLIENT}\r\nX-Project-ID: {PROJECT}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: zq\r\nClient-ID: {CLIENT}\r\nX-Project-ID: {self._project}\r\n"
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Publisher(Line):
     """Publishes the same batch again and again."""
 
-    def __init__(self, server: ZqServer, topic: str, batch: int, size: int) -> None:
-        super().__init__(server)
+    def __init__(self, server: ZqServer, project: str, topic: str, batch: int, size: int) -> None:
+        super().__init__(server, project)
         self.batch = batch
         document = {"messages": [{"body": "x" * size}] * batch}
         self._request = self.request("POST", f"/v2/topics/{topic}/messages", json.dumps(document).encode())
@@ -64,8 +65,8 @@ class Publisher(Line):
 class Reader(Line):
     """Reads a stream."""
 
-    def __init__(self, server: ZqServer, path: str) -> None:
-        super().__init__(server)
+    def __init__(self, server: ZqServer, project: str, path: str) -> None:
+        super().__init__(server, project)
         self.gaps = 0
         self._socket.sendall(self.request("GET", path))
         head = b""
