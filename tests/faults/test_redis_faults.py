@@ -465,9 +465,9 @@ def test_a_wrong_password_is_told():
         round_trip(open_scene(right))
 
 
-@pytest.mark.parametrize("rights", ["+get", "+@all -spublish", "+@all -publish"])
+@pytest.mark.parametrize("rights", ["+get", "+@all -spublish", "+@all -publish", "+@all -ssubscribe"])
 def test_a_user_without_rights_is_told(server: RedisServer, rights: str):
-    """One who may not publish too: scripts go on where they must not, and nobody would be told of anything."""
+    """One who may not publish or follow too: scripts go on where they must not, and nobody would be told anything."""
     with redis.Redis(port=server.port) as admin:
         every = {"keys": ["*"], "channels": ["*"], "reset": True}
         admin.acl_setuser("weak", enabled=True, passwords=["+geheim"], commands=rights.split(), **every)

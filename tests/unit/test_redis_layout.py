@@ -129,7 +129,7 @@ def test_a_batch_comes_back():
     messages = batches.pack(entries)
     for topic in ("news", "0" * 30, "\ud800\x00", ""):
         name = layout.text(topic)
-        front = len(name).to_bytes(2) + name + b"%014d" % 7 + batches.FRONT.pack(2, 1500, 61500, 62500, 5, 100)
+        front = len(name).to_bytes(2) + name + b"%016d" % 7 + batches.FRONT.pack(2, 1500, 61500, 62500, 5, 100)
         packed = layout.LENGTH.pack(len(messages)) + front + messages
         found = [batch.opened() for batch in batches.batches(b"!" + packed + packed, 1)]
         assert found == [Batch(topic, 6, 1.5, entries)] * 2

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is kept of published batches. ``log.lua`` has the other half of this.
 
-A batch's front: length of the topic's name, the name, its last sequence in 14 digits; number of messages, when it was
+A batch's front: length of the topic's name, the name, its last sequence in 16 digits; number of messages, when it was
 published, the first and the last expiry of a message, messages and bytes of bodies published in the log before it. The
-front is the member of ``topics``, and beside the messages (MessagePack) in the stream. In replies and on the channel
-the length of the messages goes before the front, and the messages follow it; on the channel the log's last sequence
-before the batch, in 14 digits, comes first.
+front is the member of ``topics`` and ``fading``, and beside the messages (MessagePack) in the stream. In replies and on
+the channel the length of the messages goes before the front, and the messages follow it; on the channel the log's last
+sequence before the batch, in 16 digits, comes first.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,9 @@ from zq.topics import Batch, Entry
 
 LENGTHS: Final = Packing(">IH")
 """Of the messages, and of the topic's name."""
-DIGITS: Final = 14
+DIGITS: Final = 16
+MAX_SEQUENCE: Final = 2**53 - 1
+"""Above all sequences of a log: Lua counts exactly up to there."""
 FRONT: Final = Packing(">IQQQQQ")
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 pack = msgspec.msgpack.Encoder().encode

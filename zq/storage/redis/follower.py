@@ -89,8 +89,9 @@ class Follower:
         """The one of that server; to be called under the lock."""
         found = self._readers.get(id(lines))
         if found is None:
-            found = self._readers[id(lines)] = Reader(self, lines)
+            found = Reader(self, lines)
             found.start()
+            self._readers[id(lines)] = found
         return found
 
     def forget(self, reader: "Reader") -> None:

@@ -34,6 +34,7 @@ def check(port: Port, address: Address) -> None:
     _told(lambda: port.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
     _told(lambda: port.command(layout.VERSION_KEY, b"PUBLISH", layout.READY, b""), address)
     _told(lambda: port.command(layout.FEED, b"SPUBLISH", layout.FEED, b""), address)
+    _told(lambda: port.try_out(layout.FEED, b"SSUBSCRIBE", layout.FEED), address)
     found = _told(lambda: port.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
     if found != number:
         raise StartRefused(
@@ -93,8 +94,8 @@ REFUSALS: Final[tuple[tuple[type[RedisError], str], ...]] = (
     (AuthorizationError, "The Redis server at {} does not let this user in."),
     (
         NoPermissionError,
-        "The Redis server at {} does not allow this user what zq needs: keys and channels zq:*, and all commands that "
-        "read and write, scripts, INFO and WAIT.",
+        "The Redis server at {} does not allow this user what zq needs: keys and channels zq:*, all commands that read "
+        "and write, EVAL, EVALSHA, INFO, TIME, WAIT, PUBLISH, SUBSCRIBE, SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE.",
     ),
     (InvalidResponse, "What listens at {} does not speak the protocol of Redis."),
 )

@@ -21,7 +21,7 @@ zq:{t}:stage:name       list         records and bodies of its messages, in the 
 zq:{t}:log              stream       last sequence -> published batch
 zq:{t}:counts           hash         what was ever published there, what of it has fallen off
 zq:{t}:topics           sorted set   topic and last sequence of each batch, and what is known of it, in this order
-zq:{t}:fading           sorted set   last sequences by the last expiry of a message: for the sweeper
+zq:{t}:fading           sorted set   the same by the last expiry of a message: for the sweeper
 zq:{t}:purged           hash         topic -> the last sequence before its purge
 zq:{t}:feed:0           channel      batches, "" for a purge; 0 = number of the database
 zq:{t}:documents        hash         kind and name -> version and value of a record

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from redis.exceptions import ConnectionError
+
 from zq.model import QueueRef
 from zq.storage.redis import layout
 from zq.storage.redis.layout import wire
@@ -45,6 +47,8 @@ class Listener(Subscriber):
         return b""
 
     def heard(self, read: bytes) -> bytes:
+        if not self._hears.is_set() and read.startswith(b"-"):
+            raise ConnectionError(read.decode(errors="replace"))
         self._hears.set()
         names, rest = heard(read)
         for name in filter(None, names):

@@ -2,6 +2,7 @@
 -- Part of scripts on a project's log. batches.py draws what they keep.
 
 local LOG_KEYS = 5
+local LOG_DIGITS = 16
 local FRONT = '>I4I8I8I8I8I8'
 
 -- The keys of the log whose first key is KEYS[at].
@@ -11,7 +12,7 @@ local function log_at(at)
   }
 end
 
-local function digits(sequence) return string.format('%0' .. DIGITS .. '.0f', sequence) end
+local function digits(sequence) return string.format('%0' .. LOG_DIGITS .. '.0f', sequence) end
 
 local function entry_id(sequence) return string.format('%.0f-0', sequence) end
 
@@ -21,10 +22,10 @@ local function heading(topic) return struct.pack('>I2', #topic) .. topic end
 -- The batch that a front speaks of.
 local function opened(front)
   local length = struct.unpack('>I2', front)
-  local batch = { topic = string.sub(front, 3, 2 + length), place = string.sub(front, 3 + length, 2 + length + DIGITS) }
+  local batch = { topic = string.sub(front, 3, 2 + length), place = string.sub(front, 3 + length, 2 + length + LOG_DIGITS) }
   batch.last = tonumber(batch.place)
   batch.count, batch.created, batch.soonest, batch.latest, batch.messages, batch.bytes =
-    struct.unpack(FRONT, front, 3 + length + DIGITS)
+    struct.unpack(FRONT, front, 3 + length + LOG_DIGITS)
   return batch
 end
 
@@ -52,12 +53,9 @@ end
 -- Takes batches, by their fronts, away for good.
 local function discard(log, gone)
   if #gone == 0 then return end
-  local ids, places = {}, {}
-  for i, front in ipairs(gone) do
-    local batch = opened(front)
-    ids[i], places[i] = entry_id(batch.last), batch.place
-  end
+  local ids = {}
+  for i, front in ipairs(gone) do ids[i] = entry_id(opened(front).last) end
   redis.call('XDEL', log.stream, unpack(ids))
   redis.call('ZREM', log.topics, unpack(gone))
-  redis.call('ZREM', log.fading, unpack(places))
+  redis.call('ZREM', log.fading, unpack(gone))
 end

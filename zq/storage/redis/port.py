@@ -107,6 +107,17 @@ class Port:
         with translated():
             return self._ask(key, _packed(len(arguments), wire(*arguments)), False)
 
+    def try_out(self, key: bytes, *arguments: bytes) -> Reply:
+        """A command after which its connection is of no use for others: it has one of its own, which is closed."""
+        with translated():
+            line = self.network.lines(key).own()
+            try:
+                line.connect()
+                line.send_packed_command([_packed(len(arguments), wire(*arguments))], check_health=False)
+                return _read(line, time.monotonic() + self._timeout)
+            finally:
+                line.disconnect()
+
     def each(self, asked: Sequence[Question]) -> list[Reply]:
         """What each of them answers, in order; of one server ``TOGETHER`` in one round trip."""
         replies: list[Reply] = [None] * len(asked)

@@ -6,6 +6,7 @@ sent goes through this thread too, since no two may use a connection with TLS at
 """
 
 import contextlib
+import logging
 import socket
 import threading
 from abc import ABC, abstractmethod
@@ -18,6 +19,10 @@ from zq.storage.redis.layout import wire
 from zq.storage.redis.lines import VENDOR, Line
 from zq.storage.redis.network import socket_of
 
+LOG = logging.getLogger(__name__)
+LOST: Final = "%s: nothing that the store tells is heard, it is tried again: %s"
+UNFORESEEN: Final = "%s: failed for a reason that nobody foresaw, it connects again."
+FOUND: Final = "%s: what the store tells is heard again."
 PING: Final = b"*1\r\n" + wire(b"PING")
 QUIET: Final = 5.0
 """Seconds of silence after which the server is asked whether it is there, and again until it is given up."""
@@ -30,11 +35,12 @@ CHUNK: Final = 65536
 class Subscriber(ABC):
     """Connects, and connects again when the connection is lost, until it is closed.
 
-    ``pause``: seconds after a reading in which nothing is read.
+    ``pause``: seconds in which nothing is read, once there was nothing more to be read.
     """
 
     def __init__(self, name: str, pause: float) -> None:
         self._pause = pause
+        self._deaf = False
         self._wait = FIRST_WAIT
         self._closed = threading.Event()
         self._bell, self._rung = socket.socketpair()
@@ -73,7 +79,7 @@ class Subscriber(ABC):
     def _run(self) -> None:
         with self._bell, self._rung:
             while not self._closed.is_set():
-                with contextlib.suppress(*VENDOR):
+                try:
                     line = self.line()
                     if line is None:
                         return
@@ -82,8 +88,24 @@ class Subscriber(ABC):
                         self._follow(socket_of(line))
                     finally:
                         line.disconnect()
+                except VENDOR as error:
+                    self._lost(error)
+                except Exception:  # the edge of this thread, which must outlive any one failure
+                    LOG.critical(UNFORESEEN, self._thread.name, exc_info=True)
                 self._closed.wait(self._wait)
                 self._wait = min(2 * self._wait, LONGEST_WAIT)
+
+    def _lost(self, error: BaseException) -> None:
+        """Said once, until it hears again."""
+        if not self._deaf and not self._closed.is_set():
+            self._deaf = True
+            LOG.warning(LOST, self._thread.name, error)
+
+    def _found(self) -> None:
+        self._wait = FIRST_WAIT
+        if self._deaf:
+            self._deaf = False
+            LOG.warning(FOUND, self._thread.name)
 
     def _follow(self, line: socket.socket) -> None:
         line.settimeout(QUIET)
@@ -103,8 +125,10 @@ class Subscriber(ABC):
                         raise ConnectionError("The server has closed the connection.")
                     asked = False
                     rest = self.heard(rest + read)
-                    self._wait = FIRST_WAIT
-                    self._closed.wait(self._pause)
+                    self._found()
+                    # A reading over TLS is one record, and there may be many of them.
+                    if not ready.select(0):
+                        self._closed.wait(self._pause)
                 if not sources:
                     if asked:
                         raise ConnectionError("The server does not answer.")

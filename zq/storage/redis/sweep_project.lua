@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- SPDX-License-Identifier: Apache-2.0
--- Removes what has expired of a project's stages, producers, answers, published batches and documents, and what was
--- purged. KEYS: project, queue (not used), transactions, answers, log, documents, messages of each stage that may have
--- expired. ARGV: now, limit, these stages. Returns as sweep.lua does.
+-- Removes what has expired of a project's stages, producers, answers, published batches and documents, what was
+-- purged, and what has fallen off. KEYS: project, queue (not used), transactions, answers, log, documents, messages of
+-- each stage that may have expired. ARGV: now, limit, these stages. Returns as sweep.lua does.
 
 local now, limit, t, answers, log = number(), number(), transactions(), keys(2), log_at(keys(LOG_KEYS))
 local documents = keys(3)
@@ -20,13 +20,15 @@ forget_answers(KEYS[answers], KEYS[answers + 1], now)
 local expired = due(KEYS[documents + 2], now)
 for at = documents, documents + 2 do put(at == documents and 'HDEL' or 'ZREM', KEYS[at], expired) end
 
-local gone, faded = {}, due(log.fading, now)
-for _, place in ipairs(faded) do
-  local entry = redis.call('XRANGE', log.stream, entry_id(place), entry_id(place))[1]
-  gone[#gone + 1] = entry and entry[2][1]
+discard(log, due(log.fading, now))
+
+-- What publishing has left of what fell off. Where that is more than a slice, this call has done enough.
+local counts = counts_of(log)
+if left > 0 and counts.removed < counts.dropped then
+  left = left - remove_fallen(log, counts, left)
+  if counts.removed < counts.dropped then left = 0 end
+  redis.call('HSET', log.counts, 'removed', counts.removed)
 end
-discard(log, gone)
-put('ZREM', log.fading, faded)
 
 -- What was purged of a topic. The floor goes with the last of it.
 local function clear(topic, floor)

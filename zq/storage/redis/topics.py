@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published messages in Redis: a stream for each project, and an index of it by topic."""
 
+import contextlib
+import random
 from collections.abc import Sequence
 from struct import Struct as Packing
 from typing import Final
 
+from redis.exceptions import OutOfMemoryError
+
+from zq.errors import Unavailable
 from zq.model import Landmark, Once, Seconds, Stats
 from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.follower import Follower
@@ -14,8 +19,10 @@ from zq.storage.redis.scripts import Script
 from zq.storage.redis.store import Store
 from zq.topics import Batch, Entry, Keep, Listener, Pattern, Published, Reading, TopicRef
 
-AT_ONCE: Final = 1
-"""A moment in a calendar that has come."""
+LONG_AGO: Final = 10**9
+"""Moments in a calendar below this one have come."""
+TOLD: Final = Packing(">Q?")
+"""What a publish answers: the first sequence; whether more has fallen off now than was removed."""
 MOST_BYTES: Final = 1 << 20
 MOST_BATCHES: Final = 1000
 """Bytes that one reading carries, and batches that it looks at."""
@@ -49,7 +56,18 @@ class TopicController:
             answers, remembered = self._store.answers(whole, once, moment)
             packed, count = packed + answers.packed, count + answers.number
             terms += remembered
-        return int(checked(self._store.port.run(scripts.PUBLISH, keys.stream, count, packed, *terms), once, int))
+        try:
+            told = self._store.port.run(scripts.PUBLISH, keys.stream, count, packed, *terms)
+        except Unavailable as unavailable:
+            full = isinstance(unavailable.__cause__, OutOfMemoryError)
+            if not full or not self._trim(topic.project, keep):
+                raise
+            told = self._store.port.run(scripts.PUBLISH, keys.stream, count, packed, *terms)
+        first, left = TOLD.unpack(checked(told, once, int))
+        if left:
+            with contextlib.suppress(Unavailable):  # what was published was
+                self._sweep_soon(topic.project)
+        return int(first)
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> Reading:
         looking = Looking(after, limit, pattern)
@@ -61,9 +79,10 @@ class TopicController:
 
     def purge(self, topic: TopicRef) -> None:
         terms = layout.text(topic.name), self._follower.channel(topic.project)
+        # Before, in case that the answer is lost; and again, for a round that came in between has struck that off.
+        self._sweep_soon(topic.project)
         self._run(scripts.TOPIC_PURGE, topic.project, *terms)
-        # Only now, or a round might strike it off too early. Without it the space would come back by expiry.
-        self._store.enter(layout.whole(topic.project), AT_ONCE)
+        self._sweep_soon(topic.project)
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
         after, free = b"0", 0
@@ -91,6 +110,18 @@ class TopicController:
     def unfollow(self, project: str) -> None:
         self._follower.unfollow(project)
 
+    def _trim(self, project: str, keep: Keep) -> bool:
+        """Have fall off what is over, in a store that is full; whether that made room."""
+        gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % keep.size, b"%d" % keep.messages)
+        if left:
+            self._sweep_soon(project)
+        return bool(gone)
+
+    def _sweep_soon(self, project: str) -> None:
+        """Have the next round look at the project. Each entry is one of its own, so that only a round that came after
+        it strikes it off."""
+        self._store.enter(layout.whole(project), random.randrange(1, LONG_AGO))
+
     def _run(self, script: Script, project: str, *arguments: bytes) -> Reply:
         keys = batches.keys(project)
         return self._store.port.run(script, keys.stream, keys.block.number, keys.block.packed, *arguments)
@@ -101,7 +132,7 @@ class Looking:
 
     def __init__(self, after: int, limit: int, pattern: Pattern) -> None:
         self._after, self._limit, self._pattern = after, limit, pattern
-        self._position = min(after, layout.MAX_SEQUENCE - 2)
+        self._position = min(after, batches.MAX_SEQUENCE - 2)
         self._ask = limit
         self._last = self._dropped = 0
         self._found: list[Batch] = []
