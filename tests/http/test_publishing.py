@@ -71,7 +71,7 @@ def test_a_marker_is_the_sequence_of_a_message(api: Api) -> None:
     assert bodies(api.get(f"{URL}?marker=0&limit=20", 200)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("marker", ["-1", "x", "1.5", "0x1", "٣", "99999999999999999999", "1,2"])
+@pytest.mark.parametrize("marker", ["-1", "x", "1.5", "0x1", "٣", "99999999999999999999"])
 def test_a_marker_that_is_none_is_refused(api: Api, marker: str) -> None:
     """Unlike a queue's: a reader of a log that is silent for a mistyped place would wait for ever."""
     publish(api, 1)
