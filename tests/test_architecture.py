@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.limits": VALUES,
     "zq.clock": VALUES,
     "zq.wire": [*VALUES, "zq.limits"],
+    "zq.client": ["zq.errors", "zq.model", "zq.wire"],
     "zq.storage.api": [*VALUES, "zq.storage.extensions"],
     "zq.storage.extensions": VALUES,
     "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
@@ -61,6 +62,8 @@ VENDORS: dict[str, list[str]] = {
     "granian": ["zq.engines"],
     "jsonschema": ["zq.broker"],
     "prometheus_client": ["zq.metrics"],
+    "httpx": ["zq.client"],
+    "tenacity": ["zq.client"],
 }
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 DEEPEST = 3

@@ -2,7 +2,7 @@
 """Every deliberate failure of zq, for the server, the client and the command line.
 
 ``str(error)`` is one sentence for the caller: it names the field and the bound, and never holds a message body,
-a credential or a vendor's text. ``zq.http.faults`` alone knows which status and title an error has on the wire.
+a credential or a vendor's text. ``zq.wire.refusals`` alone knows which status and title an error has on the wire.
 """
 
 from typing import Any

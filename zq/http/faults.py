@@ -1,33 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors on the wire: the one table from error classes to statuses and titles (contract 1.8)."""
+"""Errors on the wire: every failure as a status, a title and a sentence, by the table in ``zq.wire.refusals``."""
 
 import logging
-from typing import Any, Final
+from typing import Any
 
 import falcon
 
 from zq import errors, wire
+from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
-
-STATUSES: Final[dict[type[Exception], tuple[str, str]]] = {
-    errors.Invalid: (falcon.HTTP_400, "Invalid API request"),
-    errors.InvalidBody: (falcon.HTTP_400, "Invalid request body"),
-    errors.InvalidParameter: (falcon.HTTP_400, "Invalid parameter"),
-    errors.InvalidName: (falcon.HTTP_400, "Invalid queue identification"),
-    errors.InvalidTopicName: (falcon.HTTP_400, "Invalid topic identification"),
-    errors.ClaimNotHeld: (falcon.HTTP_400, "Unable to delete"),
-    errors.NotAuthorized: (falcon.HTTP_403, "Not authorized"),
-    errors.MessageClaimed: (falcon.HTTP_403, "Unable to delete"),
-    errors.NotFound: (falcon.HTTP_404, "Not found"),
-    errors.Conflict: (falcon.HTTP_409, "Conflict"),
-    errors.MetadataConflict: (falcon.HTTP_409, "Resource conflict"),
-    errors.KeyReused: (falcon.HTTP_422, "Idempotency-Key reused"),
-    errors.UnsupportedMediaType: (falcon.HTTP_415, "415 Unsupported Media Type"),
-    errors.NotBuilt: (falcon.HTTP_501, "Not implemented"),
-    errors.Crowded: (falcon.HTTP_503, "Too many streams"),
-    errors.Unavailable: (falcon.HTTP_503, "Service temporarily unavailable"),
-}
 
 
 def register(app: "falcon.App[Any, Any]") -> None:
@@ -39,14 +21,15 @@ def register(app: "falcon.App[Any, Any]") -> None:
 
 
 def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
-    status, title = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    status, title = refusals.row(type(error))
     if isinstance(error, errors.InvalidHeader):
         title = error.title
     if isinstance(error, errors.CommitRunning | errors.Crowded):
         resp.set_header("Retry-After", "1")
     if isinstance(error, errors.Unavailable):
         LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
-    _answer(resp, status, title, str(error))
+    resp.set_header(refusals.HEADER, type(error).__name__)
+    _answer(resp, falcon.code_to_http_status(status), title, str(error))
 
 
 def _too_deep(_req: falcon.Request, resp: falcon.Response, _error: RecursionError, _params: object) -> None:

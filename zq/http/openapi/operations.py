@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from zq.http.faults import STATUSES
+from zq.wire.refusals import STATUSES
 
 Json = dict[str, Any]
 QUEUE: Final = "/v2/queues/{queue}"
@@ -60,9 +60,9 @@ def error_answers() -> Json:
     """The responses that are errors, with the titles that they can have."""
     titles: dict[int, list[str]] = {status: [title] for status, title in NOT_ACCEPTABLE.items()}
     for status, title in STATUSES.values():
-        titles.setdefault(int(status.split()[0]), []).append(title)
+        titles.setdefault(status, []).append(title)
     more = {409: ["Retry-After"], 503: ["Retry-After"]}
     return {
-        f"Error{status}": answer(" / ".join(titles[status]), "Error", *more.get(status, []))
+        f"Error{status}": answer(" / ".join(titles[status]), "Error", "X-Zq-Error", *more.get(status, []))
         for status in sorted(titles)
     }

@@ -37,6 +37,10 @@ RESPONSE_HEADERS: Final[Json] = {
         "description": "Stands where the answer is that of an earlier request with the same Idempotency-Key.",
         "schema": {"enum": ["true"]},
     },
+    "X-Zq-Error": {
+        "description": "The class of a deliberate failure, as the server and its Python client name it.",
+        "schema": TEXT,
+    },
     "Retry-After": {
         "description": "Seconds until asking again makes sense: too many wait or listen, or the commit is being made.",
         "schema": TEXT | {"pattern": "^[0-9]+$"},

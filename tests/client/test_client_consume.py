@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consuming a queue: every way in which the work on a message can end, blocking and asynchronous alike."""
+
+import asyncio
+import contextlib
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from tests.client.conftest import Timed
+from tests.client.either import bodies, client_of
+from tests.servers import PROJECT, ZqServer, every_message, wait_for
+from zq import errors
+from zq.client import AsyncClient, Client
+from zq.client.stopping import told_to_stop
+
+SHORT = {"wait": 0, "until_empty": True}
+
+
+def left(queue: Any) -> list[Any]:
+    """What can be claimed now, in order."""
+    return bodies(queue.list(claimed=False))
+
+
+def test_what_the_loop_comes_back_from_is_committed(queue: Any) -> None:
+    """All messages once, in order; nothing is left, whatever the size of claims."""
+    queue.post_batch(range(45))
+    assert bodies(queue.consume(batch=1000, **SHORT)) == list(range(45))
+    assert queue.stats().total == 0
+    queue.post_batch(range(7))
+    assert bodies(queue.consume(batch=2, **SHORT)) == list(range(7))
+    assert queue.stats().total == 0
+
+
+def test_an_exception_releases_with_back_off_and_gives_back_the_rest(queue: Any) -> None:
+    """The first is done, the second stays away for a while, longer each time; the third can be claimed at once."""
+    queue.post_batch(range(3))
+
+    def fail(**how: Any) -> None:
+        with queue.consume(wait=1, **how) as messages:
+            for message in messages:
+                if message.body == 1:
+                    raise ValueError(message.body)
+
+    with pytest.raises(ValueError, match="1"):
+        fail(backoff=600)
+    assert queue.stats().free == 2
+    assert bodies(queue.claim(10).messages) == [2]
+    (failed,) = [message for message in queue.list(delayed=True) if message.body == 1]
+    assert 590 <= (failed.available_at - failed.created).total_seconds() <= 610
+
+
+def test_a_break_gives_back_what_is_not_done(queue: Any) -> None:
+    """The message in hand too, unless its worker said otherwise before."""
+    queue.post_batch(range(4))
+    for message in queue.consume(wait=1, backoff=0):
+        if message.body == 1:
+            break
+    assert wait_for(lambda: left(queue) == [1, 2, 3], 10, "all but the first came back")
+    for message in queue.consume(wait=1):
+        message.done()
+        break
+    assert wait_for(lambda: left(queue) == [1, 3], 10, "what was done is gone: 2, since 1 went behind the others")
+
+
+def test_a_worker_decides_what_becomes_of_a_message(queue: Any) -> None:
+    """Moved with a new body, buried, released with a delay, done; the last word holds."""
+    queue.create({"_dead_letter_queue": "dead"})
+    queue.post_batch(["move", "bury", "release", "done", "plain"])
+    for message in queue.consume(batch=5, **SHORT):
+        if message.body == "move":
+            message.move("next", body={"moved": True}, ttl=90)
+        elif message.body == "bury":
+            message.release(10)
+            message.bury("torn")
+        elif message.body == "release":
+            message.release(500)
+        elif message.body == "done":
+            message.done()
+    assert bodies(queue.list(delayed=True)) == ["release"]
+    with client_of("blocking", *told(queue)) as client:
+        (moved,) = client.queue("next").list()
+        assert (moved.body, moved.ttl) == ({"moved": True}, 90)
+        (dead,) = client.queue("dead").list()
+        assert (dead.body, dead.reason) == ("bury", "torn")
+
+
+def told(queue: Any) -> tuple[str, str]:
+    """Server and project of a handle."""
+    settings = queue.transport._settings
+    return settings.url, settings.headers["X-Project-ID"]
+
+
+def test_a_refused_decision_is_told_and_spoils_no_other(queue: Any) -> None:
+    """The queue has no dead letters: the message goes back, those settled with it are settled."""
+    queue.post_batch(range(6))
+
+    def work() -> None:
+        for message in queue.consume(batch=6, **SHORT):
+            if message.body == 3:
+                message.bury("nowhere to go")
+
+    with pytest.raises(errors.Invalid, match="dead"):
+        work()
+    assert left(queue) == [3]
+
+
+def test_handlers_work_side_by_side_and_a_failure_is_theirs_alone(queue: Any) -> None:
+    """Four at once; the one that raises releases its message, all others are committed, also by decision."""
+    queue.post_batch(range(20))
+    together, seen = threading.Barrier(4), []
+
+    def handle(message: Any) -> None:
+        seen.append(message.body)
+        if message.body < 4:
+            together.wait(10)
+        if message.body == 5:
+            raise ValueError(message.body)
+        if message.body == 7:
+            message.release(600)
+
+    queue.work(handle, 4, backoff=600, **SHORT)
+    assert sorted(seen) == list(range(20))
+    assert sorted(bodies(queue.list(delayed=True))) == [5, 7]
+
+
+def test_a_claim_is_settled_while_its_last_message_is_still_in_work(queue: Any) -> None:
+    """After a second, so that a crash repeats little."""
+    queue.post_batch(range(3))
+    for message in queue.consume(batch=3, **SHORT):
+        if message.body == 2:
+            wait_for(lambda: queue.stats().total == 1, 10, "the first two are deleted")
+    assert queue.stats().total == 0
+
+
+def test_a_lapsed_claim_is_told(timed: Timed, kind: str) -> None:
+    """By an error, or to whoever wants to hear of it; what was lost is worked on again."""
+    with client_of(kind, timed.url) as client:
+        queue = client.queue("jobs")
+        queue.post_batch(range(3))
+        seen = []
+
+        def work() -> None:
+            for message in queue.consume(batch=1, wait=0):
+                seen.append(message.body)
+                timed.clock.advance(301)
+                wait_for(lambda: queue.claim(3, ttl=60).messages, 10, "others have them")
+
+        with pytest.raises(errors.ClaimLapsed, match="before 1 of"):
+            work()
+        assert seen == [0]
+        timed.clock.advance(61)
+        lost: list[Any] = []
+        for message in queue.consume(batch=1, wait=0, until_empty=True, on_lost=lost.extend):
+            if not lost and message.body == 0:
+                timed.clock.advance(301)
+        assert bodies(lost) == [0]
+        assert queue.stats().total == 0
+
+
+WORKER = """
+import asyncio, sys
+from zq.client import AsyncClient, Client
+
+def note(message):
+    print(message.body, flush=True)
+    sys.stdin.readline()
+
+def blocking():
+    with Client(*sys.argv[2:4]) as client:
+        for message in client.queue("jobs").consume(wait=1, batch=5):
+            note(message)
+
+async def asynchronous():
+    async with AsyncClient(*sys.argv[2:4]) as client:
+        async for message in client.queue("jobs").consume(wait=1, batch=5):
+            await asyncio.to_thread(note, message)
+
+blocking() if sys.argv[1] == "blocking" else asyncio.run(asynchronous())
+print("ended well", flush=True)
+"""
+
+
+def worker(kind: str, url: str, project: str) -> "subprocess.Popen[str]":
+    """A consumer as a process: it tells each message and finishes it when it is given a line."""
+    command = [sys.executable, "-c", WORKER, kind, url, project]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [("blocking", signal.SIGTERM), ("blocking", signal.SIGINT), ("asynchronous", signal.SIGTERM)],
+)
+def test_a_signal_ends_the_loop_after_the_message_in_hand(
+    running: ZqServer, kind: str, project: str, number: signal.Signals
+) -> None:
+    """It is committed, the rest of the claim is given back at once, and the program goes on behind the loop."""
+    with client_of("blocking", running.url, project) as client, worker(kind, running.url, project) as process:
+        queue = client.queue("jobs")
+        queue.post_batch(range(5))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        process.send_signal(number)
+        print(file=process.stdin, flush=True)
+        assert process.stdout.read() == "ended well\n"
+        assert process.wait(10) == 0
+        assert left(queue) == [1, 2, 3, 4]
+
+
+def test_a_consumer_that_is_killed_loses_nothing(timed: Timed, project: str) -> None:
+    """What it had in hand, or had claimed, comes back when its claim has lapsed."""
+    with client_of("blocking", timed.url, project) as client, worker("blocking", timed.url, project) as process:
+        queue = client.queue("jobs")
+        queue.post_batch(range(5))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        print(file=process.stdin, flush=True)
+        assert process.stdout.readline() == "1\n"
+        process.kill()
+        process.wait(10)
+        assert left(queue) == []
+        timed.clock.advance(301)
+        back = bodies(queue.consume(wait=0, until_empty=True))
+    assert back in ([1, 2, 3, 4], [0, 1, 2, 3, 4])
+
+
+def test_a_consumer_outlives_a_restart_of_the_server(tmp_path) -> None:
+    """kill -9 while it works: every message is worked on, and none is left."""
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, PROJECT) as client:
+        queue = client.queue("jobs")
+        queue.post_batch(range(6))
+        seen = []
+        for message in queue.consume(batch=2, **SHORT):
+            seen.append(message.body)
+            if message.body == 1:
+                server.kill()
+                server.start()
+        assert sorted(seen) == list(range(6))
+        assert every_message(server.url, "jobs") == []
+
+
+def test_consuming_again_begins_again(queue: Any) -> None:
+    """A consumer can be walked more than once, and waits for what is not there yet."""
+    consumer = queue.consume(wait=1, until_empty=True)
+    assert list(consumer) == []
+    threading.Timer(0.3, queue.post_batch, [range(2)]).start()
+    assert bodies(itertools.islice(consumer, 2)) == [0, 1]
+
+
+def test_closing_the_client_gives_back_what_a_loop_still_holds(running: ZqServer, kind: str, project: str) -> None:
+    """A loop that nobody left, because something else holds on to it."""
+
+    def blocking() -> None:
+        with Client(running.url, project) as client:
+            messages = iter(client.queue("jobs").consume(wait=1))
+            assert next(messages).body == 0
+        assert bodies(queue.claim(10).messages) == [1, 2]
+        messages.close()
+
+    async def asynchronous() -> None:
+        async with AsyncClient(running.url, project) as client:
+            messages = aiter(client.queue("jobs").consume(wait=1))
+            assert (await anext(messages)).body == 0
+        assert bodies(queue.claim(10).messages) == [1, 2]
+        await messages.aclose()
+
+    with Client(running.url, project) as observer:
+        queue = observer.queue("jobs")
+        queue.post_batch(range(3))
+        if kind == "blocking":
+            blocking()
+        else:
+            asyncio.run(asynchronous())
+        assert queue.stats().total == 3
+
+
+def test_a_cancelled_loop_loses_no_message_to_the_claim_that_it_was_waiting_for(
+    running: ZqServer, project: str
+) -> None:
+    """The request is not cut off: what it brings after the cancellation is given back."""
+
+    async def consume() -> None:
+        async with AsyncClient(running.url, project) as client:
+
+            async def forever() -> None:
+                async for _ in client.queue("jobs").consume(wait=2, backoff=0):
+                    pass
+
+            task = asyncio.create_task(forever())
+            await asyncio.sleep(0.3)
+            task.cancel()
+            await client.queue("jobs").post("kept")
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            assert [message.body async for message in client.queue("jobs").list()] == ["kept"]
+
+    asyncio.run(consume())
+
+
+def test_one_signal_stops_all_loops_and_the_handlers_are_put_back() -> None:
+    """Whichever of them ends first; the next signal goes to whoever had it before."""
+    heard: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
+    try:
+        first, second = told_to_stop(lambda: heard.append("first")), told_to_stop(lambda: heard.append("second"))
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        third = told_to_stop(lambda: heard.append("third"))
+        third.__enter__()
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        second.__exit__(None, None, None)
+        third.__exit__(None, None, None)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == ["second", "third", "before", "before"]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Posting any number of messages: batches, memory, progress, what is told of a failure, and a server that dies."""
+
+import itertools
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.client.either import bodies, client_of
+from tests.client.misbehaving import Proxy
+from tests.servers import ZqServer, every_message
+from zq import errors
+from zq.client import Client, Draft, PostStopped, Retries
+from zq.client.batches import MOST, Batch, Packer, batches
+
+POSTED = 4000
+
+
+def test_many_messages_are_posted_in_order_and_counted_as_they_go(queue: Any) -> None:
+    """One at a time, in batches of at most so many; with a ttl and a delay for all, or of their own."""
+    told: list[int] = []
+    assert queue.post_many(range(2 * MOST + 5), ttl=100, progress=told.append) == 2 * MOST + 5
+    assert told == [MOST, 2 * MOST, 2 * MOST + 5]
+    assert bodies(itertools.islice(queue.list(page=20), 45)) == list(range(45))
+    queue.purge()
+    assert queue.post_many([1, Draft(2, ttl=90), msgspec.Raw(b"[3]")], ttl=100) == 3
+    assert [(message.body, message.ttl) for message in queue.list()] == [(1, 100), (2, 90), ([3], 100)]
+    assert queue.post_many([]) == 0
+
+
+def test_the_queues_own_bound_is_kept(queue: Any) -> None:
+    """No batch is larger than the queue takes; a message that is larger alone stops the posting."""
+    queue.create({"_max_messages_post_size": 400})
+    told: list[int] = []
+    assert queue.post_many(["x" * 50] * 20, progress=told.append) == 20
+    assert len(told) > 2
+    with pytest.raises(PostStopped) as caught:
+        queue.post_many(["a", "b", "x" * 500, "c"])
+    assert (caught.value.stored, caught.value.unsure) == ([range(2)], [])
+    assert isinstance(caught.value.__cause__, errors.Invalid)
+
+
+def test_batches_go_side_by_side(queue: Any) -> None:
+    """All arrive, whatever their order."""
+    queue.create({"_max_messages_post_size": 1000})
+    assert queue.post_many(range(600), concurrency=4) == 600
+    assert sorted(bodies(queue.list(page=20))) == list(range(600))
+
+
+def test_an_endless_source_is_read_no_further_than_needed(proxy: Proxy, kind: str, project: str) -> None:
+    """One batch is made while another is on its way; a failure ends both and says what is stored."""
+    source = itertools.count()
+    with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
+        proxy.fails_from = 3  # the queue's metadata and two batches
+        with pytest.raises(PostStopped, match=f"{2 * MOST} messages") as caught:
+            client.queue("jobs").post_many(source)
+    assert caught.value.stored == [range(2 * MOST)]
+    assert caught.value.unsure == [range(2 * MOST, 3 * MOST)]
+    assert next(source) <= 5 * MOST
+
+
+@pytest.fixture
+def proxy(running: ZqServer) -> Iterator[Proxy]:
+    with Proxy(running.url).serving() as serving:
+        yield serving
+
+
+def test_a_body_that_is_no_json_stops_the_posting(queue: Any) -> None:
+    """After what came before it in whole batches; its number is told."""
+    with pytest.raises(PostStopped) as caught:
+        queue.post_many([*range(MOST + 3), object()])
+    assert caught.value.stored == [range(MOST)]
+    assert isinstance(caught.value.__cause__, errors.InvalidBody)
+    assert f"Message {MOST + 3} " in str(caught.value.__cause__)
+
+
+def test_a_second_run_under_the_same_key_stores_nothing_twice(queue: Any) -> None:
+    """Though the first went through: each batch gets its first answer."""
+    for _ in range(2):
+        assert queue.post_many(range(MOST + 7), key="upload.1") == MOST + 7
+    assert queue.stats().total == MOST + 7
+
+
+def test_bodies_may_come_asynchronously(running: ZqServer, project: str) -> None:
+    """Of an asynchronous generator, by the asynchronous client."""
+
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(5):
+            yield number
+
+    with client_of("asynchronous", running.url, project) as client:
+        assert client.queue("jobs").post_many(numbers()) == 5
+        assert client.topic("news").publish_many(numbers()) == 5
+        assert bodies(client.topic("news").list()) == bodies(client.queue("jobs").list()) == list(range(5))
+
+
+def test_batches_are_as_large_as_they_may_be() -> None:
+    """By bytes: one message more would be too many; by number; all messages in their order."""
+    size = 1000
+    made = list(batches(Packer(size, 60, 0), ["é" * (number % 40) for number in range(500)]))
+    assert all(len(batch.body) <= size for batch in made)
+    documents = [msgspec.json.decode(batch.body)["messages"] for batch in made]
+    assert [message["body"] for page in documents for message in page] == ["é" * (number % 40) for number in range(500)]
+    assert {(message["ttl"], message["delay"]) for page in documents for message in page} == {(60, 0)}
+    for batch, following in itertools.pairwise(made):
+        first = msgspec.json.encode(msgspec.json.decode(following.body)["messages"][0])
+        assert len(batch.body) + 1 + len(first) > size
+    assert [(batch.first, batch.count) for batch in batches(Packer(10**9, None, None), range(MOST + 1))] == [
+        (0, MOST),
+        (MOST, 1),
+    ]
+    assert list(batches(Packer(5, None, None), [1])) == [Batch(0, 1, b'{"messages":[{"body":1}]}')]
+
+
+def test_a_server_that_is_killed_while_many_are_posted_neither_loses_nor_doubles(tmp_path) -> None:
+    """kill -9 in the middle and a restart; the posting goes on by itself, and every message is there once."""
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
+        queue = client.queue("jobs")
+        queue.create({"_max_messages_post_size": 2000})
+        reached = threading.Event()
+
+        def progress(count: int) -> None:
+            if count > POSTED // 3:
+                reached.set()
+
+        def restart() -> None:
+            reached.wait(30)
+            server.kill()
+            server.start()
+
+        restarting = threading.Thread(target=restart)
+        restarting.start()
+        assert queue.post_many(range(POSTED), progress=progress) == POSTED
+        restarting.join()
+        assert reached.is_set()
+        assert [message["body"] for message in every_message(server.url, "jobs")] == list(range(POSTED))

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams of topics: what comes, in order and once, over lost connections and a dead server; gaps are told."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.client.either import client_of
+from tests.client.misbehaving import Proxy, Trouble
+from tests.servers import ZqServer
+from zq import errors
+from zq.client import Client, Event, Gap, Retries
+from zq.client.streams import Reader
+
+
+@pytest.fixture
+def client(running: ZqServer, kind: str, project: str) -> Iterator[Any]:
+    with client_of(kind, running.url, project) as opened:
+        yield opened
+
+
+def first(stream: Any, count: int) -> list[Any]:
+    """The next events of a stream, which is then left."""
+    events = list(itertools.islice(stream, count))
+    stream.close()
+    return events
+
+
+def test_a_stream_gives_what_the_log_has_and_goes_on_where_it_was_left(client: Any) -> None:
+    """From its beginning, behind an event, and of all topics that match."""
+    eu, asia = client.topic("news.eu"), client.topic("news.asia")
+    eu.publish_batch(["Oslo", "Rome"])
+    asia.publish("Tokyo")
+    events = first(eu.stream(0), 2)
+    assert [(event.body, event.topic) for event in events] == [("Oslo", "news.eu"), ("Rome", "news.eu")]
+    assert [event.body for event in first(client.stream("news.*", events[0].id), 2)] == ["Rome", "Tokyo"]
+    assert [event.body for event in first(client.stream(after=0), 3)] == ["Oslo", "Rome", "Tokyo"]
+
+
+def test_a_gap_is_a_value(tmp_path) -> None:
+    """What fell off the log before the reader came."""
+    config = "[topics]\ntopic_log_messages = 1000\n"
+    with ZqServer(f"rocksdb://{tmp_path}/store", config=config) as server, Client(server.url, "acme") as client:
+        topic = client.topic("news")
+        topic.publish_many(range(3000))
+        gap, event = first(topic.stream(1), 2)
+        assert isinstance(gap, Gap)
+        assert gap.after == 1
+        assert gap.resumes is not None
+        assert int(event.id) >= gap.resumes
+
+
+def test_a_stream_outlives_a_restart_of_the_server(tmp_path) -> None:
+    """kill -9 between two events: the rest comes, nothing twice."""
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
+        topic = client.topic("news")
+        topic.publish_many(range(100))
+        seen = []
+        for event in topic.stream(0):
+            assert isinstance(event, Event)
+            seen.append(event.body)
+            if event.body == 99:
+                server.kill()
+                server.start()
+                topic.publish_many(range(100, 150))
+            if event.body == 149:
+                break
+        assert seen == list(range(150))
+
+
+def test_a_stream_that_cannot_be_opened_is_an_error(running: ZqServer, kind: str, project: str) -> None:
+    """Refusals at once, trouble that lasts after the deadline."""
+    few = Retries(attempts=2, first=0.01)
+    with Proxy(running.url).serving() as proxy, client_of(kind, proxy.url, project, retries=few) as client:
+        with pytest.raises(errors.Invalid):
+            first(client.stream("***"), 1)
+        proxy.plan(*[Trouble(passes=False, status=503)] * 2)
+        with pytest.raises(errors.Unavailable):
+            first(client.topic("news").stream(), 1)
+
+
+def test_events_are_read_whatever_the_pieces_in_which_they_come() -> None:
+    """Byte by byte and with other line ends; comments move the place to resume."""
+    told = (
+        b": zq\n\nid: 7\r\nevent: message\r\n"
+        b'data: {"id":"7","href":"/v2/topics/t/messages/7","ttl":60,"age":0,"body":{"a":"b"},"topic":"t"}\r\n\r\n'
+        b': heartbeat\nid: 9\n\nid: 11\nevent: gap\ndata: {"after":9,"resumes":12}\n\nid: 13\nda'
+    )
+    for size in (1, 7, len(told)):
+        reader = Reader("/v2/stream", {}, None)
+        pieces = [told[start : start + size] for start in range(0, len(told), size)]
+        event, gap = [event for piece in pieces for event in reader.feed(piece)]
+        assert isinstance(event, Event)
+        assert (event.id, event.body, event.topic) == ("7", {"a": "b"}, "t")
+        assert gap == Gap(9, 12)
+        assert reader.last == "11"
+        assert reader.call().headers["Last-Event-ID"] == "11"
+
+
+def test_a_break_before_any_position_is_known_is_a_gap_of_unknown_size() -> None:
+    """Never silence."""
+    reader = Reader("/v2/stream", {}, None)
+    reader.feed(b": zq\n\n")
+    assert reader.broke(None) == [Gap(None, None)]
+    reader.feed(b": heartbeat\nid: 3\n\n")
+    assert reader.broke(errors.Unavailable("It broke.")) == []

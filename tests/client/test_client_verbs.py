@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every verb of the Python client against a real server, blocking and asynchronous alike."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.client.either import bodies, client_of
+from tests.servers import ZqServer, wait_for
+from zq import errors
+from zq.client import Draft
+from zq.wire.settling import Buried, Moved, Released
+
+
+@pytest.fixture
+def client(running: ZqServer, kind: str, project: str) -> Iterator[Any]:
+    with client_of(kind, running.url, project) as opened:
+        yield opened
+
+
+def test_a_queue_lives_from_its_creation_to_its_end(client: Any) -> None:
+    """Create, exists, metadata, update, stats, purge, delete; listings over pages, with filters."""
+    jobs = client.queue("jobs")
+    assert not jobs.exists()
+    assert jobs.create({"colour": "blue", "a/b~c": 1})
+    assert not jobs.create({"colour": "red"})
+    assert jobs.exists()
+    assert jobs.metadata()["colour"] == "blue"
+    changed = jobs.update({"_default_message_ttl": 700, "size": 3}, remove=["a/b~c"])
+    assert (changed["_default_message_ttl"], changed["size"], "a/b~c" in changed) == (700, 3, False)
+    for number in range(12):
+        client.queue(f"q{number:02}").create()
+    assert [listed.name for listed in client.queues(page=5)] == ["jobs", *(f"q{number:02}" for number in range(12))]
+    assert [listed.metadata["size"] for listed in client.queues(detailed=True, name="job", size=3)] == [3]
+    jobs.post(1)
+    assert (jobs.stats().free, jobs.stats().oldest.sequence) == (1, 1)
+    jobs.purge()
+    assert (jobs.stats().total, jobs.stats().oldest) == (0, None)
+    jobs.delete()
+    assert not jobs.exists()
+
+
+@pytest.mark.parametrize("name", ["a", "-", "..", "z" * 64])
+def test_any_name_of_a_queue_is_one_path_segment(client: Any, name: str) -> None:
+    """Dots alone mean a folder elsewhere; ``exists`` is not misled by neighbours."""
+    neighbours = [name[:-1] + "+" * 2, name[:63] + "0", name[:-1] or "y"]
+    for neighbour in neighbours:
+        if neighbour != name and "+" not in neighbour:
+            client.queue(neighbour).create()
+    assert not client.queue(name).exists()
+    client.queue(name).post("here")
+    assert client.queue(name).exists()
+    assert bodies(client.queue(name).pop(5)) == ["here"]
+    client.queue(name).delete()
+    assert not client.queue(name).exists()
+
+
+def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
+    """One and several, with ttl and delay of their own, raw JSON, and bodies decoded to a type."""
+    queue = client.queue("jobs")
+    first = queue.post({"who": "Zoë"}, ttl=120)
+    second, third = queue.post_batch([msgspec.Raw(b"[1,2]"), Draft(None, ttl=90, delay=60)], ttl=600)
+    assert bodies(queue.list()) == [{"who": "Zoë"}, [1, 2], None]
+    assert bodies(queue.list(own=False)) == []
+    assert queue.get(first).ttl == 120
+    assert [message.ttl for message in queue.get_many([second, third])] == [600, 90]
+    message = queue.get(second)
+    assert (message.content, message.body_as(tuple[int, ...]), message.sequence) == (b"[1,2]", (1, 2), 2)
+    assert message.created is not None
+    assert message.expires == message.created + timedelta(seconds=600)
+    queue.delete_message(first)
+    queue.delete_messages([third])
+    assert [message.id for message in queue.pop(3)] == [second]
+    assert queue.pop() == []
+    queue.post_batch(range(45))
+    assert bodies(queue.list(page=10)) == list(range(45))
+
+
+def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
+    """Under a name of the client's or the caller's; each way out of it, and what is lost is told."""
+    queue = client.queue("jobs")
+    queue.create({"_dead_letter_queue": "dead", "_max_claim_count": 5})
+    queue.post_batch(range(8))
+    claim = queue.claim(5, ttl=90, grace=60, wait=1)
+    assert bodies(claim.messages) == [0, 1, 2, 3, 4]
+    assert {message.claim for message in claim.messages} == {claim.id}
+    assert [message.claim_count for message in claim.messages] == [1] * 5
+    queue.renew(claim.id, ttl=120)
+    assert queue.held(claim.id).ttl == 120
+    ids = [message.id for message in claim.messages]
+    settled = queue.settle(
+        claim.id,
+        delete=[ids[0], "0" * 32],
+        release=[Released(ids[1], 30)],
+        move=[Moved(ids[2], "next", msgspec.Raw(b'"new"'))],
+        bury=[Buried(ids[3], "torn")],
+    )
+    assert (settled.deleted, settled.released, settled.moved, settled.buried) == (1, 1, 1, 1)
+    assert settled.lost == ["0" * 32]
+    assert bodies(client.queue("next").list()) == ["new"]
+    (dead,) = client.queue("dead").list()
+    assert (dead.reason, dead.origin, dead.origin_claim_count) == ("torn", "jobs", 1)
+    assert client.queue("dead").redrive().moved == 1
+    queue.release(claim.id)
+    with pytest.raises(errors.ClaimNotFound):
+        queue.renew(claim.id)
+    named = queue.claim(1, name="mine.1")
+    assert queue.claim(1, name="mine.1").messages[0].id == named.messages[0].id == ids[4]
+    assert queue.settle("mine.1", delete="*").deleted == 1
+    assert client.queue("none").claim().messages == []
+
+
+def test_history_is_read_by_time_and_replayed(client: Any) -> None:
+    """What finished, how, and copies of it as new messages."""
+    queue = client.queue("jobs")
+    queue.create({"_history_ttl": 600})
+    ids = queue.post_batch(range(3))
+    queue.pop(2)
+    assert [(message.body, message.outcome) for message in queue.history()] == [(0, "popped"), (1, "popped")]
+    assert bodies(queue.history(living=True)) == [0, 1, 2]
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    assert list(queue.history(since=soon)) == []
+    assert queue.replay(ids[:1]) == 1
+    assert queue.replay(until=soon, limit=1) == 1
+    assert sorted(bodies(queue.list())) == [0, 0, 2]
+
+
+def test_a_topic_is_published_to_and_read_by_everybody(client: Any) -> None:
+    """The verbs that it has in common with queues, and its own."""
+    topic = client.topic("news.eu")
+    assert topic.create({"_default_message_ttl": 600})
+    first = topic.publish("Oslo")
+    second, _ = topic.publish_batch(["Rome", "Bern"], ttl=120)
+    assert bodies(topic.list()) == ["Oslo", "Rome", "Bern"]
+    assert bodies(topic.list(after=first, page=1)) == ["Rome", "Bern"]
+    assert topic.get(second).body == "Rome"
+    assert bodies(topic.get_many([first, second])) == ["Oslo", "Rome"]
+    assert [listed.name for listed in client.topics()] == ["news.eu"]
+    assert topic.exists()
+    assert topic.stats().total == 3
+    topic.purge()
+    assert list(topic.list()) == []
+    topic.delete()
+
+
+def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
+    """Fence, named claim, stage, commit, the repeat of it, and who comes too late."""
+    source, sink = client.queue("in"), client.queue("out")
+    source.post_batch([20, 22])
+    fence = client.fence("etl")
+    held = source.claim(20, name="etl.17", fence=fence)
+    assert sink.stage("etl.17.1", [sum(bodies(held.messages))], ttl=600) == 1
+    done = client.commit("etl", 17, publish=["etl.17.1"], settle=[("in", "etl.17")], fence=fence)
+    assert (done.published, done.deleted, done.replayed) == (1, 2, False)
+    assert client.commit("etl", 17, publish=["etl.17.1"], fence=fence).replayed
+    assert client.committed("etl").batch == 17
+    assert bodies(sink.list()) == [42]
+    sink.stage("etl.18.1", [0])
+    client.drop_stage("etl.18.1")
+    with pytest.raises(errors.StageNotFound):
+        client.commit("etl", 18, publish=["etl.18.1"])
+    assert client.fence("etl").epoch == fence.epoch + 1
+    with pytest.raises(errors.Fenced):
+        client.commit("etl", 18, fence=fence)
+    with pytest.raises(errors.ProducerNotFound):
+        client.committed("nobody")
+
+
+def test_each_refusal_raises_the_class_that_the_server_raised(client: Any) -> None:
+    """Not only what status and title tell; the message is the server's sentence."""
+    queue = client.queue("jobs")
+    ids = queue.post_batch([1, 2])
+    queue.claim(1)
+    refusals: list[tuple[type[errors.ZqError], str, Any]] = [
+        (errors.MessageNotFound, "no such message", lambda: queue.get("0" * 32)),
+        (errors.ClaimNotFound, "claim", lambda: queue.held("0" * 32)),
+        (errors.MessageClaimed, "claim", lambda: queue.delete_message(ids[0])),
+        (errors.ClaimNotHeld, "claim", lambda: queue.delete_message(ids[1], claim="0" * 32)),
+        (errors.QueueNotFound, "queue", lambda: client.queue("none").update({"a": 1})),
+        (errors.TopicNotFound, "topic", lambda: client.topic("none").update({"a": 1})),
+        (errors.MetadataConflict, "absent", lambda: queue.update(remove=["absent"])),
+        (errors.InvalidBody, "ttl", lambda: queue.create({"_default_message_ttl": "x"})),
+        (errors.InvalidName, "characters", lambda: client.queue("no blank").stats()),
+        (errors.InvalidName, "slash", lambda: client.queue("a/messages").delete()),
+        (errors.InvalidName, "empty", lambda: client.queue("").stats()),
+        (errors.InvalidTopicName, "topic", lambda: client.topic("x" * 65).stats()),
+        (errors.Invalid, "pop", lambda: queue.pop(0)),
+        (errors.Invalid, "limit", lambda: queue.claim(10_000)),
+        (errors.InvalidBody, "JSON", lambda: queue.post(object())),
+    ]
+    for kind, word, refused in refusals:
+        with pytest.raises(errors.ZqError, match=word) as caught:
+            refused()
+        assert type(caught.value) is kind, word
+
+
+def test_a_wrong_client_id_raises_the_servers_error_with_its_title(running: ZqServer, kind: str) -> None:
+    """``InvalidHeader`` is the one class that is made of two texts."""
+    with client_of(kind, running.url, client_id="nobody") as client, pytest.raises(errors.InvalidHeader) as caught:
+        client.ping()
+    assert caught.value.title == "Wrong UUID value"
+
+
+def test_the_server_tells_its_limits_and_lives(client: Any, running: ZqServer, project: str) -> None:
+    """And a stranger's project is empty."""
+    assert client.limits()["max_messages_per_page"] == 20
+    assert client.ping() is None
+    client.queue("jobs").post(1)
+    with client_of("blocking", running.url, project + "-other") as stranger:
+        assert list(stranger.queues()) == []
+
+
+def test_a_pop_and_a_claim_wait_for_what_comes(client: Any) -> None:
+    """Longer than the time that one attempt has to be answered."""
+    queue = client.queue("jobs")
+    queue.post("late", delay=1)
+    assert bodies(queue.claim(wait=10).messages) == ["late"]
+    queue.post("later", delay=1)
+    assert bodies(wait_for(lambda: queue.pop(wait=10), 20, "the message is popped")) == ["later"]

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python client of zq: ``Client`` for threads, ``AsyncClient`` for asyncio. Reference: ``api-ref/client.md``."""
+
+from zq.client.batches import PostStopped
+from zq.client.clients import AsyncClient, Client
+from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
+from zq.client.transport import Retries
+from zq.client.values import Claim, Delivery, Draft, Event, Finished, Gap, Listed, Message, Stats
+
+__all__ = [
+    "AsyncClient",
+    "AsyncQueue",
+    "AsyncTopic",
+    "Claim",
+    "Client",
+    "Delivery",
+    "Draft",
+    "Event",
+    "Finished",
+    "Gap",
+    "Listed",
+    "Message",
+    "PostStopped",
+    "Queue",
+    "Retries",
+    "Stats",
+    "Topic",
+]

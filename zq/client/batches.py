@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Posts of many messages: any number of bodies, endless ones too, in batches that the server takes."""
+
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from zq.client.calls import Answer, Call, key_header, nothing, path
+from zq.client.values import Draft
+from zq.errors import InvalidBody, Unavailable, ZqError
+
+MOST: Final = 1000
+"""Messages in a batch; more make it no faster."""
+DEFAULT_BYTES: Final = 262_144
+"""What a batch may have with a server that tells no bound."""
+LINGER: Final = 1.0
+"""Seconds after which a batch goes although it is not full, when the next body comes."""
+HEAD: Final = b'{"messages":['
+TAIL: Final = b"]}"
+
+
+class Batch(Struct, frozen=True):
+    """One request's worth: messages ``first`` to ``first + count - 1`` of those given."""
+
+    first: int
+    count: int
+    body: bytes
+
+
+class PostStopped(ZqError):
+    """Posting many ended before its end. The cause is chained.
+
+    ``stored`` and ``unsure``: ranges of the messages given, counted from 0, that the server has acknowledged, and that
+    it may have stored. A repeat under the same ``key`` stores none twice.
+    """
+
+    def __init__(self, stored: list[range], unsure: list[range]) -> None:
+        count = sum(map(len, stored))
+        super().__init__(f"Posting stopped after {count} messages had been stored; the cause is chained.")
+        self.stored = stored
+        self.unsure = unsure
+
+
+class Packer:
+    """Fills batches: at most ``size`` bytes and ``MOST`` messages each, unless one message alone is larger."""
+
+    def __init__(self, size: int, ttl: int | None, delay: int | None, most: int = MOST) -> None:
+        self._size = size
+        self._most = most
+        self._tail = _tail(ttl, delay)
+        self._encode = msgspec.json.Encoder().encode
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self._first = 0
+        self._since = 0.0
+
+    def add(self, body: Any) -> Batch | None:
+        """The batch that is full now, if one is. Raises ``InvalidBody`` for what is no JSON."""
+        tail = self._tail
+        if isinstance(body, Draft):
+            tail = _tail(body.ttl, body.delay) if body.ttl is not None or body.delay is not None else tail
+            body = body.body
+        try:
+            part = b'{"body":' + self._encode(body) + tail
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            number = self._first + len(self._parts)
+            raise InvalidBody(f"Message {number} cannot be written as JSON: {error}.") from error
+        grown = self._bytes + len(part) + 1
+        full = None
+        if self._parts and (grown > self._size - len(HEAD) - len(TAIL) or self._late()):
+            full = self.rest()
+            grown = len(part) + 1
+        if not self._parts:
+            self._since = time.monotonic()
+        self._parts.append(part)
+        self._bytes = grown
+        if len(self._parts) >= self._most and full is None:
+            return self.rest()
+        return full
+
+    def rest(self) -> Batch | None:
+        """What is left over; None if nothing is."""
+        if not self._parts:
+            return None
+        batch = Batch(self._first, len(self._parts), HEAD + b",".join(self._parts) + TAIL)
+        self._first += batch.count
+        self._parts, self._bytes = [], 0
+        return batch
+
+    def _late(self) -> bool:
+        return time.monotonic() - self._since > LINGER
+
+
+class Tally:
+    """What has become of the batches sent."""
+
+    def __init__(self, progress: Callable[[int], object] | None) -> None:
+        self.count = 0
+        self._progress = progress
+        self._stored: list[range] = []
+        self._unsure: list[range] = []
+        self.failure: ZqError | None = None
+
+    def judge(self, batch: Batch, failure: BaseException | None) -> None:
+        """Note how a batch ended. Raises what is no failure of zq."""
+        messages = range(batch.first, batch.first + batch.count)
+        if failure is None:
+            self._stored.append(messages)
+            self.count += batch.count
+            if self._progress is not None:
+                self._progress(self.count)
+        elif isinstance(failure, ZqError):
+            if type(failure) in (Unavailable, ZqError):
+                self._unsure.append(messages)
+            self.failure = self.failure or failure
+        else:
+            raise failure
+
+    def close(self) -> int:
+        """How many messages were stored. Raises ``PostStopped`` if a batch failed."""
+        if self.failure is not None:
+            raise PostStopped(_joined(self._stored), _joined(self._unsure)) from self.failure
+        return self.count
+
+
+def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str) -> Call[list[str]]:
+    """Stores all messages of a body, or none; their ids."""
+    return Call(
+        method="POST",
+        path=path(kind, name, "messages"),
+        params=params,
+        headers=key_header(key),
+        body=batch,
+        read=_ids,
+    )
+
+
+def first(call: Call[list[str]]) -> Call[str]:
+    """As the call, whose answer has one id."""
+
+    def read(answer: Answer) -> str:
+        return call.read(answer)[0]
+
+    told: Call[Any] = replace(call, read=read)
+    return told
+
+
+def batch_call(kind: str, name: str, batch: Batch, key: str | None) -> Call[None]:
+    """As ``post_call``, for one batch of many under the caller's key, without reading ids."""
+    headers = key_header(f"{key}.{batch.first}" if key else None)
+    where = path(kind, name, "messages")
+    return Call(method="POST", path=where, headers=headers, body=batch.body, read=nothing)
+
+
+def packed(bodies: Iterable[Any], ttl: int | None, delay: int | None) -> bytes:
+    """One body with all of the messages."""
+    packer = Packer(2**63, ttl, delay, most=2**63)
+    for body in bodies:
+        packer.add(body)
+    batch = packer.rest()
+    return batch.body if batch else HEAD + TAIL
+
+
+def batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
+    """Each when it is full, and what is left."""
+    for body in bodies:
+        if batch := packer.add(body):
+            yield batch
+    if batch := packer.rest():
+        yield batch
+
+
+async def batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Batch]:
+    """As ``batches``; the bodies may come asynchronously."""
+    if not isinstance(bodies, AsyncIterable):
+        for batch in batches(packer, bodies):
+            yield batch
+        return
+    async for body in bodies:
+        if full := packer.add(body):
+            yield full
+    if full := packer.rest():
+        yield full
+
+
+def largest_batch(metadata: dict[str, Any]) -> int:
+    """Bytes that a batch may have, by what a queue or a topic shows of itself: its own bound, or the server's."""
+    size = metadata.get("_max_messages_post_size")
+    return size if isinstance(size, int) else DEFAULT_BYTES
+
+
+def _tail(ttl: int | None, delay: int | None) -> bytes:
+    parts = [b"" if ttl is None else b',"ttl":%d' % ttl, b"" if delay is None else b',"delay":%d' % delay]
+    return b"".join(parts) + b"}"
+
+
+def _ids(answer: Answer) -> list[str]:
+    return [href.rpartition("/")[2] for href in msgspec.json.decode(answer.body, type=_Posted).resources]
+
+
+class _Posted(Struct):
+    resources: list[str]
+
+
+def _joined(ranges: list[range]) -> list[range]:
+    """The same messages in as few ranges as can be."""
+    joined: list[range] = []
+    for part in sorted(ranges, key=lambda some: some.start):
+        if joined and joined[-1].stop == part.start:
+            joined[-1] = range(joined[-1].start, part.stop)
+        else:
+            joined.append(part)
+    return joined

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Client`` and ``AsyncClient``: where everything begins."""
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from typing import Any, Self
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import msgspec
+
+from zq import wire
+from zq.client.calls import Asynchronous, Blocking, Call, Page, listing, nothing, operation, path
+from zq.client.claims import fenced
+from zq.client.desk import LIMITS
+from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
+from zq.client.named import named_page
+from zq.client.streams import Reader, stream, stream_async
+from zq.client.transport import AsyncTransport, Auth, Retries, Settings, Transport
+from zq.client.values import Event, Gap, LastCommit, Listed
+from zq.errors import Invalid
+from zq.model import Committed, Fence
+from zq.wire import committing
+
+TIMEOUT = 10.0
+
+
+class ClientVerbs:
+    """What a client can ask that is about no single queue or topic."""
+
+    _connect: Callable[[Settings], Any]
+
+    def __init__(
+        self,
+        url: str,
+        project: str,
+        client_id: str | None = None,
+        auth: Auth | None = None,
+        timeout: float = TIMEOUT,
+        retries: Retries | None = None,
+    ) -> None:
+        """``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx takes. ``timeout``: of one attempt."""
+        self.transport: Any = type(self)._connect(_settings(url, project, client_id, auth, timeout, retries))
+
+    @listing
+    def queues(
+        self, /, *, name: str | None = None, detailed: bool = False, page: int | None = None, **filters: str | int
+    ) -> Call[Page[Listed]]:
+        """The project's queues in the order of names: those whose names hold ``name`` and metadata the filters.
+
+        ``detailed`` brings metadata; ``page``: queues in a request.
+        """
+        return named_page("queues", page, detailed, {"name": name, **filters})
+
+    @listing
+    def topics(
+        self, /, *, name: str | None = None, detailed: bool = False, page: int | None = None, **filters: str | int
+    ) -> Call[Page[Listed]]:
+        """As ``queues``."""
+        return named_page("topics", page, detailed, {"name": name, **filters})
+
+    @operation
+    def limits(self) -> Call[dict[str, int]]:
+        """The limits that the server has in force."""
+        return LIMITS
+
+    @operation
+    def ping(self) -> Call[None]:
+        """Raises ``Unavailable`` if the server or its store does not answer."""
+        return Call(method="GET", path=path("ping"), read=nothing)
+
+    @operation
+    def fence(self, name: str) -> Call[Fence]:
+        """The next epoch of a fence: whoever holds an earlier one cannot work on."""
+        return Call(
+            method="POST",
+            path=path("fences", name),
+            read=lambda answer: Fence(name, msgspec.json.decode(answer.body, type=dict[str, int])["epoch"]),
+        )
+
+    @operation
+    def drop_stage(self, name: str) -> Call[None]:
+        """Drop staged messages. No error if there is no such stage."""
+        return Call(method="DELETE", path=path("stages", name), read=nothing)
+
+    @operation
+    def commit(
+        self,
+        producer: str,
+        batch: int,
+        *,
+        publish: Iterable[str] = (),
+        settle: Iterable[tuple[str, str]] = (),
+        fence: Fence | None = None,
+    ) -> Call[Committed]:
+        """Publish stages and delete what claims, pairs of queue and claim, hold: both or neither, once for each batch.
+
+        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``: nothing has changed.
+        """
+        held = [committing.HeldClaim(queue, claim) for queue, claim in settle]
+        return Call(
+            method="POST",
+            path=path("commits"),
+            params=fenced(fence),
+            body=wire.encode(committing.CommitTerms(producer, batch, [*publish], held)),
+            read=lambda answer: Committed(batch, **msgspec.json.decode(answer.body, type=dict[str, Any])),
+        )
+
+    @operation
+    def committed(self, producer: str) -> Call[LastCommit]:
+        """A producer's last batch. Raises ``ProducerNotFound``."""
+        return Call(
+            method="GET",
+            path=path("commits", producer),
+            read=lambda answer: msgspec.json.decode(answer.body, type=LastCommit),
+        )
+
+
+class Client(ClientVerbs, Blocking):
+    """A project at a server. Connections are pooled; threads may share a client; close it, or use ``with``."""
+
+    _connect = Transport
+
+    def queue(self, name: str) -> Queue:
+        """A handle; asks the server nothing."""
+        return Queue(self.transport, name)
+
+    def topic(self, name: str) -> Topic:
+        """A handle; asks the server nothing."""
+        return Topic(self.transport, name)
+
+    def stream(self, match: str = "**", after: int | str | None = None) -> Generator[Event | Gap, None, None]:
+        """As ``Topic.stream``, of all topics whose names match."""
+        return stream(self.transport, _matching(match, after))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClient(ClientVerbs, Asynchronous):
+    """As ``Client``, for one event loop; close it, or use ``async with``."""
+
+    _connect = AsyncTransport
+
+    def queue(self, name: str) -> AsyncQueue:
+        """A handle; asks the server nothing."""
+        return AsyncQueue(self.transport, name)
+
+    def topic(self, name: str) -> AsyncTopic:
+        """A handle; asks the server nothing."""
+        return AsyncTopic(self.transport, name)
+
+    def stream(self, match: str = "**", after: int | str | None = None) -> AsyncGenerator[Event | Gap, None]:
+        """As ``AsyncTopic.stream``, of all topics whose names match."""
+        return stream_async(self.transport, _matching(match, after))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _matching(match: str, after: int | str | None) -> Reader:
+    return Reader(path("stream"), {"match": match}, after)
+
+
+def _settings(
+    url: str, project: str, client_id: str | None, auth: Auth | None, timeout: float, retries: Retries | None
+) -> Settings:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise Invalid("The server's URL must begin with http:// or https://.")
+    headers: Mapping[str, str] = {
+        "Client-ID": client_id or uuid4().hex,
+        "X-Project-ID": project,
+        "Content-Type": "application/json",
+    }
+    return Settings(url=url.rstrip("/"), headers=headers, auth=auth, timeout=timeout, retries=retries or Retries())

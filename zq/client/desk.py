@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a consumer has on its desk: the claims that it holds, what was decided about their messages, and what is to be
+asked of the server next. No I/O, no threads; moments are arguments, in seconds of any steady clock.
+
+Whoever drives a desk hands out what ``take`` gives, reports with ``finish``, and carries out the errands that are due.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from zq.client.calls import Call
+from zq.client.claims import Taken, claim_call, new_name, renew_call, settle_call, taken
+from zq.client.values import Decision, Delivery
+from zq.errors import ClaimLapsed, Invalid, NotFound, ZqError
+from zq.model import Settled
+from zq.wire.settling import Moved, Released, Terms
+
+PATIENCE: Final = 5.0
+"""Seconds that one request waits for messages at most: so soon does a loop notice that it is to stop."""
+SOON: Final = 1.0
+"""Seconds after which a decision is carried out though others of its claim are still to come."""
+UNSETTLED: Final = 2
+"""Claims that may wait for their settlement before the next one is made."""
+PAUSE: Final = 1.0
+"""Seconds between two looks of those who do not want to wait."""
+MOVED_BYTES: Final = 200_000
+"""New bodies in one settlement, if there is more than one."""
+
+Decided = list[tuple[Delivery, Decision]]
+
+
+class Habits(Struct, frozen=True, kw_only=True):
+    """How a queue is consumed. Seconds, but ``batch``: messages in a claim. ``most_delay`` bounds the back-off."""
+
+    queue: str
+    wait: float = 20
+    batch: int = 10
+    ttl: int = 300
+    grace: int | None = None
+    until_empty: bool = False
+    backoff: int = 5
+    most_delay: int = 900
+
+    def within(self, limits: Mapping[str, int]) -> "Habits":
+        """The same, as far as a server with these limits allows."""
+        return replace(
+            self,
+            wait=min(self.wait, limits["max_wait"]) if not self.until_empty else self.wait,
+            batch=min(self.batch, limits["max_messages_per_claim_or_pop"]),
+            most_delay=min(self.most_delay, limits["max_message_delay"]),
+        )
+
+    def after_failure(self, delivery: Delivery) -> Released:
+        """Gives a message back for longer each time that it was handed out."""
+        doublings = min(max(delivery.claim_count, 1) - 1, 20)
+        return Released(delivery.id, min(self.backoff << doublings, self.most_delay))
+
+
+LIMITS: Final = Call(
+    method="GET", path="/v2/limits", read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])
+)
+
+
+class Held:
+    """A claim and its messages: waiting for work, in work, and decided about but not settled."""
+
+    def __init__(self, got: Taken, asked: float, ttl: int) -> None:
+        self.claim = got.claim
+        self.waiting = deque(got.deliveries)
+        self.working: dict[int, Delivery] = {}
+        self.decided: list[Decided] = [[]]
+        """What has no errand yet; more than one list when the server refused to settle them together."""
+        self.since = asked
+        self.busy = False
+        self.lapsed = False
+        self.renew(asked, ttl)
+
+    def renew(self, asked: float, ttl: int) -> None:
+        """It lives ``ttl`` seconds from the moment at which it was asked for."""
+        self.ends = asked + ttl
+        self.due = asked + ttl / 3
+
+    @property
+    def open(self) -> bool:
+        """Whether there is work left on it."""
+        return bool(self.waiting or self.working)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is left to do."""
+        return not (self.open or self.busy or any(self.decided))
+
+
+class Errand(Struct, frozen=True):
+    """One request about a claim: what it settles; nothing = a renewal."""
+
+    held: Held
+    call: Call[Any]
+    decided: Decided
+
+
+class Desk:
+    """What one consumer holds. ``lost``: messages whose claim was over before they could be settled."""
+
+    def __init__(self, habits: Habits) -> None:
+        self.habits = habits
+        self.lost: list[Delivery] = []
+        self.failures: list[ZqError] = []
+        self.closing = False
+        self.empty = False
+        """There was nothing for as long as the consumer wanted to wait."""
+        self._idle = 0.0
+        self._claims: list[Held] = []
+        self._homes: dict[int, Held] = {}
+        """By identity: a message whose claim lapsed may come a second time while it is still in work."""
+
+    def ask(self) -> Call[Taken]:
+        """The call for the next claim."""
+        habits = self.habits
+        left = habits.wait - self._idle if habits.until_empty else habits.wait
+        return claim_call(
+            habits.queue,
+            new_name(),
+            taken,
+            limit=habits.batch,
+            ttl=habits.ttl,
+            grace=habits.grace,
+            wait=int(max(0.0, min(PATIENCE, left))),
+        )
+
+    def received(self, got: Taken, asked: float, now: float) -> float:
+        """Take in what the call brought; seconds to rest before the next one."""
+        if got.deliveries:
+            self._idle = 0.0
+            self._claims.append(Held(got, asked, self.habits.ttl))
+            return 0.0
+        self._idle += now - asked
+        self.empty = self.habits.until_empty and self._idle >= self.habits.wait - SOON
+        return 0.0 if self.empty else max(got.pause, PAUSE if self.habits.wait < 1 else 0.0)
+
+    def take(self, now: float) -> Delivery | None:
+        """The next message to work on; none of a claim that is over."""
+        for held in self._claims:
+            if now >= held.ends:
+                held.waiting.clear()
+            if held.waiting:
+                return self._hand_out(held)
+        self._claims = [held for held in self._claims if not held.over]
+        return None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether enough is waiting to be settled."""
+        return sum(not held.open for held in self._claims) >= UNSETTLED
+
+    def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
+        """The work on a message has ended; ``otherwise``: what becomes of it if its worker did not say.
+
+        True if an errand may be due earlier than before.
+        """
+        held = self._homes.pop(id(delivery), None)
+        if held is None:
+            return False  # it was given back meanwhile, with all others
+        del held.working[id(delivery)]
+        if held.lapsed:
+            self.lost.append(delivery)
+            return True
+        first = not held.decided[-1]
+        if first:
+            held.since = now
+        held.decided[-1].append((delivery, delivery.words[-1] if delivery.words else otherwise))
+        return first or not held.open
+
+    def leave(self, now: float) -> None:
+        """Nothing more is worked on: what is in hand goes back as after a failure, the rest by the queue's rules."""
+        self.closing = True
+        for held in self._claims:
+            for delivery in list(held.working.values()):
+                self.finish(delivery, self.habits.after_failure(delivery), now)
+            while held.waiting:
+                delivery = self._hand_out(held)
+                self.finish(delivery, Released(delivery.id), now)
+
+    def errand(self, now: float) -> Errand | None:
+        """What is to be asked of the server now. Its end must be told with ``went`` or ``failed``."""
+        for held in self._claims:
+            if held.busy:
+                continue
+            if self._to_settle(held, now):
+                return self._settlement(held)
+            if held.open and not held.lapsed and now >= held.due:
+                held.busy = True
+                habits = self.habits
+                return Errand(held, renew_call(habits.queue, held.claim, habits.ttl, habits.grace), [])
+        return None
+
+    def next_errand(self) -> float:
+        """The moment at which one will be due, unless something happens before."""
+        idle = [held for held in self._claims if not held.busy]
+        settlements = [held.since + SOON for held in idle if any(held.decided)]
+        renewals = [held.due for held in idle if held.open and not held.lapsed]
+        return min(settlements + renewals, default=float("inf"))
+
+    def went(self, errand: Errand, answer: Settled | None, asked: float) -> None:
+        """The errand was carried out; it was begun at ``asked``."""
+        errand.held.busy = False
+        if answer is None:
+            errand.held.renew(asked, self.habits.ttl)
+        else:
+            lost = set(answer.lost)
+            self.lost += [delivery for delivery, _ in errand.decided if delivery.id in lost]
+
+    def failed(self, errand: Errand, error: ZqError) -> None:
+        """The errand was refused, or could not be carried out."""
+        held, decided = errand.held, errand.decided
+        held.busy = False
+        if isinstance(error, NotFound | ClaimLapsed):
+            self._lapse(held, decided)
+        elif isinstance(error, Invalid) and len(decided) > 1:
+            # One refused decision refuses them all: the search for it settles the others.
+            middle = len(decided) // 2
+            held.decided[:0] = [decided[:middle], decided[middle:]]
+        elif isinstance(error, Invalid) and decided:
+            self.failures.append(error)
+            (delivery, decision), *_ = decided
+            if decision != Released(delivery.id):
+                held.decided.insert(0, [(delivery, Released(delivery.id))])
+        else:
+            self.failures.append(error)
+
+    def _hand_out(self, held: Held) -> Delivery:
+        delivery = held.waiting.popleft()
+        held.working[id(delivery)] = delivery
+        self._homes[id(delivery)] = held
+        return delivery
+
+    def _to_settle(self, held: Held, now: float) -> bool:
+        soon = self.closing or not held.open or now >= held.since + SOON or len(held.decided) > 1
+        return soon and any(held.decided)
+
+    def _settlement(self, held: Held) -> Errand:
+        decided, rest, room = held.decided.pop(0), [], MOVED_BYTES
+        for place, (_, decision) in enumerate(decided):
+            room -= len(bytes(decision.body)) if isinstance(decision, Moved) and decision.body is not UNSET else 0
+            if room < 0 and place:
+                decided, rest = decided[:place], decided[place:]
+                break
+        if rest or not held.decided:
+            held.decided.insert(0, rest)
+        held.busy = True
+        return Errand(held, settle_call(self.habits.queue, held.claim, _terms(decided)), decided)
+
+    def _lapse(self, held: Held, decided: Decided) -> None:
+        """Others may have the messages by now; those that wait were not touched, so nothing is lost with them."""
+        held.lapsed = True
+        held.waiting.clear()
+        self.lost += [delivery for part in [decided, *held.decided] for delivery, _ in part]
+        held.decided = [[]]
+
+
+def _terms(decided: Decided) -> Terms:
+    terms = Terms([], [], [], [])
+    for _, decision in decided:
+        if isinstance(decision, str):
+            terms.delete.append(decision)  # type: ignore[union-attr]  # it is a list here
+        elif isinstance(decision, Released):
+            terms.release.append(decision)
+        elif isinstance(decision, Moved):
+            terms.move.append(decision)
+        else:
+            terms.bury.append(decision)
+    return terms

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages in answers: pages that are linked, and single answers with several."""
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from zq.client.calls import Answer, Call, Page, Params, Repeat
+from zq.client.values import Finished, Message, Messages
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+Ids = list[str]
+
+
+class Paged(Struct, Generic[M]):
+    """A page of messages on the wire."""
+
+    messages: list[M]
+    links: list[dict[str, str]] = []
+
+
+_messages: Final = msgspec.json.Decoder(Paged[Message])
+_finished: Final = msgspec.json.Decoder(Paged[Finished])
+
+
+def linked(items: list[T], links: list[dict[str, str]], read: Callable[[Answer], Page[T]]) -> Page[T]:
+    """A page, continued by its link until one comes back empty."""
+    following = Call(method="GET", path=links[0]["href"], read=read) if items and links else None
+    return Page(items, following)
+
+
+def several(method: str, path: str, params: Params, wait: int = 0, repeat: Repeat = Repeat.SAFE) -> Call[Messages]:
+    """Messages without pages."""
+    return Call(
+        method=method,
+        path=path,
+        params=params,
+        read=lambda answer: _messages.decode(answer.body).messages,
+        repeat=repeat,
+        wait=wait,
+    )
+
+
+def message_pages(path: str, params: Params) -> Call[Page[Message]]:
+    """The first page of messages."""
+    return _listing(path, params, _messages)
+
+
+def finished_pages(path: str, params: Params) -> Call[Page[Finished]]:
+    """The first page of history."""
+    return _listing(path, params, _finished)
+
+
+def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Page[M]]:
+    def read(answer: Answer) -> Page[M]:
+        page = decoder.decode(answer.body)
+        return linked(page.messages, page.links, read)
+
+    return Call(method="GET", path=path, params=params, read=read)

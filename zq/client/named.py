@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that queues and topics have in common: metadata, stats, purge, listings."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from zq import wire
+from zq.client.calls import Answer, Call, Page, Params, Repeat, nothing, operation, path
+from zq.client.listings import linked, several
+from zq.client.values import Listed, Message, Messages, Stats
+
+PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
+T = TypeVar("T")
+
+
+class NamedVerbs:
+    """Something with a name and metadata. ``kind`` is where the interface has it."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, transport: Any, name: str) -> None:
+        self.transport = transport
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    @operation
+    def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
+        """Make it; False if it was there, whose metadata then stays as it is."""
+        body = wire.encode(metadata) if metadata else b""
+        return Call(method="PUT", path=self._path(), body=body, read=lambda answer: answer.status == 201)
+
+    @operation
+    def metadata(self) -> Call[dict[str, Any]]:
+        """Its metadata, reserved keys that are not set with their defaults; of what does not exist, the defaults."""
+        return Call(method="GET", path=self._path(), read=_document)
+
+    @operation
+    def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
+        """Set some keys of its metadata and remove others; all of the metadata then.
+
+        Raises ``QueueNotFound``, ``TopicNotFound``, ``MetadataConflict``: a key to be removed is not there.
+        """
+        removed = [{"op": "remove", "path": _pointer(key)} for key in remove]
+        added = [{"op": "add", "path": _pointer(key), "value": value} for key, value in (metadata or {}).items()]
+        return Call(
+            method="PATCH",
+            path=self._path(),
+            headers=PATCH_TYPE,
+            body=wire.encode(added + removed),
+            read=_document,
+            repeat=Repeat.UNSENT if removed else Repeat.SAFE,
+        )
+
+    @operation
+    def delete(self) -> Call[None]:
+        """Remove it with its messages. No error if it does not exist."""
+        return Call(method="DELETE", path=self._path(), read=nothing)
+
+    @operation
+    def purge(self) -> Call[None]:
+        """Remove its messages."""
+        body = wire.encode({"resource_types": ["messages"]})
+        return Call(method="POST", path=self._path("purge"), body=body, read=nothing, repeat=Repeat.UNSENT)
+
+    @operation
+    def stats(self) -> Call[Stats]:
+        """How many messages it has, and which are the oldest and the newest."""
+        return Call(
+            method="GET",
+            path=self._path("stats"),
+            params={"detailed": True},
+            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Stats])["messages"],
+        )
+
+    @operation
+    def exists(self) -> Call[bool]:
+        """Whether it is listed."""
+        just_before = self.name[:-1] + chr(ord(self.name[-1:] or "0") - 1) + "~"
+        return Call(
+            method="GET",
+            path=path(self.kind),
+            params={"marker": just_before, "limit": 1},
+            read=lambda answer: [listed.name for listed in _page(self.kind, answer).items] == [self.name],
+        )
+
+    @operation
+    def get(self, message: str) -> Call[Message]:
+        """One message, Raises ``MessageNotFound``."""
+        return Call(
+            method="GET",
+            path=self._path("messages", message),
+            params={"detailed": True},
+            read=lambda answer: msgspec.json.decode(answer.body, type=Message),
+        )
+
+    @operation
+    def get_many(self, messages: Iterable[str]) -> Call[Messages]:
+        """Those of the messages that are there. Raises ``MessageNotFound`` if none is."""
+        return several("GET", self._path("messages"), {"ids": [*messages], "detailed": True})
+
+    def _path(self, *below: str) -> str:
+        return path(self.kind, self.name, *below)
+
+
+def named_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
+    """The first page of what the project has of this kind."""
+    params = {"limit": page_size, "detailed": True if detailed else None, **filters}
+    return Call(method="GET", path=path(kind), params=params, read=lambda answer: _page(kind, answer))
+
+
+def _page(kind: str, answer: Answer) -> Page[Listed]:
+    document = _document(answer)
+    listed = [Listed(entry["name"], entry.get("metadata")) for entry in document[kind]]
+    return linked(listed, document.get("links", []), lambda following: _page(kind, following))
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    return msgspec.json.decode(answer.body, type=dict[str, Any])
+
+
+def _pointer(key: str) -> str:
+    return "/metadata/" + key.replace("~", "~0").replace("/", "~1")

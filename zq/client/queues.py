@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs of a queue, each written once for both kinds of client."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from zq import wire
+from zq.client import batches, claims
+from zq.client.calls import Call, Page, Params, Repeat, key_header, listing, nothing, operation
+from zq.client.listings import Ids, finished_pages, message_pages, several
+from zq.client.named import NamedVerbs
+from zq.client.values import Claim, Finished, Message, Messages
+from zq.model import Fence, Settled
+from zq.wire import replays, settling
+
+
+class Redriven(Struct, frozen=True):
+    """What a redrive moved, and how many dead letters are left, exact up to 10,000."""
+
+    moved: int
+    remaining: int
+
+
+class QueueVerbs(NamedVerbs):
+    """A queue of the client's project. It need not exist: the first message makes it."""
+
+    kind: ClassVar[str] = "queues"
+
+    @operation
+    def post(self, body: Any, *, ttl: int | None = None, delay: int | None = None, key: str | None = None) -> Call[str]:
+        """Store a message and return its id.
+
+        ``body``: whatever msgspec writes as JSON; ``msgspec.Raw`` is JSON already. Seconds: ``ttl`` to live, ``delay``
+        before it can be claimed. Repeats are safe: under ``key``, if another process may repeat it, too.
+        """
+        return batches.first(self._post([body], ttl, delay, key))
+
+    @operation
+    def post_batch(
+        self, bodies: Iterable[Any], *, ttl: int | None = None, delay: int | None = None, key: str | None = None
+    ) -> Call[Ids]:
+        """Store messages in one request, all or none; their ids."""
+        return self._post(bodies, ttl, delay, key)
+
+    @operation
+    def stage(
+        self,
+        stage: str,
+        bodies: Iterable[Any],
+        *,
+        ttl: int | None = None,
+        delay: int | None = None,
+        key: str | None = None,
+    ) -> Call[int]:
+        """Store messages where nobody sees them until a commit publishes the stage; how many."""
+        return Call(
+            method="POST",
+            path=self._path("messages"),
+            params={"stage": stage},
+            headers=key_header(key),
+            body=batches.packed(bodies, ttl, delay),
+            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])["staged"],
+        )
+
+    @operation
+    def pop(self, count: int = 1, *, wait: int = 0) -> Call[Messages]:
+        """Take messages and delete them in one step; waits so many seconds for the first.
+
+        An answer that is lost takes its messages along, so this is never sent twice: claim what must not be lost.
+        """
+        params: Params = {"pop": count, "wait": wait or None, "detailed": True}
+        return several("DELETE", self._path("messages"), params, wait, Repeat.UNSENT)
+
+    @operation
+    def delete_message(self, message: str, *, claim: str | None = None) -> Call[None]:
+        """Delete one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
+        params = {"claim_id": claim}
+        return Call(method="DELETE", path=self._path("messages", message), params=params, read=nothing)
+
+    @operation
+    def delete_messages(self, messages: Iterable[str]) -> Call[None]:
+        """Delete messages, claimed ones too. No error for those that are not there."""
+        params = {"ids": [*messages]}
+        return Call(method="DELETE", path=self._path("messages"), params=params, read=nothing)
+
+    @operation
+    def claim(
+        self,
+        limit: int | None = None,
+        *,
+        ttl: int | None = None,
+        grace: int | None = None,
+        wait: int = 0,
+        name: str | None = None,
+        fence: Fence | None = None,
+    ) -> Call[Claim]:
+        """Messages that are the caller's for ``ttl`` seconds; waits so many seconds for the first.
+
+        The claim has a name of the client's, so an answer that is lost is asked for again.
+        """
+        name = name or claims.new_name()
+        return claims.claim_call(
+            self.name, name, claims.claimed, limit=limit, ttl=ttl, grace=grace, wait=wait, fence=fence
+        )
+
+    @operation
+    def held(self, claim: str) -> Call[Claim]:
+        """What a claim holds now. Raises ``ClaimNotFound``."""
+        return claims.held_call(self.name, claim)
+
+    @operation
+    def renew(
+        self, claim: str, *, ttl: int | None = None, grace: int | None = None, fence: Fence | None = None
+    ) -> Call[None]:
+        """The claim lives for another ``ttl`` seconds. Raises ``ClaimNotFound``."""
+        return claims.renew_call(self.name, claim, ttl, grace, fence)
+
+    @operation
+    def release(self, claim: str, *, delay: int | None = None) -> Call[None]:
+        """Give back all that the claim holds. No error if it is over."""
+        params = {"delay": delay}
+        return Call(method="DELETE", path=self._path("claims", claim), params=params, read=nothing)
+
+    @operation
+    def settle(
+        self,
+        claim: str,
+        *,
+        delete: Sequence[str] | Literal["*"] = (),
+        release: Iterable[settling.Released] = (),
+        move: Iterable[settling.Moved] = (),
+        bury: Iterable[settling.Buried] = (),
+        key: str | None = None,
+        fence: Fence | None = None,
+    ) -> Call[Settled]:
+        """End the work on messages of a claim, in one step; ``"*"`` deletes all that are not named. What was done.
+
+        Raises ``ClaimNotFound``.
+        """
+        gone: Ids | Literal["*"] = "*" if delete == "*" else [*delete]
+        terms = settling.Terms(gone, [*release], [*move], [*bury])
+        return claims.settle_call(self.name, claim, terms, key, fence)
+
+    @operation
+    def redrive(self, to: str | None = None, *, limit: int | None = None) -> Call[Redriven]:
+        """Move dead letters back to where they came from, or to another queue."""
+        terms = settling.Redrive(UNSET if to is None else to, UNSET if limit is None else limit)
+        return Call(
+            method="POST",
+            path=self._path("redrive"),
+            body=wire.encode(terms),
+            read=lambda answer: msgspec.json.decode(answer.body, type=Redriven),
+            repeat=Repeat.UNSENT,
+        )
+
+    @operation
+    def replay(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> Call[int]:
+        """Post copies of finished messages, those named or those of a time; how many."""
+        terms = replays.Replay(
+            UNSET if ids is None else [*ids],
+            UNSET if since is None else since.isoformat(),
+            UNSET if until is None else until.isoformat(),
+            UNSET if limit is None else limit,
+        )
+        return Call(
+            method="POST",
+            path=self._path("history", "replay"),
+            body=wire.encode(terms),
+            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])["replayed"],
+            repeat=Repeat.UNSENT,
+        )
+
+    @listing
+    def history(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        living: bool = False,
+        page: int | None = None,
+    ) -> Call[Page[Finished]]:
+        """What has finished, in the order of finishing; with ``living``, all messages in the order of posting."""
+        moments = {name: moment.isoformat() for name, moment in (("since", since), ("until", until)) if moment}
+        params = {**moments, "state": "all" if living else None, "limit": page, "detailed": True}
+        return finished_pages(self._path("history"), params)
+
+    @listing
+    def list(
+        self, *, own: bool = True, claimed: bool = False, delayed: bool = False, page: int | None = None
+    ) -> Call[Page[Message]]:
+        """The messages in the order of posting; those that this client posted, are claimed, or delayed only if wanted.
+
+        ``page``: messages in a request.
+        """
+        flags = {"echo": own, "include_claimed": claimed, "include_delayed": delayed}
+        return message_pages(self._path("messages"), {**flags, "limit": page, "detailed": True})
+
+    def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
+        return batches.post_call(self.kind, self.name, batches.packed(bodies, ttl, delay), key)

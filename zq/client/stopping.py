@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGTERM and SIGINT as a request to end after the work in hand."""
+
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_stops: Final[list[Callable[[], None]]] = []
+"""Of all loops that run in the main thread, be it one in another or tasks beside each other."""
+_before: Final[dict[signal.Signals, Any]] = {}
+"""Who had the signals before the first of them."""
+
+
+@contextmanager
+def told_to_stop(stop: Callable[[], None]) -> Generator[None, None, None]:
+    """Calls ``stop`` at the first of the signals, and gives the second one to whoever had them before.
+
+    Only in the main thread, where alone Python hears signals; a signal that is ignored stays so.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if not _before:
+        _take_signals()
+    _stops.append(stop)
+    try:
+        yield
+    finally:
+        _stops.remove(stop)
+        if not _stops:
+            _put_back()
+
+
+def _take_signals() -> None:
+    for number in SIGNALS:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
+            _before[number] = signal.signal(number, _heard)
+
+
+def _put_back() -> None:
+    # A loop that the garbage collector ends in another thread leaves this to the signal itself.
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in _before.items():
+            signal.signal(number, handler)
+        _before.clear()
+
+
+def _heard(number: int, _frame: object) -> None:
+    _put_back()
+    for stop in _stops:
+        stop()
+    if not _stops:
+        signal.raise_signal(number)

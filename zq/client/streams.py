@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server-Sent Events: parsing, and reading on where a lost connection ended."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Generator
+from typing import Final
+
+import msgspec
+
+from zq.client.calls import Awaits, Call, Params, Runs, nothing
+from zq.client.values import Event, Gap
+from zq.errors import Unavailable
+
+SILENCE: Final = 45.0
+"""Seconds without a byte after which a stream counts as broken; the server sends something every 15."""
+REST: Final = 0.2
+"""Seconds before a stream that broke is opened again."""
+_event: Final = msgspec.json.Decoder(Event)
+_gap: Final = msgspec.json.Decoder(Gap)
+
+
+class Reader:
+    """Turns what comes into events, and knows where to go on. ``last`` "" = no position is known yet."""
+
+    def __init__(self, path: str, params: Params, after: int | str | None) -> None:
+        self.last = "" if after is None else str(after)
+        self._path = path
+        self._params = params
+        self._rest = b""
+        self._heard = False
+
+    def call(self) -> Call[None]:
+        """Opens the stream behind the last event."""
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self.last} if self.last else {})
+        self._rest, self._heard = b"", False
+        return Call(method="GET", path=self._path, params=self._params, headers=headers, read=nothing, wait=SILENCE)
+
+    def feed(self, chunk: bytes) -> list[Event | Gap]:
+        """The events that are complete with these bytes."""
+        self._heard = True
+        *blocks, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
+        return [event for block in blocks if (event := self._read(block)) is not None]
+
+    def broke(self, error: Unavailable | None) -> list[Gap]:
+        """What to tell before the stream is opened again. Raises the error if it could not be opened at all."""
+        if error is not None and not self._heard:
+            raise error
+        return [] if self.last else [Gap(None, None)]
+
+    def _read(self, block: bytes) -> Event | Gap | None:
+        kind, data = b"message", []
+        for line in block.split(b"\n"):
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"id":
+                self.last = value.decode()
+            elif name == b"event":
+                kind = value
+            elif name == b"data":
+                data.append(value)
+        if not data:
+            return None
+        return (_gap if kind == b"gap" else _event).decode(b"\n".join(data))
+
+
+def stream(transport: Runs, reader: Reader) -> Generator[Event | Gap, None, None]:
+    """Events without end."""
+    while True:
+        broken = None
+        try:
+            with transport.open(reader.call()) as chunks:
+                for chunk in chunks:
+                    yield from reader.feed(chunk)
+        except Unavailable as error:
+            broken = error
+        yield from reader.broke(broken)
+        time.sleep(REST)
+
+
+async def stream_async(transport: Awaits, reader: Reader) -> AsyncGenerator[Event | Gap, None]:
+    """Events without end."""
+    while True:
+        broken = None
+        try:
+            async with transport.open(reader.call()) as chunks:
+                async for chunk in chunks:
+                    for event in reader.feed(chunk):
+                        yield event
+        except Unavailable as error:
+            broken = error
+        for gap in reader.broke(broken):
+            yield gap
+        await asyncio.sleep(REST)

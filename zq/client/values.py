@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calls return and take: messages and the like, as frozen values. A body is decoded when it is asked for."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from zq.wire.settling import Buried, Moved, Released
+
+T = TypeVar("T")
+Decision = str | Released | Moved | Buried
+"""What becomes of a message: a text, its id, means that it is deleted."""
+
+
+class Message(Struct, frozen=True, dict=True, omit_defaults=True):
+    """A message as the server showed it. What stands below ``checksum`` is set where the request asked for details."""
+
+    id: str
+    ttl: int
+    age: int
+    raw: Raw = field(name="body")
+    """The body as it travels: JSON."""
+    href: str = ""
+    checksum: str = ""
+    claim_count: int = 0
+    sequence: int = 0
+    created: datetime | None = None
+    expires: datetime | None = None
+    available_at: datetime | None = None
+    origin: str = ""
+    origin_claim_count: int = 0
+    reason: str = ""
+
+    @cached_property
+    def body(self) -> Any:
+        """The body, decoded."""
+        return msgspec.json.decode(self.raw)
+
+    @property
+    def content(self) -> bytes:
+        """The body as bytes of JSON."""
+        return bytes(self.raw)
+
+    def body_as(self, kind: type[T]) -> T:
+        """The body as a value of a class that msgspec can decode: a dataclass, a ``Struct``, ``list[int]`` …
+
+        Raises ``msgspec.ValidationError``.
+        """
+        return msgspec.json.decode(self.raw, type=kind)
+
+    @property
+    def claim(self) -> str:
+        """The claim that held it when it was shown; "" = none."""
+        return self.href.partition("?claim_id=")[2]
+
+
+Messages = list[Message]
+"""A name of its own, since ``list`` is a verb of the handles."""
+
+
+class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
+    """A message to work on. What is decided about it is carried out when its work has ended; the last word holds."""
+
+    words: list[Any] = []
+
+    def done(self) -> None:
+        """It is finished and will be deleted."""
+        self.words.append(self.id)
+
+    def release(self, delay: int | None = None) -> None:
+        """It goes back: after so many seconds; None = as the queue's redelivery rules say."""
+        self.words.append(Released(self.id) if delay is None else Released(self.id, delay))
+
+    def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
+        """It goes to another queue in one step, with a new body if one is given."""
+        content = body if body is msgspec.UNSET else Raw(msgspec.json.encode(body))
+        moved = Moved(self.id, queue, content)
+        moved.ttl = msgspec.UNSET if ttl is None else ttl
+        moved.delay = msgspec.UNSET if delay is None else delay
+        self.words.append(moved)
+
+    def bury(self, reason: str) -> None:
+        """It goes to the queue's dead letters."""
+        self.words.append(Buried(self.id, reason))
+
+
+class Event(Message, frozen=True, dict=True, omit_defaults=True):
+    """A message of a topic, from a stream."""
+
+    topic: str = ""
+
+
+class Gap(Struct, frozen=True):
+    """Told by a stream: messages with sequences between these two have fallen off the log unread.
+
+    Both are None when a connection was lost before the server had told any position in the log.
+    """
+
+    after: int | None
+    resumes: int | None
+
+
+class Finished(Message, frozen=True, dict=True, omit_defaults=True):
+    """A message of a queue's history; ``outcome`` "" = it lives."""
+
+    finished: datetime | None = None
+    outcome: str = ""
+
+
+class Claim(Struct, frozen=True):
+    """Messages that are the caller's until the claim ends; none, and no claim, if there was nothing to take."""
+
+    id: str
+    messages: list[Message]
+    age: int = 0
+    ttl: int = 0
+
+
+class Landmark(Struct, frozen=True):
+    """The oldest or the newest message."""
+
+    href: str
+    age: int
+    created: datetime
+    sequence: int = 0
+
+
+class Stats(Struct, frozen=True):
+    """How many messages there are."""
+
+    claimed: int
+    free: int
+    total: int
+    oldest: Landmark | None = None
+    newest: Landmark | None = None
+
+
+class Listed(Struct, frozen=True):
+    """A queue or a topic in a listing; ``metadata`` only if asked for."""
+
+    name: str
+    metadata: Mapping[str, Any] | None = None
+
+
+class Draft(Struct, frozen=True):
+    """A message on its way in that has a ttl or a delay of its own."""
+
+    body: Any
+    ttl: int | None = None
+    delay: int | None = None
+
+
+class LastCommit(Struct, frozen=True):
+    """A producer's last batch and what it did."""
+
+    batch: int
+    published: int
+    deleted: int

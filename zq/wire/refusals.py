@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one table from error classes to statuses and titles (contract 1.8), read by the server forwards and by the client
+backwards."""
+
+from typing import Final
+
+from zq import errors
+
+HEADER: Final = "X-Zq-Error"
+"""Names the class of a deliberate failure, which status and title alone do not tell."""
+
+STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
+    errors.Invalid: (400, "Invalid API request"),
+    errors.InvalidBody: (400, "Invalid request body"),
+    errors.InvalidParameter: (400, "Invalid parameter"),
+    errors.InvalidName: (400, "Invalid queue identification"),
+    errors.InvalidTopicName: (400, "Invalid topic identification"),
+    errors.ClaimNotHeld: (400, "Unable to delete"),
+    errors.NotAuthorized: (403, "Not authorized"),
+    errors.MessageClaimed: (403, "Unable to delete"),
+    errors.NotFound: (404, "Not found"),
+    errors.Conflict: (409, "Conflict"),
+    errors.MetadataConflict: (409, "Resource conflict"),
+    errors.KeyReused: (422, "Idempotency-Key reused"),
+    errors.UnsupportedMediaType: (415, "415 Unsupported Media Type"),
+    errors.NotBuilt: (501, "Not implemented"),
+    errors.Crowded: (503, "Too many streams"),
+    errors.Unavailable: (503, "Service temporarily unavailable"),
+}
+"""A class without a row has that of its base."""
+
+KINDS: Final = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+TITLED: Final = {row: kind for kind, row in STATUSES.items()}
+BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
+    401: errors.NotAuthorized,
+    403: errors.NotAuthorized,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    415: errors.UnsupportedMediaType,
+    429: errors.Unavailable,
+    501: errors.NotBuilt,
+    502: errors.Unavailable,
+    503: errors.Unavailable,
+    504: errors.Unavailable,
+}
+"""What else servers, and proxies before them, may answer."""
+
+
+def row(kind: type[Exception]) -> tuple[int, str]:
+    """Status and title of an error of this class."""
+    return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
+
+
+def error(status: int, name: str, title: str, sentence: str) -> errors.ZqError:
+    """The error that an answer tells; ``name`` is what the header says, "" for a server that does not know it."""
+    kind = KINDS.get(name) or TITLED.get((status, title)) or BY_STATUS.get(status)
+    if kind is errors.InvalidHeader:
+        return errors.InvalidHeader(title, sentence)
+    if kind is None:
+        kind = errors.Invalid if 400 <= status < 500 else errors.ZqError
+    failure = kind(sentence)
+    assert isinstance(failure, errors.ZqError)
+    return failure
