@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.clock": VALUES,
     "zq.wire": [*VALUES, "zq.limits"],
     "zq.client": ["zq.errors", "zq.model", "zq.wire"],
+    "zq.cli": ["zq.client", "zq.errors", "zq.wire"],
     "zq.storage.api": [*VALUES, "zq.storage.extensions"],
     "zq.storage.extensions": VALUES,
     "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
@@ -62,6 +63,8 @@ VENDORS: dict[str, list[str]] = {
     "granian": ["zq.engines"],
     "jsonschema": ["zq.broker"],
     "prometheus_client": ["zq.metrics"],
+    "click": ["zq.cli"],
+    "rich": ["zq.cli"],
     "httpx": ["zq.client"],
     "tenacity": ["zq.client"],
 }

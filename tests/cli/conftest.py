@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the command line share: a server, and ``zq`` in this process or in one of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.servers import ZqServer
+from zq.cli.root import cli
+
+COMMAND = [sys.executable, "-c", "from zq.cli import main; main()"]
+
+
+class Zq:
+    """The command line, in a project of its own; ``env`` is what it runs in besides."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.project = f"p-{uuid4().hex[:12]}"
+        self.env = {"ZQ_URL": url, "ZQ_PROJECT": self.project, "XDG_CONFIG_HOME": str(folder)}
+        self.env |= dict.fromkeys(("ZQ_TOKEN", "ZQ_CLIENT_ID", "ZQ_PROFILE", "ZQ_CONFIG"), "")
+
+    def run(self, *words: str, given: str = "", **env: str) -> Result:
+        """In this process, whatever it comes to."""
+        result = CliRunner().invoke(cli, list(words), input=given, env={**self.env, **env})
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+        assert "Traceback" not in result.stderr
+        return result
+
+    def __call__(self, *words: str, given: str = "") -> list[Any]:
+        """The lines of JSON of a run that goes well."""
+        result = self.run(*words, given=given)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def refused(self, code: int, *words: str, **env: str) -> str:
+        """What a run says on standard error that ends with this code: one line."""
+        result = self.run(*words, **env)
+        assert (result.exit_code, result.stdout) == (code, ""), result.output
+        assert result.stderr.count("\n") == 1
+        assert result.stderr.startswith("zq: ")
+        return result.stderr.removeprefix("zq: ").removesuffix("\n")
+
+    def start(self, *words: str, **options: Any) -> "subprocess.Popen[str]":
+        """As a process of its own."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        return subprocess.Popen([*COMMAND, *words], env={**os.environ, **self.env}, text=True, **pipes)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
+    """One server for all tests of the command line."""
+    with ZqServer(f"rocksdb://{tmp_path_factory.mktemp('cli')}/store") as server:
+        yield server
+
+
+@pytest.fixture
+def zq(running: ZqServer, tmp_path: Path) -> Zq:
+    return Zq(running.url, tmp_path)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``api-ref/cli.md``: its generated part is up to date, its samples are run, and everything has help."""
+
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from tests.cli.conftest import COMMAND, Zq
+from zq.cli.reference import renewed
+from zq.cli.root import cli
+
+PAGE = (Path(__file__).parent.parent.parent / "api-ref" / "cli.md").read_text()
+SAMPLES = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def commands(group: click.Group) -> Iterator[click.Command]:
+    for command in group.commands.values():
+        yield command
+        if isinstance(command, click.Group):
+            yield from commands(command)
+
+
+def test_the_commands_and_exit_codes_are_those_of_the_program() -> None:
+    """``python -m zq.cli.reference api-ref/cli.md`` brings the page up to date."""
+    assert renewed(PAGE) == PAGE
+
+
+def test_every_command_and_option_has_help() -> None:
+    """A sentence each."""
+    found = list(commands(cli))
+    assert len(found) > 30
+    assert [command.name for command in found if not command.help] == []
+    options = [
+        f"{command.name} {option.name}"
+        for command in found
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden and not option.help
+    ]
+    assert options == []
+
+
+def test_the_samples_of_the_command_line_work(zq: Zq, tmp_path: Path) -> None:
+    """From top to bottom, in one shell that stops at the first failure."""
+    program = tmp_path / "bin" / "zq"
+    program.parent.mkdir()
+    python, _, code = COMMAND
+    program.write_text(f"#!/bin/sh\nexec '{python}' -c '{code}' \"$@\"\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    lines = "\n".join(SAMPLES).replace("http://localhost:8888", zq.env["ZQ_URL"])
+    lines = lines.replace("ZQ_PROJECT=acme", f"ZQ_PROJECT={zq.project}").replace("copy", f"{zq.project}-copy")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", lines],
+        cwd=tmp_path,
+        env={**os.environ, **zq.env, "PATH": f"{program.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert '"total":1,' in done.stdout.splitlines()[-1]

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq post --file``: interrupted anywhere, each line is stored once."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli.conftest import Zq
+from tests.servers import wait_for
+from zq.cli import output
+from zq.cli.uploads import Batch, Sender, Terms, Upload, batches, note_beside, resume
+from zq.errors import Conflict, InvalidBody, Unavailable
+
+LINES = 20_000
+
+
+def written(folder: Path, count: int, pad: int = 0) -> Path:
+    file = folder / "events.ndjson"
+    file.write_text("".join(json.dumps({"n": number, "pad": "x" * pad}) + "\n" for number in range(count)))
+    return file
+
+
+def stored(zq: Zq) -> list[int]:
+    found = zq("consume", "events", "--until-empty", "--wait", "0")
+    return [message["body"]["n"] for message in found]
+
+
+def test_a_file_is_posted_in_order_and_leaves_no_note(zq: Zq, tmp_path: Path) -> None:
+    """A second run posts it again: it is another post."""
+    file = written(tmp_path, 2500)
+    assert zq("post", "events", "--file", str(file))[0]["stored"] == 2500
+    assert not note_beside(file).exists()
+    assert stored(zq) == list(range(2500))
+    assert zq("post", "events", "--file", str(file), "--concurrency", "3")[0]["stored"] == 2500
+    assert sorted(stored(zq)) == list(range(2500))
+
+
+def test_a_post_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq, tmp_path: Path) -> None:
+    """Killed when some batches are stored and others on their way: the note is behind, the keys make up for it."""
+    file = written(tmp_path, LINES, pad=100)
+    with zq.start("post", "events", "--file", str(file), "--concurrency", "4") as process:
+        wait_for(lambda: zq("queue", "stats", "events")[0]["total"] > 1000, 20, "some are stored")
+        process.send_signal(signal.SIGKILL)
+    note = msgspec.json.decode(note_beside(file).read_bytes(), type=Upload)
+    assert note.line < LINES
+    assert process.returncode == -signal.SIGKILL
+    result = zq.run("post", "events", "--file", str(file))
+    assert result.exit_code == 0, result.output
+    assert zq("queue", "stats", "events")[0]["total"] == LINES
+    assert not note_beside(file).exists()
+
+
+TERMS = Terms("http://zq", "acme", "events", None, None, False)
+
+
+def test_a_repeat_after_a_failure_sends_the_same_batches_under_the_same_lines(tmp_path: Path) -> None:
+    """Whichever batch fails: what is sent again has the ends that it had, so that its key is known."""
+    file = written(tmp_path, 5000)
+    whole = list(cut(file, resume(file, TERMS, 20_000)))
+    for failing in range(len(whole)):
+        sent: list[Batch] = []
+
+        def post(batch: Batch, sent: list[Batch] = sent, failing: int = failing) -> None:
+            if batch.first == whole[failing].first and batch not in sent:
+                sent.append(batch)
+                raise Unavailable("away")
+            sent.append(batch)
+
+        with pytest.raises(Unavailable):
+            send(file, resume(file, TERMS, 20_000), post)
+        noted = resume(file, TERMS, 20_000)
+        assert noted.line == (whole[failing - 1].last if failing else 0)
+        assert send(file, resume(file, TERMS, 999), post) == 5000
+        assert all(batch in whole for batch in sent)
+        assert {batch.first for batch in sent} == {batch.first for batch in whole}
+
+
+def send(file: Path, upload: Upload, post: Callable[[Batch], object]) -> int:
+    """With three batches on their way; how many messages are stored then, from the beginning."""
+    sender = Sender(file, upload, post, 3)
+    sender.send(lambda _: None)
+    return sender.upload.messages
+
+
+def cut(file: Path, upload: Upload) -> list[Batch]:
+    with file.open("rb") as opened:
+        return list(batches(opened, upload))
+
+
+def test_batches_keep_the_bounds(tmp_path: Path) -> None:
+    """Bytes as they stand in the request, and a thousand messages; one that is too large goes alone."""
+    file = tmp_path / "events.ndjson"
+    file.write_text("1\n" * 2500 + '"' + "x" * 5000 + '"\n' + "2\n")
+    note_beside(file).unlink(missing_ok=True)
+    cuts = cut(file, resume(file, TERMS, 262_144))
+    assert [len(batch.bodies) for batch in cuts] == [1000, 1000, 502]
+    note_beside(file).unlink()
+    sizes = [sum(len(bytes(body)) + 64 for body in batch.bodies) for batch in cut(file, resume(file, TERMS, 1000))]
+    assert [size for size in sizes if size > 1000] == [5066]
+
+
+def test_lines_that_are_no_json_are_named_and_what_was_before_is_stored(zq: Zq, tmp_path: Path) -> None:
+    """Once it is mended, the same command goes on; not as texts."""
+    file = tmp_path / "events.ndjson"
+    file.write_text('{"n": 0}\n' * 1000 + "\n{torn}\n" + '{"n": 1}\n')
+    told = zq.refused(4, "post", "events", "--file", str(file))
+    assert "Line 1002 is not JSON" in told
+    assert "The same command goes on" in told
+    file.write_text(file.read_text().replace('"n": 0', '"n": 9'))
+    assert "has changed" in zq.refused(6, "post", "events", "--file", str(file))
+    file.write_text(file.read_text().replace('"n": 9', '"n": 0'))
+    assert "another text" in zq.refused(6, "post", "events", "--file", str(file), "--text")
+    file.write_text(file.read_text().replace("{torn}", '"mended, and longer"'))
+    zq("post", "events", "--file", str(file))
+    assert zq("queue", "stats", "events")[0]["total"] == 1002
+    file.write_bytes("häh\n{}\n".encode())
+    zq("post", "texts", "--file", str(file), "--text")
+    assert [message["body"] for message in zq("list", "texts")] == ["häh", "{}"]
+
+
+def test_a_post_is_not_resumed_otherwise_than_it_was_begun(tmp_path: Path) -> None:
+    """Another queue or a changed file is refused, naming the note and the way out."""
+    file = written(tmp_path, 10)
+    resume(file, TERMS, 1000)
+    other: Any = Terms("http://zq", "acme", "others", None, None, False)
+    with pytest.raises(Conflict, match=r"another queue.*--restart"):
+        resume(file, other, 1000)
+    written(tmp_path, 11)
+    with pytest.raises(Conflict, match="has changed"):
+        resume(file, TERMS, 1000)
+    note_beside(file).write_text("{")
+    with pytest.raises(Conflict, match="cannot be read"):
+        resume(file, TERMS, 1000)
+
+
+def test_restart_forgets_what_was_interrupted(zq: Zq, tmp_path: Path) -> None:
+    """All of the file is posted."""
+    file = written(tmp_path, 5)
+    resume(file, Terms("http://elsewhere", "acme", "events", None, None, False), 1000)
+    assert "another url" in zq.refused(6, "post", "events", "--file", str(file))
+    assert zq("post", "events", "--file", str(file), "--restart")[0]["stored"] == 5
+
+
+def test_what_the_server_refuses_does_not_count_as_mended(tmp_path: Path) -> None:
+    """Batches behind the refused one may be stored: the file has to stay as it is."""
+    file = written(tmp_path, 3000)
+
+    def post(batch: Batch) -> None:
+        if batch.first == 1001:
+            raise InvalidBody("too deep")
+
+    with pytest.raises(InvalidBody):
+        send(file, resume(file, TERMS, 262_144), post)
+    assert resume(file, TERMS, 262_144).line == 1000
+    written(tmp_path, 3001)
+    with pytest.raises(Conflict, match="has changed"):
+        resume(file, TERMS, 262_144)
+
+
+def test_a_long_post_shows_how_far_it_is(zq: Zq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, with a rate; a short one shows nothing."""
+    file = written(tmp_path, 3000)
+    assert "messages" not in zq.run("post", "events", "--file", str(file), FORCE_COLOR="1").stderr
+    monkeypatch.setattr(output, "LASTS", 0)
+    shown = zq.run("post", "events", "--file", str(file), FORCE_COLOR="1").stderr
+    assert "3,000 messages" in shown
+    assert "/s" in shown
+    assert zq.run("post", "events", "--file", str(file)).stderr == ""
+
+
+def test_a_pipe_is_no_file(zq: Zq) -> None:
+    """It cannot be read again: "-" is for it."""
+    assert "regular file" in zq.refused(2, "post", "events", "--file", "/dev/null")
+
+
+def test_a_line_that_is_not_utf8_is_no_text(tmp_path: Path) -> None:
+    """It is named."""
+    file = tmp_path / "events.ndjson"
+    file.write_bytes(b"fine\n\xff\xfe\n")
+    with pytest.raises(InvalidBody, match="Line 2 is not UTF-8"):
+        cut(file, resume(file, Terms("http://zq", "acme", "events", None, None, True), 1000))

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each command that asks the server something small, by what it prints and what the next one finds."""
+
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Zq
+
+
+def bodies(messages: list[Any]) -> list[Any]:
+    return [message["body"] for message in messages]
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_queues_and_topics_are_made_changed_counted_and_removed(zq: Zq, kind: str) -> None:
+    """The same commands for both."""
+    assert zq(kind, "create", "news", "owner=shop") == [{"name": "news", "created": True}]
+    assert zq(kind, "create", "news") == [{"name": "news", "created": False}]
+    zq(kind, "create", "other")
+    assert zq(kind, "set", "news", "size=3", "--unset", "owner")[0]["size"] == 3
+    shown = zq(kind, "show", "news")[0]
+    assert shown["size"] == 3
+    assert "owner" not in shown
+    assert [entry["name"] for entry in zq(kind, "list")] == ["news", "other"]
+    assert [entry["name"] for entry in zq(kind, "list", "--with", "size=3")] == ["news"]
+    assert [entry["name"] for entry in zq(kind, "list", "--name", "the")] == ["other"]
+    assert len(zq(kind, "list", "--limit", "1")) == 1
+    zq(*(["post"] if kind == "queue" else ["topic", "publish"]), "news", "hello")
+    assert [entry["total"] for entry in zq(kind, "stats")] == [1, 0]
+    assert zq(kind, "purge", "news") == [{"name": "news", "purged": True}]
+    assert zq(kind, "stats", "news")[0]["total"] == 0
+    zq(kind, "delete", "news", "other")
+    assert zq(kind, "list") == []
+    zq.refused(3, kind, "show", "news")
+    zq.refused(2, kind, "set", "news", "no-equals-sign")
+
+
+def test_bodies_are_json_or_else_texts(zq: Zq) -> None:
+    """``--text`` takes them as they are; standard input gives a message for each line."""
+    zq("post", "jobs", '{"a": 1}')
+    zq("post", "jobs", "hello")
+    zq("post", "jobs", "17", "--text")
+    assert zq("post", "jobs", "-", given='[1]\n\n"x"\n')[0]["stored"] == 2
+    assert bodies(zq("list", "jobs")) == [{"a": 1}, "hello", "17", [1], "x"]
+    assert bodies(zq("list", "jobs", "--limit", "2")) == [{"a": 1}, "hello"]
+    result = zq.run("post", "jobs", "-", given="1\n{torn\n")
+    assert result.exit_code == 4
+    assert "Line 2 is not JSON" in result.stderr
+    zq.refused(2, "post", "jobs")
+
+
+def test_a_key_stores_one_message_once_and_a_delay_hides_it(zq: Zq) -> None:
+    """Options of one message."""
+    first = zq("post", "jobs", "a", "--key", "k", "--ttl", "90")
+    assert zq("post", "jobs", "a", "--key", "k", "--ttl", "90") == first
+    assert zq("get", "jobs", first[0]["id"])[0]["ttl"] == 90
+    zq("queue", "create", "late", "_default_message_delay=1")
+    zq("post", "late", "later", "--delay", "600")
+    assert zq("list", "late") == []
+    assert bodies(zq("list", "late", "--delayed")) == ["later"]
+
+
+def test_claims_are_settled_moved_and_released_by_hand(zq: Zq) -> None:
+    """Each message ends where it was sent."""
+    zq("queue", "create", "jobs", "_dead_letter_queue=jobs.dead")
+    zq("post", "jobs", "-", given="0\n1\n2\n3\n4\n")
+    held = zq("claim", "jobs", "--limit", "5", "--ttl", "60")
+    claim, ids = held[0]["claim"], [message["id"] for message in held]
+    assert zq("list", "jobs") == []
+    assert bodies(zq("list", "jobs", "--claimed")) == [0, 1, 2, 3, 4]
+    done = zq("settle", "jobs", claim, "--delete", ids[0], "--release", ids[1], "--bury", ids[2], "--reason", "torn")
+    assert done == [{"deleted": 1, "released": 1, "moved": 0, "buried": 1, "lost": []}]
+    assert zq("move", "jobs", claim, ids[3], "--to", "next", "--body", '"new"')[0]["moved"] == 1
+    assert zq("release", "jobs", claim) == [{"claim": claim, "released": True}]
+    assert sorted(bodies(zq("list", "jobs"))) == [1, 4]
+    assert bodies(zq("list", "next")) == ["new"]
+    again = zq("claim", "jobs", "--name", "mine.1")
+    assert again[0]["claim"] == "mine.1"
+    assert zq("release", "jobs", "mine.1", again[0]["id"])[0]["released"] == 1
+    assert zq("settle", "jobs", "mine.1", "--all")[0]["deleted"] == 1
+    zq.refused(3, "settle", "jobs", "mine.1", "--all")
+    zq.refused(2, "settle", "jobs", "mine.1")
+
+
+def test_dead_letters_are_listed_and_go_back(zq: Zq) -> None:
+    """Named by the queue that they come from, or by their own."""
+    zq("queue", "create", "jobs", "_dead_letter_queue=jobs.dead")
+    zq("post", "jobs", "x")
+    (held,) = zq("claim", "jobs")
+    zq("settle", "jobs", held["claim"], "--bury", held["id"], "--reason", "torn")
+    (dead,) = zq("dlq", "list", "jobs")
+    assert (dead["body"], dead["origin"], dead["reason"]) == ("x", "jobs", "torn")
+    assert zq("dlq", "list", "jobs.dead")[0]["id"] == held["id"]
+    assert [(row["queue"], row["name"], row["total"]) for row in zq("dlq", "list")] == [("jobs", "jobs.dead", 1)]
+    assert zq("dlq", "redrive", "jobs") == [{"queue": "jobs.dead", "moved": 1, "remaining": 0}]
+    assert bodies(zq("list", "jobs")) == ["x"]
+
+
+def test_what_has_finished_is_listed_and_replayed(zq: Zq) -> None:
+    """By id and by time."""
+    zq("queue", "create", "jobs", "_history_ttl=600")
+    zq("post", "jobs", "-", given="1\n2\n")
+    first, _ = zq("pop", "jobs", "--limit", "2")
+    assert [(record["body"], record["outcome"]) for record in zq("history", "jobs")] == [(1, "popped"), (2, "popped")]
+    assert len(zq("history", "jobs", "--limit", "1", "--since", "2020-01-01")) == 1
+    assert zq("history", "jobs", "--until", "2020-01-01T10:00:00+00:00") == []
+    assert zq("replay", "jobs", first["id"]) == [{"queue": "jobs", "replayed": 1}]
+    assert zq("replay", "jobs", "--since", "2020-01-01", "--limit", "1")[0]["replayed"] == 1
+    assert len(zq("list", "jobs")) == 2
+    assert "popped" in zq.run("history", "jobs", "--table").stdout
+    zq.refused(2, "replay", "jobs")
+
+
+def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:
+    """One topic, and all that match."""
+    zq("topic", "publish", "news.eu", "Oslo")
+    zq("topic", "publish", "news.us", "-", given='"Ohio"\n"Iowa"\n')
+    heard = zq("tail", "--match", "news.*", "--from", "0", "--limit", "3")
+    assert [(event["topic"], event["body"]) for event in heard] == [
+        ("news.eu", "Oslo"),
+        ("news.us", "Ohio"),
+        ("news.us", "Iowa"),
+    ]
+    assert bodies(zq("tail", "news.us", "--from", heard[1]["id"], "--limit", "1")) == ["Iowa"]
+    assert "Oslo" in zq.run("tail", "news.eu", "--from", "0", "--limit", "1", "--table").stdout
+    zq.refused(2, "tail")
+    zq.refused(2, "tail", "news.eu", "--from", "x")
+
+
+def test_health_and_top_tell_how_it_is(zq: Zq) -> None:
+    """Once, and as lines or a table."""
+    assert zq("health")[0]["status"] == "ok"
+    zq("post", "jobs", "-", given="1\n2\n")
+    first, second = zq("top", "--looks", "2", "--interval", "0.1")
+    assert (first["name"], first["total"], first["change/s"], second["change/s"]) == ("jobs", 2, None, 0)
+    assert "change/s" in zq.run("top", "--looks", "1", "--table").stdout

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq consume``: commands that succeed and fail, whole claims, signals; pipes."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import Zq
+from tests.servers import wait_for
+
+
+def script(tmp_path: Path, code: str) -> str:
+    """A command that runs some Python; ``name``: what {} stood for."""
+    file = tmp_path / "work.py"
+    file.write_text(
+        f"import json, os, pathlib, sys, time\nfolder = pathlib.Path({str(tmp_path)!r})\nname = sys.argv[1]\n{code}"
+    )
+    return shlex.join([sys.executable, str(file), "{}"])
+
+
+def post(zq: Zq, count: int) -> list[str]:
+    zq("post", "jobs", "-", given="".join(f"{number}\n" for number in range(count)))
+    return [message["id"] for message in zq("list", "jobs")]
+
+
+def everything(zq: Zq) -> list[Any]:
+    return [message["body"] for message in zq("list", "jobs", "--claimed", "--delayed")]
+
+
+def test_each_message_goes_to_a_command_and_those_that_fail_come_back(zq: Zq, tmp_path: Path) -> None:
+    """The body on standard input, the id for {}; what failed waits, and counts its claims."""
+    ids = post(zq, 6)
+    command = script(
+        tmp_path, "body = sys.stdin.read()\n(folder / name).write_text(body)\nsys.exit(int(body) % 3 == 2)"
+    )
+    result = zq.run("consume", "jobs", "--exec", command, "--until-empty", "--wait", "0", "--concurrency", "3")
+    assert result.exit_code == 0
+    assert "4 done, 2 given back." in result.stderr
+    assert [(tmp_path / name).read_text() for name in ids] == [str(number) for number in range(6)]
+    back = zq("list", "jobs", "--delayed")
+    assert [(message["body"], message["claim_count"]) for message in back] == [(2, 1), (5, 1)]
+    assert zq("pop", "jobs") == []
+
+
+def test_a_command_that_reads_nothing_of_a_large_body_is_no_failure(zq: Zq) -> None:
+    """Its exit code alone decides."""
+    zq("post", "jobs", "x" * 200_000)
+    zq("consume", "jobs", "--exec", "true", "--until-empty", "--wait", "0")
+    assert everything(zq) == []
+
+
+def test_a_whole_claim_goes_to_one_command(zq: Zq, tmp_path: Path) -> None:
+    """As JSON lines; {} is the claim. All of it is deleted, or all of it comes back."""
+    post(zq, 30)
+    keep = script(tmp_path, "(folder / name).write_text(sys.stdin.read())")
+    options = ["--batch", "--until-empty", "--wait", "0", "--concurrency", "2"]
+    zq("consume", "jobs", "--exec", keep, *options)
+    lines = [json.loads(line) for file in tmp_path.glob("client.*") for line in file.read_text().splitlines()]
+    assert sorted(message["body"] for message in lines) == list(range(30))
+    assert everything(zq) == []
+    post(zq, 3)
+    result = zq.run("consume", "jobs", "--exec", "false", *options)
+    assert "0 done, 3 given back." in result.stderr
+    assert everything(zq) == [0, 1, 2]
+    assert zq("pop", "jobs") == []
+
+
+def test_without_a_command_messages_are_printed(zq: Zq) -> None:
+    """As JSON lines, and deleted."""
+    post(zq, 25)
+    printed = zq("consume", "jobs", "--until-empty", "--wait", "0")
+    assert [message["body"] for message in printed] == list(range(25))
+    assert everything(zq) == []
+
+
+def test_what_cannot_be_run_is_refused_before_anything_is_claimed(zq: Zq) -> None:
+    """No message is touched."""
+    assert "no command 'nowhere-to-be-found'" in zq.refused(2, "consume", "jobs", "--exec", "nowhere-to-be-found {}")
+    zq.refused(2, "consume", "jobs", "--exec", "'")
+    zq.refused(2, "consume", "jobs", "--batch")
+
+
+def test_sigterm_ends_it_after_the_work_in_hand(zq: Zq, tmp_path: Path) -> None:
+    """What was begun is finished and deleted; all else is free at once. Exit code 0."""
+    post(zq, 5)
+    command = script(
+        tmp_path,
+        "(folder / f'{name}.begun').touch()\nwhile not (folder / 'go').exists(): time.sleep(0.01)\n",
+    )
+    with zq.start("consume", "jobs", "--exec", command, "--concurrency", "2") as process:
+        wait_for(lambda: len(list(tmp_path.glob("*.begun"))) == 2, 20, "two commands run")
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: len(zq("list", "jobs")) == 0, 5, "all are claimed")
+        (tmp_path / "go").touch()
+        _, told = process.communicate(timeout=20)
+    assert (process.returncode, told) == (0, "zq: 2 done, 0 given back.\n")
+    assert [message["body"] for message in zq("list", "jobs")] == [2, 3, 4]
+
+
+def test_sigterm_ends_whole_claims_too(zq: Zq, tmp_path: Path) -> None:
+    """The claim in hand is settled."""
+    post(zq, 3)
+    command = script(tmp_path, "(folder / 'begun').touch()\nwhile not (folder / 'go').exists(): time.sleep(0.01)\n")
+    with zq.start("consume", "jobs", "--batch", "--exec", command, "--concurrency", "1", "--wait", "1") as process:
+        wait_for((tmp_path / "begun").exists, 20, "the command runs")
+        process.send_signal(signal.SIGTERM)
+        (tmp_path / "go").touch()
+        assert process.wait(20) == 0
+    assert everything(zq) == []
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(zq: Zq) -> None:
+    """``zq list | head -1``: no traceback, nothing on standard error."""
+    post(zq, 100)
+    process = zq.start("list", "jobs", "--limit", "0")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.wait(20)
+    process.stderr.close()
+
+
+def test_a_terminal_gets_a_table_unasked(zq: Zq) -> None:
+    """By what standard output is."""
+    zq("queue", "create", "jobs")
+    zq.env["TERM"] = "dumb"
+    here, there = os.openpty()
+    with zq.start("queue", "stats", stdout=there) as process:
+        assert process.wait(20) == 0
+    os.close(there)
+    shown = os.read(here, 10_000).decode().split()
+    os.close(here)
+    assert shown[:4] == ["name", "total", "free", "claimed"]
+
+
+def test_exit_codes_and_sentences_reach_the_shell(zq: Zq) -> None:
+    """Not only in this process."""
+    with zq.start("queue", "show", "lost") as process:
+        out, told = process.communicate(timeout=20)
+    assert (process.returncode, out, told) == (3, "", "zq: There is no queue lost in the project.\n")

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq bench``: how quickly a server posts, claims and deletes."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+import click
+
+from zq.cli.output import progress
+from zq.cli.session import Command, Session, pass_session
+from zq.client import Queue
+
+PERCENTILES: Final = (50, 90, 99, 100)
+COLUMNS: Final = ("verb", "requests", "messages", "rate", *(f"p{part}" for part in PERCENTILES))
+
+
+@click.command("bench", cls=Command)
+@click.option("--messages", "count", type=click.IntRange(1), default=2000, help="In all; 2,000.")
+@click.option("--batch", type=click.IntRange(1), default=1, help="Messages in a request; 1.")
+@click.option("--concurrency", type=click.IntRange(1, 100), default=4, help="Requests at once; 4.")
+@click.option("--size", type=click.IntRange(0), default=256, metavar="BYTES", help="Of a body; 256.")
+@pass_session
+def bench(session: Session, count: int, batch: int, concurrency: int, size: int) -> None:
+    """Post, claim and delete in a queue made for it, which is deleted in the end.
+
+    Rates are messages per second; p50 … p100: milliseconds within which so many percent of the requests were answered.
+    """
+    queue = session.queue(f"zq-bench-{uuid4().hex[:12]}")
+    taking = min(batch, session.client.limits()["max_messages_per_claim_or_pop"])
+    body = "x" * size
+    posts = [lambda: len(queue.post_batch([body] * batch)) for _ in range(-(-count // batch))]
+    claims: list[tuple[str, list[str]]] = []
+    try:
+        rows = [measured("post", posts, concurrency)]
+        rounds = -(-len(posts) * batch // taking)
+        rows.append(measured("claim", [lambda: claim(queue, taking, claims)] * rounds, concurrency))
+        rows.append(measured("delete", [partial(delete, queue, *one) for one in claims], concurrency))
+    finally:
+        queue.delete()
+    session.out.rows(COLUMNS, rows, lambda row: [row[column] for column in COLUMNS])
+
+
+def claim(queue: Queue, limit: int, claims: list[tuple[str, list[str]]]) -> int:
+    """How many messages there were."""
+    taken = queue.claim(limit)
+    if taken.messages:
+        claims.append((taken.id, [message.id for message in taken.messages]))
+    return len(taken.messages)
+
+
+def delete(queue: Queue, name: str, messages: list[str]) -> int:
+    """How many messages were deleted."""
+    return queue.settle(name, delete=messages).deleted
+
+
+def measured(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
+    """A row: each request is timed, so many being on their way at once."""
+    begun = time.perf_counter()
+    with progress(verb, len(requests)) as bar, ThreadPoolExecutor(concurrency, "zq-bench") as pool:
+        taken = list(told(bar, pool.map(timed, requests)))
+    took = time.perf_counter() - begun
+    messages = sum(count for count, _ in taken)
+    spans = sorted(span for _, span in taken)
+    figures = {f"p{part}": round(percentile(spans, part) * 1000, 2) for part in PERCENTILES}
+    return {"verb": verb, "requests": len(spans), "messages": messages, "rate": round(messages / took), **figures}
+
+
+def told(bar: Callable[[float, int], None], answers: Iterator[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+    """The answers, the bar being told of each."""
+    messages = 0
+    for number, answer in enumerate(answers, 1):
+        messages += answer[0]
+        bar(number, messages)
+        yield answer
+
+
+def timed(request: Callable[[], int]) -> tuple[int, float]:
+    """Messages, and seconds."""
+    begun = time.perf_counter()
+    count = request()
+    return count, time.perf_counter() - begun
+
+
+def percentile(spans: list[float], part: int) -> float:
+    """The span within which so many percent of those sorted were; 0 if there are none."""
+    return spans[max(0, -(-len(spans) * part // 100) - 1)] if spans else 0.0

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a failure looks like from outside: one sentence on standard error, and an exit code."""
+
+from typing import Final
+
+import click
+
+from zq import errors
+
+EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
+    click.UsageError: (2, "the command line or the configuration is wrong"),
+    errors.NotFound: (3, "what was named does not exist"),
+    errors.Invalid: (4, "the server refuses the request as invalid"),
+    errors.NotAuthorized: (5, "the caller may not do this"),
+    errors.Conflict: (6, "somebody else was faster: a claim is over or held by another, a key was used before"),
+    errors.MessageClaimed: (6, ""),
+    errors.MetadataConflict: (6, ""),
+    errors.KeyReused: (6, ""),
+    errors.Unavailable: (7, "the server or its store cannot be reached, or has no place left"),
+    errors.Crowded: (7, ""),
+}
+"""Of error classes with all below them, and what the code means."""
+INTERRUPTED: Final = 130
+
+
+class Failure(click.ClickException):
+    """Ends the program with a sentence and a code."""
+
+    def __init__(self, sentence: str, code: int = 1) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def failure(error: Exception) -> Failure:
+    """What to show of an error."""
+    return Failure(sentence(error), exit_code(error))
+
+
+def exit_code(error: BaseException) -> int:
+    """The code of an error; one that only tells where work stopped has the code of its cause."""
+    for kind in type(error).__mro__:
+        if kind in EXIT_CODES:
+            return EXIT_CODES[kind][0]
+    return exit_code(error.__cause__) if error.__cause__ is not None else 1
+
+
+def sentence(error: Exception) -> str:
+    """One sentence, with the file's name if it is about a file, and the cause if that says why."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror or error}."
+    if isinstance(error.__cause__, errors.ZqError):
+        return f"{str(error).removesuffix('; the cause is chained.').removesuffix('.')}: {error.__cause__}"
+    return str(error)

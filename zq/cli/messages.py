@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq list``, ``get``, ``pop``, ``claim``, ``settle``, ``move``, ``release``: messages by hand."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import click
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import asdict
+
+from zq.cli.completion import name_argument
+from zq.cli.session import Command, Session, pass_session
+from zq.wire.settling import Buried, Moved, Released
+
+queue_argument = name_argument("queue", "queues")
+claim_argument = click.argument("claim")
+ttl_option = click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="How long it lives.")
+delay_option = click.option("--delay", type=click.IntRange(0), metavar="SECONDS", help="How long it stays away.")
+wait_option = click.option(
+    "--wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="How long to wait for the first."
+)
+Ids = tuple[str, ...]
+
+
+def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
+    """How many messages."""
+    told = f"At most so many{more}; {default}."
+    return click.option("--limit", type=click.IntRange(0 if more else 1), default=default, help=told)
+
+
+def as_json(text: str, never: bool = False) -> Raw:
+    """A body from the command line: JSON, or else a text."""
+    if not never:
+        try:
+            return msgspec.json.decode(text, type=Raw)
+        except msgspec.DecodeError:
+            pass
+    return Raw(msgspec.json.encode(text))
+
+
+@click.command("list", cls=Command)
+@queue_argument
+@limit_option(100, " (0 = all)")
+@click.option("--claimed", is_flag=True, help="Claimed ones too.")
+@click.option("--delayed", is_flag=True, help="Delayed ones too.")
+@pass_session
+def list_messages(session: Session, queue: str, limit: int, claimed: bool, delayed: bool) -> None:
+    """List the messages of a queue in the order of posting."""
+    found = session.queue(queue).list(claimed=claimed, delayed=delayed)
+    session.out.messages(islice(found, limit or None))
+
+
+@click.command("get", cls=Command)
+@queue_argument
+@click.argument("messages", nargs=-1, required=True, metavar="ID...")
+@pass_session
+def get(session: Session, queue: str, messages: Ids) -> None:
+    """Show messages by their ids."""
+    handle = session.queue(queue)
+    session.out.messages([handle.get(messages[0])] if len(messages) == 1 else handle.get_many(messages))
+
+
+@click.command("pop", cls=Command)
+@queue_argument
+@limit_option(1)
+@wait_option
+@pass_session
+def pop(session: Session, queue: str, limit: int, wait: int) -> None:
+    """Take messages and delete them in one step."""
+    session.out.messages(session.queue(queue).pop(limit, wait=wait))
+
+
+@click.command("claim", cls=Command)
+@queue_argument
+@limit_option(10)
+@click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="How long the claim lives.")
+@click.option("--grace", type=click.IntRange(1), metavar="SECONDS", help="How long messages outlive the claim.")
+@wait_option
+@click.option("--name", metavar="NAME", help="The claim's name, with a dot in it; the same name finds the same claim.")
+@pass_session
+def claim(
+    session: Session, queue: str, limit: int, ttl: int | None, grace: int | None, wait: int, name: str | None
+) -> None:
+    """Claim messages to work on; then settle, move or release them."""
+    taken = session.queue(queue).claim(limit, ttl=ttl, grace=grace, wait=wait, name=name)
+    session.out.messages(taken.messages, claim=taken.id)
+
+
+@click.command("settle", cls=Command)
+@queue_argument
+@claim_argument
+@click.option("--all", "everything", is_flag=True, help="Delete all that are not named otherwise.")
+@click.option("--delete", multiple=True, metavar="ID", help="Delete a message: its work is done.")
+@click.option("--release", "released", multiple=True, metavar="ID", help="Give a message back, after --delay.")
+@click.option("--bury", "buried", multiple=True, metavar="ID", help="Send a message to the dead letters.")
+@delay_option
+@click.option("--reason", default="buried by hand", metavar="TEXT", help="Why messages are buried.")
+@pass_session
+def settle(
+    session: Session,
+    queue: str,
+    claim: str,
+    everything: bool,
+    delete: Ids,
+    released: Ids,
+    buried: Ids,
+    delay: int | None,
+    reason: str,
+) -> None:
+    """End the work on messages of a claim, in one step."""
+    if not (everything or delete or released or buried):
+        raise click.UsageError("Name messages with --delete, --release or --bury, or all with --all.")
+    after = UNSET if delay is None else delay
+    done = session.queue(queue).settle(
+        claim,
+        delete="*" if everything else delete,
+        release=[Released(message, after) for message in released],
+        bury=[Buried(message, reason) for message in buried],
+    )
+    session.out.thing(asdict(done))
+
+
+@click.command("move", cls=Command)
+@queue_argument
+@claim_argument
+@click.argument("messages", nargs=-1, required=True, metavar="ID...")
+@click.option("--to", "target", required=True, metavar="QUEUE", help="The queue that gets them.")
+@click.option("--body", help="A new body.")
+@ttl_option
+@delay_option
+@pass_session
+def move(
+    session: Session,
+    queue: str,
+    claim: str,
+    messages: Ids,
+    target: str,
+    body: str | None,
+    ttl: int | None,
+    delay: int | None,
+) -> None:
+    """Hand messages of a claim to another queue, in one step."""
+    terms = (UNSET if body is None else as_json(body), UNSET if ttl is None else ttl, UNSET if delay is None else delay)
+    moved = [Moved(message, target, *terms) for message in messages]
+    session.out.thing(asdict(session.queue(queue).settle(claim, move=moved)))
+
+
+@click.command("release", cls=Command)
+@queue_argument
+@claim_argument
+@click.argument("messages", nargs=-1, metavar="[ID]...")
+@delay_option
+@pass_session
+def release(session: Session, queue: str, claim: str, messages: Ids, delay: int | None) -> None:
+    """Give messages of a claim back, or all of them."""
+    if not messages:
+        session.queue(queue).release(claim, delay=delay)
+        session.out.thing({"claim": claim, "released": True})
+        return
+    after = UNSET if delay is None else delay
+    back = [Released(message, after) for message in messages]
+    session.out.thing(asdict(session.queue(queue).settle(claim, release=back)))

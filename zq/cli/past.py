@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq dlq``, ``zq history``, ``zq replay``: what has finished or failed, and bringing it back."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+import click
+
+from zq.cli.completion import name_argument
+from zq.cli.messages import Ids, limit_option, queue_argument
+from zq.cli.named import FIGURES, counted
+from zq.cli.output import body, progress
+from zq.cli.session import Command, Group, Session, pass_session
+from zq.client import Finished, Message, Queue
+
+AT_ONCE: Final = 1000
+"""Dead letters in one request: so often progress is told."""
+MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
+since_option = click.option("--since", type=MOMENT, help="Finished then or later; local time unless it says +00:00.")
+until_option = click.option("--until", type=MOMENT, help="Finished before.")
+
+dlq_group = Group("dlq", help="Dead letters: messages that failed too often, or were buried.")
+
+
+def dead_letters(session: Session, queue: str) -> Queue:
+    """The queue that gets the dead letters of a queue; itself, if it names none."""
+    named = session.queue(queue).metadata().get("_dead_letter_queue")
+    return session.queue(named if isinstance(named, str) else queue)
+
+
+@dlq_group.command("list")
+@name_argument("queue", "queues", required=False)
+@limit_option(100, " (0 = all)")
+@pass_session
+def list_dead(session: Session, queue: str | None, limit: int) -> None:
+    """List the dead letters of QUEUE, or count those of all queues."""
+    if queue is None:
+        rows = islice(figures(session), limit or None)
+        session.out.rows(("dead letters of", *FIGURES), rows, lambda row: list(row.values()))
+        return
+    columns = ("id", "origin", "claims", "reason", "body")
+    found = islice(dead_letters(session, queue).list(claimed=True, delayed=True), limit or None)
+    session.out.rows(columns, found, dead_cells)
+
+
+def dead_cells(message: Message) -> list[object]:
+    """A row of a dead letter."""
+    return [message.id, message.origin, message.origin_claim_count, message.reason, body(message)]
+
+
+def figures(session: Session) -> Iterator[dict[str, Any]]:
+    """Of each queue that has dead letters."""
+    for listed in session.client.queues(detailed=True):
+        dead = (listed.metadata or {}).get("_dead_letter_queue")
+        if isinstance(dead, str):
+            yield {"queue": listed.name, **counted(dead, session.queue(dead).stats())}
+
+
+@dlq_group.command("redrive")
+@queue_argument
+@click.option("--to", "target", metavar="QUEUE", help="The queue that gets them; else each its origin.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many; else all that were there at the start.")
+@pass_session
+def redrive(session: Session, queue: str, target: str | None, limit: int | None) -> None:
+    """Move the dead letters of QUEUE back to where they came from."""
+    dead = dead_letters(session, queue)
+    total = dead.stats().free
+    total = min(total, limit or total)
+    moved = 0
+    with progress(f"dead letters of {queue}", total) as bar:
+        while moved < total:
+            done = dead.redrive(target, limit=min(AT_ONCE, total - moved))
+            moved += done.moved
+            bar(moved, moved)
+            if not done.moved:
+                break
+    session.out.thing({"queue": dead.name, "moved": moved, "remaining": dead.stats().total})
+
+
+@click.command("history", cls=Command)
+@queue_argument
+@since_option
+@until_option
+@click.option("--living", is_flag=True, help="Those that live, too, in the order of posting.")
+@limit_option(100, " (0 = all)")
+@pass_session
+def history(
+    session: Session, queue: str, since: datetime | None, until: datetime | None, living: bool, limit: int
+) -> None:
+    """List what has finished in a queue that keeps a history."""
+    found = session.queue(queue).history(since=zoned(since), until=zoned(until), living=living)
+    session.out.rows(("id", "finished", "outcome", "body"), islice(found, limit or None), finished_cells)
+
+
+def finished_cells(message: Finished) -> list[object]:
+    """A row of history."""
+    finished = f"{message.finished.astimezone():%Y-%m-%d %H:%M:%S}" if message.finished else ""
+    return [message.id, finished, message.outcome, body(message)]
+
+
+@click.command("replay", cls=Command)
+@queue_argument
+@click.argument("messages", nargs=-1, metavar="[ID]...")
+@since_option
+@until_option
+@click.option("--limit", type=click.IntRange(1), help="At most so many.")
+@pass_session
+def replay(
+    session: Session, queue: str, messages: Ids, since: datetime | None, until: datetime | None, limit: int | None
+) -> None:
+    """Post copies of finished messages: those named, or those of a time."""
+    if bool(messages) == bool(since or until):
+        raise click.UsageError("Give either IDs, or --since or --until.")
+    copied = session.queue(queue).replay(messages or None, since=zoned(since), until=zoned(until), limit=limit)
+    session.out.thing({"queue": queue, "replayed": copied})
+
+
+def zoned(moment: datetime | None) -> datetime | None:
+    """With a time zone: the local one unless it has one."""
+    return moment.astimezone() if moment is not None else None

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which server and which project: from flags and the environment, and what they leave open from a file of profiles."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+from msgspec import Struct
+
+URL: Final = "http://localhost:8888"
+MEMBERS: Final = ("url", "project", "token", "client_id")
+
+
+class Connection(Struct, frozen=True):
+    """Where to connect, and as whom; "" = not given."""
+
+    url: str = URL
+    project: str = ""
+    token: str = ""
+    client_id: str = ""
+
+
+def config_file() -> Path:
+    """Where the file of profiles is unless one is named."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "zq" / "config.toml"
+
+
+def connection(given: Mapping[str, Any], profile: str | None, file: Path | None) -> Connection:
+    """The members that were given, completed by the profile. Raises ``UsageError``."""
+    chosen = {name: value for name in MEMBERS if (value := given.get(name))}
+    found = Connection(**{**read_profile(profile, file), **chosen})
+    try:
+        parts = urlsplit(found.url)
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits:
+        raise click.UsageError(f"{found.url} is no URL of a server, as in {URL}.")
+    return found
+
+
+def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
+    """The members of a profile: the one named, the file's ``profile``, or ``default`` if there is one."""
+    path = file or config_file()
+    if not path.exists():
+        if profile or file:
+            raise click.UsageError(f"There is no configuration file {path}.")
+        return {}
+    try:
+        document = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{path} is no TOML: {error}.") from error
+    name = profile or document.get("profile", "default")
+    profiles = document.get("profiles", {})
+    if name not in profiles:
+        if profile or "profile" in document:
+            raise click.UsageError(f"{path} has no profile {name}.")
+        return {}
+    return _checked(profiles[name], f"{path}, profile {name}")
+
+
+def _checked(members: Any, where: str) -> dict[str, str]:
+    if not isinstance(members, dict) or not all(isinstance(value, str) for value in members.values()):
+        raise click.UsageError(f"{where}: members must be texts.")
+    if unknown := sorted(members.keys() - set(MEMBERS)):
+        raise click.UsageError(f"{where}: {unknown[0]} is none of {', '.join(MEMBERS)}.")
+    return members

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every command has: the client, made when it is first needed, and where to tell results."""
+
+import logging
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import click
+
+from zq.cli.output import Output, note
+from zq.cli.profiles import Connection, connection
+from zq.client import Client, Queue, Retries
+
+QUICK: Final = 5.0
+PATIENT: Final = 60.0
+"""Seconds for which trouble is sat out, by commands that people wait for, and by those that run for long."""
+
+
+class Session:
+    """One run of the program."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.out = Output()
+        self.out.tables = options.get("tables")
+        self.patient = False
+        self.verbose = False
+        self._retry: float | None = options.get("retry")
+        self._options = options
+
+    @cached_property
+    def connection(self) -> Connection:
+        """Where to connect. Raises ``UsageError``."""
+        found = connection(self._options, self._options.get("profile"), self._options.get("config"))
+        if not found.project:
+            raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile.")
+        return found
+
+    @cached_property
+    def client(self) -> Client:
+        """Connects lazily. Set ``patient`` before."""
+        place = self.connection
+        seconds = self._retry if self._retry is not None else PATIENT if self.patient else QUICK
+        retries = Retries(deadline=seconds, attempts=10 if seconds else 1)
+        return Client(place.url, place.project, place.client_id or None, auth=self._signed, retries=retries)
+
+    def queue(self, name: str) -> Queue:
+        """A queue of the project."""
+        return self.client.queue(name)
+
+    def close(self) -> None:
+        """Close the connections, if there are any."""
+        if "client" in self.__dict__:
+            self.client.close()
+
+    def show_requests(self) -> None:
+        """From now on each request and the answer's status go to standard error."""
+        self.verbose = True
+        logging.getLogger("httpx").setLevel(logging.INFO)
+
+    def _signed(self, request: Any) -> Any:
+        """What each request goes through: it gets the token, and is shown before it is sent."""
+        if self.connection.token:
+            request.headers["X-Auth-Token"] = self.connection.token
+        if self.verbose:
+            note(f"> {request.method} {request.url}")
+        return request
+
+
+class Told(logging.Handler):
+    """Shows what the client's libraries log, one line each and never a traceback."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show it."""
+        if record.name.startswith("httpx"):
+            _, _, answer = record.getMessage().partition(' "')
+            note("< " + answer.rstrip('"'))
+            return
+        cause = record.exc_info[1] if record.exc_info else None
+        note(record.getMessage() + (f" {cause}" if cause else ""))
+
+
+def listen() -> None:
+    """Have what the client logs shown, in this process."""
+    for name, level in (("zq.client", logging.WARNING), ("httpx", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.handlers = [Told()]
+
+
+class Command(click.Command):
+    """A command that takes ``--json``, ``--table`` and ``-v`` behind its name too."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.params += [
+            click.Option(["--json/--table"], default=None, expose_value=False, hidden=True, callback=_choose),
+            click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, hidden=True, callback=_show),
+        ]
+
+
+class Group(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+
+
+def _choose(context: click.Context, _option: click.Parameter, as_json: bool | None) -> None:
+    if as_json is not None and isinstance(context.obj, Session):
+        context.obj.out.tables = not as_json
+
+
+def _show(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and isinstance(context.obj, Session):
+        context.obj.show_requests()
+
+
+pass_session = click.make_pass_decorator(Session)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq topic publish`` and ``zq tail``."""
+
+from itertools import islice
+
+import click
+
+from zq.cli.completion import name_argument
+from zq.cli.messages import as_json, ttl_option
+from zq.cli.named import topic_group
+from zq.cli.output import body, console, note, table
+from zq.cli.post import Stopwatch, input_lines
+from zq.cli.session import Command, Session, pass_session
+from zq.client import Event, Gap
+from zq.client.handles import Publishing
+
+
+@topic_group.command("publish")
+@name_argument("name", "topics")
+@click.argument("body")
+@ttl_option
+@click.option("--text", is_flag=True, help="Bodies are texts, even if they look like JSON.")
+@pass_session
+def publish(session: Session, name: str, body: str, ttl: int | None, text: bool) -> None:
+    """Publish BODY, which is JSON or else a text; with "-" each line of standard input."""
+    topic = session.client.topic(name)
+    if body != "-":
+        session.out.thing({"id": topic.publish(as_json(body, never=text), ttl=ttl)})
+        return
+    with Stopwatch(session) as told:
+        told(topic.publish_many(input_lines(text), **Publishing() if ttl is None else Publishing(ttl=ttl)))
+
+
+@click.command("tail", cls=Command)
+@name_argument("topic", "topics", required=False)
+@click.option("--match", metavar="GLOB", help="All topics whose names match: * a part, ** any number of parts.")
+@click.option("--from", "after", metavar="SEQUENCE", help="Begin behind this message; 0 = with the oldest.")
+@click.option("--limit", type=click.IntRange(1), help="End after so many messages.")
+@pass_session
+def tail(session: Session, topic: str | None, match: str | None, after: str | None, limit: int | None) -> None:
+    """Show what is published, as it comes, until interrupted."""
+    if (topic is None) == (match is None):
+        raise click.UsageError("Give either TOPIC or --match.")
+    if after is not None and not after.isdigit():
+        raise click.UsageError("--from takes a number.")
+    session.patient = True
+    client = session.client
+    stream = client.topic(topic).stream(after) if topic else client.stream(match or "**", after)
+    events = (event for event in stream if isinstance(event, Event) or missed(event))
+    for event in islice(events, limit):
+        if isinstance(event, Event):
+            show(session, event)
+
+
+def missed(gap: Gap) -> bool:
+    """Say that something was; it is no message."""
+    if gap.after is None:
+        note("The connection broke before the first message; some may have been missed.")
+    else:
+        note(f"Messages between {gap.after} and {gap.resumes} had fallen off the log.")
+    return False
+
+
+def show(session: Session, event: Event) -> None:
+    """One line."""
+    if session.out.for_people:
+        console().print(table(("", "", ""), [(event.id, event.topic, body(event))], header=False))
+    else:
+        session.out.line(event)
