@@ -35,6 +35,7 @@ def test_a_queue_lives_from_its_creation_to_its_end(client: Any) -> None:
         client.queue(f"q{number:02}").create()
     assert [listed.name for listed in client.queues(page=5)] == ["jobs", *(f"q{number:02}" for number in range(12))]
     assert [listed.metadata["size"] for listed in client.queues(detailed=True, name="job", size=3)] == [3]
+    assert [listed.name for listed in client.queues(page=1, size=3)] == ["jobs"], "later pages have the filter too"
     jobs.post(1)
     assert (jobs.stats().free, jobs.stats().oldest.sequence) == (1, 1)
     jobs.purge()

@@ -8,7 +8,7 @@ import msgspec
 
 from zq import wire
 from zq.client.calls import Answer, Call, Page, Params, Repeat, nothing, operation, path
-from zq.client.listings import linked, several
+from zq.client.listings import several
 from zq.client.values import Listed, Message, Messages, Stats
 
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
@@ -84,7 +84,7 @@ class NamedVerbs:
             method="GET",
             path=path(self.kind),
             params={"marker": just_before, "limit": 1},
-            read=lambda answer: [listed.name for listed in _page(self.kind, answer).items] == [self.name],
+            read=lambda answer: [listed.name for listed in _listed(self.kind, answer)] == [self.name],
         )
 
     @operation
@@ -109,13 +109,20 @@ class NamedVerbs:
 def named_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
     """The first page of what the project has of this kind."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
-    return Call(method="GET", path=path(kind), params=params, read=lambda answer: _page(kind, answer))
+
+    def read(answer: Answer) -> Page[Listed]:
+        listed = _listed(kind, answer)
+        # The server's own link to the next page does not repeat the filters.
+        return Page(listed, page_call(listed[-1].name) if listed else None)
+
+    def page_call(marker: str | None) -> Call[Page[Listed]]:
+        return Call(method="GET", path=path(kind), params={"marker": marker, **params}, read=read)
+
+    return page_call(None)
 
 
-def _page(kind: str, answer: Answer) -> Page[Listed]:
-    document = _document(answer)
-    listed = [Listed(entry["name"], entry.get("metadata")) for entry in document[kind]]
-    return linked(listed, document.get("links", []), lambda following: _page(kind, following))
+def _listed(kind: str, answer: Answer) -> list[Listed]:
+    return [Listed(entry["name"], entry.get("metadata")) for entry in _document(answer)[kind]]
 
 
 def _document(answer: Answer) -> dict[str, Any]:
