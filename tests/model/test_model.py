@@ -32,7 +32,7 @@ def budget(holder: Holder, examples: int) -> settings:
 @pytest.mark.timeout(36000)
 def test_the_store_agrees_with_the_oracle(holder: Holder):
     """All verbs in any order at any moment: every answer and every refusal is the model's."""
-    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(holder, 128))
+    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(holder, 160))
 
 
 @pytest.mark.timeout(36000)
