@@ -48,6 +48,8 @@ BATCHES = st.one_of(
     st.tuples(st.tuples(TTLS, DELAYS, CLIENTS), st.sampled_from([70, 150])).map(lambda drawn: [drawn[0]] * drawn[1]),
 )
 LIMITS = st.sampled_from([1, 2, 3, 10, 200, 200])
+BURYING = 10
+"""The least limit of a claim that buries: it looks a bounded number of times, and the model knows no bound."""
 VIEWS = st.builds(View, st.sampled_from(["", "", "alice"]), st.booleans(), st.booleans())
 PICKS = st.integers(0, 40)
 RIGHTS = st.sampled_from(["none", "holder", "holder", "any", "unknown"])

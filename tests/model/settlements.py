@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.model.pair import (
+    BURYING,
     EPOCHS,
     FAR,
     FEW,
@@ -132,6 +133,7 @@ class Settlements(Pair):
             self.supply(at, batch)
         self.claims.append(name)
         dead = None if most is None else DeadLetters(self.queues[at ^ 1], most, None, 600)
+        limit = limit if dead is None else max(limit, BURYING)
         terms = (dead, wait, self.pick_fence(queue.project, epoch))
         claims = self.holder.storage.claims
         self.agree(claims.create_named, self.oracle.claim_named, queue, lease, limit, self.now, *terms)

@@ -2,6 +2,7 @@
 """What the machines beside queues have in common: time that moves by steps, to the very ends of things, and rounds of
 giving space back."""
 
+from abc import abstractmethod
 from itertools import count
 
 from hypothesis import strategies as st
@@ -26,13 +27,13 @@ class Timeline(RuleBasedStateMachine):
     def now(self) -> float:
         return self.holder.clock.now()
 
+    @abstractmethod
     def ends(self) -> set[float]:
         """All moments at which something expires or is forgotten."""
-        raise NotImplementedError
 
+    @abstractmethod
     def agree_on_everything(self) -> None:
         """The store and the model, to the last field."""
-        raise NotImplementedError
 
     @rule(seconds=STEPS)
     def tick(self, seconds: float) -> None:
