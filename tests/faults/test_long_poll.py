@@ -3,15 +3,18 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.faults.test_history import embedded
-from tests.servers import Answer, ZqServer, ask, wait_for
+from tests.servers import CLIENT, PROJECT, Answer, ZqServer, ask, wait_for
 
 WAIT = 25
 WOKEN = 2.0
@@ -67,6 +70,28 @@ def test_the_end_of_a_server_does_not_wait_for_its_waiters(store_uri: str, engin
         assert [future.result(10).status for future in running] == [204] * 3
         assert time.monotonic() - began < 5
         assert server.wait(10) == 0
+
+
+def hang_up_on(server: ZqServer, method: str, path: str) -> None:
+    """A request that waits, and whose caller goes away."""
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port)) as caller:
+        head = f"{method} {path} HTTP/1.1\r\nHost: zq\r\nClient-ID: {CLIENT}\r\nX-Project-ID: {PROJECT}\r\n"
+        caller.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
+        time.sleep(0.3)
+
+
+def test_nothing_is_taken_for_a_caller_that_has_hung_up(tmp_path: Path) -> None:
+    """What is posted afterwards goes to whoever is there: no claim holds it, and no pop has lost it."""
+    queue = "/v2/queues/jobs"
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server:
+        hang_up_on(server, "POST", f"{queue}/claims?wait={WAIT}")
+        hang_up_on(server, "PUT", f"{queue}/claims/job.1?wait={WAIT}")
+        hang_up_on(server, "DELETE", f"{queue}/messages?pop=1&wait={WAIT}")
+        for _ in range(3):
+            assert ask(server.url, "POST", f"{queue}/messages", POST).status == 201
+            time.sleep(0.1)
+        assert ask(server.url, "GET", f"{queue}/stats").document["messages"]["free"] == 3
 
 
 def test_waiters_leave_threads_for_work(store_uri: str, send: Sent) -> None:

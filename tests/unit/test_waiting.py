@@ -60,11 +60,13 @@ class Scene:
         self.waiters = Waiters(self.shelf, self.clock, Limits(), most)
         self.pool = ThreadPoolExecutor(16)
 
-    def start(self, *, takes: bool = True, queue: QueueRef = QUEUE, wait: int = LONG) -> Future[Polled]:
+    def start(
+        self, *, takes: bool = True, queue: QueueRef = QUEUE, wait: int = LONG, gone: bool = False
+    ) -> Future[Polled]:
         """A poll that has asked in vain and waits."""
         asked = self.shelf.asked
         ask = self.shelf.take if takes else self.shelf.look
-        running = self.pool.submit(self.waiters.poll, queue, wait, ask, bool, takes=takes)
+        running = self.pool.submit(self.waiters.poll, queue, wait, ask, bool, takes=takes, gone=lambda: gone)
         wait_for(lambda: self.shelf.asked > asked, SOON, "the poll has asked")
         return running
 
@@ -143,6 +145,14 @@ def test_many_tellings_serve_many_takers(scene: Scene) -> None:
     for name in "abcdefgh":
         scene.put(name)
     assert sorted(future.result(SOON).answer for future in running) == list("abcdefgh")
+
+
+def test_who_has_gone_takes_nothing_and_wakes_the_next(scene: Scene) -> None:
+    """The one behind it gets what came."""
+    lost, there = scene.start(gone=True), scene.start()
+    scene.put("a")
+    assert there.result(SOON) == Polled("a")
+    assert lost.result(SOON) == Polled(None)
 
 
 def test_a_telling_wakes_all_who_only_look(scene: Scene) -> None:

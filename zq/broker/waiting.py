@@ -90,11 +90,19 @@ class Waiters:
         storage.listen(self.wake)
 
     def poll(
-        self, queue: QueueRef, wait: int | None, ask: Callable[[], T], found: Callable[[T], object], *, takes: bool
+        self,
+        queue: QueueRef,
+        wait: int | None,
+        ask: Callable[[], T],
+        found: Callable[[T], object],
+        *,
+        takes: bool,
+        gone: Callable[[], bool] = lambda: False,
     ) -> Polled[T]:
         """What ``ask`` answers as soon as that is something, at the latest after ``wait`` seconds.
 
-        ``takes``: asking takes what it finds. Raises ``Invalid`` for a ``wait`` out of bounds, before asking.
+        ``takes``: asking takes what it finds, so it is not done for one who waited and is ``gone``.
+        Raises ``Invalid`` for a ``wait`` out of bounds, before asking.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
             return Polled(ask())
@@ -121,6 +129,8 @@ class Waiters:
                     waiter.in_vain = True
                     return Polled(answer)
                 woken = self._wait(waiter, left)
+                if takes and gone():
+                    return Polled(answer)  # what came is the next one's: see _leave
 
     def _wait(self, waiter: _Waiter, seconds: float) -> bool:
         """Whether the waiter was woken within so many seconds."""

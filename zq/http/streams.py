@@ -6,12 +6,11 @@ its own thread and nothing else. What tells that a reader has gone away depends 
 looked at, and Granian notices when it is given something, be it nothing.
 """
 
-import select
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import falcon
 
@@ -19,7 +18,7 @@ from zq import limits
 from zq.broker import Broker
 from zq.broker.publishing import as_marker
 from zq.broker.streams import PATIENCE, Gap, Stream
-from zq.http import query, unread
+from zq.http import callers, query, unread
 from zq.topics import EVERYTHING, Pattern
 from zq.wire import publishing
 
@@ -31,7 +30,6 @@ LOOK: Final = 1.0
 PIECE: Final = 64 << 10
 """Bytes that are sent at a time: a reader that takes so much in ``PATIENCE`` is a slow one, and no dead one."""
 EVENT_END: Final = b"\n\n"
-GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class _Streaming:
@@ -44,7 +42,7 @@ class _Streaming:
 
     def _open(self, req: falcon.Request, resp: falcon.Response, pattern: Pattern) -> None:
         after = as_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
-        connection = req.env.get("gunicorn.socket")
+        connection = callers.connection(req)
         if connection is None and req.env["SERVER_PORT"].isdecimal():
             unread.bound(int(req.env["SERVER_PORT"]), PATIENCE)
         stream = self._streams.open(req.context.project, pattern, after)
@@ -78,10 +76,10 @@ class Events:
     No generator: one that is closed before it was begun would not give its place back.
     """
 
-    def __init__(self, stream: Stream, connection: Any, now: Callable[[], float]) -> None:
+    def __init__(self, stream: Stream, connection: socket.socket | None, now: Callable[[], float]) -> None:
         """``connection``: the reader's socket, if the engine gives it."""
         self._stream = stream
-        self._connection: socket.socket | None = connection
+        self._connection = connection
         self._now = now
         self._portion, self._at = publishing.opening(stream.position), 0
         self._sent = self._looked = time.monotonic()
@@ -113,8 +111,8 @@ class Events:
                 self._portion, self._at = publishing.events(portion, self._now()), 0
             elif time.monotonic() - self._looked >= LOOK:
                 self._looked = time.monotonic()
-                if self._looked - self._sent < HEARTBEAT and not self._seems_gone():
-                    return b""
+                if self._looked - self._sent < HEARTBEAT and not callers.hung_up(self._connection):
+                    return b""  # to one that has hung up sending fails, unless it still reads
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
         self._sent = time.monotonic()
         return self._piece()
@@ -128,14 +126,6 @@ class Events:
         piece = self._portion[begin:end]
         self._at += len(piece)
         return piece
-
-    def _seems_gone(self) -> bool:
-        """Whether the reader sends no more. If it does not read either, sending to it will fail."""
-        if self._connection is None:
-            return False
-        poll = select.poll()
-        poll.register(self._connection, GONE)
-        return bool(poll.poll(0))
 
     def _hang_up(self) -> None:
         with suppress(OSError):  # it has been closed meanwhile

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a caller is still there, as far as the engine lets us look: gunicorn gives the socket, Granian does not."""
+
+import select
+import socket
+from typing import Final
+
+import falcon
+
+GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+def connection(req: falcon.Request) -> socket.socket | None:
+    """The caller's connection, if the engine gives it."""
+    found: socket.socket | None = req.env.get("gunicorn.socket")
+    return found
+
+
+def hung_up(caller: socket.socket | None) -> bool:
+    """Whether the caller sends no more; False if that cannot be known."""
+    if caller is None:
+        return False
+    poll = select.poll()
+    poll.register(caller, GONE)
+    return bool(poll.poll(0))
