@@ -6,7 +6,7 @@ from typing import Final
 from oslo_config import cfg
 
 from zq.expiry import Expiry
-from zq.limits import DEFAULT_KEEP, MIN_KEEP, Limits
+from zq.limits import DEFAULT_KEEP, MAX_LIFE, MAX_REMEMBERED, MAX_WAIT, MAX_WINDOW, MIN_KEEP, MIN_TTL, Limits
 
 EXPIRY: Final = Expiry()
 LIMITS: Final = Limits()
@@ -33,6 +33,26 @@ LIMIT_HELP: Final = {
     "producer_ttl": "Seconds that the last commit of a producer is remembered.",
     "idempotency_window": "Seconds for which a request with an Idempotency-Key is remembered.",
 }
+
+BOUNDS: Final[dict[str, tuple[int, int | str | None]]] = {
+    "default_message_ttl": (MIN_TTL, "max_message_ttl"),
+    "default_message_delay": (0, "max_message_delay"),
+    "default_claim_ttl": (MIN_TTL, "max_claim_ttl"),
+    "default_claim_grace": (MIN_TTL, "max_claim_grace"),
+    "min_length_client_id": (1, "max_length_client_id"),
+    "idempotency_window": (MIN_TTL, MAX_WINDOW),
+    "max_wait": (0, MAX_WAIT),
+    "stage_ttl": (MIN_TTL, MAX_REMEMBERED),
+    "producer_ttl": (MIN_TTL, MAX_REMEMBERED),
+    "max_message_ttl": (MIN_TTL, MAX_LIFE),
+    "max_claim_ttl": (MIN_TTL, MAX_LIFE),
+    "max_claim_grace": (MIN_TTL, MAX_LIFE),
+    "max_message_delay": (0, MAX_LIFE),
+    "max_queues_per_page": (1, None),
+    "max_messages_per_page": (1, None),
+    "max_messages_per_claim_or_pop": (1, None),
+}
+"""Of [transport]: the least and the most; a name is that of the option whose value is the most. The others: from 0."""
 
 
 def _integer(name: str, default: int, low: int, high: int, text: str) -> cfg.Opt:

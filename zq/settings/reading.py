@@ -14,8 +14,8 @@ from oslo_config import cfg
 
 from zq.errors import StartRefused
 from zq.expiry import Expiry
-from zq.limits import MAX_LIFE, MAX_REMEMBERED, MAX_WAIT, MAX_WINDOW, MIN_TTL, Limits
-from zq.settings.options import OPTIONS, variable
+from zq.limits import MIN_TTL, Limits
+from zq.settings.options import BOUNDS, OPTIONS, variable
 
 MAX_WAITERS: Final = 40
 MAX_STREAMS: Final = 16
@@ -208,24 +208,10 @@ def _check_numbers(conf: cfg.ConfigOpts) -> None:
 
 
 def _check_limits(limits: Limits) -> None:
-    pairs = (
-        ("default_message_ttl", MIN_TTL, limits.max_message_ttl),
-        ("default_message_delay", 0, limits.max_message_delay),
-        ("default_claim_ttl", MIN_TTL, limits.max_claim_ttl),
-        ("default_claim_grace", MIN_TTL, limits.max_claim_grace),
-        ("min_length_client_id", 1, limits.max_length_client_id),
-        ("idempotency_window", MIN_TTL, MAX_WINDOW),
-        ("max_wait", 0, MAX_WAIT),
-        ("stage_ttl", MIN_TTL, MAX_REMEMBERED),
-        ("producer_ttl", MIN_TTL, MAX_REMEMBERED),
-        ("max_message_ttl", MIN_TTL, MAX_LIFE),
-        ("max_claim_ttl", MIN_TTL, MAX_LIFE),
-        ("max_claim_grace", MIN_TTL, MAX_LIFE),
-        ("max_message_delay", 0, MAX_LIFE),
-    )
-    for name, low, high in pairs:
-        if not low <= getattr(limits, name) <= high:
-            raise StartRefused(f"[transport] {name} must be from {low} to {high}; it is {getattr(limits, name)}.")
-    for name in (field for field in Limits.__struct_fields__ if field.endswith("_per_page") or "per_claim" in field):
-        if getattr(limits, name) < 1:
-            raise StartRefused(f"[transport] {name} must be at least 1.")
+    for name, (low, bound) in BOUNDS.items():
+        value = getattr(limits, name)
+        high = getattr(limits, bound) if isinstance(bound, str) else bound
+        if high is None and value < low:
+            raise StartRefused(f"[transport] {name} must be at least {low}.")
+        if high is not None and not low <= value <= high:
+            raise StartRefused(f"[transport] {name} must be from {low} to {high}; it is {value}.")
