@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by run and test. `environment plain|test` makes the virtual environment, or brings it up to date, and sets
-# $venv. It works again only when setup.cfg, the interpreter or this file changed: a stamp in it holds their hash.
+# Sourced by run and test. `environment cli|test` makes the virtual environment with this extra, or brings it up to date,
+# and sets $venv. It works again only when setup.cfg, the interpreter or this file changed: a stamp in it holds their hash.
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${ZQ_VENV:-$repo/.venv}
@@ -48,8 +48,7 @@ fingerprint() {
 }
 
 environment() {
-    local wanted=$1 extras='' stamp=$venv/.zq-$1
-    [[ $wanted == plain ]] || extras=$wanted
+    local extra=$1 stamp=$venv/.zq-$1
     if [[ -f $stamp && $(<"$stamp") == "$(fingerprint 2>/dev/null)" ]]; then
         return
     fi
@@ -60,7 +59,7 @@ environment() {
         [[ ! -f $venv/pyvenv.cfg ]] || "$python" -m venv --clear "$venv"
         "$python" -m venv "$venv"
     fi
-    install "$repo${extras:+[$extras]}" || refuse "pip could not install zq into $venv; its message stands above."
+    install "$repo[$extra]" || refuse "pip could not install zq into $venv; its message stands above."
     # gunicorn's C parser is a source package: a gain where it builds, never a reason to fail.
     if has_compiler && ! install "$repo[fast]" >/dev/null 2>&1; then
         printf 'Going on without gunicorn'\''s C parser, which did not build here.\n' >&2

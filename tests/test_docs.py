@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documentation that can fail: routes, options, errors and flags are each looked up in ``api-ref/``, the sample
-configuration is compared, and the README's and the reference's curl lines are run."""
+configuration is compared, and the README's and the reference's curl lines are run. Beside it: ``test_reference.py``
+compares tables, ``test_blocks.py`` says which test runs which sample."""
 
 import inspect
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from falcon.inspect import inspect_app
 
+from tests.blocks import PAGES, ROOT, curl_samples, only
 from tests.servers import ZqServer
 from zq import errors, settings
 from zq.broker import Broker
@@ -22,10 +24,10 @@ from zq.http.app import create_app
 from zq.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
 from zq.storage.api import Storage
 
-ROOT = Path(__file__).parent.parent
-REFERENCE = sorted((ROOT / "api-ref").rglob("*.md"))
-BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+REFERENCE = [page for page in PAGES if page != ROOT / "README.md"]
 ADDRESS = re.compile(r"http://(127\.0\.0\.1|localhost):8888")
+WRITTEN = {"topics.md": "heard"}
+"""Pages that show, as ``text``, what their lines have written into a file."""
 
 PRELUDE = """\
 set -euo pipefail
@@ -119,7 +121,7 @@ def anchors(file: Path) -> set[str]:
 def test_links_between_documents_lead_somewhere() -> None:
     """Relative links of the README and the reference name files, and headings in them, that exist."""
     broken = []
-    for file in [ROOT / "README.md", *REFERENCE]:
+    for file in PAGES:
         for link in re.findall(r"\]\(([^)\s]+)\)", file.read_text()):
             name, _, heading = link.partition("#")
             target = file.parent / name if name else file
@@ -128,11 +130,6 @@ def test_links_between_documents_lead_somewhere() -> None:
             if not target.exists() or (heading and target.suffix == ".md" and heading not in anchors(target)):
                 broken.append(f"{file.relative_to(ROOT)}: {link}")
     assert broken == []
-
-
-def samples(file: Path) -> list[str]:
-    """The blocks of a document that are marked ``sh`` and call curl."""
-    return [block for block in BLOCK.findall(file.read_text()) if re.search(r"\bcurl\b", block)]
 
 
 def script(blocks: list[str], url: str) -> str:
@@ -145,7 +142,7 @@ def script(blocks: list[str], url: str) -> str:
 
 
 def run(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    if shutil.which("curl") is None:
+    if shutil.which("curl") is None and os.environ.get("ZQ_REQUIRE_SERVERS") != "1":
         pytest.skip("curl is not installed; tests/client/test_curl.py goes the same way without it")
     variables = {"ZQ_EXPECTED": str(folder / "expected"), "ZQ_HEAD": str(folder / "head")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -162,19 +159,24 @@ def run(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "file",
-    [file for file in [ROOT / "README.md", *REFERENCE] if file.exists() and samples(file)],
+    [file for file in PAGES if curl_samples(file)],
     ids=lambda file: str(file.relative_to(ROOT)),
 )
 def test_the_curl_lines_of_a_document_work(file: Path, tmp_path: Path) -> None:
-    """In their order, against a new server; each answers below 400, or what the comment before it says."""
+    """In their order, against a new server; each answers below 400, or what the comment before it says.
+
+    Where a page shows what came, that came.
+    """
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
-        done = run(script(samples(file), server.url), tmp_path)
+        done = run(script(curl_samples(file), server.url), tmp_path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    if file.name in WRITTEN:
+        assert only(f"api-ref/{file.name}", "text") in (tmp_path / WRITTEN[file.name]).read_text()
 
 
 def test_the_readme_has_a_sample_to_run() -> None:
     """So that the test above cannot pass by finding nothing."""
-    assert samples(ROOT / "README.md") != []
+    assert curl_samples(ROOT / "README.md") != []
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,16 @@ from tests.servers import ZqServer
 from zq.cli.root import cli
 
 COMMAND = [sys.executable, "-c", "from zq.cli import main; main()"]
+
+
+def install(folder: Path) -> Path:
+    """A folder to be put on PATH, with ``zq`` in it."""
+    program = folder / "bin" / "zq"
+    program.parent.mkdir()
+    python, _, code = COMMAND
+    program.write_text(f"#!/bin/sh\nexec '{python}' -c '{code}' \"$@\"\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program.parent
 
 
 class Zq:

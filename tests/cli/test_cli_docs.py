@@ -3,14 +3,13 @@
 
 import os
 import re
-import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from tests.cli.conftest import COMMAND, Zq
+from tests.cli.conftest import Zq, install
 from zq.cli.reference import renewed
 from zq.cli.root import cli
 
@@ -46,17 +45,13 @@ def test_every_command_and_option_has_help() -> None:
 
 def test_the_samples_of_the_command_line_work(zq: Zq, tmp_path: Path) -> None:
     """From top to bottom, in one shell that stops at the first failure."""
-    program = tmp_path / "bin" / "zq"
-    program.parent.mkdir()
-    python, _, code = COMMAND
-    program.write_text(f"#!/bin/sh\nexec '{python}' -c '{code}' \"$@\"\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    folder = install(tmp_path)
     lines = "\n".join(SAMPLES).replace("http://localhost:8888", zq.env["ZQ_URL"])
     lines = lines.replace("ZQ_PROJECT=acme", f"ZQ_PROJECT={zq.project}").replace("copy", f"{zq.project}-copy")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", lines],
         cwd=tmp_path,
-        env={**os.environ, **zq.env, "PATH": f"{program.parent}:{os.environ['PATH']}"},
+        env={**os.environ, **zq.env, "PATH": f"{folder}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How Sphinx makes a site of this folder: ``python -m sphinx -W --keep-going -n api-ref var/reference``.
+
+The pages are plain Markdown, to be read without the site too. What only the site has is put in here: its navigation,
+which is that of ``index.md``, and the signatures of the client.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+from sphinx.application import Sphinx
+
+from zq import __version__, client
+from zq.client.calls import Asynchronous, Blocking, listing, operation
+
+project = "zq"
+root_doc = "index"
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+html_theme = "furo"
+html_title = f"zq {release}"
+html_show_copyright = False
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+# Signatures name types of other packages, whose references would have to be fetched.
+nitpick_ignore_regex = [("py:.*", ".*")]
+
+SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
+ENTRY = re.compile(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
+OUTSIDE = re.compile(r"\]\(((?:\.\./)+[\w./-]+\.md)\)")
+SIGNATURES = "They stand here on the site that is [made of these pages](index.md)."
+KEYWORDS = ("Publishing", "Posting", "Consuming")
+"""What stands behind ``**how`` in signatures."""
+
+
+def navigation(page: str) -> str:
+    """A hidden table of contents for each section that has a table: what its rows begin with a link to."""
+    return "".join(
+        f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(pages) + "\n```\n"
+        for title, section in SECTION.findall(page)
+        if (pages := ENTRY.findall(section))
+    )
+
+
+def signatures() -> str:
+    """What the client exports; asynchronous classes last, without the verbs that blocking ones have too."""
+    blocks = []
+    for name in sorted(client.__all__, key=lambda name: issubclass(getattr(client, name), Asynchronous)):
+        shared = "   :inherited-members:\n" if issubclass(getattr(client, name), Blocking) else ""
+        blocks.append(f".. autoclass:: zq.client.{name}\n   :members:\n{shared}")
+    blocks += [f".. autoclass:: zq.client.handles.{name}\n   :members:\n" for name in KEYWORDS]
+    return "```{eval-rst}\n" + "\n".join(blocks) + "```\n"
+
+
+def complete(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Put in what only the site has. Documents outside of the folder are handed out as files."""
+    source[0] = OUTSIDE.sub(r"](path:\1)", source[0])
+    if page == root_doc:
+        source[0] += navigation(source[0])
+    if page == "client-api":
+        source[0] = source[0][: source[0].index(SIGNATURES)] + signatures()
+
+
+def leave_out(app: Sphinx, _doctree: object) -> None:
+    """Decisions, which ``index.md`` lists, are not in the navigation, where they would be half of all."""
+    page = app.env.docname
+    if page.startswith("decisions/"):
+        app.env.metadata[page]["orphan"] = True
+
+
+def as_method(verb: Any) -> Callable[..., Any]:
+    """What the verb does on a blocking client, for its signature: it returns what its ``Call`` reads."""
+
+    def method(*_: Any, **__: Any) -> Any: ...
+
+    given = inspect.signature(verb.__wrapped__)
+    (read,) = get_args(given.return_annotation)
+    if isinstance(verb, listing):
+        read = Iterator[get_args(read)[0]]
+    method.__signature__ = given.replace(return_annotation=read)
+    method.__annotations__ = {**verb.__wrapped__.__annotations__, "return": read}
+    method.__doc__ = verb.__doc__
+    return method
+
+
+def setup(app: Sphinx) -> None:
+    for kind in Blocking.__subclasses__():
+        for name, verb in inspect.getmembers_static(kind, lambda member: isinstance(member, operation | listing)):
+            setattr(kind, name, as_method(verb))
+    app.connect("source-read", complete)
+    app.connect("doctree-read", leave_out)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``api-ref/openstack-client.md``: OpenStack's command line without Keystone does against zq what the page says."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from tests.blocks import ROOT, blocks, only
+from tests.servers import ZqServer
+
+PAGE = ROOT / "api-ref" / "openstack-client.md"
+BY_VARIABLES, BY_CLOUDS = (block.text for block in blocks(PAGE) if block.language == "sh")
+CLOUDS = only("api-ref/openstack-client.md", "yaml")
+COMMANDS = {
+    command: works == "yes"
+    for cells, works in re.findall(r"^\| ((?:`[a-z ]+`(?:, )?)+) \| (yes|no) \|", PAGE.read_text(), re.MULTILINE)
+    for command in re.findall(r"`([a-z ]+)`", cells)
+}
+BY_FILE_NOW = "unset OS_AUTH_TYPE OS_AODH_ENDPOINT OS_PROJECT_ID OS_USER_ID OS_ROLES; mv later.yaml clouds.yaml"
+
+REFUSED = """\
+messaging queue signed url orders
+messaging subscription create orders http://localhost/hook 600
+messaging subscription list orders
+messaging subscription show orders 1
+messaging subscription update orders 1 --ttl 700
+messaging subscription delete orders 1
+messaging pool create north mongodb://localhost 10
+messaging pool list
+messaging pool show north
+messaging pool update north --pool_weight 3
+messaging pool delete north
+messaging flavor create fast --pool_list north
+messaging flavor list
+messaging flavor show fast
+messaging flavor update fast --pool_list north
+messaging flavor delete fast
+messaging health
+"""
+
+
+def run(lines: str, server: ZqServer, project: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """In a shell that finds no setting of OpenStack, and the page's ``clouds.yaml`` as ``later.yaml``."""
+
+    def adapted(text: str) -> str:
+        return text.replace("http://localhost:8888", server.url).replace("acme", project)
+
+    (folder / "later.yaml").write_text(adapted(CLOUDS))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", adapted(lines)],
+        cwd=folder,
+        env={**kept, "HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_commands_do_what_the_page_says(running: ZqServer, project: str, tmp_path: Path) -> None:
+    """Its session, by variables and then by ``clouds.yaml`` alone; then, in the same start, what zq does not have."""
+    lines = f"{BY_VARIABLES}\n{BY_FILE_NOW}\n{BY_CLOUDS}".replace("\nEND\n", f"\n{REFUSED}END\n")
+    done = run(lines, running, project, tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = re.sub(r" +", " ", done.stdout)
+    assert "is not an openstack command" not in table
+    assert len(re.findall(r"^\| \| \d+ \| 600 \| \{'order': 1\} \|$", table, re.MULTILINE)) == 2  # query, renew
+    assert "{'order': 1}\n{'order': 2}\n{'order': 3}\n" in table
+    assert "| Name | parcels |" in table
+    assert "'colour': 'blue'" in table
+    assert "| orders |\n| parcels |" in table
+    assert re.findall(r"'claimed': \d+, 'free': \d+, 'total': \d+", table) == [
+        "'claimed': 0, 'free': 3, 'total': 3",
+        "'claimed': 0, 'free': 0, 'total': 0",
+    ]
+    assert "| Pingable | True |" in table
+    assert '"rel/queues"' in table
+
+    assert "| ID | None |\n| Subscriber | http://localhost/hook |" in table
+    assert "| ID | 1 |\n| Subscriber | None |" in table
+    assert "| ID | |\n| Subscriber | |" in table
+    signed, subscriptions, *others = done.stderr.splitlines()
+    assert (signed, subscriptions) == ("'paths'", "'subscriptions'")
+    assert len(others) == 11
+    assert {line.partition(". Title")[0] for line in others} == {"Error response from Zaqar. Code: 404"}
+
+
+def test_without_a_project_the_sentence_says_so(running: ZqServer, project: str, tmp_path: Path) -> None:
+    """The type ``none`` reaches zq, and the answer names the header."""
+    lines = "openstack --os-auth-type none --os-endpoint http://localhost:8888 messaging queue list"
+    done = run(lines, running, project, tmp_path)
+    assert done.returncode == 1
+    assert "The header X-Project-ID is missing" in done.stderr
+
+
+def test_every_command_of_the_plugin_is_on_the_page_and_tried() -> None:
+    """Its table names them all; those that work are in the session, the others are refused above."""
+    plugin = {point.name.replace("_", " ") for point in entry_points(group="openstack.messaging.v2")}
+    assert {f"messaging {command}" for command in COMMANDS} == plugin
+    session = BY_VARIABLES + BY_CLOUDS
+    assert {command for command in COMMANDS if f"messaging {command}" in session} == {
+        command for command, works in COMMANDS.items() if works
+    }
+    assert [c for c, works in COMMANDS.items() if not works and f"messaging {c}" not in REFUSED] == []

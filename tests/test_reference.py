@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference says what the server does: its tables of operations against OpenAPI, its options against the table."""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from zq.settings.reference import renewed
+
+FOLDER = Path(__file__).parent.parent / "api-ref"
+METHODS = ("get", "head", "put", "post", "patch", "delete")
+TABLE = re.compile(r"^(\| Method \| Path \|.*)\n\|[-|]+\n((?:\|.*\n)+)(?:\n(?!```|#)((?:.+\n)+))?", re.MULTILINE)
+
+
+class Row(Struct, frozen=True):
+    """An operation in a table; ``statuses``: those of its answers, here or in the paragraph beneath the table."""
+
+    operation: tuple[str, str]
+    query: str
+    page: str
+    statuses: frozenset[str]
+    links: tuple[str, ...]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def statuses(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\b[2-5]\d\d\b", text))
+
+
+def rows(page: Path) -> Iterator[Row]:
+    """Those of the tables whose columns are ``Method``, ``Path``, ``Answers`` and maybe others."""
+    for head, body, beneath in TABLE.findall(page.read_text()):
+        column = cells(head).index("Answers")
+        for row in map(cells, body.splitlines()):
+            path, _, query = row[1].strip("`").partition("?")
+            own = statuses(row[column])
+            told = own | statuses(beneath) if own else own
+            for method in re.findall(r"[A-Z]+", row[0]):
+                yield Row((method, path), query, page.name, told, tuple(re.findall(r"([\w-]+\.md)", row[column])))
+
+
+ROWS = [row for page in sorted(FOLDER.glob("*.md")) for row in rows(page)]
+
+
+def test_operations_answer_as_the_tables_say() -> None:
+    """Every operation of OpenAPI has a row, or one for each query, with its statuses and no others; no more."""
+    document = json.loads((FOLDER / "openapi.json").read_text())
+    described = {
+        (method.upper(), path): frozenset(item[method]["responses"])
+        for path, item in document["paths"].items()
+        for method in METHODS
+        if method in item
+    }
+    told: dict[tuple[str, str], frozenset[str]] = defaultdict(frozenset)
+    for row in ROWS:
+        told[row.operation] |= row.statuses
+    assert {name: found for name, found in told.items() if found != described.get(name)} == {}
+    assert [name for name in described if name not in told] == []
+
+
+def test_an_operation_is_described_in_one_place() -> None:
+    """One row has the statuses; others name none, and link to the page that has them."""
+    described = [row for row in ROWS if row.statuses]
+    assert [row for row, count in Counter((row.operation, row.query) for row in described).items() if count > 1] == []
+    pages = {(row.operation, row.page) for row in described}
+    lost = [row for row in ROWS if not row.statuses and not any((row.operation, link) in pages for link in row.links)]
+    assert lost == []
+
+
+def test_the_options_are_those_of_the_server() -> None:
+    """``python -m zq.settings.reference api-ref/configuration.md`` brings the page up to date."""
+    page = (FOLDER / "configuration.md").read_text()
+    assert renewed(page) == page
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    """``index.md`` has a row, or an item, for each page and each decision, in their order."""
+    listed = re.findall(r"^(?:\| |- )\[[^\]]+\]\(([^)#]+)\)", (FOLDER / "index.md").read_text(), re.MULTILINE)
+    pages = {str(page.relative_to(FOLDER)) for page in FOLDER.rglob("*.md")} - {"index.md"}
+    assert sorted(listed) == sorted(pages)
+    decisions = [page for page in listed if page.startswith("decisions/")]
+    assert decisions == sorted(decisions)
