@@ -11,6 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import pytest
 
 from tests.client.either import KINDS, client_of
+from tests.client.misbehaving import Proxy
 from tests.servers import ZqServer
 from zq.broker import Broker
 from zq.clock import ManualClock
@@ -41,6 +42,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 def queue(running: ZqServer, kind: str, project: str) -> Iterator[Any]:
     with client_of(kind, running.url, project) as client:
         yield client.queue("jobs")
+
+
+@pytest.fixture
+def proxy(running: ZqServer) -> Iterator[Proxy]:
+    with Proxy(running.url).serving() as serving:
+        yield serving
 
 
 class Timed(NamedTuple):

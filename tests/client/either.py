@@ -78,8 +78,9 @@ class Face:
         self._run(self._target.__aexit__(*error))
 
     def close(self) -> None:
-        """Of a generator."""
-        self._run(self._target.aclose())
+        """Of a generator, or of a client."""
+        close = getattr(self._target, "aclose", None) or self._target.close
+        self._run(close())
 
     def _calling(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:

@@ -18,6 +18,9 @@ class Trouble(NamedTuple):
     status: int = 0
     headers: tuple[tuple[str, str], ...] = ()
     hangs: bool = False
+    content: bytes = b"<h1>trouble</h1>"
+    late: bool = False
+    """Nothing else befalls it but that its answer waits for the ``gate``."""
 
 
 LOST_ANSWER = Trouble()
@@ -25,6 +28,7 @@ LOST_ANSWER = Trouble()
 LOST_REQUEST = Trouble(passes=False)
 BUSY = Trouble(passes=False, status=503)
 SILENT = Trouble(passes=False, hangs=True)
+LATE = Trouble(late=True)
 
 
 class Proxy:
@@ -32,7 +36,8 @@ class Proxy:
 
     def __init__(self, target: str) -> None:
         self.target = urlsplit(target).netloc
-        self.troubles: deque[Trouble] = deque()
+        self.troubles: deque[Trouble | None] = deque()
+        self.gate = threading.Event()
         self.fails_from: int | None = None
         """So many requests go well, and no further one."""
         self.seen: list[tuple[str, str, str]] = []
@@ -41,7 +46,7 @@ class Proxy:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
-    def plan(self, *troubles: Trouble) -> None:
+    def plan(self, *troubles: Trouble | None) -> None:
         """What befalls the next requests."""
         self.seen.clear()
         self.troubles.extend(troubles)
@@ -59,8 +64,10 @@ class Proxy:
                 status, headers, content = 0, list[tuple[str, str]](), b""
                 if trouble is None or trouble.passes:
                     status, headers, content = proxy.ask(self.command, self.path, dict(self.headers), body)
-                if trouble is not None:
-                    status, headers, content = trouble.status, list(trouble.headers), b"<h1>trouble</h1>"
+                if trouble is not None and trouble.late:
+                    proxy.gate.wait(30)
+                elif trouble is not None:
+                    status, headers, content = trouble.status, list(trouble.headers), trouble.content
                     if trouble.hangs:
                         proxy.ending.wait(30)
                 self.close_connection = not status
@@ -101,6 +108,7 @@ class Proxy:
             yield self
         finally:
             self.ending.set()
+            self.gate.set()
             self._server.shutdown()
             thread.join()
             self._server.server_close()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consuming a queue: every way in which the work on a message can end, blocking and asynchronous alike."""
 
-import asyncio
-import contextlib
 import itertools
 import signal
 import subprocess
@@ -16,8 +14,7 @@ from tests.client.conftest import Timed
 from tests.client.either import bodies, client_of
 from tests.servers import PROJECT, ZqServer, every_message, wait_for
 from zq import errors
-from zq.client import AsyncClient, Client
-from zq.client.stopping import told_to_stop
+from zq.client import Client
 
 SHORT = {"wait": 0, "until_empty": True}
 
@@ -252,74 +249,3 @@ def test_consuming_again_begins_again(queue: Any) -> None:
     assert list(consumer) == []
     threading.Timer(0.3, queue.post_batch, [range(2)]).start()
     assert bodies(itertools.islice(consumer, 2)) == [0, 1]
-
-
-def test_closing_the_client_gives_back_what_a_loop_still_holds(running: ZqServer, kind: str, project: str) -> None:
-    """A loop that nobody left, because something else holds on to it."""
-
-    def blocking() -> None:
-        with Client(running.url, project) as client:
-            messages = iter(client.queue("jobs").consume(wait=1))
-            assert next(messages).body == 0
-        assert bodies(queue.claim(10).messages) == [1, 2]
-        messages.close()
-
-    async def asynchronous() -> None:
-        async with AsyncClient(running.url, project) as client:
-            messages = aiter(client.queue("jobs").consume(wait=1))
-            assert (await anext(messages)).body == 0
-        assert bodies(queue.claim(10).messages) == [1, 2]
-        await messages.aclose()
-
-    with Client(running.url, project) as observer:
-        queue = observer.queue("jobs")
-        queue.post_batch(range(3))
-        if kind == "blocking":
-            blocking()
-        else:
-            asyncio.run(asynchronous())
-        assert queue.stats().total == 3
-
-
-def test_a_cancelled_loop_loses_no_message_to_the_claim_that_it_was_waiting_for(
-    running: ZqServer, project: str
-) -> None:
-    """The request is not cut off: what it brings after the cancellation is given back."""
-
-    async def consume() -> None:
-        async with AsyncClient(running.url, project) as client:
-
-            async def forever() -> None:
-                async for _ in client.queue("jobs").consume(wait=2, backoff=0):
-                    pass
-
-            task = asyncio.create_task(forever())
-            await asyncio.sleep(0.3)
-            task.cancel()
-            await client.queue("jobs").post("kept")
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            assert [message.body async for message in client.queue("jobs").list()] == ["kept"]
-
-    asyncio.run(consume())
-
-
-def test_one_signal_stops_all_loops_and_the_handlers_are_put_back() -> None:
-    """Whichever of them ends first; the next signal goes to whoever had it before."""
-    heard: list[str] = []
-    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
-    try:
-        first, second = told_to_stop(lambda: heard.append("first")), told_to_stop(lambda: heard.append("second"))
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        third = told_to_stop(lambda: heard.append("third"))
-        third.__enter__()
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        second.__exit__(None, None, None)
-        third.__exit__(None, None, None)
-        signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert heard == ["second", "third", "before", "before"]

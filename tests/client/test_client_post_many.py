@@ -2,6 +2,7 @@
 """Posting any number of messages: batches, memory, progress, what is told of a failure, and a server that dies."""
 
 import itertools
+import math
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -10,11 +11,11 @@ import msgspec
 import pytest
 
 from tests.client.either import bodies, client_of
-from tests.client.misbehaving import Proxy
+from tests.client.misbehaving import LOST_ANSWER, Proxy, Trouble
 from tests.servers import ZqServer, every_message
 from zq import errors
 from zq.client import Client, Draft, PostStopped, Retries
-from zq.client.batches import MOST, Batch, Packer, batches
+from zq.client.batches import LINGER, MOST, Batch, Packer, batches
 
 POSTED = 4000
 
@@ -29,6 +30,12 @@ def test_many_messages_are_posted_in_order_and_counted_as_they_go(queue: Any) ->
     assert queue.post_many([1, Draft(2, ttl=90), msgspec.Raw(b"[3]")], ttl=100) == 3
     assert [(message.body, message.ttl) for message in queue.list()] == [(1, 100), (2, 90), ([3], 100)]
     assert queue.post_many([]) == 0
+    for concurrency in (0, -1):
+        with pytest.raises(errors.Invalid, match="concurrency"):
+            queue.post_many([1], concurrency=concurrency)
+    with pytest.raises(PostStopped) as caught:
+        queue.post_many([1], ttl=60.9)
+    assert isinstance(caught.value.__cause__, errors.InvalidBody), "seconds are not cut to whole ones unasked"
 
 
 def test_the_queues_own_bound_is_kept(queue: Any) -> None:
@@ -62,12 +69,6 @@ def test_an_endless_source_is_read_no_further_than_needed(proxy: Proxy, kind: st
     assert next(source) <= 5 * MOST
 
 
-@pytest.fixture
-def proxy(running: ZqServer) -> Iterator[Proxy]:
-    with Proxy(running.url).serving() as serving:
-        yield serving
-
-
 def test_a_body_that_is_no_json_stops_the_posting(queue: Any) -> None:
     """After what came before it in whole batches; its number is told."""
     with pytest.raises(PostStopped) as caught:
@@ -84,16 +85,90 @@ def test_a_second_run_under_the_same_key_stores_nothing_twice(queue: Any) -> Non
     assert queue.stats().total == MOST + 7
 
 
+def test_what_may_be_stored_is_told_exactly(proxy: Proxy, kind: str, project: str) -> None:
+    """A refusal counts as one only if no attempt before it may have stored the batch."""
+    refused = Trouble(passes=False, status=401)
+    with client_of(kind, proxy.url, project, retries=Retries(first=0.01)) as client:
+        for troubles, unsure in (([LOST_ANSWER, refused], [range(3)]), ([refused], [])):
+            proxy.plan(None, *troubles)
+            with pytest.raises(PostStopped) as caught:
+                client.queue("jobs").post_many([1, 2, 3])
+            assert (caught.value.stored, caught.value.unsure) == ([], unsure)
+            assert isinstance(caught.value.__cause__, errors.NotAuthorized)
+
+
+def test_whatever_stops_a_posting_what_is_stored_is_told(queue: Any) -> None:
+    """Bodies that fail, or progress that does."""
+
+    def torn() -> Iterator[int]:
+        yield from range(MOST + 5)
+        raise KeyError("the file is torn")
+
+    with pytest.raises(PostStopped) as caught:
+        queue.post_many(torn(), concurrency=2)
+    assert (caught.value.stored, caught.value.unsure) == ([range(MOST)], [])
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(PostStopped) as caught:
+        queue.post_many([1], progress=lambda count: 1 // 0)
+    assert caught.value.stored == [range(1)]
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_with_a_key_batches_end_where_the_bodies_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slowly they come; without one a batch lingers, and the time that sending takes is not counted."""
+    now = [0.0]
+    monkeypatch.setattr("zq.client.batches.time.monotonic", lambda: now[0])
+
+    def slow(pause: float) -> Iterator[str]:
+        for number in range(9):
+            now[0] += pause
+            yield str(number)
+
+    def cuts(pause: float, linger: float, sending: float = 0.0) -> list[int]:
+        counts = []
+        for batch in batches(Packer(10**9, None, None, most=4, linger=linger), slow(pause)):
+            counts.append(batch.count)
+            now[0] += sending
+        return counts
+
+    assert cuts(5.0, math.inf) == cuts(0.0, math.inf) == [4, 4, 1]
+    assert cuts(0.6, LINGER) == [2, 2, 2, 2, 1]
+    assert cuts(0.0, LINGER, sending=60.0) == [4, 4, 1]
+    packer = Packer(60, None, None, linger=LINGER)
+    assert packer.add("x" * 20) is None
+    assert packer.add("y" * 20), "it is full, and the second body waits in the next one"
+    now[0] += 60
+    packer.go_on()
+    assert packer.add(1) is None
+
+
+def test_a_draft_keeps_what_it_does_not_say_of_its_own(queue: Any) -> None:
+    """Its ttl does not do away with the delay of the call."""
+    queue.create({"_default_message_delay": 1})
+    queue.post_batch([Draft("a", ttl=600), Draft("b", delay=0), "c"], ttl=90, delay=600)
+    assert [(message.body, message.ttl) for message in queue.list(delayed=True)] == [("a", 600), ("b", 90), ("c", 90)]
+    assert bodies(queue.claim(10).messages) == ["b"]
+
+
 def test_bodies_may_come_asynchronously(running: ZqServer, project: str) -> None:
     """Of an asynchronous generator, by the asynchronous client."""
 
-    async def numbers() -> AsyncIterator[int]:
-        for number in range(5):
-            yield number
+    closed = []
+
+    async def numbers() -> AsyncIterator[Any]:
+        try:
+            for number in range(5):
+                yield number
+            yield object()
+        finally:
+            closed.append(True)
 
     with client_of("asynchronous", running.url, project) as client:
-        assert client.queue("jobs").post_many(numbers()) == 5
-        assert client.topic("news").publish_many(numbers()) == 5
+        for post in (client.queue("jobs").post_many, client.topic("news").publish_many):
+            with pytest.raises(PostStopped):
+                post(numbers())
+            post(range(5))
+        assert len(closed) == 2, "a source is closed when the posting stops"
         assert bodies(client.topic("news").list()) == bodies(client.queue("jobs").list()) == list(range(5))
 
 

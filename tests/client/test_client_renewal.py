@@ -3,12 +3,13 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.servers import wait_for
 from zq.client.calls import Answer, Call
-from zq.client.desk import Habits
+from zq.client.habits import Habits
 from zq.client.tasks import AsyncConsumer
 from zq.client.threads import Consumer
 from zq.errors import ClaimNotFound
@@ -18,12 +19,13 @@ HABITS = Habits(queue="jobs", wait=0, until_empty=True, ttl=0.3)  # type: ignore
 
 
 class Script:
-    """A server that has one message, once; ``asked``: what it was asked, without the query for limits."""
+    """A server that has so many messages, once; ``asked``: what it was asked, without the query for limits."""
 
-    def __init__(self, renews: bool = True) -> None:
+    def __init__(self, renews: bool = True, count: int = 1) -> None:
         self.asked: list[str] = []
         self.before_close: list[Callable[[], Any]] = []
         self._renews = renews
+        self._messages = [{"id": f"m{number + 1}", "ttl": 60, "age": 0, "body": 1} for number in range(count)]
 
     def run(self, call: Call[Any]) -> Any:
         """The scripted answer."""
@@ -31,12 +33,11 @@ class Script:
             return call.read(Answer(200, {}, json.dumps(LIMITS).encode()))
         self.asked.append(call.method)
         if call.method == "PUT":
-            message = {"id": "m1", "ttl": 60, "age": 0, "body": 1}
             first = self.asked.count("PUT") == 1
-            return call.read(Answer(201 if first else 204, {}, json.dumps({"messages": [message]}).encode()))
+            return call.read(Answer(201 if first else 204, {}, json.dumps({"messages": self._messages}).encode()))
         if call.method == "PATCH" and not self._renews:
             raise ClaimNotFound("It is over.")
-        return call.read(Answer(200, {}, b"{}"))
+        return call.read(Answer(204 if call.method == "PATCH" else 200, {}, b"{}"))
 
 
 class AsyncScript(Script):
@@ -73,10 +74,36 @@ def test_a_task_renews_a_claim_while_its_message_is_in_work() -> None:
     assert script.asked[-2:] in (["POST", "PUT"], ["PUT", "POST"])
 
 
+def test_claims_are_renewed_while_a_settlement_is_on_its_way() -> None:
+    """However long the server takes for it: here until it was asked for two renewals more."""
+
+    class Slow(Script):
+        def run(self, call: Call[Any]) -> Any:
+            if call.method == "POST" and "settled" not in self.asked:
+                heard = self.asked.count("PATCH")
+                wait_for(lambda: self.asked.count("PATCH") >= heard + 2, 10, "two renewals")
+                self.asked.append("settled")
+            return super().run(call)
+
+    script = Slow(count=2)
+    for message in Consumer(script, HABITS, None):  # type: ignore[arg-type]
+        if message.id == "m2":
+            wait_for(lambda: "settled" in script.asked, 15, "the first one is settled")
+
+
 def test_a_renewal_that_comes_too_late_is_told_with_the_end_of_the_work() -> None:
     """The message may be with others by then: nothing is settled, and its worker hears of it."""
     script, lost = Script(renews=False), list[Any]()
-    for _ in Consumer(script, HABITS, lost.extend):  # type: ignore[arg-type]
+
+    def listen(messages: list[Any]) -> None:
+        others = threading.Thread(target=consumer._finish, args=(messages[0], messages[0].id))
+        others.start()
+        others.join(5)
+        assert not others.is_alive(), "nobody is held up by who listens"
+        lost.extend(messages)
+
+    consumer = Consumer(script, HABITS, listen)  # type: ignore[arg-type]
+    for _ in consumer:
         wait_for(lambda: "PATCH" in script.asked, 10, "a renewal was refused")
     assert [message.id for message in lost] == ["m1"]
     assert "POST" not in script.asked

@@ -2,6 +2,8 @@
 """What the Python client repeats, and that no repeat does harm: a proxy loses answers after the work was done, turns
 requests away, and falls silent."""
 
+import asyncio
+import ssl
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,20 +12,14 @@ import httpx
 import pytest
 
 from tests.client.either import bodies, client_of
-from tests.client.misbehaving import BUSY, LOST_ANSWER, LOST_REQUEST, SILENT, Proxy, Trouble
+from tests.client.misbehaving import BUSY, LATE, LOST_ANSWER, LOST_REQUEST, SILENT, Proxy, Trouble
 from tests.servers import ZqServer, free_port
 from zq import errors
-from zq.client import Client, Retries
-from zq.client.transport import told
+from zq.client import AsyncClient, Client, PostStopped, Retries
+from zq.client.answers import retry_after, told
 from zq.model import Settled
 
 QUICK = Retries(attempts=5, deadline=10, first=0.01, most=0.05)
-
-
-@pytest.fixture
-def proxy(running: ZqServer) -> Iterator[Proxy]:
-    with Proxy(running.url).serving() as serving:
-        yield serving
 
 
 @pytest.fixture
@@ -57,6 +53,38 @@ def test_a_claim_whose_answer_was_lost_is_found_again(client: Any, proxy: Proxy)
     assert bodies(claim.messages) == [0, 1]
     assert proxy.seen[0] == proxy.seen[1]
     assert queue.stats().claimed == 2
+
+
+def test_a_claim_of_which_nobody_hears_is_given_back(proxy: Proxy, kind: str, project: str) -> None:
+    """Its messages do not wait for it to lapse; under a name of the caller's it stays, to be found by him."""
+    with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
+        queue = client.queue("jobs")
+        queue.post_batch(range(4))
+        for name, claimed in ((None, 0), ("mine.1", 2)):
+            proxy.plan(LOST_ANSWER, LOST_REQUEST)
+            with pytest.raises(errors.Unavailable):
+                queue.claim(2, name=name)
+            assert queue.stats().claimed == claimed
+
+
+def test_a_claim_that_is_cancelled_is_given_back(proxy: Proxy, running: ZqServer, project: str) -> None:
+    """The server had made it already, and its answer was on its way."""
+    with Client(running.url, project) as observer:
+        queue = observer.queue("jobs")
+        queue.post_batch(range(2))
+
+        async def cancelled() -> None:
+            async with AsyncClient(proxy.url, project) as client:
+                proxy.plan(LATE)
+                claim = asyncio.create_task(client.queue("jobs").claim(2))
+                while not await asyncio.to_thread(lambda: queue.stats().claimed):
+                    await asyncio.sleep(0.01)
+                claim.cancel()
+                await asyncio.wait([claim])
+                assert claim.cancelled()
+
+        asyncio.run(cancelled())
+        assert queue.stats().claimed == 0
 
 
 def test_a_settlement_whose_answer_was_lost_says_what_it_did(client: Any, proxy: Proxy) -> None:
@@ -132,6 +160,51 @@ def test_refusals_are_not_repeated(client: Any, proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(
+    ("trouble", "sentence"),
+    [
+        (Trouble(passes=False, status=302, headers=(("Location", "/login"),)), "302 Found, which leads to /login"),
+        (Trouble(passes=False, status=200), "none that this client understands"),
+    ],
+)
+def test_a_strangers_answer_is_no_success(client: Any, proxy: Proxy, trouble: Trouble, sentence: str) -> None:
+    """A redirect, or a page of somebody on the way: what was to be done has not been done."""
+    queue = client.queue("jobs")
+    verbs: list[Any] = [lambda: queue.delete_messages(["a"]), lambda: queue.renew("a"), client.ping, queue.create]
+    verbs += [lambda: next(iter(client.topic("news").stream())), lambda: queue.post(1)]
+    for verb in verbs:
+        proxy.plan(trouble)
+        with pytest.raises(errors.ZqError, match=sentence):
+            verb()
+    for content in (b"<h1>trouble</h1>", b'{"resources": ["a"]}'):
+        proxy.plan(None, trouble._replace(content=content))
+        with pytest.raises(PostStopped) as caught:
+            queue.post_many(range(5))
+        assert caught.value.stored == []
+        assert caught.value.unsure == ([range(5)])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b'{"limits":"\xff"}', b'{"a":' + b"[" * 100_000, b'{"max_wait": "long"}'],
+    ids=["nothing", "empty", "bytes", "deep", "texts"],
+)
+def test_garbage_is_told_in_a_sentence(client: Any, proxy: Proxy, content: bytes) -> None:
+    """Never by an error of a library's, be it in an answer or in a refusal."""
+    proxy.plan(Trouble(passes=False, status=200, content=content))
+    with pytest.raises(errors.ZqError, match="none that this client understands"):
+        list(client.queue("jobs").consume(wait=0, until_empty=True))
+    proxy.plan(Trouble(passes=False, status=400, content=content, headers=(("X-Zq-Error", "Any"),)))
+    with pytest.raises(errors.Invalid, match="answered 400"):
+        client.limits()
+
+
+@pytest.mark.parametrize("asked", ["\xb2", "1" * 400, "soon", ""])
+def test_a_strange_retry_after_is_bounded(asked: str) -> None:
+    """Whatever the header holds, it is seconds."""
+    assert 0 <= retry_after({"Retry-After": asked}) <= 3600
+
+
+@pytest.mark.parametrize(
     ("status", "body", "kind"),
     [
         (400, '{"title": "Unable to delete", "description": "No."}', errors.ClaimNotHeld),
@@ -153,8 +226,45 @@ def test_other_servers_errors_are_told_by_status_and_title(status: int, body: st
 
 def test_what_is_no_address_of_a_server_is_refused_at_once() -> None:
     """Not at the first request, after a minute of attempts."""
-    with pytest.raises(errors.Invalid, match="http"):
-        Client("localhost:8888", "acme")
+    for url in ("localhost:8888", "http://", "http://host:99999", "http://host:port"):
+        with pytest.raises(errors.Invalid, match="URL"):
+            Client(url, "acme")
+
+
+def test_what_no_header_can_hold_is_refused_at_once(client: Any, proxy: Proxy) -> None:
+    """Before anything is sent: it is no trouble of the network."""
+    proxy.plan()
+    for key in ("a\nb", "Bestellung-ü", "a b"):
+        for post in (client.queue("jobs").post_batch, client.queue("jobs").settle):
+            with pytest.raises(errors.InvalidHeader, match="key"):
+                post("abc", key=key)
+    for strange in ("a\nb", " a", "a\x00"):
+        for project, client_id in ((strange, None), ("acme", strange)):
+            with pytest.raises(errors.Invalid, match="control"):
+                Client(proxy.url, project, client_id)
+
+    def spoil(request: httpx.Request) -> httpx.Request:
+        request.headers["X-Auth-Token"] = "a\nb"
+        return request
+
+    with Client(proxy.url, "acme", auth=spoil) as spoiling, pytest.raises(errors.Invalid, match="HTTP"):
+        spoiling.ping()
+    assert proxy.seen == []
+
+
+@pytest.mark.parametrize("url", ["https://localhost", "HTTPS://localhost"])
+def test_certificates_are_checked(url: str) -> None:
+    """However the address is written, and for a proxy that speaks TLS; else there are none."""
+    with Client(url, "acme") as client:
+        assert client.transport._client._transport._pool._ssl_context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_a_closed_client_says_so(proxy: Proxy, kind: str) -> None:
+    """In zq's words."""
+    with client_of(kind, proxy.url) as client:
+        client.close()
+        with pytest.raises(errors.ZqError, match="closed"):
+            client.ping()
 
 
 def test_headers_of_the_callers_authentication_are_sent(running: ZqServer, kind: str) -> None:

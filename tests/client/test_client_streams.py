@@ -81,6 +81,26 @@ def test_a_stream_that_cannot_be_opened_is_an_error(running: ZqServer, kind: str
             first(client.topic("news").stream(), 1)
 
 
+def test_a_stream_that_brings_nothing_is_opened_less_and_less_often() -> None:
+    """What breaks after an event is opened again at once."""
+    reader = Reader("/v2/stream", {}, 3)
+    pauses = []
+    for _ in range(8):
+        reader.call()
+        reader.broke(None)
+        pauses.append(reader.pause)
+    assert pauses == [0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
+    reader.feed(b'data: {"id":"7","ttl":60,"age":0,"body":1,"topic":"t"}\n\n')
+    assert reader.pause < 1
+
+
+@pytest.mark.parametrize("garbage", [b"data: garbage\n\n", b"id: \xff\n\n", b'event: gap\ndata: {"after": "x"}\n\n'])
+def test_garbage_in_a_stream_is_told_in_a_sentence(garbage: bytes) -> None:
+    """Not by an error of a library's."""
+    with pytest.raises(errors.ZqError, match="none that this client understands"):
+        Reader("/v2/stream", {}, None).feed(garbage)
+
+
 def test_events_are_read_whatever_the_pieces_in_which_they_come() -> None:
     """Byte by byte and with other line ends; comments move the place to resume."""
     told = (

@@ -11,8 +11,7 @@ import pytest
 from tests.client.either import bodies, client_of
 from tests.servers import ZqServer, wait_for
 from zq import errors
-from zq.client import Draft
-from zq.wire.settling import Buried, Moved, Released
+from zq.client import Buried, Draft, Moved, Released
 
 
 @pytest.fixture
@@ -72,6 +71,12 @@ def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
     assert (message.content, message.body_as(tuple[int, ...]), message.sequence) == (b"[1,2]", (1, 2), 2)
     assert message.created is not None
     assert message.expires == message.created + timedelta(seconds=600)
+    assert queue.get_many([]) == []
+    queue.delete_messages([])
+    for verb in (queue.get_many, queue.delete_messages):
+        with pytest.raises(errors.Invalid, match="list"):
+            verb(second)
+    assert len({*queue.list(), message}) == 3
     queue.delete_message(first)
     queue.delete_messages([third])
     assert [message.id for message in queue.pop(3)] == [second]
@@ -111,7 +116,9 @@ def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
     named = queue.claim(1, name="mine.1")
     assert queue.claim(1, name="mine.1").messages[0].id == named.messages[0].id == ids[4]
     assert queue.settle("mine.1", delete="*").deleted == 1
-    assert client.queue("none").claim().messages == []
+    nothing = client.queue("none").claim()
+    assert nothing.messages == []
+    client.queue("none").release(nothing.id)
 
 
 def test_history_is_read_by_time_and_replayed(client: Any) -> None:

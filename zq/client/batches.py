@@ -2,16 +2,18 @@
 """Posts of many messages: any number of bodies, endless ones too, in batches that the server takes."""
 
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from contextlib import aclosing, nullcontext
+from math import inf
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zq.client.calls import Answer, Call, key_header, nothing, path
+from zq.client.calls import Answer, Call, Caught, key_header, path, unsure
 from zq.client.values import Draft
-from zq.errors import InvalidBody, Unavailable, ZqError
+from zq.errors import InvalidBody, ZqError
 
 MOST: Final = 1000
 """Messages in a batch; more make it no faster."""
@@ -46,11 +48,19 @@ class PostStopped(ZqError):
 
 
 class Packer:
-    """Fills batches: at most ``size`` bytes and ``MOST`` messages each, unless one message alone is larger."""
+    """Fills batches: at most ``size`` bytes and ``most`` messages each, unless one message alone is larger.
 
-    def __init__(self, size: int, ttl: int | None, delay: int | None, most: int = MOST) -> None:
+    ``linger`` infinite: where batches end depends on nothing but the bodies.
+    """
+
+    def __init__(
+        self, size: int, ttl: int | None, delay: int | None, *, most: int = MOST, linger: float = LINGER
+    ) -> None:
         self._size = size
         self._most = most
+        self._ttl = ttl
+        self._delay = delay
+        self._linger = linger
         self._tail = _tail(ttl, delay)
         self._encode = msgspec.json.Encoder().encode
         self._parts: list[bytes] = []
@@ -61,10 +71,11 @@ class Packer:
     def add(self, body: Any) -> Batch | None:
         """The batch that is full now, if one is. Raises ``InvalidBody`` for what is no JSON."""
         tail = self._tail
-        if isinstance(body, Draft):
-            tail = _tail(body.ttl, body.delay) if body.ttl is not None or body.delay is not None else tail
-            body = body.body
         try:
+            if isinstance(body, Draft):
+                ttl = self._ttl if body.ttl is None else body.ttl
+                tail = _tail(ttl, self._delay if body.delay is None else body.delay)
+                body = body.body
             part = b'{"body":' + self._encode(body) + tail
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             number = self._first + len(self._parts)
@@ -91,39 +102,46 @@ class Packer:
         self._parts, self._bytes = [], 0
         return batch
 
+    def go_on(self) -> None:
+        """Whoever sends is back for more: time that sending took is not counted."""
+        self._since = time.monotonic()
+
     def _late(self) -> bool:
-        return time.monotonic() - self._since > LINGER
+        return time.monotonic() - self._since > self._linger
 
 
-class Tally:
-    """What has become of the batches sent."""
+def _tail(ttl: int | None, delay: int | None) -> bytes:
+    given = {name: value for name, value in (("ttl", ttl), ("delay", delay)) if value is not None}
+    return b"," + msgspec.json.encode(given)[1:] if given else b"}"
+
+
+class Tally(Caught):
+    """What has become of the batches sent. Its blocks may fail: ``close`` tells."""
 
     def __init__(self, progress: Callable[[int], object] | None) -> None:
+        super().__init__()
         self.count = 0
-        self._progress = progress
+        self._progress = progress or (lambda _count: None)
         self._stored: list[range] = []
         self._unsure: list[range] = []
-        self.failure: ZqError | None = None
 
     def judge(self, batch: Batch, failure: BaseException | None) -> None:
-        """Note how a batch ended. Raises what is no failure of zq."""
+        """Note how a batch ended."""
         messages = range(batch.first, batch.first + batch.count)
         if failure is None:
             self._stored.append(messages)
             self.count += batch.count
-            if self._progress is not None:
-                self._progress(self.count)
-        elif isinstance(failure, ZqError):
-            if type(failure) in (Unavailable, ZqError):
-                self._unsure.append(messages)
-            self.failure = self.failure or failure
-        else:
-            raise failure
+        elif unsure(failure):
+            self._unsure.append(messages)
+        with self:
+            if failure is not None:
+                raise failure
+            self._progress(self.count)
 
     def close(self) -> int:
-        """How many messages were stored. Raises ``PostStopped`` if a batch failed."""
-        if self.failure is not None:
-            raise PostStopped(_joined(self._stored), _joined(self._unsure)) from self.failure
+        """How many messages were stored. Raises ``PostStopped`` if anything failed."""
+        if self.error is not None:
+            raise PostStopped(_joined(self._stored), _joined(self._unsure)) from self.error
         return self.count
 
 
@@ -150,15 +168,20 @@ def first(call: Call[list[str]]) -> Call[str]:
 
 
 def batch_call(kind: str, name: str, batch: Batch, key: str | None) -> Call[None]:
-    """As ``post_call``, for one batch of many under the caller's key, without reading ids."""
-    headers = key_header(f"{key}.{batch.first}" if key else None)
-    where = path(kind, name, "messages")
-    return Call(method="POST", path=where, headers=headers, body=batch.body, read=nothing)
+    """As ``post_call``, for one batch of many under the caller's key; reads no more than whether all were stored."""
+    call = post_call(kind, name, batch.body, f"{key}.{batch.first}" if key else None)
+
+    def read(answer: Answer) -> None:
+        if answer.status != 201 or len(call.read(answer)) != batch.count:
+            raise ValueError(answer.status)
+
+    told: Call[Any] = replace(call, read=read)
+    return told
 
 
 def packed(bodies: Iterable[Any], ttl: int | None, delay: int | None) -> bytes:
     """One body with all of the messages."""
-    packer = Packer(2**63, ttl, delay, most=2**63)
+    packer = Packer(2**63, ttl, delay, most=2**63, linger=inf)
     for body in bodies:
         packer.add(body)
     batch = packer.rest()
@@ -170,19 +193,22 @@ def batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
     for body in bodies:
         if batch := packer.add(body):
             yield batch
+            packer.go_on()
     if batch := packer.rest():
         yield batch
 
 
-async def batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Batch]:
+async def batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Batch, None]:
     """As ``batches``; the bodies may come asynchronously."""
     if not isinstance(bodies, AsyncIterable):
         for batch in batches(packer, bodies):
             yield batch
         return
-    async for body in bodies:
-        if full := packer.add(body):
-            yield full
+    async with aclosing(bodies) if isinstance(bodies, AsyncGenerator) else nullcontext():
+        async for body in bodies:
+            if full := packer.add(body):
+                yield full
+                packer.go_on()
     if full := packer.rest():
         yield full
 
@@ -191,11 +217,6 @@ def largest_batch(metadata: dict[str, Any]) -> int:
     """Bytes that a batch may have, by what a queue or a topic shows of itself: its own bound, or the server's."""
     size = metadata.get("_max_messages_post_size")
     return size if isinstance(size, int) else DEFAULT_BYTES
-
-
-def _tail(ttl: int | None, delay: int | None) -> bytes:
-    parts = [b"" if ttl is None else b',"ttl":%d' % ttl, b"" if delay is None else b',"delay":%d' % delay]
-    return b"".join(parts) + b"}"
 
 
 def _ids(answer: Answer) -> list[str]:

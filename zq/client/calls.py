@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from enum import Enum
 from functools import update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from math import inf
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 from urllib.parse import quote
 from uuid import uuid4
 
 from msgspec import Struct
 
-from zq.errors import InvalidName
+from zq.errors import Invalid, InvalidHeader, InvalidName, Unavailable, ZqError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -40,8 +41,15 @@ class Answer(Struct, frozen=True):
     body: bytes
 
 
+EMPTY: Final = Answer(204, {}, b"")
+
+
 class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
-    """One request. ``params`` of None are left out; ``wait``: seconds for which the server may hold it."""
+    """One request. ``params`` of None are left out; ``wait``: seconds for which the server may hold it.
+
+    ``patience``: seconds for which the caller wants repeats, asked again and again. ``known``: the answer, if it needs
+    no request. ``undo``: what is asked once, briefly, if the call ended without an answer.
+    """
 
     method: str
     path: str
@@ -51,6 +59,9 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
     body: bytes = b""
     repeat: Repeat = Repeat.SAFE
     wait: float = 0.0
+    patience: Callable[[], float] = lambda: inf
+    known: Answer | None = None
+    undo: "Call[Any] | None" = None
 
 
 class Page(Struct, Generic[T_co], frozen=True):
@@ -185,8 +196,41 @@ def path(*segments: str) -> str:
 
 def key_header(key: str | None) -> Mapping[str, str]:
     """The header that makes repeats count once: under the caller's key, or one for this call alone."""
+    if key is not None and not all("!" <= letter <= "~" for letter in key):
+        raise InvalidHeader("Invalid header value", "A key must be of visible ASCII characters.")
     return {"Idempotency-Key": key or uuid4().hex}
 
 
-def nothing(_answer: Answer) -> None:
-    """Reads an answer without content."""
+def nothing(answer: Answer) -> None:
+    """Reads an answer without content. Raises ``ValueError`` for one with any: it is a stranger's."""
+    if answer.status != 204:
+        raise ValueError(answer.status)
+
+
+def at_once(concurrency: int) -> int:
+    """The same number. Raises ``Invalid`` for one with which nothing would ever be done."""
+    if concurrency < 1:
+        raise Invalid("concurrency must be at least 1.")
+    return concurrency
+
+
+def unsure(error: BaseException) -> bool:
+    """Whether a call that failed may have been carried out: all but a refusal of its first attempt."""
+    return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
+
+
+class Caught:
+    """As a context manager, keeps the first error of its blocks; what ends the program or a task goes on."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if self.error is None:
+            self.error = error
+        return True

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.client.calls import Answer, Call, key_header, nothing, path
+from zq.client.answers import retry_after
+from zq.client.calls import EMPTY, Answer, Call, key_header, nothing, path
 from zq.client.values import Claim, Delivery, Message
 from zq.model import Fence, Settled
 from zq.wire import settling
@@ -39,14 +40,9 @@ class _Held(Struct):
     ttl: int
 
 
-def new_name() -> str:
-    """A claim's name that nobody else gives; the dot tells it from ids that the server gives."""
-    return f"client.{uuid4().hex}"
-
-
 def claim_call(
     queue: str,
-    name: str,
+    name: str | None,
     read: Callable[[str, Answer], T],
     *,
     limit: int | None,
@@ -55,14 +51,19 @@ def claim_call(
     wait: float,
     fence: Fence | None = None,
 ) -> Call[T]:
-    """Makes the claim of that name, or finds it: a repeat gets what the first attempt got. ``read``: one of below."""
+    """Makes the claim of that name, or finds it: a repeat gets what the first attempt got. ``read``: one of below.
+
+    Without a name it gets one that nobody else gives, and is taken back when nobody hears of it.
+    """
+    own = name or f"client.{uuid4().hex}"  # the dot tells it from ids that the server gives
     return Call(
         method="PUT",
-        path=path("queues", queue, "claims", name),
+        path=path("queues", queue, "claims", own),
         params={"limit": limit, "wait": int(wait) or None, "detailed": True, **fenced(fence)},
         body=_terms(ttl, grace),
-        read=lambda answer: read(name, answer),
+        read=lambda answer: read(own, answer),
         wait=wait,
+        undo=None if name else release_call(queue, own),
     )
 
 
@@ -76,8 +77,7 @@ def claimed(name: str, answer: Answer) -> Claim:
 def taken(name: str, answer: Answer) -> Taken:
     """Messages to work on."""
     if answer.status == 204:
-        asked = answer.headers.get("Retry-After", "")
-        return Taken(name, [], float(asked) if asked.isdigit() else 0.0)
+        return Taken(name, [], retry_after(answer.headers))
     return Taken(name, msgspec.json.decode(answer.body, type=_Delivered).messages)
 
 
@@ -99,6 +99,14 @@ def renew_call(
         body=_terms(ttl, grace),
         read=nothing,
     )
+
+
+def release_call(queue: str, claim: str, delay: int | None = None) -> Call[None]:
+    """All that the claim holds goes back. Nothing to ask for the claim of no messages, which has no name."""
+    if not claim:
+        return Call(method="DELETE", path="", read=nothing, known=EMPTY)
+    params = {"delay": delay}
+    return Call(method="DELETE", path=path("queues", queue, "claims", claim), params=params, read=nothing)
 
 
 def settle_call(

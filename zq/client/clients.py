@@ -3,25 +3,26 @@
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from typing import Any, Self
-from urllib.parse import urlsplit
 from uuid import uuid4
 
+import httpx
 import msgspec
 
 from zq import wire
+from zq.client.attempts import Auth, Retries, Settings
 from zq.client.calls import Asynchronous, Blocking, Call, Page, listing, nothing, operation, path
 from zq.client.claims import fenced
-from zq.client.desk import LIMITS
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.named import named_page
 from zq.client.streams import Reader, stream, stream_async
-from zq.client.transport import AsyncTransport, Auth, Retries, Settings, Transport
+from zq.client.transport import AsyncTransport, Transport
 from zq.client.values import Event, Gap, LastCommit, Listed
 from zq.errors import Invalid
 from zq.model import Committed, Fence
 from zq.wire import committing
 
 TIMEOUT = 10.0
+LAST_PORT = 65535
 
 
 class ClientVerbs:
@@ -61,7 +62,8 @@ class ClientVerbs:
     @operation
     def limits(self) -> Call[dict[str, int]]:
         """The limits that the server has in force."""
-        return LIMITS
+        read = msgspec.json.Decoder(dict[str, int]).decode
+        return Call(method="GET", path=path("limits"), read=lambda answer: read(answer.body))
 
     @operation
     def ping(self) -> Call[None]:
@@ -178,11 +180,17 @@ def _matching(match: str, after: int | str | None) -> Reader:
 def _settings(
     url: str, project: str, client_id: str | None, auth: Auth | None, timeout: float, retries: Retries | None
 ) -> Settings:
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise Invalid("The server's URL must begin with http:// or https://.")
+    try:
+        server = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise Invalid(f"The server's URL is none: {error}.") from error
+    if server.scheme not in ("http", "https") or not server.host or (server.port or 0) > LAST_PORT:
+        raise Invalid("The server's URL must begin with http:// or https://, and name a host, and a port that exists.")
     headers: Mapping[str, str] = {
         "Client-ID": client_id or uuid4().hex,
         "X-Project-ID": project,
         "Content-Type": "application/json",
     }
+    if not all(value.isprintable() and value == value.strip() for value in headers.values()):
+        raise Invalid("A project and a client id must have no control characters, and no blanks around them.")
     return Settings(url=url.rstrip("/"), headers=headers, auth=auth, timeout=timeout, retries=retries or Retries())

@@ -6,17 +6,17 @@ Whoever drives a desk hands out what ``take`` gives, reports with ``finish``, an
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
 
-from zq.client.calls import Call
-from zq.client.claims import Taken, claim_call, new_name, renew_call, settle_call, taken
+from zq.client.calls import Call, unsure
+from zq.client.claims import Taken, claim_call, renew_call, settle_call, taken
+from zq.client.habits import Habits
 from zq.client.values import Decision, Delivery
-from zq.errors import ClaimLapsed, Invalid, NotFound, ZqError
+from zq.errors import ClaimLapsed, Invalid, NotFound
 from zq.model import Settled
 from zq.wire.settling import Moved, Released, Terms
 
@@ -34,38 +34,6 @@ MOVED_BYTES: Final = 200_000
 Decided = list[tuple[Delivery, Decision]]
 
 
-class Habits(Struct, frozen=True, kw_only=True):
-    """How a queue is consumed. Seconds, but ``batch``: messages in a claim. ``most_delay`` bounds the back-off."""
-
-    queue: str
-    wait: float = 20
-    batch: int = 10
-    ttl: int = 300
-    grace: int | None = None
-    until_empty: bool = False
-    backoff: int = 5
-    most_delay: int = 900
-
-    def within(self, limits: Mapping[str, int]) -> "Habits":
-        """The same, as far as a server with these limits allows."""
-        return replace(
-            self,
-            wait=min(self.wait, limits["max_wait"]) if not self.until_empty else self.wait,
-            batch=min(self.batch, limits["max_messages_per_claim_or_pop"]),
-            most_delay=min(self.most_delay, limits["max_message_delay"]),
-        )
-
-    def after_failure(self, delivery: Delivery) -> Released:
-        """Gives a message back for longer each time that it was handed out."""
-        doublings = min(max(delivery.claim_count, 1) - 1, 20)
-        return Released(delivery.id, min(self.backoff << doublings, self.most_delay))
-
-
-LIMITS: Final = Call(
-    method="GET", path="/v2/limits", read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])
-)
-
-
 class Held:
     """A claim and its messages: waiting for work, in work, and decided about but not settled."""
 
@@ -76,7 +44,7 @@ class Held:
         self.decided: list[Decided] = [[]]
         """What has no errand yet; more than one list when the server refused to settle them together."""
         self.since = asked
-        self.busy = False
+        self.settling = False
         self.lapsed = False
         self.renew(asked, ttl)
 
@@ -84,6 +52,8 @@ class Held:
         """It lives ``ttl`` seconds from the moment at which it was asked for."""
         self.ends = asked + ttl
         self.due = asked + ttl / 3
+        self.renewing = False
+        self.trouble = 0.0
 
     @property
     def open(self) -> bool:
@@ -93,7 +63,7 @@ class Held:
     @property
     def over(self) -> bool:
         """Whether nothing of it is left to do."""
-        return not (self.open or self.busy or any(self.decided))
+        return not (self.open or self.settling or any(self.decided))
 
 
 class Errand(Struct, frozen=True):
@@ -104,18 +74,23 @@ class Errand(Struct, frozen=True):
     decided: Decided
 
 
+Find = Callable[[float], Errand | float]
+"""Finds the errand that is due at a moment, or the moment at which one will be."""
+
+
 class Desk:
     """What one consumer holds. ``lost``: messages whose claim was over before they could be settled."""
 
     def __init__(self, habits: Habits) -> None:
         self.habits = habits
         self.lost: list[Delivery] = []
-        self.failures: list[ZqError] = []
+        self.failures: list[Exception] = []
         self.closing = False
         self.empty = False
         """There was nothing for as long as the consumer wanted to wait."""
         self._idle = 0.0
         self._claims: list[Held] = []
+        self._returned: list[Errand] = []
         self._homes: dict[int, Held] = {}
         """By identity: a message whose claim lapsed may come a second time while it is still in work."""
 
@@ -125,7 +100,7 @@ class Desk:
         left = habits.wait - self._idle if habits.until_empty else habits.wait
         return claim_call(
             habits.queue,
-            new_name(),
+            None,
             taken,
             limit=habits.batch,
             ttl=habits.ttl,
@@ -186,52 +161,73 @@ class Desk:
                 delivery = self._hand_out(held)
                 self.finish(delivery, Released(delivery.id), now)
 
-    def errand(self, now: float) -> Errand | None:
-        """What is to be asked of the server now. Its end must be told with ``went`` or ``failed``."""
-        for held in self._claims:
-            if held.busy:
-                continue
-            if self._to_settle(held, now):
-                return self._settlement(held)
-            if held.open and not held.lapsed and now >= held.due:
-                held.busy = True
-                habits = self.habits
-                return Errand(held, renew_call(habits.queue, held.claim, habits.ttl, habits.grace), [])
-        return None
+    def settlement(self, now: float) -> Errand | float:
+        """What is to be settled now, or the moment at which something will be, unless something happens before.
 
-    def next_errand(self) -> float:
-        """The moment at which one will be due, unless something happens before."""
-        idle = [held for held in self._claims if not held.busy]
-        settlements = [held.since + SOON for held in idle if any(held.decided)]
-        renewals = [held.due for held in idle if held.open and not held.lapsed]
-        return min(settlements + renewals, default=float("inf"))
+        The end of an errand must be told with ``went``, ``failed`` or ``returned``.
+        """
+        if self._returned:
+            return self._returned.pop()
+        moments = [inf]
+        for held in self._claims:
+            if not held.settling and any(held.decided):
+                if self._to_settle(held, now):
+                    return self._settlement(held)
+                moments.append(held.since + SOON)
+        return min(moments)
+
+    def renewal(self, now: float) -> Errand | float:
+        """As ``settlement``: the claim that is to be renewed, so that neither waits for the other."""
+        habits, moments = self.habits, [inf]
+        for held in self._claims:
+            if held.open and not (held.renewing or held.lapsed):
+                if now >= held.due:
+                    held.renewing = True
+                    return Errand(held, renew_call(habits.queue, held.claim, habits.ttl, habits.grace), [])
+                moments.append(held.due)
+        return min(moments)
 
     def went(self, errand: Errand, answer: Settled | None, asked: float) -> None:
         """The errand was carried out; it was begun at ``asked``."""
-        errand.held.busy = False
         if answer is None:
             errand.held.renew(asked, self.habits.ttl)
         else:
+            errand.held.settling = False
             lost = set(answer.lost)
             self.lost += [delivery for delivery, _ in errand.decided if delivery.id in lost]
 
-    def failed(self, errand: Errand, error: ZqError) -> None:
+    def failed(self, errand: Errand, error: Exception, now: float) -> None:
         """The errand was refused, or could not be carried out."""
         held, decided = errand.held, errand.decided
-        held.busy = False
+        if decided:
+            held.settling = False
+        else:
+            held.renewing = False
         if isinstance(error, NotFound | ClaimLapsed):
             self._lapse(held, decided)
+        elif not decided:
+            self._not_renewed(held, error, now)
         elif isinstance(error, Invalid) and len(decided) > 1:
             # One refused decision refuses them all: the search for it settles the others.
             middle = len(decided) // 2
             held.decided[:0] = [decided[:middle], decided[middle:]]
-        elif isinstance(error, Invalid) and decided:
-            self.failures.append(error)
-            (delivery, decision), *_ = decided
-            if decision != Released(delivery.id):
-                held.decided.insert(0, [(delivery, Released(delivery.id))])
         else:
             self.failures.append(error)
+            (delivery, decision), *_ = decided
+            if isinstance(error, Invalid) and decision != Released(delivery.id):
+                held.decided.insert(0, [(delivery, Released(delivery.id))])
+
+    def returned(self, errand: Errand) -> None:
+        """Whoever carried the errand out was stopped on the way: the next one gets the same."""
+        if errand.decided:
+            self._returned.append(errand)
+        errand.held.renewing = False
+
+    def news(self) -> tuple[list[Delivery], list[Exception]]:
+        """What the consumer was not told of yet: lost messages, and failures."""
+        told = self.lost, self.failures
+        self.lost, self.failures = [], []
+        return told
 
     def _hand_out(self, held: Held) -> Delivery:
         delivery = held.waiting.popleft()
@@ -252,8 +248,15 @@ class Desk:
                 break
         if rest or not held.decided:
             held.decided.insert(0, rest)
-        held.busy = True
+        held.settling = True
         return Errand(held, settle_call(self.habits.queue, held.claim, _terms(decided)), decided)
+
+    def _not_renewed(self, held: Held, error: Exception, now: float) -> None:
+        """Told once; tried again later and later, unless the server refused it."""
+        if not held.trouble:
+            self.failures.append(error)
+        held.trouble = held.trouble * 2 or max(SOON, self.habits.ttl / 10)
+        held.due = now + held.trouble if unsure(error) else inf
 
     def _lapse(self, held: Held, decided: Decided) -> None:
         """Others may have the messages by now; those that wait were not touched, so nothing is lost with them."""

@@ -2,11 +2,14 @@
 """Handles on queues and topics: the verbs, bound to a client of either kind, and what goes on for long."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
+from math import inf
 from typing import Any, Final, TypedDict, Unpack, cast
 
-from zq.client.batches import Batch, Packer, Tally, batch_call, batches, batches_async, largest_batch
+import msgspec
+
+from zq.client.batches import LINGER, Batch, Packer, Tally, batch_call, batches, batches_async, largest_batch
 from zq.client.calls import Asynchronous, Blocking, Call
-from zq.client.desk import Habits
+from zq.client.habits import Habits
 from zq.client.loops import Lost
 from zq.client.named import NamedVerbs
 from zq.client.posting import post_all, post_all_async
@@ -16,6 +19,7 @@ from zq.client.tasks import AsyncConsumer
 from zq.client.threads import Consumer
 from zq.client.topics import TopicVerbs
 from zq.client.values import Delivery, Event, Gap
+from zq.errors import Invalid
 
 CONCURRENCY: Final = 8
 
@@ -30,14 +34,14 @@ class Publishing(TypedDict, total=False):
     progress: Callable[[int], object]
     """Told the number stored after each batch."""
     key: str
-    """A second run with the same bodies, bounds and key stores none twice."""
+    """A second run with the same bodies, bounds and key stores none twice: batches go only when they are full."""
 
 
 class Posting(Publishing, total=False):
     """The same, to a queue."""
 
     delay: int
-    """Seconds before they can be claimed."""
+    """Seconds before they can be claimed, on delayed queues; others ignore it."""
 
 
 Sending = Publishing | Posting
@@ -141,7 +145,8 @@ async def _post_many_async(
 
 
 def _packer(metadata: dict[str, Any], how: Sending) -> Packer:
-    return Packer(largest_batch(metadata), how.get("ttl"), cast(Posting, how).get("delay"))
+    linger = inf if how.get("key") else LINGER
+    return Packer(largest_batch(metadata), how.get("ttl"), cast(Posting, how).get("delay"), linger=linger)
 
 
 def _sender(thing: NamedVerbs, how: Sending) -> Callable[[Batch], Call[None]]:
@@ -150,4 +155,7 @@ def _sender(thing: NamedVerbs, how: Sending) -> Callable[[Batch], Call[None]]:
 
 def _habits(queue: QueueVerbs, how: Consuming) -> Habits:
     chosen = {name: value for name, value in how.items() if name != "on_lost"}
-    return Habits(queue=queue.name, **chosen)  # type: ignore[arg-type]  # their types stand in Consuming
+    try:
+        return msgspec.convert({"queue": queue.name, **chosen}, Habits)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"A queue is not consumed like this: {error}.") from error

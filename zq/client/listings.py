@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages in answers: pages that are linked, and single answers with several."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from zq.client.calls import Answer, Call, Page, Params, Repeat
 from zq.client.values import Finished, Message, Messages
+from zq.errors import Invalid
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -26,10 +27,19 @@ _messages: Final = msgspec.json.Decoder(Paged[Message])
 _finished: Final = msgspec.json.Decoder(Paged[Finished])
 
 
-def linked(items: list[T], links: list[dict[str, str]], read: Callable[[Answer], Page[T]]) -> Page[T]:
+def linked(path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Answer], Page[T]]) -> Page[T]:
     """A page, continued by its link until one comes back empty."""
-    following = Call(method="GET", path=links[0]["href"], read=read) if items and links else None
-    return Page(items, following)
+    if not (items and links):
+        return Page(items, None)
+    # Of the link only the query: dots that are a name are quoted in the call's own path alone.
+    return Page(items, Call(method="GET", path=f"{path}?{links[0]['href'].partition('?')[2]}", read=read))
+
+
+def id_list(ids: Iterable[str]) -> Ids:
+    """Ids as a list. Raises ``Invalid`` for a text, whose letters are none."""
+    if isinstance(ids, str):
+        raise Invalid("Ids must be a list of texts, not one text.")
+    return [*ids]
 
 
 def several(method: str, path: str, params: Params, wait: int = 0, repeat: Repeat = Repeat.SAFE) -> Call[Messages]:
@@ -57,6 +67,6 @@ def finished_pages(path: str, params: Params) -> Call[Page[Finished]]:
 def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Page[M]]:
     def read(answer: Answer) -> Page[M]:
         page = decoder.decode(answer.body)
-        return linked(page.messages, page.links, read)
+        return linked(path, page.messages, page.links, read)
 
     return Call(method="GET", path=path, params=params, read=read)

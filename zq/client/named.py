@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from zq import wire
 from zq.client.calls import Answer, Call, Page, Params, Repeat, nothing, operation, path
-from zq.client.listings import several
+from zq.client.listings import id_list, several
 from zq.client.values import Listed, Message, Messages, Stats
 
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
@@ -29,9 +30,11 @@ class NamedVerbs:
 
     @operation
     def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
-        """Make it; False if it was there, whose metadata then stays as it is."""
+        """Make it; False if it was there, whose metadata then stays as it is, or if a repeat was needed to hear so."""
         body = wire.encode(metadata) if metadata else b""
-        return Call(method="PUT", path=self._path(), body=body, read=lambda answer: answer.status == 201)
+        return Call(
+            method="PUT", path=self._path(), body=body, read=lambda answer: {201: True, 204: False}[answer.status]
+        )
 
     @operation
     def metadata(self) -> Call[dict[str, Any]]:
@@ -100,7 +103,9 @@ class NamedVerbs:
     @operation
     def get_many(self, messages: Iterable[str]) -> Call[Messages]:
         """Those of the messages that are there. Raises ``MessageNotFound`` if none is."""
-        return several("GET", self._path("messages"), {"ids": [*messages], "detailed": True})
+        ids = id_list(messages)
+        found = several("GET", self._path("messages"), {"ids": ids, "detailed": True})
+        return found if ids else replace(found, known=Answer(200, {}, b'{"messages":[]}'))
 
     def _path(self, *below: str) -> str:
         return path(self.kind, self.name, *below)

@@ -2,12 +2,12 @@
 """Sends batches, some at a time: by threads for a blocking client, by tasks for an asynchronous one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import aclosing
 
 from zq.client.batches import Batch, Tally
-from zq.client.calls import Awaits, Call, Runs
-from zq.errors import InvalidBody
+from zq.client.calls import Awaits, Call, Runs, at_once
 
 Send = Callable[[Batch], Call[None]]
 
@@ -21,24 +21,23 @@ def post_all(transport: Runs, send: Send, source: Iterator[Batch], tally: Tally,
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
                 tally.judge(running.pop(ended), ended.exception())
 
-    with ThreadPoolExecutor(concurrency, "zq-post") as pool:
-        try:
+    with ThreadPoolExecutor(at_once(concurrency), "zq-post") as pool:
+        with tally:
             for batch in source:
                 await_below(concurrency - 1)
-                if tally.failure is not None:
+                if tally.error is not None:
                     break
                 running[pool.submit(transport.run, send(batch))] = batch
-        except InvalidBody as error:
-            tally.failure = tally.failure or error
         await_below(0)
     return tally.close()
 
 
 async def post_all_async(
-    transport: Awaits, send: Send, source: AsyncIterator[Batch], tally: Tally, concurrency: int
+    transport: Awaits, send: Send, source: AsyncGenerator[Batch, None], tally: Tally, concurrency: int
 ) -> int:
     """As ``post_all``."""
     running: dict[asyncio.Task[None], Batch] = {}
+    at_once(concurrency)
 
     async def await_below(most: int) -> None:
         while len(running) > most:
@@ -46,15 +45,14 @@ async def post_all_async(
                 tally.judge(running.pop(ended), ended.exception())
 
     try:
-        async for batch in source:
-            await await_below(concurrency - 1)
-            if tally.failure is not None:
-                break
-            running[asyncio.create_task(transport.run(send(batch)))] = batch
-            await asyncio.sleep(0)
-    except InvalidBody as error:
-        tally.failure = tally.failure or error
+        with tally:
+            async with aclosing(source):
+                async for batch in source:
+                    await await_below(concurrency - 1)
+                    if tally.error is not None:
+                        break
+                    running[asyncio.create_task(transport.run(send(batch)))] = batch
+                    await asyncio.sleep(0)
     finally:
-        # whoever was cancelled, or given an error by the bodies, does not leave requests behind
-        await await_below(0)
+        await await_below(0)  # whoever was cancelled does not leave requests behind
     return tally.close()

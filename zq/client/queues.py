@@ -10,8 +10,8 @@ from msgspec import UNSET, Struct
 
 from zq import wire
 from zq.client import batches, claims
-from zq.client.calls import Call, Page, Params, Repeat, key_header, listing, nothing, operation
-from zq.client.listings import Ids, finished_pages, message_pages, several
+from zq.client.calls import EMPTY, Call, Page, Params, Repeat, key_header, listing, nothing, operation
+from zq.client.listings import Ids, finished_pages, id_list, message_pages, several
 from zq.client.named import NamedVerbs
 from zq.client.values import Claim, Finished, Message, Messages
 from zq.model import Fence, Settled
@@ -35,7 +35,8 @@ class QueueVerbs(NamedVerbs):
         """Store a message and return its id.
 
         ``body``: whatever msgspec writes as JSON; ``msgspec.Raw`` is JSON already. Seconds: ``ttl`` to live, ``delay``
-        before it can be claimed. Repeats are safe: under ``key``, if another process may repeat it, too.
+        before it can be claimed, on delayed queues; others ignore it. Repeats are safe: under ``key``, if another
+        process may repeat it, too.
         """
         return batches.first(self._post([body], ttl, delay, key))
 
@@ -84,8 +85,9 @@ class QueueVerbs(NamedVerbs):
     @operation
     def delete_messages(self, messages: Iterable[str]) -> Call[None]:
         """Delete messages, claimed ones too. No error for those that are not there."""
-        params = {"ids": [*messages]}
-        return Call(method="DELETE", path=self._path("messages"), params=params, read=nothing)
+        ids = id_list(messages)
+        where = self._path("messages")
+        return Call(method="DELETE", path=where, params={"ids": ids}, read=nothing, known=None if ids else EMPTY)
 
     @operation
     def claim(
@@ -100,9 +102,9 @@ class QueueVerbs(NamedVerbs):
     ) -> Call[Claim]:
         """Messages that are the caller's for ``ttl`` seconds; waits so many seconds for the first.
 
-        The claim has a name of the client's, so an answer that is lost is asked for again.
+        The claim has a name of the client's, so an answer that is lost is asked for again; if none comes, or nobody
+        waits for it any more, the claim is given back. Under a ``name`` of yours it stays, for you to find it.
         """
-        name = name or claims.new_name()
         return claims.claim_call(
             self.name, name, claims.claimed, limit=limit, ttl=ttl, grace=grace, wait=wait, fence=fence
         )
@@ -122,8 +124,7 @@ class QueueVerbs(NamedVerbs):
     @operation
     def release(self, claim: str, *, delay: int | None = None) -> Call[None]:
         """Give back all that the claim holds. No error if it is over."""
-        params = {"delay": delay}
-        return Call(method="DELETE", path=self._path("claims", claim), params=params, read=nothing)
+        return claims.release_call(self.name, claim, delay)
 
     @operation
     def settle(

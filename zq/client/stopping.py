@@ -23,7 +23,7 @@ def told_to_stop(stop: Callable[[], None]) -> Generator[None, None, None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    if not _before:
+    if not _stops:
         _take_signals()
     _stops.append(stop)
     try:

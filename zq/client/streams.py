@@ -8,14 +8,16 @@ from typing import Final
 
 import msgspec
 
-from zq.client.calls import Awaits, Call, Params, Runs, nothing
+from zq.client.answers import understood
+from zq.client.calls import Answer, Awaits, Call, Params, Runs
 from zq.client.values import Event, Gap
 from zq.errors import Unavailable
 
 SILENCE: Final = 45.0
 """Seconds without a byte after which a stream counts as broken; the server sends something every 15."""
 REST: Final = 0.2
-"""Seconds before a stream that broke is opened again."""
+"""Seconds before a stream that broke is opened again; twice as many each time that it brought nothing."""
+LONGEST: Final = 10.0
 _event: Final = msgspec.json.Decoder(Event)
 _gap: Final = msgspec.json.Decoder(Gap)
 
@@ -29,23 +31,28 @@ class Reader:
         self._params = params
         self._rest = b""
         self._heard = False
+        self.pause = REST
 
     def call(self) -> Call[None]:
         """Opens the stream behind the last event."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self.last} if self.last else {})
         self._rest, self._heard = b"", False
-        return Call(method="GET", path=self._path, params=self._params, headers=headers, read=nothing, wait=SILENCE)
+        return Call(method="GET", path=self._path, params=self._params, headers=headers, read=_stream, wait=SILENCE)
 
     def feed(self, chunk: bytes) -> list[Event | Gap]:
         """The events that are complete with these bytes."""
         self._heard = True
         *blocks, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
-        return [event for block in blocks if (event := self._read(block)) is not None]
+        with understood("GET", self._path):
+            events = [event for block in blocks if (event := self._read(block)) is not None]
+        self.pause = REST if events else self.pause
+        return events
 
     def broke(self, error: Unavailable | None) -> list[Gap]:
         """What to tell before the stream is opened again. Raises the error if it could not be opened at all."""
         if error is not None and not self._heard:
             raise error
+        self.pause = min(self.pause * 2, LONGEST)
         return [] if self.last else [Gap(None, None)]
 
     def _read(self, block: bytes) -> Event | Gap | None:
@@ -64,6 +71,11 @@ class Reader:
         return (_gap if kind == b"gap" else _event).decode(b"\n".join(data))
 
 
+def _stream(answer: Answer) -> None:
+    if not answer.headers.get("Content-Type", "").startswith("text/event-stream"):
+        raise ValueError(answer.status)
+
+
 def stream(transport: Runs, reader: Reader) -> Generator[Event | Gap, None, None]:
     """Events without end."""
     while True:
@@ -75,7 +87,7 @@ def stream(transport: Runs, reader: Reader) -> Generator[Event | Gap, None, None
         except Unavailable as error:
             broken = error
         yield from reader.broke(broken)
-        time.sleep(REST)
+        time.sleep(reader.pause)
 
 
 async def stream_async(transport: Awaits, reader: Reader) -> AsyncGenerator[Event | Gap, None]:
@@ -91,4 +103,4 @@ async def stream_async(transport: Awaits, reader: Reader) -> AsyncGenerator[Even
             broken = error
         for gap in reader.broke(broken):
             yield gap
-        await asyncio.sleep(REST)
+        await asyncio.sleep(reader.pause)

@@ -35,6 +35,9 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     origin_claim_count: int = 0
     reason: str = ""
 
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     @cached_property
     def body(self) -> Any:
         """The body, decoded."""
@@ -73,7 +76,7 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
 
     def release(self, delay: int | None = None) -> None:
         """It goes back: after so many seconds; None = as the queue's redelivery rules say."""
-        self.words.append(Released(self.id) if delay is None else Released(self.id, delay))
+        self._say(Released(self.id) if delay is None else Released(self.id, delay))
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
         """It goes to another queue in one step, with a new body if one is given."""
@@ -81,11 +84,15 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
         moved = Moved(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl
         moved.delay = msgspec.UNSET if delay is None else delay
-        self.words.append(moved)
+        self._say(moved)
 
     def bury(self, reason: str) -> None:
         """It goes to the queue's dead letters."""
-        self.words.append(Buried(self.id, reason))
+        self._say(Buried(self.id, reason))
+
+    def _say(self, word: Decision) -> None:
+        msgspec.json.encode(word)  # what is no JSON is the caller's error now, not that of the settlement later
+        self.words.append(word)
 
 
 class Event(Message, frozen=True, dict=True, omit_defaults=True):

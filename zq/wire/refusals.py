@@ -29,7 +29,9 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
 }
 """A class without a row has that of its base."""
 
-KINDS: Final = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+KINDS: Final = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.ZqError)
+}
 TITLED: Final = {row: kind for kind, row in STATUSES.items()}
 BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
     401: errors.NotAuthorized,

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attempts at a call, judged once for both kinds of transport: an answer, an error for the caller, or ``Again``."""
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.request import getproxies
+
+import httpx
+from msgspec import Struct
+from msgspec.structs import replace
+from tenacity import RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from zq.client.answers import retry_after, told
+from zq.client.calls import Answer, Call, Repeat
+from zq.errors import Invalid, Unavailable, ZqError
+
+Auth = httpx.Auth | Callable[[httpx.Request], httpx.Request]
+PASSING: Final = frozenset({429, 502, 503, 504})
+"""Statuses of trouble that passes."""
+NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+CONNECTIONS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=100, keepalive_expiry=30)
+BRIEFLY: Final = 2.0
+"""Seconds for taking back a call that ended without an answer."""
+PIECE: Final = 0.2
+"""Seconds after which a pause looks whether it is still wanted."""
+
+
+class Retries(Struct, frozen=True):
+    """When a call is tried again: with pauses of random length, of up to ``first`` seconds at first, doubling up to
+    ``most``, or as long as the server asks for; not more than ``attempts`` in all, and none after ``deadline`` seconds.
+    """
+
+    attempts: int = 10
+    deadline: float = 60.0
+    first: float = 0.2
+    most: float = 10.0
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a client is made of; ``timeout``: seconds for one attempt to connect, or to be answered."""
+
+    url: str
+    headers: Mapping[str, str]
+    auth: Auth | None
+    timeout: float
+    retries: Retries
+
+    def options(self) -> dict[str, Any]:
+        """Those of an HTTP client."""
+        return {
+            "base_url": self.url,
+            "headers": {name: value.encode() for name, value in self.headers.items()},
+            "auth": self.auth,
+            "limits": CONNECTIONS,
+            "follow_redirects": False,
+            # Reading certificates takes longer than a post: only where one may have to be checked.
+            "verify": httpx.URL(self.url).scheme == "https" or bool(getproxies()),
+        }
+
+    def brief(self) -> "Settings":
+        """The same for a single, short attempt."""
+        return replace(self, timeout=min(self.timeout, BRIEFLY), retries=Retries(attempts=1, deadline=BRIEFLY))
+
+
+class Again(Exception):
+    """An attempt failed, and may be repeated after ``pause`` seconds. ``error`` is for the caller if it is not."""
+
+    def __init__(self, error: ZqError, pause: float = 0.0) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.pause = pause
+
+
+class Progress:
+    """One call on its way: how much time it has, and when to try again."""
+
+    def __init__(self, call: Call[Any], settings: Settings) -> None:
+        self.call = call
+        self._settings = settings
+        self._ends = time.monotonic() + settings.retries.deadline + call.wait
+        self._jitter = wait_random_exponential(settings.retries.first, settings.retries.most)
+        self._failed: Again | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Those of a repeating."""
+        return {
+            "retry": retry_if_exception_type(Again),
+            "wait": self._pause,
+            "stop": self._over,
+            "reraise": True,
+        }
+
+    def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
+        """The next attempt, with as much time as is left."""
+        if client.is_closed:
+            raise ZqError("The client is closed.")
+        call = self.call
+        left = min(self._ends - time.monotonic() - call.wait, max(1.0, call.patience()))
+        patience = max(0.1, min(self._settings.timeout, left))
+        return client.build_request(
+            call.method,
+            call.path,
+            params={name: _text(value) for name, value in call.params.items() if value is not None} or None,
+            headers=call.headers,
+            content=call.body or None,
+            timeout=httpx.Timeout(patience, read=patience + call.wait),
+        )
+
+    @contextmanager
+    def attempt(self) -> Generator[None, None, None]:
+        """Turns failures of the connection into ``Again``, or into ``Unavailable`` if the call must not be repeated."""
+        try:
+            yield
+        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
+            raise Invalid("The request breaks the rules of HTTP: its address, or one of its headers.") from error
+        except httpx.RequestError as error:
+            lost = Unavailable(sentence(self._settings.url, error))
+            if self.call.repeat is Repeat.SAFE or isinstance(error, NEVER_SENT):
+                self._failed = Again(lost)
+                raise self._failed from error
+            raise lost from error
+
+    def answer(self, response: httpx.Response) -> Answer:
+        """What the response says. Raises the error that it tells, as ``Again`` if the call may be repeated."""
+        if response.is_success:
+            return Answer(response.status_code, response.headers, response.content)
+        error, pause = told(response), retry_after(response.headers)
+        running = response.status_code == 409 and pause > 0
+        if self.call.repeat is Repeat.SAFE and (response.status_code in PASSING or running):
+            self._failed = Again(error, pause)
+            raise self._failed
+        if self._failed is not None:
+            raise error from self._failed.error  # which tells that an earlier attempt may have been carried out
+        raise error
+
+    def rests(self, pause: float) -> Iterator[float]:
+        """A pause in pieces. Raises the failure before it once the caller has no patience left."""
+        yield from pieces(pause, self._hurried)
+        if self._failed is not None and self._hurried():
+            raise self._failed
+
+    def _hurried(self) -> bool:
+        return self.call.patience() <= 0
+
+    def _pause(self, state: RetryCallState) -> float:
+        failure = state.outcome.exception() if state.outcome else None
+        asked = failure.pause if isinstance(failure, Again) else 0.0
+        return max(asked, self._jitter(state))
+
+    def _over(self, state: RetryCallState) -> bool:
+        too_often = state.attempt_number >= self._settings.retries.attempts
+        left = min(self._ends - time.monotonic(), self.call.patience())
+        return too_often or state.upcoming_sleep >= left
+
+
+def pieces(pause: float, over: Callable[[], bool]) -> Iterator[float]:
+    """How long to sleep, again and again, until the pause has passed or is over."""
+    ends = time.monotonic() + pause
+    while (left := ends - time.monotonic()) > 0 and not over():
+        yield min(left, PIECE)
+
+
+def sentence(url: str, error: httpx.RequestError) -> str:
+    """Why the server could not be asked."""
+    server = httpx.URL(url)
+    if isinstance(error, httpx.TimeoutException):
+        reason = "did not answer in time"
+    elif isinstance(error, NEVER_SENT):
+        reason = "cannot be reached"
+    else:
+        reason = "broke the connection off"
+    return f"The server at {server.host}:{server.port or server.scheme} {reason}."
+
+
+def _text(value: str | int | bool | list[str]) -> str | list[str]:
+    if isinstance(value, list):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value)
