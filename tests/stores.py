@@ -225,12 +225,12 @@ class Stores:
         self._started: dict[str, StoreServer] = {}
 
     def empty(self, driver: str, folder: Path, name: str) -> str:
-        """The URI of an empty store called ``name`` (``a`` or ``b``; what it held is gone)."""
+        """The URI of an empty store called ``name`` (``a``, ``b`` or ``c``; what it held is gone)."""
         if driver == "rocksdb":
             return f"rocksdb://{folder}/store"
         if driver.startswith("mongodb"):
             return self._empty_mongodb(driver, f"zq_test_{name}")
-        return self._empty_redis(driver, "ab".index(name))
+        return self._empty_redis(driver, "abc".index(name))
 
     def close(self) -> None:
         self._servers.close()

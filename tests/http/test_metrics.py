@@ -2,12 +2,14 @@
 """``/metrics`` (extensions 10): what requests leave there, on every store."""
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http.api import Api
+from tests.http.conftest import STORES
 from tests.http.stores import BrokenStore, bug, down
 from tests.servers import wait_for
 from tests.stores import Stores
@@ -46,6 +48,16 @@ class Watched:
             for family in text_string_to_metric_families(page)
             for sample in family.samples
         }
+
+
+@pytest.fixture(scope="module", params=STORES)
+def storage(
+    request: pytest.FixtureRequest, stores: Stores, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Storage]:
+    """One open store of each driver for this file: in that of the folder each page would count thousands of queues."""
+    opened = connect(stores.empty(request.param, tmp_path_factory.mktemp("metrics"), "c"))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
@@ -167,7 +179,7 @@ def test_a_request_that_is_woken_in_vain_is_told(watched: Watched) -> None:
         wait_for(lambda: watched.shown()["waiters"] == 1, 5, "the request waits")
         watched.broker.waiters.close()
         answer.result(9)
-    assert watched.shown()["wakeups_total false"] == 1
+    assert watched.shown()["wakeups_total false"] >= 1
     assert watched.shown()["wakeups_total true"] == 0
 
 
