@@ -30,6 +30,14 @@ def install(folder: Path) -> Path:
     return program.parent
 
 
+class Process(subprocess.Popen[str]):
+    """Never outlives the block of its test."""
+
+    def __exit__(self, *error: Any) -> None:
+        self.kill()
+        super().__exit__(*error)
+
+
 class Zq:
     """The command line, in a project of its own; ``env`` is what it runs in besides."""
 
@@ -59,10 +67,10 @@ class Zq:
         assert result.stderr.startswith("zq: ")
         return result.stderr.removeprefix("zq: ").removesuffix("\n")
 
-    def start(self, *words: str, **options: Any) -> "subprocess.Popen[str]":
+    def start(self, *words: str, **options: Any) -> Process:
         """As a process of its own."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        return subprocess.Popen([*COMMAND, *words], env={**os.environ, **self.env}, text=True, **pipes)
+        return Process([*COMMAND, *words], env={**os.environ, **self.env}, text=True, **pipes)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ import pytest
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
 from zq.cli import output
-from zq.cli.uploads import Batch, Sender, Terms, Upload, batches, note_beside, resume
+from zq.cli.notes import Note, note_beside
+from zq.cli.uploads import Batch, Sender, Terms, TornLine, Upload, batches, resume
 from zq.errors import Conflict, InvalidBody, Unavailable
 
 LINES = 20_000
@@ -61,7 +62,7 @@ TERMS = Terms("http://zq", "acme", "events", None, None, False)
 def test_a_repeat_after_a_failure_sends_the_same_batches_under_the_same_lines(tmp_path: Path) -> None:
     """Whichever batch fails: what is sent again has the ends that it had, so that its key is known."""
     file = written(tmp_path, 5000)
-    whole = list(cut(file, resume(file, TERMS, 20_000)))
+    whole = list(cut(file, resumed(file, TERMS, 20_000)))
     for failing in range(len(whole)):
         sent: list[Batch] = []
 
@@ -72,18 +73,24 @@ def test_a_repeat_after_a_failure_sends_the_same_batches_under_the_same_lines(tm
             sent.append(batch)
 
         with pytest.raises(Unavailable):
-            send(file, resume(file, TERMS, 20_000), post)
-        noted = resume(file, TERMS, 20_000)
+            send(file, 20_000, post)
+        noted = resumed(file, TERMS, 20_000)
         assert noted.line == (whole[failing - 1].last if failing else 0)
-        assert send(file, resume(file, TERMS, 999), post) == 5000
+        assert send(file, 999, post) == 5000
         assert all(batch in whole for batch in sent)
         assert {batch.first for batch in sent} == {batch.first for batch in whole}
 
 
-def send(file: Path, upload: Upload, post: Callable[[Batch], object]) -> int:
+def resumed(file: Path, terms: Terms, batch_bytes: int) -> Upload:
+    with Note(file) as note:
+        return resume(note, terms, batch_bytes)
+
+
+def send(file: Path, batch_bytes: int, post: Callable[[Batch], object]) -> int:
     """With three batches on their way; how many messages are stored then, from the beginning."""
-    sender = Sender(file, upload, post, 3)
-    sender.send(lambda _: None)
+    with Note(file) as note:
+        sender = Sender(note, resume(note, TERMS, batch_bytes), post, 3)
+        sender.send(lambda _: None)
     return sender.upload.messages
 
 
@@ -93,15 +100,17 @@ def cut(file: Path, upload: Upload) -> list[Batch]:
 
 
 def test_batches_keep_the_bounds(tmp_path: Path) -> None:
-    """Bytes as they stand in the request, and a thousand messages; one that is too large goes alone."""
+    """Bytes as they stand in the request, and a thousand messages; one that just fits goes alone."""
     file = tmp_path / "events.ndjson"
     file.write_text("1\n" * 2500 + '"' + "x" * 5000 + '"\n' + "2\n")
     note_beside(file).unlink(missing_ok=True)
-    cuts = cut(file, resume(file, TERMS, 262_144))
+    cuts = cut(file, resumed(file, TERMS, 262_144))
     assert [len(batch.bodies) for batch in cuts] == [1000, 1000, 502]
     note_beside(file).unlink()
-    sizes = [sum(len(bytes(body)) + 64 for body in batch.bodies) for batch in cut(file, resume(file, TERMS, 1000))]
-    assert [size for size in sizes if size > 1000] == [5066]
+    assert [len(batch.bodies) for batch in cut(file, resumed(file, TERMS, 5026))][-2:] == [1, 1]
+    note_beside(file).unlink()
+    with pytest.raises(TornLine, match=r"Line 2501 makes a post of 5,026 bytes; it may have 5,025"):
+        cut(file, resumed(file, TERMS, 5025))
 
 
 def test_lines_that_are_no_json_are_named_and_what_was_before_is_stored(zq: Zq, tmp_path: Path) -> None:
@@ -126,22 +135,22 @@ def test_lines_that_are_no_json_are_named_and_what_was_before_is_stored(zq: Zq, 
 def test_a_post_is_not_resumed_otherwise_than_it_was_begun(tmp_path: Path) -> None:
     """Another queue or a changed file is refused, naming the note and the way out."""
     file = written(tmp_path, 10)
-    resume(file, TERMS, 1000)
+    resumed(file, TERMS, 1000)
     other: Any = Terms("http://zq", "acme", "others", None, None, False)
     with pytest.raises(Conflict, match=r"another queue.*--restart"):
-        resume(file, other, 1000)
+        resumed(file, other, 1000)
     written(tmp_path, 11)
     with pytest.raises(Conflict, match="has changed"):
-        resume(file, TERMS, 1000)
+        resumed(file, TERMS, 1000)
     note_beside(file).write_text("{")
     with pytest.raises(Conflict, match="cannot be read"):
-        resume(file, TERMS, 1000)
+        resumed(file, TERMS, 1000)
 
 
 def test_restart_forgets_what_was_interrupted(zq: Zq, tmp_path: Path) -> None:
     """All of the file is posted."""
     file = written(tmp_path, 5)
-    resume(file, Terms("http://elsewhere", "acme", "events", None, None, False), 1000)
+    resumed(file, Terms("http://elsewhere", "acme", "events", None, None, False), 1000)
     assert "another url" in zq.refused(6, "post", "events", "--file", str(file))
     assert zq("post", "events", "--file", str(file), "--restart")[0]["stored"] == 5
 
@@ -155,11 +164,11 @@ def test_what_the_server_refuses_does_not_count_as_mended(tmp_path: Path) -> Non
             raise InvalidBody("too deep")
 
     with pytest.raises(InvalidBody):
-        send(file, resume(file, TERMS, 262_144), post)
-    assert resume(file, TERMS, 262_144).line == 1000
+        send(file, 262_144, post)
+    assert resumed(file, TERMS, 262_144).line == 1000
     written(tmp_path, 3001)
     with pytest.raises(Conflict, match="has changed"):
-        resume(file, TERMS, 262_144)
+        resumed(file, TERMS, 262_144)
 
 
 def test_a_long_post_shows_how_far_it_is(zq: Zq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,4 +192,43 @@ def test_a_line_that_is_not_utf8_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "events.ndjson"
     file.write_bytes(b"fine\n\xff\xfe\n")
     with pytest.raises(InvalidBody, match="Line 2 is not UTF-8"):
-        cut(file, resume(file, Terms("http://zq", "acme", "events", None, None, True), 1000))
+        cut(file, resumed(file, Terms("http://zq", "acme", "events", None, None, True), 1000))
+
+
+def test_one_run_at_a_time_posts_a_file(zq: Zq, tmp_path: Path) -> None:
+    """Whether the note of the other one is as it was, or has been replaced meanwhile; afterwards it is free."""
+    file = written(tmp_path, 5)
+    with Note(file) as note:
+        assert "Another run posts this file." in zq.refused(6, "post", "events", "--file", str(file))
+        upload = resume(note, TERMS, 1000)
+        assert "Another run" in zq.refused(6, "post", "events", "--file", str(file), "--restart")
+    assert resumed(file, TERMS, 1000) == upload
+    assert zq("post", "events", "--file", str(file), "--restart")[0]["stored"] == 5
+
+
+@pytest.mark.parametrize("wrong", [b'"\xff"', b'"%s"' % (b"x" * 500)], ids=["not UTF-8", "too large"])
+def test_a_line_that_can_never_be_stored_can_be_mended(zq: Zq, tmp_path: Path, wrong: bytes) -> None:
+    """It is named, and the same command goes on once it has been changed."""
+    zq("queue", "create", "events", "_max_messages_post_size=400")
+    file = tmp_path / "events.ndjson"
+    file.write_bytes(b"1\n2\n" + wrong + b"\n4\n")
+    told = zq.refused(4, "post", "events", "--file", str(file))
+    assert "Line 3 " in told
+    file.write_bytes(b'1\n2\n"mended"\n4\n')
+    zq("post", "events", "--file", str(file))
+    assert stored_bodies(zq) == [1, 2, "mended", 4]
+
+
+def test_a_line_that_is_too_large_goes_on_when_the_queue_takes_more(zq: Zq, tmp_path: Path) -> None:
+    """The file need not change for that."""
+    zq("queue", "create", "events", "_max_messages_post_size=400")
+    file = tmp_path / "events.ndjson"
+    file.write_text(f'1\n"{"x" * 500}"\n')
+    assert "makes a post of 526 bytes" in zq.refused(4, "post", "events", "--file", str(file))
+    zq("queue", "set", "events", "_max_messages_post_size=600")
+    zq("post", "events", "--file", str(file))
+    assert stored_bodies(zq) == [1, "x" * 500]
+
+
+def stored_bodies(zq: Zq) -> list[Any]:
+    return [message["body"] for message in zq("list", "events")]

@@ -79,7 +79,7 @@ def test_claims_are_settled_moved_and_released_by_hand(zq: Zq) -> None:
     assert again[0]["claim"] == "mine.1"
     assert zq("release", "jobs", "mine.1", again[0]["id"])[0]["released"] == 1
     assert zq("settle", "jobs", "mine.1", "--all")[0]["deleted"] == 1
-    zq.refused(3, "settle", "jobs", "mine.1", "--all")
+    assert "claim" in zq.refused(6, "settle", "jobs", "mine.1", "--all")
     zq.refused(2, "settle", "jobs", "mine.1")
 
 
@@ -95,6 +95,25 @@ def test_dead_letters_are_listed_and_go_back(zq: Zq) -> None:
     assert [(row["queue"], row["name"], row["total"]) for row in zq("dlq", "list")] == [("jobs", "jobs.dead", 1)]
     assert zq("dlq", "redrive", "jobs") == [{"queue": "jobs.dead", "moved": 1, "remaining": 0}]
     assert bodies(zq("list", "jobs")) == ["x"]
+
+
+def test_live_messages_are_no_dead_letters(zq: Zq) -> None:
+    """Of a queue that no other one names, and whose messages came from nowhere: they stay where they are."""
+    zq("post", "jobs", "x")
+    for words in (["dlq", "list", "jobs"], ["dlq", "redrive", "jobs", "--to", "elsewhere"]):
+        assert "jobs has no dead letter queue, and is none." in zq.refused(3, *words)
+    assert bodies(zq("list", "jobs")) == ["x"]
+    zq("queue", "create", "others", "_dead_letter_queue=jobs")
+    assert bodies(zq("dlq", "list", "jobs")) == ["x"]
+
+
+def test_messages_that_are_not_there_are_named(zq: Zq) -> None:
+    """Those that are there are shown."""
+    (posted,) = zq("post", "jobs", "x")
+    lost = "01a1ff731847d13bb34e49c265324706"
+    result = zq.run("get", "jobs", posted["id"], lost)
+    assert (result.exit_code, result.stderr) == (3, f"zq: jobs has no such message: {lost}.\n")
+    assert posted["id"] in result.stdout
 
 
 def test_what_has_finished_is_listed_and_replayed(zq: Zq) -> None:

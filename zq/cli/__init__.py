@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line ``zq``. Reference: ``api-ref/cli.md``."""
 
+import io
+import os
 import sys
 
 
 def main() -> None:
     """Run it with the arguments of this process."""
     try:
-        from zq.cli.root import cli
-    except ModuleNotFoundError as error:
-        sys.exit(f"zq: The package {error.name} is missing: pip install 'zq[cli]' brings it.")
-    cli()
+        open_streams()
+        try:
+            from zq.cli.root import cli
+        except ModuleNotFoundError as error:
+            sys.exit(f"zq: The package {error.name} is missing: pip install 'zq[cli]' brings it.")
+        cli()
+    except KeyboardInterrupt:
+        sys.exit(130)  # as failures.INTERRUPTED, which may not be loaded yet
+
+
+def open_streams() -> None:
+    """Streams that are closed become empty ones; those that cannot show every letter show its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -12,6 +12,7 @@ import click
 
 from zq.cli.output import progress
 from zq.cli.session import Command, Session, pass_session
+from zq.cli.values import Count
 from zq.client import Queue
 
 PERCENTILES: Final = (50, 90, 99, 100)
@@ -19,10 +20,10 @@ COLUMNS: Final = ("verb", "requests", "messages", "rate", *(f"p{part}" for part 
 
 
 @click.command("bench", cls=Command)
-@click.option("--messages", "count", type=click.IntRange(1), default=2000, help="In all; 2,000.")
-@click.option("--batch", type=click.IntRange(1), default=1, help="Messages in a request; 1.")
+@click.option("--messages", "count", type=Count(1, 10_000_000), default=2000, help="In all; 2,000.")
+@click.option("--batch", type=Count(1, 10_000), default=1, help="Messages in a request; 1.")
 @click.option("--concurrency", type=click.IntRange(1, 100), default=4, help="Requests at once; 4.")
-@click.option("--size", type=click.IntRange(0), default=256, metavar="BYTES", help="Of a body; 256.")
+@click.option("--size", type=Count(0, 100_000_000), default=256, metavar="BYTES", help="Of a body; 256.")
 @pass_session
 def bench(session: Session, count: int, batch: int, concurrency: int, size: int) -> None:
     """Post, claim and delete in a queue made for it, which is deleted in the end.
@@ -32,16 +33,22 @@ def bench(session: Session, count: int, batch: int, concurrency: int, size: int)
     queue = session.queue(f"zq-bench-{uuid4().hex[:12]}")
     taking = min(batch, session.client.limits()["max_messages_per_claim_or_pop"])
     body = "x" * size
-    posts = [lambda: len(queue.post_batch([body] * batch)) for _ in range(-(-count // batch))]
+    counts = [min(batch, count - before) for before in range(0, count, batch)]
+    posts = [partial(post, queue, body, one) for one in counts]
     claims: list[tuple[str, list[str]]] = []
     try:
         rows = [measured("post", posts, concurrency)]
-        rounds = -(-len(posts) * batch // taking)
+        rounds = -(-count // taking)
         rows.append(measured("claim", [lambda: claim(queue, taking, claims)] * rounds, concurrency))
         rows.append(measured("delete", [partial(delete, queue, *one) for one in claims], concurrency))
     finally:
         queue.delete()
     session.out.rows(COLUMNS, rows, lambda row: [row[column] for column in COLUMNS])
+
+
+def post(queue: Queue, body: str, count: int) -> int:
+    """How many messages were posted."""
+    return len(queue.post_batch([body] * count))
 
 
 def claim(queue: Queue, limit: int, claims: list[tuple[str, list[str]]]) -> int:

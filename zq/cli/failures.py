@@ -9,6 +9,7 @@ from zq import errors
 
 EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     click.UsageError: (2, "the command line or the configuration is wrong"),
+    errors.ClaimNotFound: (6, ""),
     errors.NotFound: (3, "what was named does not exist"),
     errors.Invalid: (4, "the server refuses the request as invalid"),
     errors.NotAuthorized: (5, "the caller may not do this"),

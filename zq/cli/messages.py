@@ -12,14 +12,16 @@ from msgspec.structs import asdict
 
 from zq.cli.completion import name_argument
 from zq.cli.session import Command, Session, pass_session
-from zq.wire.settling import Buried, Moved, Released
+from zq.cli.values import Count
+from zq.client import Buried, Moved, Released
+from zq.errors import MessageNotFound
 
 queue_argument = name_argument("queue", "queues")
 claim_argument = click.argument("claim")
-ttl_option = click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="How long it lives.")
-delay_option = click.option("--delay", type=click.IntRange(0), metavar="SECONDS", help="How long it stays away.")
+ttl_option = click.option("--ttl", type=Count(1), metavar="SECONDS", help="How long it lives.")
+delay_option = click.option("--delay", type=Count(0), metavar="SECONDS", help="How long it stays away.")
 wait_option = click.option(
-    "--wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="How long to wait for the first."
+    "--wait", type=Count(0), default=0, metavar="SECONDS", help="How long to wait for the first."
 )
 Ids = tuple[str, ...]
 
@@ -27,7 +29,7 @@ Ids = tuple[str, ...]
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
     """How many messages."""
     told = f"At most so many{more}; {default}."
-    return click.option("--limit", type=click.IntRange(0 if more else 1), default=default, help=told)
+    return click.option("--limit", type=Count(0 if more else 1), default=default, help=told)
 
 
 def as_json(text: str, never: bool = False) -> Raw:
@@ -59,7 +61,10 @@ def list_messages(session: Session, queue: str, limit: int, claimed: bool, delay
 def get(session: Session, queue: str, messages: Ids) -> None:
     """Show messages by their ids."""
     handle = session.queue(queue)
-    session.out.messages([handle.get(messages[0])] if len(messages) == 1 else handle.get_many(messages))
+    found = [handle.get(messages[0])] if len(messages) == 1 else handle.get_many(messages)
+    session.out.messages(found)
+    if missing := sorted({*messages} - {message.id for message in found}):
+        raise MessageNotFound(f"{queue} has no such message: {', '.join(missing)}.")
 
 
 @click.command("pop", cls=Command)
@@ -75,8 +80,8 @@ def pop(session: Session, queue: str, limit: int, wait: int) -> None:
 @click.command("claim", cls=Command)
 @queue_argument
 @limit_option(10)
-@click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="How long the claim lives.")
-@click.option("--grace", type=click.IntRange(1), metavar="SECONDS", help="How long messages outlive the claim.")
+@click.option("--ttl", type=Count(1), metavar="SECONDS", help="How long the claim lives.")
+@click.option("--grace", type=Count(1), metavar="SECONDS", help="How long messages outlive the claim.")
 @wait_option
 @click.option("--name", metavar="NAME", help="The claim's name, with a dot in it; the same name finds the same claim.")
 @pass_session

@@ -13,6 +13,7 @@ import msgspec
 from zq.cli.completion import names
 from zq.cli.output import written
 from zq.cli.session import Command, Group, Session
+from zq.cli.values import Count
 from zq.client import Listed, Queue, Stats, Topic
 from zq.errors import NotFound
 
@@ -89,7 +90,7 @@ def complete(context: click.Context, parameter: click.Parameter, begun: str) -> 
     return names(group_of(context).kind)(context, parameter, begun)
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
 name_of_one = click.argument("name", shell_complete=complete)
 members_argument = click.argument("members", type=Member(), nargs=-1, metavar="[KEY=VALUE]...")
 
@@ -102,7 +103,7 @@ def some_names(required: bool) -> Callable[[Any], Any]:
 @click.command("list", cls=Command)
 @click.option("--name", metavar="PART", help="Only those whose names hold this.")
 @click.option("--with", "members", type=Member(), multiple=True, help="Only those whose metadata has this.")
-@click.option("--limit", type=click.IntRange(0), default=0, help="At most so many; 0 = all.")
+@click.option("--limit", type=Count(0), default=0, help="At most so many; 0 = all.")
 @pass_things
 def list_all(things: Things, name: str | None, members: Metadata, limit: int) -> None:
     """List all of the project, in the order of names."""

@@ -13,11 +13,13 @@ from zq.cli.messages import Ids, limit_option, queue_argument
 from zq.cli.named import FIGURES, counted
 from zq.cli.output import body, progress
 from zq.cli.session import Command, Group, Session, pass_session
+from zq.cli.values import Count, Moment
 from zq.client import Finished, Message, Queue
+from zq.errors import NotFound
 
 AT_ONCE: Final = 1000
 """Dead letters in one request: so often progress is told."""
-MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
+MOMENT: Final = Moment(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 since_option = click.option("--since", type=MOMENT, help="Finished then or later; local time unless it says +00:00.")
 until_option = click.option("--until", type=MOMENT, help="Finished before.")
 
@@ -25,9 +27,15 @@ dlq_group = Group("dlq", help="Dead letters: messages that failed too often, or 
 
 
 def dead_letters(session: Session, queue: str) -> Queue:
-    """The queue that gets the dead letters of a queue; itself, if it names none."""
-    named = session.queue(queue).metadata().get("_dead_letter_queue")
-    return session.queue(named if isinstance(named, str) else queue)
+    """The queue that gets the dead letters of a queue; itself, if another one's do. Raises ``NotFound`` for no such."""
+    handle = session.queue(queue)
+    named = handle.metadata().get("_dead_letter_queue")
+    if isinstance(named, str):
+        return session.queue(named)
+    some = next(handle.list(claimed=True, delayed=True, page=1), None)
+    if (some is not None and some.origin) or any(session.client.queues(_dead_letter_queue=queue)):
+        return handle
+    raise NotFound(f"{queue} has no dead letter queue, and is none.")
 
 
 @dlq_group.command("list")
@@ -61,7 +69,7 @@ def figures(session: Session) -> Iterator[dict[str, Any]]:
 @dlq_group.command("redrive")
 @queue_argument
 @click.option("--to", "target", metavar="QUEUE", help="The queue that gets them; else each its origin.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many; else all that were there at the start.")
+@click.option("--limit", type=Count(1), help="At most so many; else all that were there at the start.")
 @pass_session
 def redrive(session: Session, queue: str, target: str | None, limit: int | None) -> None:
     """Move the dead letters of QUEUE back to where they came from."""
@@ -90,7 +98,7 @@ def history(
     session: Session, queue: str, since: datetime | None, until: datetime | None, living: bool, limit: int
 ) -> None:
     """List what has finished in a queue that keeps a history."""
-    found = session.queue(queue).history(since=zoned(since), until=zoned(until), living=living)
+    found = session.queue(queue).history(since=since, until=until, living=living)
     session.out.rows(("id", "finished", "outcome", "body"), islice(found, limit or None), finished_cells)
 
 
@@ -105,7 +113,7 @@ def finished_cells(message: Finished) -> list[object]:
 @click.argument("messages", nargs=-1, metavar="[ID]...")
 @since_option
 @until_option
-@click.option("--limit", type=click.IntRange(1), help="At most so many.")
+@click.option("--limit", type=Count(1), help="At most so many.")
 @pass_session
 def replay(
     session: Session, queue: str, messages: Ids, since: datetime | None, until: datetime | None, limit: int | None
@@ -113,10 +121,5 @@ def replay(
     """Post copies of finished messages: those named, or those of a time."""
     if bool(messages) == bool(since or until):
         raise click.UsageError("Give either IDs, or --since or --until.")
-    copied = session.queue(queue).replay(messages or None, since=zoned(since), until=zoned(until), limit=limit)
+    copied = session.queue(queue).replay(messages or None, since=since, until=until, limit=limit)
     session.out.thing({"queue": queue, "replayed": copied})
-
-
-def zoned(moment: datetime | None) -> datetime | None:
-    """With a time zone: the local one unless it has one."""
-    return moment.astimezone() if moment is not None else None

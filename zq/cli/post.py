@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq post``: one message, the lines of standard input, or a file that can be resumed."""
 
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-from msgspec import Raw
 
 from zq.cli.failures import Failure, exit_code
+from zq.cli.lines import send_input
 from zq.cli.messages import as_json, delay_option, queue_argument
-from zq.cli.output import note, progress
+from zq.cli.notes import Note
+from zq.cli.output import Stopwatch, note, progress
 from zq.cli.session import Command, Session, pass_session
-from zq.cli.uploads import Batch, Sender, Terms, line_body, note_beside, resume
+from zq.cli.uploads import Batch, Sender, Terms, Upload, resume
+from zq.cli.values import Count
 from zq.client.batches import largest_batch
-from zq.client.handles import Posting
 from zq.errors import ZqError
 
 
@@ -28,7 +26,7 @@ from zq.errors import ZqError
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Post each line of a file; run it again to go on after an interruption.",
 )
-@click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="How long messages live.")
+@click.option("--ttl", type=Count(1), metavar="SECONDS", help="How long messages live.")
 @delay_option
 @click.option("--text", is_flag=True, help="Bodies are texts, even if they look like JSON.")
 @click.option("--key", metavar="TEXT", help="For one BODY: a repeat under the same key stores nothing.")
@@ -53,25 +51,28 @@ def post(
     """
     if (body is None) == (path is None):
         raise click.UsageError("Give either BODY or --file.")
+    if key is not None and body in (None, "-"):
+        raise click.UsageError("--key is for one BODY.")
     if path is not None:
         if not path.is_file():
             raise click.UsageError('--file takes a regular file; for others there is "-".')
         place = session.connection
-        if restart:
-            note_beside(path).unlink(missing_ok=True)
-        post_file(session, path, Terms(place.url, place.project, queue, ttl, delay, text), concurrency)
+        terms = Terms(place.place, place.project, queue, ttl, delay, text)
+        session.patient = True
+        bound = largest_batch(session.queue(queue).metadata())
+        with Note(path) as beside:
+            post_file(session, beside, resume(beside, terms, bound, restart), concurrency)
     elif body == "-":
-        post_input(session, queue, text, ttl=ttl, delay=delay, concurrency=concurrency)
+        session.patient = True
+        send_input(session, session.queue(queue), text, ttl, delay, concurrency)
     elif body is not None:
         posted = session.queue(queue).post(as_json(body, never=text), ttl=ttl, delay=delay, key=key)
         session.out.thing({"id": posted})
 
 
-def post_file(session: Session, path: Path, terms: Terms, concurrency: int) -> None:
+def post_file(session: Session, beside: Note, upload: Upload, concurrency: int) -> None:
     """Post the lines of a file that are not stored yet."""
-    session.patient = True
-    queue = session.queue(terms.queue)
-    upload = resume(path, terms, largest_batch(queue.metadata()))
+    queue, terms = session.queue(upload.terms.queue), upload.terms
     if upload.line:
         note(f"Going on behind line {upload.line:,}.")
 
@@ -79,8 +80,8 @@ def post_file(session: Session, path: Path, terms: Terms, concurrency: int) -> N
         key = f"{upload.run}.{batch.first}-{batch.last}"
         queue.post_batch(batch.bodies, ttl=terms.ttl, delay=terms.delay, key=key)
 
-    sender = Sender(path, upload, send_batch, concurrency)
-    with progress(path.name, upload.size) as bar, Stopwatch(session) as told:
+    sender = Sender(beside, upload, send_batch, concurrency)
+    with progress(beside.source.name, upload.size) as bar, Stopwatch(session.out) as told:
         try:
             sender.send(lambda now: bar(now.offset, now.messages - upload.messages))
         except ZqError as error:
@@ -90,45 +91,3 @@ def post_file(session: Session, path: Path, terms: Terms, concurrency: int) -> N
             note(f"Stopped behind line {sender.upload.line:,}; the same command goes on from there.")
             raise
         told(sender.upload.messages - upload.messages)
-
-
-def post_input(
-    session: Session, queue: str, text: bool, *, ttl: int | None, delay: int | None, concurrency: int
-) -> None:
-    """Post the lines of standard input as they come."""
-    session.patient = True
-    with progress("standard input", None) as bar, Stopwatch(session) as told:
-        options = Posting(concurrency=concurrency, progress=lambda count: bar(0, count))
-        if ttl is not None:
-            options["ttl"] = ttl
-        if delay is not None:
-            options["delay"] = delay
-        told(session.queue(queue).post_many(input_lines(text), **options))
-
-
-def input_lines(text: bool) -> Iterator[Raw]:
-    """A body for each line that is not blank. Raises ``InvalidBody``."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        body = line_body(line, number, text)
-        if body is not None:
-            yield body
-
-
-class Stopwatch:
-    """Tells in the end how many messages were stored, and how quickly."""
-
-    def __init__(self, session: Session) -> None:
-        self._out = session.out
-        self._count = 0
-
-    def __enter__(self) -> Callable[[int], None]:
-        self._begun = time.monotonic()
-        return self._set
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        took = max(time.monotonic() - self._begun, 0.001)
-        if kind is None:
-            self._out.thing({"stored": self._count, "seconds": round(took, 3), "rate": round(self._count / took)})
-
-    def _set(self, count: int) -> None:
-        self._count = count

@@ -9,7 +9,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
+import msgspec
 from msgspec import Struct
+
+from zq.cli.output import plain
 
 URL: Final = "http://localhost:8888"
 MEMBERS: Final = ("url", "project", "token", "client_id")
@@ -22,6 +25,24 @@ class Connection(Struct, frozen=True):
     project: str = ""
     token: str = ""
     client_id: str = ""
+
+    @property
+    def place(self) -> str:
+        """The URL, for people and notes."""
+        return without_user(self.url)
+
+
+class Document(Struct):
+    """The file of profiles."""
+
+    profile: str | None = None
+    profiles: dict[str, Any] = {}
+
+
+def without_user(url: str) -> str:
+    """Without a password, if there is one in it."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def config_file() -> Path:
@@ -40,27 +61,33 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None)
         fits = False
     if not fits:
         raise click.UsageError(f"{found.url} is no URL of a server, as in {URL}.")
+    for name in MEMBERS:
+        if (value := getattr(found, name)) != plain(value).strip():
+            raise click.UsageError(f"{name} has a control character or a space at its end.")
     return found
 
 
 def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
     """The members of a profile: the one named, the file's ``profile``, or ``default`` if there is one."""
     path = file or config_file()
-    if not path.exists():
-        if profile or file:
-            raise click.UsageError(f"There is no configuration file {path}.")
-        return {}
     try:
-        document = tomllib.loads(path.read_text())
+        document = msgspec.convert(tomllib.loads(path.read_text()), Document)
+    except FileNotFoundError as error:
+        if profile or file:
+            raise click.UsageError(f"There is no configuration file {path}.") from error
+        return {}
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path} is no TOML: {error}.") from error
-    name = profile or document.get("profile", "default")
-    profiles = document.get("profiles", {})
-    if name not in profiles:
-        if profile or "profile" in document:
-            raise click.UsageError(f"{path} has no profile {name}.")
-        return {}
-    return _checked(profiles[name], f"{path}, profile {name}")
+    except msgspec.ValidationError as error:
+        raise click.UsageError(f"{path} is no file of profiles: {error}.") from error
+    name = profile or document.profile
+    if (name or "default") in document.profiles:
+        return _checked(document.profiles[name or "default"], f"{path}, profile {name or 'default'}")
+    if name:
+        raise click.UsageError(f"{path} has no profile {name}.")
+    return {}
 
 
 def _checked(members: Any, where: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``zq``: its global options, its commands, and the edge where errors become sentences and exit codes."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +12,12 @@ import click
 from zq import __version__
 from zq.cli import bench, consume, messages, past, post, topics, transfer, watch
 from zq.cli.completion import completion
-from zq.cli.failures import INTERRUPTED, Failure, failure
+from zq.cli.failures import INTERRUPTED, Failure, exit_code, failure
 from zq.cli.named import queue_group, topic_group
 from zq.cli.output import note
 from zq.cli.session import Group, Session, listen
-from zq.errors import ZqError
+from zq.cli.values import Seconds
+from zq.errors import Invalid, ZqError
 
 
 class Root(Group):
@@ -24,7 +26,9 @@ class Root(Group):
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
         """Run, and exit."""
         try:
-            code = super().main(args, **{**options, "prog_name": "zq", "standalone_mode": False})
+            given = [*(sys.argv[1:] if args is None else args)]
+            check_text([*given, *(value for name, value in os.environ.items() if name.startswith("ZQ_"))])
+            code = super().main(given, **{**options, "prog_name": "zq", "standalone_mode": False})
         except click.Abort:
             code = INTERRUPTED
         except Failure as error:
@@ -41,8 +45,19 @@ class Root(Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # who reads has seen enough: click ends the program
+        except RecursionError as error:
+            raise Failure("The JSON is nested too deep.", exit_code(Invalid())) from error
         except (ZqError, OSError) as error:
             raise failure(error) from error
+
+
+def check_text(given: Sequence[str]) -> None:
+    """Raises ``UsageError`` for bytes that are no text: they cannot be sent, noted or shown."""
+    for text in given:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise click.UsageError(f"{text!a} is not UTF-8.") from error
 
 
 @click.group("zq", cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -59,9 +74,7 @@ class Root(Group):
     type=click.Path(path_type=Path),
     help="The file of profiles; ~/.config/zq/config.toml.",
 )
-@click.option(
-    "--retry", type=click.FloatRange(0), metavar="SECONDS", help="For how long trouble that passes is sat out."
-)
+@click.option("--retry", type=Seconds(0), metavar="SECONDS", help="For how long trouble that passes is sat out.")
 @click.option("--json/--table", "as_json", default=None, help="JSON lines or tables; tables on a terminal.")
 @click.option("-v", "--verbose", is_flag=True, help="Show each request on standard error.")
 @click.version_option(__version__, "-V", "--version", message="zq %(version)s")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from zq.cli.output import Output, note
-from zq.cli.profiles import Connection, connection
+from zq.cli.profiles import Connection, connection, without_user
 from zq.client import Client, Queue, Retries
 
 QUICK: Final = 5.0
@@ -63,7 +63,7 @@ class Session:
         if self.connection.token:
             request.headers["X-Auth-Token"] = self.connection.token
         if self.verbose:
-            note(f"> {request.method} {request.url}")
+            note(f"> {request.method} {without_user(str(request.url))}")
         return request
 
 

@@ -6,13 +6,13 @@ from itertools import islice
 import click
 
 from zq.cli.completion import name_argument
+from zq.cli.lines import send_input
 from zq.cli.messages import as_json, ttl_option
 from zq.cli.named import topic_group
-from zq.cli.output import body, console, note, table
-from zq.cli.post import Stopwatch, input_lines
+from zq.cli.output import body, note, show, table
 from zq.cli.session import Command, Session, pass_session
+from zq.cli.values import Count
 from zq.client import Event, Gap
-from zq.client.handles import Publishing
 
 
 @topic_group.command("publish")
@@ -23,33 +23,37 @@ from zq.client.handles import Publishing
 @pass_session
 def publish(session: Session, name: str, body: str, ttl: int | None, text: bool) -> None:
     """Publish BODY, which is JSON or else a text; with "-" each line of standard input."""
+    session.patient = body == "-"
     topic = session.client.topic(name)
     if body != "-":
         session.out.thing({"id": topic.publish(as_json(body, never=text), ttl=ttl)})
         return
-    with Stopwatch(session) as told:
-        told(topic.publish_many(input_lines(text), **Publishing() if ttl is None else Publishing(ttl=ttl)))
+    send_input(session, topic, text, ttl)
 
 
 @click.command("tail", cls=Command)
 @name_argument("topic", "topics", required=False)
 @click.option("--match", metavar="GLOB", help="All topics whose names match: * a part, ** any number of parts.")
-@click.option("--from", "after", metavar="SEQUENCE", help="Begin behind this message; 0 = with the oldest.")
-@click.option("--limit", type=click.IntRange(1), help="End after so many messages.")
+@click.option(
+    "--from",
+    "after",
+    type=Count(0, 2**63 - 1),
+    metavar="SEQUENCE",
+    help="Begin behind this message; 0 = with the oldest.",
+)
+@click.option("--limit", type=Count(1), help="End after so many messages.")
 @pass_session
-def tail(session: Session, topic: str | None, match: str | None, after: str | None, limit: int | None) -> None:
+def tail(session: Session, topic: str | None, match: str | None, after: int | None, limit: int | None) -> None:
     """Show what is published, as it comes, until interrupted."""
     if (topic is None) == (match is None):
         raise click.UsageError("Give either TOPIC or --match.")
-    if after is not None and not after.isdigit():
-        raise click.UsageError("--from takes a number.")
     session.patient = True
     client = session.client
     stream = client.topic(topic).stream(after) if topic else client.stream(match or "**", after)
     events = (event for event in stream if isinstance(event, Event) or missed(event))
     for event in islice(events, limit):
         if isinstance(event, Event):
-            show(session, event)
+            tell(session, event)
 
 
 def missed(gap: Gap) -> bool:
@@ -61,9 +65,9 @@ def missed(gap: Gap) -> bool:
     return False
 
 
-def show(session: Session, event: Event) -> None:
+def tell(session: Session, event: Event) -> None:
     """One line."""
     if session.out.for_people:
-        console().print(table(("", "", ""), [(event.id, event.topic, body(event))], header=False))
+        show(table(("id", "topic", "body"), [(event.id, event.topic, body(event))], header=False))
     else:
         session.out.line(event)

@@ -7,33 +7,36 @@ an import that is repeated stores none twice, as long as the server remembers ke
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Literal
 from uuid import uuid4
 
 import click
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
-from zq.cli.output import progress
+from zq.cli.failures import Failure
+from zq.cli.output import note, progress
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.uploads import AROUND, MOST
-from zq.client import Client, Draft, Message, Queue, Topic
-from zq.errors import InvalidBody
+from zq.client import Client, Draft, Listed, Message, Queue, Topic
+from zq.errors import Invalid, InvalidBody
 
 LEAST: Final = 60
 """Seconds that a message lives at least."""
 BYTES: Final = 200_000
 """Of a batch, as far as what it goes to takes so much."""
+Kind = Literal["queue", "topic"]
 
 
 class Named(Struct, tag="named", tag_field="is"):
-    """A queue or a topic; ``of``: "queue" or "topic"."""
+    """A queue or a topic."""
 
-    of: str
+    of: Kind
     name: str
     metadata: dict[str, object]
 
@@ -41,16 +44,16 @@ class Named(Struct, tag="named", tag_field="is"):
 class Carried(Struct, tag="message", tag_field="is"):
     """A message of one; ``ttl`` and ``delay``: what was left of them."""
 
-    of: str
+    of: Kind
     name: str
     id: str
     body: Raw
-    ttl: int
+    ttl: int | None
     delay: int = 0
 
 
 Line = Named | Carried
-Home = tuple[str, str]
+Home = tuple[Kind, str]
 _decoder: Final = msgspec.json.Decoder(Line)
 
 
@@ -64,7 +67,7 @@ def export(session: Session, path: Path | None) -> None:
     """
     session.patient = True
     count = 0
-    with path.open("wb") if path else nullcontext(sys.stdout.buffer) as file, progress("export", None) as bar:
+    with complete(path) if path else nullcontext(sys.stdout.buffer) as file, progress("export", None) as bar:
         for line in exported(session.client):
             file.write(msgspec.json.encode(line) + b"\n")
             count += isinstance(line, Carried)
@@ -75,12 +78,30 @@ def export(session: Session, path: Path | None) -> None:
         session.out.thing({"file": str(path), "messages": count})
 
 
+@contextmanager
+def complete(path: Path) -> Generator[BinaryIO, None, None]:
+    """A file that takes the place of the one there, if it is one, when all has been written."""
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    path = path.resolve()
+    fresh = path.with_name(path.name + ".new")
+    try:
+        with fresh.open("wb") as file:
+            yield file
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
 def exported(client: Client) -> Iterator[Line]:
     """All lines of a project."""
     page = client.limits()["max_messages_per_page"]
     queues = [*client.queues(detailed=True)]
     topics = [*client.topics(detailed=True)]
-    for of, things in (("queue", queues), ("topic", topics)):
+    listed: tuple[tuple[Kind, list[Listed]], ...] = ("queue", queues), ("topic", topics)
+    for of, things in listed:
         defaults = thing_of(client, (of, uuid4().hex)).metadata()
         for thing in things:
             metadata = dict(thing.metadata or {})
@@ -92,7 +113,7 @@ def exported(client: Client) -> Iterator[Line]:
         yield from (carried("topic", thing.name, message) for message in client.topic(thing.name).list(page=page))
 
 
-def carried(of: str, name: str, message: Message) -> Carried:
+def carried(of: Kind, name: str, message: Message) -> Carried:
     """A message as it stands in the file. A claimed one is free there."""
     delay = 0
     if message.created and message.available_at and not message.claim:
@@ -102,36 +123,47 @@ def carried(of: str, name: str, message: Message) -> Carried:
 
 
 @click.command("import", cls=Command)
-@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @pass_session
 def import_file(session: Session, path: Path) -> None:
     """Bring what was exported into a project.
 
-    Queues and topics get the metadata of FILE, and its messages. A second import of the same file adds nothing.
+    Queues and topics get the metadata of FILE ("-" is standard input), and its messages. A second import of the same
+    file adds nothing. A message that cannot be stored is named and left out; the exit code is then 1.
     """
     session.patient = True
-    client, named, messages = session.client, 0, 0
-    with path.open("rb") as file, progress(path.name, path.stat().st_size) as bar:
-        for part in parts(read(file)):
-            if isinstance(part, Named):
-                restore(client, part)
-                named += 1
-                continue
-            send(client, part)
-            messages += len(part)
-            bar(file.tell(), messages)
+    client, named, messages, lost = session.client, 0, 0, 0
+    with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
+        lines = Lines(file)
+        with progress(path.name, path.stat().st_size if path.is_file() else None) as bar:
+            for part in parts(lines):
+                if isinstance(part, Named):
+                    restore(client, part)
+                    named += 1
+                    continue
+                stored = send(client, part)
+                lost += len(part) - stored
+                messages += stored
+                bar(lines.offset, messages)
     session.out.thing({"queues and topics": named, "messages": messages})
+    if lost:
+        raise Failure(f"{lost:,} messages were refused.")
 
 
-def read(file: BinaryIO) -> Iterator[Line]:
-    """The lines of an export. Raises ``InvalidBody``."""
-    number = 0
-    while text := file.readline():
-        number += 1
-        try:
-            yield _decoder.decode(text)
-        except msgspec.MsgspecError as error:
-            raise InvalidBody(f"Line {number} is none of an export: {error}.") from error
+class Lines:
+    """The lines of an export, once; ``offset``: how many bytes they had. Raises ``InvalidBody``."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.offset = 0
+        self._file = file
+
+    def __iter__(self) -> Iterator[Line]:
+        for number, text in enumerate(self._file, 1):
+            self.offset += len(text)
+            try:
+                yield _decoder.decode(text)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise InvalidBody(f"Line {number} is none of an export: {error}.") from error
 
 
 def thing_of(client: Client, home: Home) -> Queue | Topic:
@@ -169,8 +201,32 @@ def parts(lines: Iterable[Line]) -> Iterator[Named | list[Carried]]:
         yield batch
 
 
-def send(client: Client, batch: list[Carried]) -> None:
-    """Post a batch, once."""
+def send(client: Client, batch: list[Carried]) -> int:
+    """Post a batch, once; how many of it the server takes: all, or what can be posted in parts."""
+    try:
+        post(client, batch)
+    except Invalid as error:
+        if len(batch) == 1:
+            return send_bare(client, batch[0], error)
+        middle = len(batch) // 2
+        return send(client, batch[:middle]) + send(client, batch[middle:])
+    return len(batch)
+
+
+def send_bare(client: Client, message: Carried, refused: Invalid) -> int:
+    """Post a message that was refused without its ttl and delay, which count, too; 0 if that is refused as well."""
+    name = f"Message {message.id} of {message.of} {message.name}"
+    try:
+        post(client, [replace(message, ttl=None, delay=0)])
+    except Invalid:
+        note(f"{name} is left out: {refused}")
+        return 0
+    note(f"{name} gets the default ttl and delay: {refused}")
+    return 1
+
+
+def post(client: Client, batch: list[Carried]) -> None:
+    """Post a batch under a key that is its own."""
     ids = "\n".join(f"{one.id} {one.ttl} {one.delay}" for one in batch)
     key = "import." + hashlib.sha256(f"{batch[0].of} {batch[0].name}\n{ids}".encode()).hexdigest()
     thing = thing_of(client, (batch[0].of, batch[0].name))

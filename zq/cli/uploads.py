@@ -6,7 +6,6 @@ is stored, and all that decides where batches end. Batches behind it may be stor
 """
 
 import hashlib
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,6 +18,8 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
+from zq.cli.notes import Note
+from zq.client.batches import packed
 from zq.errors import Conflict, InvalidBody
 
 MOST: Final = 1000
@@ -70,21 +71,15 @@ class Batch(Struct, frozen=True):
     bodies: list[Raw]
 
 
-def note_beside(path: Path) -> Path:
-    """Where it is noted how far the post of a file has come."""
-    return path.with_name(path.name + ".zq")
-
-
-def resume(path: Path, terms: Terms, batch_bytes: int) -> Upload:
+def resume(note: Note, terms: Terms, batch_bytes: int, restart: bool = False) -> Upload:
     """The post that was interrupted, or a new one. Raises ``Conflict``: it was begun otherwise."""
-    note, size, head = note_beside(path), path.stat().st_size, digest(path, 0)
-    if not note.exists():
-        upload = Upload(terms, uuid4().hex, batch_bytes, size, head)
-        save(path, upload, durably=True)
-        return upload
-    way_out = f"Finish it that way, or begin anew with --restart: {note}."
+    path, kept = note.source, b"" if restart else note.read()
+    size, head = path.stat().st_size, digest(path, 0)
+    if not kept:
+        return noted(note, Upload(terms, uuid4().hex, batch_bytes, size, head))
+    way_out = f"Finish it that way, or begin anew with --restart: {note.path}."
     try:
-        upload = msgspec.json.decode(note.read_bytes(), type=Upload)
+        upload = msgspec.json.decode(kept, type=Upload)
     except msgspec.MsgspecError as error:
         raise Conflict(f"The note of an earlier post cannot be read. {way_out}") from error
     before, now = asdict(upload.terms), asdict(terms)
@@ -93,9 +88,14 @@ def resume(path: Path, terms: Terms, batch_bytes: int) -> Upload:
     mended = upload.before and upload.before == digest(path, max(0, upload.offset - KNOWN), upload.offset)
     if (upload.size, upload.head) != (size, head) and not mended:
         raise Conflict(f"The file has changed since its post was interrupted. {way_out}")
-    if mended:
-        upload = replace(upload, size=size, head=head, before="")
-        save(path, upload, durably=True)
+    if not mended:
+        return upload
+    return noted(note, replace(upload, size=size, head=head, before="", batch_bytes=batch_bytes))
+
+
+def noted(note: Note, upload: Upload) -> Upload:
+    """The same, noted so that it outlives the machine's end."""
+    note.write(msgspec.json.encode(upload), durably=True)
     return upload
 
 
@@ -106,24 +106,12 @@ def digest(path: Path, start: int, end: int = KNOWN) -> str:
         return hashlib.sha256(file.read(end - start)).hexdigest()
 
 
-def save(path: Path, upload: Upload, durably: bool = False) -> None:
-    """Note how far it is."""
-    note = note_beside(path)
-    fresh = note.with_name(note.name + ".new")
-    with fresh.open("wb") as file:
-        file.write(msgspec.json.encode(upload))
-        if durably:
-            file.flush()
-            os.fsync(file.fileno())
-    fresh.replace(note)
-
-
 class Sender:
     """Sends what is left of a file, ``most`` batches at once, and notes how far it has come."""
 
-    def __init__(self, path: Path, upload: Upload, post: Callable[[Batch], object], most: int) -> None:
+    def __init__(self, note: Note, upload: Upload, post: Callable[[Batch], object], most: int) -> None:
         self.upload = upload
-        self._path = path
+        self._note = note
         self._post = post
         self._most = most
         self._running: deque[tuple[Batch, Future[object]]] = deque()
@@ -131,7 +119,7 @@ class Sender:
 
     def send(self, told: Callable[[Upload], None]) -> None:
         """Send all, and tell of each batch. What it raises leaves a note behind from which it can be resumed."""
-        with self._path.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
+        with self._note.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
             try:
                 for batch in batches(file, self.upload):
                     self._running.append((batch, pool.submit(self._post, batch)))
@@ -140,12 +128,12 @@ class Sender:
             except TornLine:
                 self._finish(0, told)
                 start = max(0, self.upload.offset - KNOWN)
-                self.upload = replace(self.upload, before=digest(self._path, start, self.upload.offset))
+                self.upload = replace(self.upload, before=digest(self._note.source, start, self.upload.offset))
                 raise
             finally:
                 pool.shutdown(cancel_futures=True)
-                save(self._path, self.upload)
-        note_beside(self._path).unlink(missing_ok=True)
+                self._save()
+        self._note.remove()
 
     def _finish(self, most: int, told: Callable[[Upload], None]) -> None:
         """Wait for the oldest until so many are left: what is noted has no holes."""
@@ -155,9 +143,12 @@ class Sender:
             count = self.upload.messages + len(batch.bodies)
             self.upload = replace(self.upload, line=batch.last, offset=batch.offset, messages=count)
             if time.monotonic() - self._noted > OFTEN:
-                save(self._path, self.upload)
+                self._save()
                 self._noted = time.monotonic()
             told(self.upload)
+
+    def _save(self) -> None:
+        self._note.write(msgspec.json.encode(self.upload))
 
 
 def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
@@ -169,6 +160,8 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
     for line in file:
         body = line_body(line, number + 1, upload.terms.text)
         size = len(bytes(body)) + AROUND if body is not None else 0
+        if body is not None and size > upload.batch_bytes:
+            check_size(body, number + 1, upload)
         if bodies and (filled + size > upload.batch_bytes or len(bodies) == MOST):
             yield Batch(first, number, offset, bodies)
             first, bodies, filled = number + 1, [], AROUND
@@ -179,12 +172,21 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
         yield Batch(first, number, offset, bodies)
 
 
+def check_size(body: Raw, number: int, upload: Upload) -> None:
+    """Raises ``TornLine`` for a message that fits into no post."""
+    size = len(packed([body], upload.terms.ttl, upload.terms.delay))
+    if size > upload.batch_bytes:
+        raise TornLine(f"Line {number} makes a post of {size:,} bytes; it may have {upload.batch_bytes:,}.")
+
+
 def line_body(line: bytes, number: int, text: bool) -> Raw | None:
     """The message of a line; None if it is blank. Raises ``TornLine``."""
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
         return None
     try:
-        return Raw(msgspec.json.encode(line.decode())) if text else msgspec.json.decode(line, type=Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TornLine(f"Line {number} is not {'UTF-8' if text else 'JSON'}: {error}.") from error
+        decoded = line.decode()
+        return Raw(msgspec.json.encode(decoded)) if text else msgspec.json.decode(line, type=Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        kind = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
+        raise TornLine(f"Line {number} is not {kind}: {error}.") from error

@@ -9,9 +9,12 @@ import click
 from rich.live import Live
 from rich.table import Table
 
+from zq.cli.failures import Failure, exit_code, sentence
 from zq.cli.named import FIGURES, counted
 from zq.cli.output import console, table
 from zq.cli.session import Command, Session, pass_session
+from zq.cli.values import Count, Seconds
+from zq.errors import Unavailable, ZqError
 
 COLUMNS: Final = (*FIGURES, "change/s")
 
@@ -21,9 +24,12 @@ COLUMNS: Final = (*FIGURES, "change/s")
 def health(session: Session) -> None:
     """Ask the server and its store for a sign of life; exit code 7 if there is none."""
     begun = time.perf_counter()
-    session.client.ping()
+    try:
+        session.client.ping()
+    except ZqError as error:
+        raise Failure(sentence(error), exit_code(Unavailable())) from error
     took = time.perf_counter() - begun
-    session.out.thing({"url": session.connection.url, "status": "ok", "milliseconds": round(took * 1000, 1)})
+    session.out.thing({"url": session.connection.place, "status": "ok", "milliseconds": round(took * 1000, 1)})
 
 
 class Looks:
@@ -57,9 +63,9 @@ def drawn(rows: list[dict[str, Any]]) -> Table:
 
 @click.command("top", cls=Command)
 @click.option("--name", metavar="PART", help="Only queues whose names hold this.")
-@click.option("--limit", type=click.IntRange(1), default=50, help="Of so many queues, by name; 50.")
-@click.option("--interval", type=click.FloatRange(0.1), default=2.0, metavar="SECONDS", help="Between looks; 2.")
-@click.option("--looks", type=click.IntRange(1), help="End after so many; else when interrupted.")
+@click.option("--limit", type=Count(1), default=50, help="Of so many queues, by name; 50.")
+@click.option("--interval", type=Seconds(0.1), default=2.0, metavar="SECONDS", help="Between looks; 2.")
+@click.option("--looks", type=Count(1), help="End after so many; else when interrupted.")
 @pass_session
 def top(session: Session, name: str | None, limit: int, interval: float, looks: int | None) -> None:
     """Watch queues: depth, age of the oldest message in seconds, how quickly they grow or shrink."""

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people type and pipe by mistake: a sentence, an exit code, and never a traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import zq.cli
+from tests.cli.conftest import Zq, install
+from zq.cli.output import plain
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "jobs", "--limit", str(10**22)],
+        ["queue", "list", "--limit", str(10**22)],
+        ["history", "jobs", "--limit", str(10**22)],
+        ["history", "jobs", "--since", "0001-01-01"],
+        ["pop", "jobs", "--wait", "9999999999"],
+        ["top", "--interval", "nan"],
+        ["top", "--interval", "1e300"],
+        ["bench", "--size", str(10**14)],
+        ["--retry", "nan", "health"],
+        ["--retry", "inf", "health"],
+        ["tail", "news", "--from", "²"],
+        ["queue", "create", "\udcff"],
+    ],
+    ids=lambda words: " ".join(words[:3]).encode("ascii", "replace").decode(),
+)
+def test_values_that_nothing_can_hold_are_refused(zq: Zq, words: list[str]) -> None:
+    """Before anything is asked."""
+    zq.refused(2, *words)
+
+
+def test_an_environment_that_is_no_text_is_refused(zq: Zq) -> None:
+    """As arguments are."""
+    assert "is not UTF-8" in zq.refused(2, "queue", "list", ZQ_PROJECT="\udcff")
+
+
+@pytest.mark.parametrize("option", ["--token", "--project"])
+def test_what_no_header_can_hold_is_refused(zq: Zq, option: str) -> None:
+    """It is the command line that is wrong."""
+    assert "control character" in zq.refused(2, option, "a\nb", "health")
+
+
+def test_json_that_is_too_deep_is_refused(zq: Zq, tmp_path: Path) -> None:
+    """As a body, as a value, as a line of a file, with its number."""
+    file = tmp_path / "deep.ndjson"
+    file.write_text(f"{DEEP}\n")
+    assert "too deep" in zq.refused(4, "post", "jobs", DEEP)
+    assert "too deep" in zq.refused(4, "queue", "create", "jobs", f"x={DEEP}")
+    assert "Line 1 is not JSON" in zq.refused(4, "post", "jobs", "--file", str(file))
+    assert "Line 1 is none of an export" in zq.refused(4, "import", str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("profiles = 5", "is no file of profiles"),
+        ('profiles = "default"', "is no file of profiles"),
+        ('profile = ["a"]', "is no file of profiles"),
+        ("[profiles]\ndefault = 5", "must be texts"),
+    ],
+)
+def test_a_file_of_other_things_is_no_file_of_profiles(zq: Zq, tmp_path: Path, text: str, told: str) -> None:
+    """It is named; a folder cannot be read."""
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    assert told in zq.refused(2, "--config", str(file), "queue", "list")
+    assert "cannot be read" in zq.refused(2, "--config", str(tmp_path), "queue", "list")
+
+
+def test_streams_may_be_closed_or_narrow(zq: Zq, tmp_path: Path) -> None:
+    """What is closed is empty; letters that cannot be shown are shown as numbers."""
+    zq("post", "jobs", "häh")
+    lines = "zq health >&-; zq post jobs - <&-; PYTHONIOENCODING=ascii zq list jobs --table"
+    path = f"{install(tmp_path)}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euc", lines], env={**os.environ, **zq.env, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"stored":0,' in done.stdout
+    assert "h\\xe4h" in done.stdout
+
+
+def test_ctrl_c_in_the_first_moment_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the program is still being loaded."""
+
+    def cli() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "zq.cli.root", SimpleNamespace(cli=cli))  # type: ignore[arg-type]
+    with pytest.raises(SystemExit) as ended:
+        zq.cli.main()
+    assert ended.value.code == 130
+
+
+def test_health_has_one_code_for_all_that_is_wrong(zq: Zq) -> None:
+    """Also if something answers that is no zq."""
+    zq.refused(7, "--url", f"{zq.env['ZQ_URL']}/nowhere", "health")
+
+
+def test_a_password_in_the_url_is_never_shown(zq: Zq, tmp_path: Path) -> None:
+    """Neither by -v, nor in a result, nor in the note of a file."""
+    zq.env["ZQ_URL"] = zq.env["ZQ_URL"].replace("://", "://user:secret@")
+    result = zq.run("health", "-v")
+    assert result.exit_code == 0
+    assert "/v2/ping" in result.stderr
+    file = tmp_path / "events.ndjson"
+    file.write_text("{torn\n")
+    zq.refused(4, "post", "jobs", "--file", str(file))
+    noted = (tmp_path / "events.ndjson.zq").read_text()
+    assert '"url":"http://127.0.0.1' in noted
+    assert "secret" not in result.output + noted
+
+
+def test_tables_do_not_steer_the_terminal(zq: Zq) -> None:
+    """Whatever somebody has put into metadata."""
+    zq("queue", "create", "jobs", "x=\x1b[2Jgone")
+    assert "\x1b" not in zq.run("queue", "show", "jobs", "--table").stdout
+    assert plain("a\x9bb\tc\n") == "a�b�c�"
+
+
+def test_ids_are_never_cut_off(zq: Zq) -> None:
+    """On a terminal that is too narrow for them; where there is none, nothing is wrapped."""
+    zq("post", "jobs", "word " * 15)
+    (held,) = zq("claim", "jobs")
+    zq("release", "jobs", held["claim"])
+    narrow = zq.run("claim", "jobs", "--table", FORCE_COLOR="1", COLUMNS="60").stdout
+    assert held["id"] in narrow
+    assert "client." in narrow
+    assert zq.run("list", "jobs", "--claimed", "--table", COLUMNS="20").stdout.count("\n") == 2

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq post QUEUE -``: lines are sent as they come, and what was read is not lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Zq
+from tests.servers import wait_for
+from zq.cli.lines import bodies, timely
+from zq.client.batches import Packer
+
+
+def total(zq: Zq, kind: str = "queue") -> int:
+    return int(zq(kind, "stats", "jobs")[0]["total"])
+
+
+@pytest.mark.parametrize("words", [["post", "jobs", "-"], ["topic", "publish", "jobs", "-"]])
+def test_lines_are_stored_while_the_next_one_is_awaited(zq: Zq, words: list[str]) -> None:
+    """As behind ``tail -f``; Ctrl-C ends it, and it says how many there were."""
+    with zq.start(*words, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write("1\n2\n3")
+        process.stdin.flush()
+        wait_for(lambda: total(zq, "topic" if "topic" in words else "queue") == 2, 10, "both lines are stored")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.read())["stored"] == 2
+        assert process.stderr.read() == ""
+
+
+def test_what_was_read_is_sent_when_a_signal_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a line that has no end yet."""
+    here, there = os.pipe()
+    os.write(there, b"1\n2\n3")
+    signals = iter([False, True])
+    with open(here) as source:
+        monkeypatch.setattr(sys, "stdin", source)
+        sent = list(timely(Packer(1000, None, None), bodies(False, lambda: next(signals))))
+    os.close(there)
+    assert [batch.count for batch in sent] == [2]
+
+
+def test_lines_before_one_that_is_refused_are_stored(zq: Zq) -> None:
+    """It is named."""
+    result = zq.run("post", "jobs", "-", given="1\n2\n{torn\n4\n")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "after 2 messages" in result.stderr
+    assert "Line 3 is not JSON" in result.stderr
+    assert total(zq) == 2
+
+
+def test_a_key_is_for_one_body(zq: Zq) -> None:
+    """Elsewhere it would count nothing once."""
+    assert "--key is for one BODY" in zq.refused(2, "post", "jobs", "-", "--key", "k")
+    assert "--key is for one BODY" in zq.refused(2, "post", "jobs", "--file", __file__, "--key", "k")
