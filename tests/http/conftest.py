@@ -30,7 +30,14 @@ STORES = [driver for driver in DRIVERS if driver != "redis-server"]
 """One server of Redis's kind is enough here: what they do differently is for the suites of the drivers to find."""
 
 
-@pytest.fixture(scope="package", params=STORES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """On every store, but files whose rules are those of HTTP alone (``pytestmark = pytest.mark.one_store``) on one."""
+    if "storage" in metafunc.fixturenames:
+        one = metafunc.definition.get_closest_marker("one_store")
+        metafunc.parametrize("storage", STORES[:1] if one else STORES, indirect=True, scope="package")
+
+
+@pytest.fixture(scope="package")
 def storage(
     request: pytest.FixtureRequest, stores: Stores, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Storage]:

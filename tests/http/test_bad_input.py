@@ -3,14 +3,13 @@
 
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.http.api import PATCH_TYPE, Api
-from zq.storage import connect
-from zq.storage.api import Storage
+
+pytestmark = pytest.mark.one_store
 
 QUEUE, TOPIC = "/v2/queues/jobs", "/v2/topics/jobs"
 MESSAGES = f"{QUEUE}/messages"
@@ -66,14 +65,6 @@ def send(api: Api, method: str, path: str, body: bytes | None, status: int | Non
     """A request with the media type that its route wants."""
     kind = {"Content-Type": PATCH_TYPE} if (method, path) == ("PATCH", QUEUE) else {}
     return api.call(method, path, status, body, {**kind, **headers})
-
-
-@pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
-    """The embedded store alone."""
-    opened = connect(f"rocksdb://{tmp_path_factory.mktemp('bad')}/store")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

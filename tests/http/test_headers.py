@@ -5,6 +5,8 @@ import pytest
 
 from tests.http.api import CLIENT, OTHER_CLIENT, Api
 
+pytestmark = pytest.mark.one_store
+
 PING = "/v2/ping"
 UNDASHED = CLIENT.replace("-", "")
 SAME_CLIENT = [UNDASHED, CLIENT.upper(), f"urn:uuid:{CLIENT}", f"{{{CLIENT}}}"]

@@ -6,6 +6,8 @@ import pytest
 from tests.http.api import Api
 from tests.http.stores import bug, down
 
+pytestmark = pytest.mark.one_store
+
 NOBODY = {"Client-ID": None, "X-Project-ID": None}
 ODD = [
     NOBODY,

@@ -3,10 +3,13 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import asdict
 
 from tests.http.api import Api
 from zq.limits import Limits
+
+pytestmark = pytest.mark.one_store
 
 
 def test_every_option_that_bounds_a_request_is_told(api: Api) -> None:

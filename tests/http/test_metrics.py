@@ -9,7 +9,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http.api import Api
-from tests.http.conftest import STORES
 from tests.http.stores import BrokenStore, bug, down
 from tests.servers import wait_for
 from tests.stores import Stores
@@ -50,7 +49,7 @@ class Watched:
         }
 
 
-@pytest.fixture(scope="module", params=STORES)
+@pytest.fixture(scope="module")
 def storage(
     request: pytest.FixtureRequest, stores: Stores, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Storage]:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.http.api import RESERVED, Api
 
+pytestmark = pytest.mark.one_store
+
 QUEUE, TOPIC = "/v2/queues/jobs", "/v2/topics/jobs"
 ROUTES = [
     ("POST", f"{QUEUE}/share"),

@@ -7,6 +7,8 @@ import pytest
 
 from tests.http.api import Api
 
+pytestmark = pytest.mark.one_store
+
 METHODS = {
     "/v2/ping": {"GET", "HEAD"},
     "/v2/queues": {"GET"},

@@ -7,6 +7,8 @@ import pytest
 
 from tests.http.api import Api
 
+pytestmark = pytest.mark.one_store
+
 QUEUE, TOPIC = "/v2/queues/jobs", "/v2/topics/news"
 RULES = [
     ("GET", "/v2/ping", "ping:get"),

@@ -7,6 +7,8 @@ import pytest
 
 from tests.http.api import RESERVED, Api
 
+pytestmark = pytest.mark.one_store
+
 URL = "/v2/queues/jobs"
 SIZE, TTL, DELAY = "_max_messages_post_size", "_default_message_ttl", "_default_message_delay"
 DEAD_TTL, COUNT, CRYPT = "_dead_letter_queue_messages_ttl", "_max_claim_count", "_enable_encrypt_messages"

@@ -7,6 +7,8 @@ import pytest
 
 from tests.http.api import KINDS, PATCH_TYPE, RESERVED, Api, Kind
 
+pytestmark = pytest.mark.one_store
+
 QUEUE = "/v2/queues/jobs"
 TTL = "_default_message_ttl"
 ADD = {"op": "add", "path": "/metadata/a", "value": 1}

@@ -8,6 +8,8 @@ import pytest
 
 from tests.http.api import PATCH_TYPE, Api
 
+pytestmark = pytest.mark.one_store
+
 ROUTES = {
     # name: method, path, statuses of success, parameters
     "queues.list": ("GET", "/v2/queues", {200}, ("limit", "marker", "detailed", "name", "with_count", "n")),

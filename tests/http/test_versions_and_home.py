@@ -8,6 +8,8 @@ import pytest
 
 from tests.http.api import Api
 
+pytestmark = pytest.mark.one_store
+
 NOBODY = {"Client-ID": None, "X-Project-ID": None}
 VERSIONS = {
     "versions": [
