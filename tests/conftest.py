@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.stores import DRIVERS, Stores
+from tests.stores import STORES, Stores
 from zq.clock import ManualClock
 from zq.model import QueueRef
 from zq.storage import connect
@@ -20,7 +20,7 @@ def stores() -> Iterator[Stores]:
     opened.close()
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(params=STORES)
 def store_uri(request: pytest.FixtureRequest, stores: Stores, tmp_path) -> str:
     """An empty store of each driver."""
     return stores.empty(request.param, tmp_path, "a")

@@ -41,6 +41,8 @@ DRIVERS = [
     *(["redis-given"] if REDIS_URI else []),
 ]
 """``redis`` is valkey-server from the wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment."""
+STORES = [driver for driver in DRIVERS if driver != "redis-server"]
+"""One server of Redis's kind is enough for most: what they do differently is for tests/conformance to find."""
 SHARED = [driver for driver in DRIVERS if driver != "rocksdb"]
 """Those that several processes can open."""
 

@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scene that most conformance tests play in."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.conformance.builders import Scene
+from tests.stores import DRIVERS, Stores
 from zq.clock import ManualClock
 from zq.expiry import Expiry
 from zq.model import QueueRef
 from zq.storage.api import Storage
+
+
+@pytest.fixture(params=DRIVERS)
+def store_uri(request: pytest.FixtureRequest, stores: Stores, tmp_path: Path) -> str:
+    """An empty store of each driver, and of each kind of server."""
+    return stores.empty(request.param, tmp_path, "a")
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ PART = 50
 """Messages that one transaction changes, here."""
 HELD, STAGED = 120, 130
 TIMEOUT = 5.0
-PATIENCE = 2 * TIMEOUT + 1
-"""Seconds after which others give up what is not decided."""
+PATIENCE = 2 * TIMEOUT + 20
+"""Seconds after which others give up what is not decided, however long it took to get so far."""
 ALL = Committed(1, STAGED, HELD)
 REPLAYED = Committed(1, STAGED, HELD, replayed=True)
 

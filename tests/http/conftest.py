@@ -14,7 +14,7 @@ import pytest
 
 from tests.http.api import KINDS, Api, Kind
 from tests.http.stores import BrokenStore, untouched
-from tests.stores import DRIVERS, Stores
+from tests.stores import STORES, Stores
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
@@ -24,10 +24,6 @@ from zq.storage.api import Storage
 from zq.topics import Keep
 
 Compose = Callable[..., Api]
-
-
-STORES = [driver for driver in DRIVERS if driver != "redis-server"]
-"""One server of Redis's kind is enough here: what they do differently is for the suites of the drivers to find."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
