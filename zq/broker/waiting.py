@@ -109,11 +109,7 @@ class Waiters:
         deadline = time.monotonic() + (wait or 0)
         with self._place(queue, takes) as waiter:
             if waiter is None:
-                answer = ask()
-                if found(answer):
-                    return Polled(answer)
-                self._watch.turned_away()
-                return Polled(answer, turned_away=True)
+                return self._at_once(ask, found)
             woken = False
             while True:
                 waiter.bell.clear()
@@ -131,6 +127,14 @@ class Waiters:
                 woken = self._wait(waiter, left)
                 if takes and gone():
                     return Polled(answer)  # what came is the next one's: see _leave
+
+    def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> Polled[T]:
+        """For whom there is no place to wait."""
+        answer = ask()
+        if found(answer):
+            return Polled(answer)
+        self._watch.turned_away()
+        return Polled(answer, turned_away=True)
 
     def _wait(self, waiter: _Waiter, seconds: float) -> bool:
         """Whether the waiter was woken within so many seconds."""
