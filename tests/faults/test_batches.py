@@ -16,7 +16,7 @@ from tests.faults.test_conveyor import kill_in_turn
 from tests.faults.test_history import SECONDS, SERVERS, embedded, logs_told
 from tests.servers import Answer, Lost, ZqServer, ask, every_message
 
-INPUTS = 3000
+INPUTS = 1500
 SIZE = 7
 PRODUCER = "etl"
 

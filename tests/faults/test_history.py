@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many workers on one store, side by side, and a judgement of what they saw against the laws L1 to L8.
 
-``ZQ_HISTORY_SECONDS`` is how long the workers work per driver (default 16): half of it over HTTP on several servers, of
+``ZQ_HISTORY_SECONDS`` is how long the workers work per driver (default 10): half of it over HTTP on several servers, of
 which one is killed and started again in the middle, half on the storage verbs, where claims and messages lapse within
 seconds. A server store gets several servers and several processes; the embedded store has one process, many threads.
 (More than 400 seconds want a longer ``--timeout`` of pytest, too.)
@@ -21,7 +21,7 @@ from tests.faults.targets import HttpTarget, StorageTarget
 from tests.servers import ZqServer
 from zq.storage import connect
 
-SECONDS = float(os.environ.get("ZQ_HISTORY_SECONDS", "16")) / 2
+SECONDS = float(os.environ.get("ZQ_HISTORY_SECONDS", "10")) / 2
 PROCESSES = 3
 SERVERS = 3
 TOLD = 10

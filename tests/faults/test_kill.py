@@ -13,7 +13,7 @@ from tests.faults.integrity import whole
 from tests.faults.traffic import Claimer, Popper, Producer, Reader, Traffic
 from tests.servers import Answer, ZqServer, ask, every_message, wait_for
 
-KILLS = 4
+KILLS = 3
 SEEDED = 1500
 
 

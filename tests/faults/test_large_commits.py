@@ -18,7 +18,7 @@ STAGED = 2400
 PART = 400
 CLAIMS = 10
 HELD = 20
-KILLS = 3
+KILLS = 2
 PATIENCE = 40
 """Seconds within which a killed commit is over, its time for preparing included."""
 

@@ -229,7 +229,7 @@ def assert_unavailable(scene: Scene) -> None:
         began = time.monotonic()
         with pytest.raises(Unavailable) as error:
             verb()
-        assert time.monotonic() - began < TIMEOUT + 0.5, name
+        assert time.monotonic() - began < TIMEOUT + 1.5, name
         assert "Error" not in str(error.value)
         assert error.value.__cause__ is not None
 
@@ -269,7 +269,7 @@ def test_a_store_that_hangs_is_unavailable_in_time(scene: Scene, server: RedisSe
             with pytest.raises(Unavailable):
                 verb()
             slowest = max(slowest, time.monotonic() - began)
-    assert slowest < TIMEOUT + 0.5
+    assert slowest < TIMEOUT + 1.5
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
@@ -437,7 +437,7 @@ def test_too_few_replicas_leave_a_change_unconfirmed(server: RedisServer, scene:
         began = time.monotonic()
         with pytest.raises(Unavailable, match="replicas"):
             write()
-        assert time.monotonic() - began < TIMEOUT + 0.5
+        assert time.monotonic() - began < TIMEOUT + 1.5
     began = time.monotonic()
     assert careful.page() == scene.page()
     assert time.monotonic() - began < TIMEOUT / 4

@@ -90,7 +90,7 @@ def test_a_failover_is_followed(watched: tuple[RedisServer, RedisServer, str]):
     began = time.monotonic()
     with pytest.raises(Unavailable):
         scene.post(1)
-    assert time.monotonic() - began < TIMEOUT + 0.5
+    assert time.monotonic() - began < TIMEOUT + 1.5
     scene.storage.close()
     scene = until_served(lambda: open_scene(uri))
     assert scene.page(EVERYTHING) == posted
@@ -277,7 +277,7 @@ def test_half_a_cluster_is_unavailable_in_time(cluster: list[RedisServer]):
             room.page()
         except Unavailable:
             failed += 1
-        assert time.monotonic() - began < TIMEOUT + 0.5
+        assert time.monotonic() - began < TIMEOUT + 1.5
     assert failed > 0
     cluster[1].start()
     for room in rooms:
@@ -296,7 +296,7 @@ def test_a_silent_server_of_a_cluster_holds_up_nobody_else(cluster: list[RedisSe
             began = time.monotonic()
             with contextlib.suppress(Unavailable):
                 served += room.page() == ids
-            assert time.monotonic() - began < TIMEOUT + 0.5
+            assert time.monotonic() - began < TIMEOUT + 1.5
     assert 0 < served < len(rooms)
     assert [until_served(room.page) for room in rooms] == posted
     scene.storage.close()

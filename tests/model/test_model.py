@@ -32,13 +32,13 @@ def budget(holder: Holder, examples: int) -> settings:
 @pytest.mark.timeout(36000)
 def test_the_store_agrees_with_the_oracle(holder: Holder):
     """All verbs in any order at any moment: every answer and every refusal is the model's."""
-    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(holder, 160))
+    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(holder, 100))
 
 
 @pytest.mark.timeout(36000)
 def test_a_store_that_restarts_agrees_with_the_oracle(holder: Holder):
     """The same while the store is closed and opened again between any two verbs."""
-    run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(holder, 32))
+    run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(holder, 20))
 
 
 def test_a_lapsed_claim_in_front_of_a_live_one(holder: Holder):
