@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that all suites share: an open store per driver, and a clock that only moves when told."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,13 @@ from zq.clock import ManualClock
 from zq.model import QueueRef
 from zq.storage import connect
 from zq.storage.api import Storage
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests are no garbage: without them a collection, which every store that is closed asks
+    for, takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
