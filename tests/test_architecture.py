@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.wire": [*VALUES, "zq.limits"],
     "zq.client": ["zq.errors", "zq.model", "zq.wire"],
     "zq.cli": ["zq.client", "zq.errors", "zq.wire"],
+    "zq.spark": ["zq.client", "zq.errors", "zq.model"],
     "zq.storage.api": [*VALUES, "zq.storage.extensions"],
     "zq.storage.extensions": VALUES,
     "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
@@ -68,6 +69,8 @@ VENDORS: dict[str, list[str]] = {
     "rich": ["zq.cli"],
     "httpx": ["zq.client"],
     "tenacity": ["zq.client"],
+    "pyspark": ["zq.spark"],
+    "pyarrow": ["zq.spark"],
 }
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 DEEPEST = 3

@@ -28,6 +28,7 @@ MOVED = "tests/client/test_migration_docs.py::test_the_samples_of_a_page_work"
 OPENAPI = "tests/http/test_openapi.py::test_the_file_is_the_generated_one"
 GENERATOR = "tests/test_blocks.py::test_a_client_can_be_generated"
 OPENSTACK = "tests/client/test_openstackclient.py::test_the_commands_do_what_the_page_says"
+SPARK = "tests/spark/test_spark_docs.py::test_the_program_of_the_page_works"
 DRAWING = "tests/test_blocks.py::test_a_drawing_shows_states_that_there_are"
 
 HELD_BY = [
@@ -52,6 +53,7 @@ HELD_BY = [
     ("api-ref/openapi.md", "yaml", "", GENERATOR),
     ("api-ref/openstack-client.md", "sh", "", OPENSTACK),
     ("api-ref/openstack-client.md", "yaml", "", OPENSTACK),
+    ("api-ref/spark.md", "python", "", SPARK),
     ("api-ref/states.md", "text", "", DRAWING),
     ("api-ref/storage-redis.md", "text", "", "tests/test_blocks.py::test_the_rights_of_the_page_are_enough"),
     ("api-ref/topics.md", "text", "", CURL),

@@ -37,6 +37,8 @@ class Proxy:
     def __init__(self, target: str) -> None:
         self.target = urlsplit(target).netloc
         self.troubles: deque[Trouble | None] = deque()
+        self.commits: deque[Trouble] = deque()
+        """The same, for requests that commit."""
         self.gate = threading.Event()
         self.fails_from: int | None = None
         """So many requests go well, and no further one."""
@@ -58,7 +60,8 @@ class Proxy:
             def _any(self) -> None:
                 proxy.seen.append((self.command, self.path, self.headers.get("Idempotency-Key", "")))
                 body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                trouble = proxy.troubles.popleft() if proxy.troubles else None
+                planned = proxy.commits if self.path.startswith("/v2/commits") else proxy.troubles
+                trouble = planned.popleft() if planned else None
                 if proxy.fails_from is not None and len(proxy.seen) > proxy.fails_from:
                     trouble = BUSY
                 status, headers, content = 0, list[tuple[str, str]](), b""

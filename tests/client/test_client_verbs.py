@@ -131,6 +131,10 @@ def test_history_is_read_by_time_and_replayed(client: Any) -> None:
     assert bodies(queue.history(living=True)) == [0, 1, 2]
     soon = datetime.now(UTC) + timedelta(minutes=1)
     assert list(queue.history(since=soon)) == []
+    page = queue.history_stretch(0, page=1)
+    assert bodies([*page.messages, *queue.history_stretch(page.end).messages]) == [0, 1]
+    assert queue.history_stretch(0, living=True, page=2).end == 2
+    assert queue.history_stretch(0, since=soon).end is None
     assert queue.replay(ids[:1]) == 1
     assert queue.replay(until=soon, limit=1) == 1
     assert sorted(bodies(queue.list())) == [0, 0, 2]
@@ -144,6 +148,9 @@ def test_a_topic_is_published_to_and_read_by_everybody(client: Any) -> None:
     second, _ = topic.publish_batch(["Rome", "Bern"], ttl=120)
     assert bodies(topic.list()) == ["Oslo", "Rome", "Bern"]
     assert bodies(topic.list(after=first, page=1)) == ["Rome", "Bern"]
+    page = topic.stretch(0, page=2)
+    assert (bodies(page.messages), page.gap) == (["Oslo", "Rome"], None)
+    assert bodies(topic.stretch(page.end).messages) == ["Bern"]
     assert topic.get(second).body == "Rome"
     assert bodies(topic.get_many([first, second])) == ["Oslo", "Rome"]
     assert [listed.name for listed in client.topics()] == ["news.eu"]
@@ -166,7 +173,8 @@ def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
     assert client.commit("etl", 17, publish=["etl.17.1"], fence=fence).replayed
     assert client.committed("etl").batch == 17
     assert bodies(sink.list()) == [42]
-    sink.stage("etl.18.1", [0])
+    assert sink.post_many(range(3), stage="etl.18.1") == 3
+    assert bodies(sink.list()) == [42]
     client.drop_stage("etl.18.1")
     with pytest.raises(errors.StageNotFound):
         client.commit("etl", 18, publish=["etl.18.1"])

@@ -167,15 +167,30 @@ def first(call: Call[list[str]]) -> Call[str]:
     return told
 
 
-def batch_call(kind: str, name: str, batch: Batch, key: str | None) -> Call[None]:
-    """As ``post_call``, for one batch of many under the caller's key; reads no more than whether all were stored."""
-    call = post_call(kind, name, batch.body, f"{key}.{batch.first}" if key else None)
+def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str) -> Call[int]:
+    """Stores all messages of a body where nobody sees them, or none; how many."""
+    return Call(
+        method="POST",
+        path=path(kind, name, "messages"),
+        params={"stage": stage},
+        headers=key_header(key),
+        body=batch,
+        read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])["staged"],
+    )
+
+
+def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str | None = None) -> Call[None]:
+    """As ``post_call`` or ``staged_call``, for one batch of many under the caller's key; reads no more than whether all
+    were stored."""
+    own = f"{key}.{batch.first}" if key else None
+    posted, staged = post_call(kind, name, batch.body, own), staged_call(kind, name, batch.body, own, stage or "")
 
     def read(answer: Answer) -> None:
-        if answer.status != 201 or len(call.read(answer)) != batch.count:
+        stored = staged.read(answer) if stage else len(posted.read(answer)) if answer.status == 201 else None
+        if stored != batch.count:
             raise ValueError(answer.status)
 
-    told: Call[Any] = replace(call, read=read)
+    told: Call[Any] = replace(staged if stage else posted, read=read)
     return told
 
 

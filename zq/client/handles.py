@@ -42,6 +42,8 @@ class Posting(Publishing, total=False):
 
     delay: int
     """Seconds before they can be claimed, on delayed queues; others ignore it."""
+    stage: str
+    """Where they are stored unseen, until a commit publishes the stage."""
 
 
 Sending = Publishing | Posting
@@ -150,7 +152,8 @@ def _packer(metadata: dict[str, Any], how: Sending) -> Packer:
 
 
 def _sender(thing: NamedVerbs, how: Sending) -> Callable[[Batch], Call[None]]:
-    return lambda batch: batch_call(thing.kind, thing.name, batch, how.get("key"))
+    stage = cast(Posting, how).get("stage")
+    return lambda batch: batch_call(thing.kind, thing.name, batch, how.get("key"), stage)
 
 
 def _habits(queue: QueueVerbs, how: Consuming) -> Habits:

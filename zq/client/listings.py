@@ -3,12 +3,13 @@
 
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from msgspec import Struct
 
 from zq.client.calls import Answer, Call, Page, Params, Repeat
-from zq.client.values import Finished, Message, Messages
+from zq.client.values import Finished, Gap, Message, Messages, Stretch
 from zq.errors import Invalid
 
 T = TypeVar("T")
@@ -21,6 +22,7 @@ class Paged(Struct, Generic[M]):
 
     messages: list[M]
     links: list[dict[str, str]] = []
+    gap: Gap | None = None
 
 
 _messages: Final = msgspec.json.Decoder(Paged[Message])
@@ -62,6 +64,26 @@ def message_pages(path: str, params: Params) -> Call[Page[Message]]:
 def finished_pages(path: str, params: Params) -> Call[Page[Finished]]:
     """The first page of history."""
     return _listing(path, params, _finished)
+
+
+def message_stretch(path: str, params: Params) -> Call[Stretch[Message]]:
+    """One page of messages and where it ends."""
+    return _stretch(path, params, _messages)
+
+
+def finished_stretch(path: str, params: Params) -> Call[Stretch[Finished]]:
+    """One page of history and where it ends."""
+    return _stretch(path, params, _finished)
+
+
+def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Stretch[M]]:
+    def read(answer: Answer) -> Stretch[M]:
+        page = decoder.decode(answer.body)
+        if not page.messages:
+            return Stretch([], None, page.gap)
+        return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0]["href"]).query)["marker"][0]), page.gap)
+
+    return Call(method="GET", path=path, params=params, read=read)
 
 
 def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Page[M]]:

@@ -10,10 +10,18 @@ from msgspec import UNSET, Struct
 
 from zq import wire
 from zq.client import batches, claims
-from zq.client.calls import EMPTY, Call, Page, Params, Repeat, key_header, listing, nothing, operation
-from zq.client.listings import Ids, finished_pages, id_list, message_pages, several
+from zq.client.calls import EMPTY, Call, Page, Params, Repeat, listing, nothing, operation
+from zq.client.listings import (
+    Ids,
+    finished_pages,
+    finished_stretch,
+    id_list,
+    message_pages,
+    message_stretch,
+    several,
+)
 from zq.client.named import NamedVerbs
-from zq.client.values import Claim, Finished, Message, Messages
+from zq.client.values import Claim, Finished, Message, Messages, Stretch
 from zq.model import Fence, Settled
 from zq.wire import replays, settling
 
@@ -58,14 +66,7 @@ class QueueVerbs(NamedVerbs):
         key: str | None = None,
     ) -> Call[int]:
         """Store messages where nobody sees them until a commit publishes the stage; how many."""
-        return Call(
-            method="POST",
-            path=self._path("messages"),
-            params={"stage": stage},
-            headers=key_header(key),
-            body=batches.packed(bodies, ttl, delay),
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])["staged"],
-        )
+        return batches.staged_call(self.kind, self.name, batches.packed(bodies, ttl, delay), key, stage)
 
     @operation
     def pop(self, count: int = 1, *, wait: int = 0) -> Call[Messages]:
@@ -192,9 +193,7 @@ class QueueVerbs(NamedVerbs):
         page: int | None = None,
     ) -> Call[Page[Finished]]:
         """What has finished, in the order of finishing; with ``living``, all messages in the order of posting."""
-        moments = {name: moment.isoformat() for name, moment in (("since", since), ("until", until)) if moment}
-        params = {**moments, "state": "all" if living else None, "limit": page, "detailed": True}
-        return finished_pages(self._path("history"), params)
+        return finished_pages(self._path("history"), _history_params(since, until, living, page))
 
     @listing
     def list(
@@ -207,5 +206,30 @@ class QueueVerbs(NamedVerbs):
         flags = {"echo": own, "include_claimed": claimed, "include_delayed": delayed}
         return message_pages(self._path("messages"), {**flags, "limit": page, "detailed": True})
 
+    @operation
+    def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
+        """One page of all living messages behind a sequence, and where it ends."""
+        flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
+        return message_stretch(self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True})
+
+    @operation
+    def history_stretch(
+        self,
+        after: int,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        living: bool = False,
+        page: int | None = None,
+    ) -> Call[Stretch[Finished]]:
+        """One page of ``history`` behind a marker, and where it ends."""
+        params = _history_params(since, until, living, page)
+        return finished_stretch(self._path("history"), {**params, "marker": after})
+
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         return batches.post_call(self.kind, self.name, batches.packed(bodies, ttl, delay), key)
+
+
+def _history_params(since: datetime | None, until: datetime | None, living: bool, page: int | None) -> Params:
+    moments = {name: moment.isoformat() for name, moment in (("since", since), ("until", until)) if moment}
+    return {**moments, "state": "all" if living else None, "limit": page, "detailed": True}

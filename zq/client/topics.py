@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from zq.client import batches
 from zq.client.calls import Call, Page, listing, operation
-from zq.client.listings import Ids, message_pages
+from zq.client.listings import Ids, message_pages, message_stretch
 from zq.client.named import NamedVerbs
-from zq.client.values import Message
+from zq.client.values import Message, Stretch
 
 
 class TopicVerbs(NamedVerbs):
@@ -31,3 +31,8 @@ class TopicVerbs(NamedVerbs):
         """What the log has of the topic, behind a sequence; only streams tell of gaps. ``page``: as for queues."""
         params = {"marker": after, "limit": page, "detailed": True}
         return message_pages(self._path("messages"), params)
+
+    @operation
+    def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
+        """One page of the listing, where it ends, and the gap before it if messages behind ``after`` are gone."""
+        return message_stretch(self._path("messages"), {"marker": after, "limit": page, "detailed": True})

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -12,6 +12,7 @@ from msgspec import Raw, Struct, field
 from zq.wire.settling import Buried, Moved, Released
 
 T = TypeVar("T")
+M_co = TypeVar("M_co", bound="Message", covariant=True)
 Decision = str | Released | Moved | Buried
 """What becomes of a message: a text, its id, means that it is deleted."""
 
@@ -109,6 +110,15 @@ class Gap(Struct, frozen=True):
 
     after: int | None
     resumes: int | None
+
+
+class Stretch(Struct, Generic[M_co], frozen=True):
+    """Some messages in their order; ``end``: the marker behind the last one, None if there was none."""
+
+    messages: list[M_co]
+    end: int | None
+    gap: Gap | None = None
+    """What of a topic had fallen off before it was read."""
 
 
 class Finished(Message, frozen=True, dict=True, omit_defaults=True):

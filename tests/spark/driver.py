@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A driver to be killed: ``python -m tests.spark.driver url project folder queue...`` runs a stream for each queue."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.spark.conftest import prepared, session
+
+
+def held_up(folder: str) -> Any:
+    """A function of SQL that says that it works, and goes on when nothing holds it."""
+    from pyspark.sql.functions import udf
+
+    def passed(body: str) -> str:
+        Path(folder, "reached").touch()
+        while Path(folder, "hold").exists():
+            time.sleep(0.02)
+        return body
+
+    return udf(passed, "string", useArrow=False)
+
+
+def copying(spark: Any, options: dict[str, str], queue: str, folder: str) -> Any:
+    """A stream from a queue to the one named after it, exactly once."""
+    batches = {"maxMessagesPerBatch": 30, "claimSize": 10, "numPartitions": 1}
+    source = spark.readStream.format("zq").options(**options, **batches, consumer="copy")
+    rows = source.load(queue).withColumn("body", held_up(f"{folder}/{queue}")("body"))
+    sink = rows.writeStream.format("zq").options(**options, ackColumn="claim", queue=f"{queue}-out")
+    return sink.option("checkpointLocation", f"{folder}/{queue}/checkpoint").trigger(availableNow=True)
+
+
+def main() -> None:
+    url, project, folder, *queues = sys.argv[1:]
+    prepared()
+    spark = session(f"{folder}/warehouse")
+    options = {"url": url, "project": project, "retryFor": "30"}
+    for query in [copying(spark, options, queue, folder).start() for queue in queues]:
+        query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

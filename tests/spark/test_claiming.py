@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams that take messages from a queue: each is read, none is lost, and with ackColumn none is doubled."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.conftest import Timed, timed  # noqa: F401
+from tests.client.misbehaving import Proxy
+from tests.servers import ZqServer, wait_for
+from tests.spark.driver import copying
+from zq.client import Client
+from zq.spark.claiming import ClaimingReader
+from zq.spark.heartbeat import Heartbeat
+from zq.spark.options import Connection, Given, claiming_options
+from zq.spark.rows import CLAIMED
+
+
+def taking(spark: Any, options: dict[str, str], **more: Any) -> Any:
+    given = {"consumer": "etl", "queue": "in", **more}
+    return spark.readStream.format("zq").options(**{**options, **given}).load()
+
+
+def writing(frame: Any, options: dict[str, str], **more: Any) -> Any:
+    return frame.writeStream.format("zq").options(**options, queue="out", **more)
+
+
+def bodies(client: Client, queue: str = "out") -> list[Any]:
+    return sorted(message.body for message in client.queue(queue).list())
+
+
+def test_a_stream_takes_all_that_there_is_and_settles_it(spark, client, options, finish) -> None:
+    """In several batches of several claims; the last batch is settled, too."""
+    client.queue("in").post_many(range(250))
+    finish(writing(taking(spark, options, maxMessagesPerBatch=100, claimSize=30).selectExpr("body"), options))
+    assert sorted(map(int, bodies(client))) == list(range(250))
+    assert client.queue("in").stats().total == 0
+
+
+def test_rows_show_what_messages_are(spark, client, options, finish) -> None:
+    """All columns; messages outlive their claim, so the ttl has grown; the claim is one that ackColumn takes."""
+    client.queue("in").post_many([{"n": 1}, "text", None], ttl=100)
+    [first, *_] = client.queue("in").list()
+    seen: list[Any] = []
+    stream = taking(spark, options).writeStream.foreachBatch(lambda frame, _: seen.extend(frame.collect()))
+    finish(stream)
+    assert [row.body for row in seen] == ['{"n":1}', "text", None]
+    row = seen[0]
+    assert (row.id, row.seq, row.ttl, row.claim_count, row.queue) == (first.id, first.sequence, 360, 1, "in")
+    assert row.created.timestamp() == pytest.approx(first.created.timestamp(), abs=0.01)
+    assert row.claim.startswith("in/etl.")
+
+
+def test_with_the_claims_column_reading_and_writing_are_one_step(spark, client, options, finish, tmp_path) -> None:
+    """Claims of which all rows are filtered out are settled by the source. What the checkpoint forgot is not redone."""
+    client.queue("in").post_many(range(250))
+
+    def copy() -> None:
+        rows = taking(spark, options, maxMessagesPerBatch=100, claimSize=20)
+        finish(writing(rows.where("cast(body as int) >= 50"), options, ackColumn="claim"))
+
+    copy()
+    assert sorted(map(int, bodies(client))) == list(range(50, 250))
+    assert client.queue("in").stats().total == 0
+    commits = sorted((file for file in (tmp_path / "checkpoint" / "commits").iterdir()), key=lambda file: file.name)
+    last = max(int(file.name) for file in commits if file.name.isdigit())
+    for file in commits:
+        if file.name.strip(".").removesuffix(".crc") == str(last):
+            file.unlink()
+    client.queue("in").post_many(range(250, 260))
+    copy()
+    assert sorted(map(int, bodies(client))) == list(range(50, 260))
+
+
+def test_a_killed_driver_goes_on_from_its_checkpoint(spark, timed: Timed, project, tmp_path) -> None:  # noqa: F811
+    """It dies in the middle of a batch of two streams; one is started again at once, one after its claims lapsed."""
+    queues = ["soon", "late"]
+    for queue in queues:
+        (tmp_path / queue).mkdir()
+        (tmp_path / queue / "hold").touch()
+    options = {"url": timed.url, "project": project, "retryFor": "30"}
+    with Client(timed.url, project) as client:
+        for queue in queues:
+            client.queue(queue).post_many(range(100))
+        kill_driver([timed.url, project, str(tmp_path), *queues], [tmp_path / queue / "reached" for queue in queues])
+        for queue in queues:
+            assert bodies(client, f"{queue}-out") == []
+            (tmp_path / queue / "hold").unlink()
+        for queue in queues:
+            query = copying(spark, options, queue, str(tmp_path)).start()
+            assert query.awaitTermination(100)
+            assert sorted(map(int, bodies(client, f"{queue}-out"))) == list(range(100))
+            assert client.queue(queue).stats().total == 0
+            timed.clock.advance(301)
+
+
+def kill_driver(arguments: list[str], reached: list[Path]) -> None:
+    """Start one and kill all of its processes when it has come so far."""
+    driver = subprocess.Popen([sys.executable, "-m", "tests.spark.driver", *arguments], start_new_session=True)
+    try:
+        wait_for(lambda: driver.poll() is not None or all(map(Path.exists, reached)), 150, "a batch is in work")
+        assert driver.poll() is None, "the driver ended by itself"
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait(20)
+
+
+def releasing(folder: str, url: str, project: str) -> Any:
+    """A function of SQL that passes text on and once gives the claim of its row back."""
+    from pyspark.sql.functions import udf
+
+    def passed(body: str, claim: str) -> str:
+        if not Path(folder, "released").exists():
+            Path(folder, "released").touch()
+            with Client(url, project) as client:
+                client.queue("in").release(claim.partition("/")[2])
+        return body
+
+    return udf(passed, "string", useArrow=False)
+
+
+def test_a_claim_that_lapses_in_work_refuses_the_batch(spark, server, client, options, finish, tmp_path) -> None:
+    """The query fails, nothing of the batch is published, and started again it loses and doubles nothing."""
+    client.queue("in").post_many(range(20))
+    release = releasing(str(tmp_path), server.url, options["project"])
+    rows = taking(spark, options).withColumn("body", release("body", "claim"))
+    with pytest.raises(Exception, match="ClaimLapsed"):
+        finish(writing(rows, options, ackColumn="claim"))
+    assert bodies(client) == []
+    finish(writing(rows, options, ackColumn="claim"))
+    assert sorted(map(int, bodies(client))) == list(range(20))
+
+
+def test_a_second_query_of_the_same_consumer_stops_the_first(spark, client, options, finish, tmp_path) -> None:
+    """With a sentence; the second one works on."""
+    first = writing(taking(spark, options, wait=1), options).option("checkpointLocation", f"{tmp_path}/first").start()
+    try:
+        client.queue("in").post("a")
+        wait_for(lambda: bodies(client) == ["a"], 60, "the first query works")
+        wait_for(lambda: client.queue("in").stats().total == 0, 30, "it has settled")
+        finish(writing(taking(spark, options), options))
+        wait_for(lambda: not first.isActive, 30, "the first query has stopped")
+        assert "Another query has started as consumer etl of queue in" in str(first.exception())
+        client.queue("in").post("b")
+        finish(writing(taking(spark, options), options))
+        assert bodies(client) == ["a", "b"]
+    finally:
+        first.stop()
+
+
+def test_an_idle_stream_waits_at_the_server(spark, client, options, proxy: Proxy, tmp_path) -> None:
+    """It does not ask all the time, hears of a message at once, and outlives the deletion of its queue."""
+    stream = writing(taking(spark, {**options, "url": proxy.url}, wait=10), options)
+    query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
+    try:
+        wait_for(lambda: any(method == "PUT" for method, *_ in proxy.seen), 60, "the first look")
+        client.queue("in").post("a")
+        wait_for(lambda: bodies(client) == ["a"], 30, "the message is copied")
+        client.queue("in").delete()
+        client.queue("in").post("b")
+        wait_for(lambda: bodies(client) == ["a", "b"], 30, "the message is copied")
+        assert sum(method == "PUT" for method, *_ in proxy.seen) < 12
+        assert query.isActive
+    finally:
+        query.stop()
+
+
+def test_a_server_that_dies_and_comes_back_is_waited_for(spark, project, tmp_path) -> None:
+    """In the middle of a stream; nothing is lost or doubled."""
+    with ZqServer(f"rocksdb://{tmp_path}/store") as mortal, Client(mortal.url, project) as client:
+        options = {"url": mortal.url, "project": project, "retryFor": "60"}
+        stream = writing(taking(spark, options, maxMessagesPerBatch=40), options, ackColumn="claim")
+        client.queue("in").post_many(range(400))
+        query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
+        try:
+            wait_for(lambda: client.queue("in").stats().total < 400, 60, "the first batch is done")
+            mortal.kill()
+            mortal.start()
+            wait_for(lambda: client.queue("in").stats().total == 0, 60, "all batches are done")
+            assert query.isActive
+        finally:
+            query.stop()
+        assert sorted(map(int, bodies(client))) == list(range(400))
+
+
+def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Timed, project) -> None:  # noqa: F811
+    """Until they are let go."""
+    connection = Connection(timed.url, project, None, None, 5)
+    queue = connection.client().queue("in")
+    queue.post(1)
+    queue.claim(ttl=60, name="etl.1.1.0")
+    heart = Heartbeat(connection, "in", ttl=60, pause=0.02)
+    heart.hold(["etl.1.1.0"])
+    for _ in range(3):
+        timed.clock.advance(40)
+        wait_for(lambda: queue.held("etl.1.1.0").age < 40, 10, "it is renewed")
+    heart.stop()
+
+
+def test_claims_are_taken_again_under_their_names_after_a_crash(client, options) -> None:
+    """A batch that was taken and not logged: the next start of the checkpoint gets the same messages."""
+    client.queue("in").post_many(range(50))
+    given = claiming_options(Given({**options, "consumer": "etl", "queue": "in", "claimSize": "20", "wait": "0"}))
+    before, after = (ClaimingReader(given, list(CLAIMED)) for _ in range(2))
+    start = {**before.initialOffset(), "run": 1, "batch": 3}
+    limit = before.getDefaultReadLimit()
+    end = before.latestOffset(start, limit)
+    assert after.latestOffset(start, limit) == end == {"consumer": "etl", "run": 1, "batch": 4, "claims": 3}
+    for reader in (after, ClaimingReader(given, list(CLAIMED))):  # the other one has to ask
+        read = [
+            row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()
+        ]
+        assert sorted(int(row["body"]) for row in read) == list(range(50))
+    assert after.latestOffset(end, limit) == end
+    assert client.queue("in").stats().total == 0
+    with pytest.raises(Exception, match="Another query has started"):
+        before.latestOffset(end, limit)
+
+
+def test_a_schema_of_the_users_own_chooses_columns(spark, client, options, finish) -> None:
+    """In any order."""
+    client.queue("in").post("a")
+    reader = spark.readStream.format("zq").options(**options, consumer="etl", queue="in")
+    finish(writing(reader.schema("queue string, body string").load(), options))
+    assert bodies(client) == ["a"]

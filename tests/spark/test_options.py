@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options and schemas that do not fit are refused before anything runs, by a sentence that names them."""
+
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import ROOT
+from zq.errors import Invalid
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from zq import spark as zq_spark
+from zq.spark.source import ZqDataSource
+
+GOOD = {"url": "http://localhost:1", "project": "acme", "queue": "in"}
+TEXT = StructType([StructField("body", StringType())])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"bodyColumn": "text"}, "Option bodyColumn names the column text, and the data has body"),
+        ({"ttlColumn": "body"}, "Option ttlColumn needs a column of integers, and body is string"),
+        ({"ackColumn": "claims"}, "Option ackColumn names the column claims"),
+        ({"ttl": "soon"}, "Option ttl must be an integer"),
+        ({"idColumn": "id"}, "Option idColumn is not needed"),
+        ({"idempotentKey": "x"}, "There is no option idempotentkey. Is idempotencyKey meant"),
+        ({"idempotencyKey": "a/b"}, "Option idempotencyKey must have 1 to 64 characters"),
+        ({"url": "localhost"}, "Option url must begin"),
+        ({"project": ""}, "Option project is missing"),
+        ({"queue": ""}, "Option queue is missing"),
+        ({"producer": "x"}, "option producer for streams"),
+        ({"topic": "news"}, "Option topic is of no use to the sink"),
+    ],
+)
+def test_the_sink_refuses_wrong_options(wrong: dict[str, str], sentence: str) -> None:
+    """Also columns that are not there, or of the wrong type."""
+    with pytest.raises(Invalid, match=sentence):
+        ZqDataSource({**GOOD, **wrong}).writer(TEXT, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"consumer": ""}, "Option consumer is missing"),
+        ({"claimTtl": "5"}, "Option claimTtl must be an integer from 60"),
+        ({"bodyType": "json"}, "Option bodyType must be one of string, binary, variant"),
+        ({"maxMessagePerBatch": "7"}, "Is maxMessagesPerBatch meant"),
+        ({"topic": "news"}, "Option topic needs mode tail"),
+        ({"queue": ""}, "give option queue"),
+        ({"mode": "tail", "state": "live"}, "Option state must be one of all, history"),
+    ],
+)
+def test_streams_refuse_wrong_options(wrong: dict[str, str], sentence: str) -> None:
+    """In both modes."""
+    source = ZqDataSource({**GOOD, "consumer": "etl", **wrong})
+    with pytest.raises(Invalid, match=sentence):
+        source.streamReader(StructType())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"state": "dead"}, "Option state must be one of live, all, history"),
+        ({"topic": "news"}, "Option topic and a queue are both given"),
+        ({"startingOffset": "begin"}, "Option startingOffset must be an integer"),
+        ({"numPartitions": "0"}, "Option numPartitions must be an integer from 1"),
+    ],
+)
+def test_tables_refuse_wrong_options(wrong: dict[str, str], sentence: str) -> None:
+    """Those of reading."""
+    with pytest.raises(Invalid, match=sentence):
+        ZqDataSource({**GOOD, **wrong}).reader(StructType())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "sentence"),
+    [
+        ("size", StringType(), "The schema has a column size, and this source has id, seq, body"),
+        ("body", IntegerType(), "Column body of the schema must be of type string. Option bodyType chooses its type"),
+        ("seq", StringType(), "Column seq of the schema must be of type bigint"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(name: str, kind: Any, sentence: str) -> None:
+    """Rather than failing deep inside a task."""
+    with pytest.raises(Invalid, match=sentence):
+        ZqDataSource(GOOD).reader(StructType([StructField(name, kind)]))
+
+
+def test_the_sink_only_appends() -> None:
+    """Overwriting would be a purge that no commit holds; output mode complete is refused alike."""
+    for make in (ZqDataSource(GOOD).writer, ZqDataSource(GOOD).streamWriter):
+        with pytest.raises(Invalid, match="The sink only appends"):
+            make(TEXT, overwrite=True)
+
+
+def test_a_token_is_not_shown() -> None:
+    """What prints options does not print it."""
+    writer = ZqDataSource({**GOOD, "token": "secret"}).writer(TEXT, overwrite=False)
+    assert "secret" not in repr(writer.options)
+
+
+def test_the_module_that_spark_looks_into_imports_nothing_before_it_is_asked() -> None:
+    """It is imported for every format that Spark does not know, also where zq's requirements are missing."""
+    program = (
+        "import sys, pyspark_zq\n"
+        "assert not [name for name in sys.modules if name.startswith(('zq', 'pyspark.', 'pyarrow', 'httpx'))]\n"
+        "sys.modules['httpx'] = None\n"
+        "assert not hasattr(pyspark_zq, 'DefaultSource')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_registering_warns_of_speculation(spark, recwarn: pytest.WarningsRecorder) -> None:
+    """Which makes Spark count a second attempt as a failure."""
+    zq_spark.register(spark)
+    assert not recwarn.list
+
+    class Speculating:
+        conf = {"spark.speculation": "true"}
+        dataSource = spark.dataSource
+
+    with warnings.catch_warnings(), pytest.warns(UserWarning, match="spark.speculation is on"):
+        zq_spark.register(Speculating())  # type: ignore[arg-type]

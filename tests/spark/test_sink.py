@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing rows to queues: what arrives, and that failures neither double nor leave anything."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.misbehaving import BUSY, LOST_ANSWER, Proxy
+from zq.client import Client, Queue
+from zq.errors import StageNotFound
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+from zq.spark.options import Given, sink_options
+from zq.spark.staging import BatchWriter, Staged
+
+FAILURE = "A body of type binary must hold JSON"
+
+
+def bodies(queue: Queue) -> list[Any]:
+    return [message.body for message in queue.list(page=1000, delayed=True)]
+
+
+def failing(folder: Path, attempts: int, how: str) -> Any:
+    """A function of SQL that passes JSON on, and at 19000 in the first attempts gives none, or ends its process."""
+    from pyspark.sql.functions import udf
+
+    def passed(body: str) -> bytes:
+        from pyspark import TaskContext
+
+        if body == "19000" and TaskContext.get().attemptNumber() < attempts:
+            (folder / "failed").touch()
+            if how == "dies":
+                os._exit(1)
+            return b"{"
+        return body.encode()
+
+    return udf(passed, "binary", useArrow=False)
+
+
+def numbers(spark: Any, count: int, partitions: int = 2) -> Any:
+    return spark.range(0, count, 1, partitions).selectExpr("cast(id as string) body")
+
+
+def test_rows_arrive_as_messages_in_the_order_of_their_partitions(spark, client, options) -> None:
+    """More than one request's worth, by count and by the queue's own bound in bytes."""
+    client.queue("out").create({"_max_messages_post_size": 2000})
+    numbers(spark, 2500).write.format("zq").options(**options, queue="out").mode("append").save()
+    assert bodies(client.queue("out")) == [str(number) for number in range(2500)]
+    numbers(spark, 2500).write.format("zq").options(**options).mode("append").save("large")
+    assert bodies(client.queue("large")) == [str(number) for number in range(2500)]
+
+
+def test_columns_say_where_a_row_goes_and_how_long_it_lives(spark, client, options) -> None:
+    """queueColumn, ttlColumn and delayColumn; what they leave open is the options' word."""
+    rows = [("a", "left", 100, 0), ("b", "right", None, 0), ("c", None, 300, 60)]
+    frame = spark.createDataFrame(rows, "body string, place string, life int, later int").coalesce(1)
+    writer = frame.write.format("zq").options(**options, queue="rest", ttl=200, queueColumn="place")
+    client.queue("rest").create({"_default_message_delay": 1})  # a queue without one ignores delays
+    writer.options(ttlColumn="life", delayColumn="later").mode("append").save()
+    found = {
+        name: [(message.body, message.ttl) for message in client.queue(name).list(delayed=True)]
+        for name in ("left", "right", "rest")
+    }
+    assert found == {"left": [("a", 100)], "right": [("b", 200)], "rest": [("c", 300)]}
+    assert list(client.queue("rest").list()) == []
+
+
+def test_bodies_keep_their_types(spark, client, options) -> None:
+    """Structs, variants and binary JSON become what they are, text stays text, null is null."""
+    frame = spark.sql(
+        "select struct(1 as a, array('x') as b, map('k', 2) as c) body, parse_json('{\"n\":[1,null]}') v, "
+        "cast('[1, 2]' as binary) raw, 'text' t, cast(null as string) nothing"
+    )
+    for column in ("body", "v", "raw", "t", "nothing"):
+        frame.write.format("zq").options(**options, queue="out", bodyColumn=column).mode("append").save()
+    assert bodies(client.queue("out")) == [{"a": 1, "b": ["x"], "c": {"k": 2}}, {"n": [1, None]}, [1, 2], "text", None]
+
+
+def stages(proxy: Proxy) -> list[str]:
+    """Names of all into which something was posted."""
+    return sorted({path.partition("stage=")[2] for method, path, _ in proxy.seen if method == "POST" and "=" in path})
+
+
+@pytest.mark.parametrize("how", ["fails", "dies"])
+def test_a_task_that_is_tried_again_doubles_nothing(spark, client, options, tmp_path, proxy: Proxy, how: str) -> None:
+    """After part of its rows had been sent."""
+    client.queue("out").create({"_max_messages_post_size": 20_000})
+    frame = numbers(spark, 20_000).select(failing(tmp_path, 1, how)("body").alias("body"))
+    frame.write.format("zq").options(**{**options, "url": proxy.url}, queue="out").mode("append").save()
+    assert (tmp_path / "failed").exists()
+    tried = [stage.split(".")[-3:-1] for stage in stages(proxy)]
+    assert tried == [["0", "0"], ["1", "0"], ["1", "1"]] or (how == "dies" and ["1", "1"] in tried)
+    assert sorted(bodies(client.queue("out"))) == list(range(20_000))
+
+
+def test_a_job_that_fails_leaves_nothing(spark, client, options, tmp_path, proxy: Proxy) -> None:
+    """Every attempt fails after part of its rows was sent: nothing is to be seen, and all stages are dropped."""
+    frame = numbers(spark, 20_000, 1).select(failing(tmp_path, 9, "fails")("body").alias("body"))
+    client.queue("out").create({"_max_messages_post_size": 20_000})
+    with pytest.raises(Exception, match=FAILURE):
+        frame.write.format("zq").options(**{**options, "url": proxy.url}, queue="out").mode("append").save()
+    assert bodies(client.queue("out")) == []
+    dropped = {path.rpartition("/")[2] for method, path, _ in proxy.seen if method == "DELETE"}
+    assert len(stages(proxy)) == 3
+    assert dropped.issuperset(stages(proxy))
+
+
+def test_a_job_that_is_given_up_drops_what_its_tasks_have_stored(client, options) -> None:
+    """Of tasks that ended well; nothing is known of those that failed. What was published stays."""
+    schema = StructType([StructField("body", StringType())])
+    writer = BatchWriter(sink_options(Given({**options, "queue": "out"}), stream=False), schema, overwrite=False)
+    client.queue("out").stage("first", ["a"])
+    client.queue("out").stage("second", ["b"])
+    client.commit("job", 0, publish=["first"])
+    writer.abort([Staged("first", "job", []), None, Staged(None, "job", []), Staged("second", "job", [])])
+    with pytest.raises(StageNotFound):
+        client.commit("job", 1, publish=["second"])
+    assert bodies(client.queue("out")) == ["a"]
+
+
+def test_a_job_that_is_run_again_under_its_key_does_nothing(spark, client, options) -> None:
+    """As schedulers do it."""
+    for _ in range(2):
+        frame = numbers(spark, 10)
+        frame.write.format("zq").options(**options, queue="out", idempotencyKey="night-1").mode("append").save()
+    assert len(bodies(client.queue("out"))) == 10
+    assert client.committed("night-1").published == 10
+
+
+def test_answers_that_are_lost_and_refusals_that_pass_double_nothing(spark, client, options, proxy: Proxy) -> None:
+    """Of the first posts, and of commits."""
+    proxy.plan(LOST_ANSWER, BUSY, LOST_ANSWER, LOST_ANSWER, BUSY)
+    proxy.commits.extend([LOST_ANSWER, BUSY])
+    numbers(spark, 1000).write.format("zq").options(**{**options, "url": proxy.url}).mode("append").save("out")
+    assert not proxy.troubles
+    assert not proxy.commits
+    assert sorted(map(int, bodies(client.queue("out")))) == list(range(1000))
+
+
+def test_empty_partitions_and_empty_frames_are_written(spark, client, options) -> None:
+    """They make no stage; no rows at all make no queue."""
+    numbers(spark, 10).where("body = '7'").write.format("zq").options(**options).mode("append").save("out")
+    assert bodies(client.queue("out")) == ["7"]
+    numbers(spark, 10).where("body = 'x'").write.format("zq").options(**options).mode("append").save("none")
+    assert not client.queue("none").exists()
+
+
+def test_a_body_that_is_too_large_is_named_by_the_server(spark, client, options) -> None:
+    """And nothing of the job is there."""
+    client.queue("out").create({"_max_messages_post_size": 100})
+    frame = spark.sql("select repeat('x', 200) body union all select 'y'")
+    with pytest.raises(Exception, match=r"\b100\b"):
+        frame.write.format("zq").options(**options).mode("append").save("out")
+    assert bodies(client.queue("out")) == []
+
+
+def test_a_server_that_is_down_fails_the_job_with_its_address(spark, project) -> None:
+    """After the retries, here none."""
+    options = {"url": "http://127.0.0.1:9", "project": project, "retryFor": "0", "queue": "out"}
+    with pytest.raises(Exception, match=r"The server at 127\.0\.0\.1:9 cannot be reached"):
+        numbers(spark, 1).write.format("zq").options(**options).mode("append").save()
+
+
+def test_a_stream_publishes_each_batch_once(spark, client: Client, options, finish, tmp_path) -> None:
+    """Files in, messages out; what the checkpoint forgot is not published again."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1").write_text("a\nb\n")
+    (tmp_path / "in" / "2").write_text("c\n")
+
+    def copy() -> None:
+        lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(f"{tmp_path}/in")
+        finish(lines.selectExpr("value body").writeStream.format("zq").options(**options, queue="out"))
+
+    copy()
+    assert sorted(bodies(client.queue("out"))) == ["a", "b", "c"]
+    for log in (tmp_path / "checkpoint" / "commits").iterdir():
+        if log.name in ("1", ".1.crc"):
+            log.unlink()
+    copy()
+    assert sorted(bodies(client.queue("out"))) == ["a", "b", "c"]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues as a source and a sink of Spark (extra ``zq[spark]``). Reference: ``api-ref/spark.md``."""
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ZqDataSource", "register"]
+
+
+def register(spark: "SparkSession") -> None:
+    """Makes ``format("zq")`` known to a session whose workers can import zq."""
+    from zq.spark.source import ZqDataSource
+
+    if spark.conf.get("spark.speculation", "false") == "true":
+        warnings.warn(
+            "spark.speculation is on: the second attempt at a task that writes to zq counts as a failure. Nothing is "
+            "doubled, but switch it off.",
+            stacklevel=2,
+        )
+    spark.dataSource.register(ZqDataSource)
+
+
+def __getattr__(name: str) -> Any:
+    """``ZqDataSource``, which needs pyspark, only when it is asked for."""
+    if name == "ZqDataSource":
+        from zq.spark.source import ZqDataSource
+
+        return ZqDataSource
+    raise AttributeError(f"module {__name__} has no attribute {name}")

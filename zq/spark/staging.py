@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sink: executors store rows where nobody sees them, and the driver publishes all of a batch with one commit.
+
+A task that fails drops its stage, or leaves it to the server; Spark hands the driver the stages of those that ended
+well, one for each partition. The commit counts once for each batch of its producer, whoever repeats it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import DataType, IntegralType, StringType, StructType
+
+from zq.client import Draft, PostStopped
+from zq.errors import Invalid, ZqError
+from zq.spark.bodies import bodies, check_writable
+from zq.spark.options import SinkOptions
+
+MOST: Final = 1000
+"""Stages, and claims, of one commit (api-ref/transactions.md)."""
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task has stored; Spark carries it to the driver."""
+
+    stage: str | None
+    """None for an empty partition."""
+    producer: str
+    claims: list[tuple[str, str]]
+    """Queue and name of each whose rows it had."""
+
+
+class Staging:
+    """What both writers do."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        """Raises ``Invalid`` if the columns do not fit the options."""
+        if overwrite:
+            raise Invalid("The sink only appends: use mode append, and output mode append in streams.")
+        self.options = options
+        self.body = _column(schema, "bodyColumn", options.body)
+        check_writable(options.body, self.body)
+        _column(schema, "ttlColumn", options.ttls, IntegralType)
+        _column(schema, "delayColumn", options.delays, IntegralType)
+        _column(schema, "queueColumn", options.queues, StringType)
+        _column(schema, "ackColumn", options.ack, StringType)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """On an executor: store a partition's rows in a stage of this attempt's own."""
+        task = TaskContext.get()
+        assert task is not None
+        producer = self.options.producer or task.getLocalProperty("sql.streaming.queryId") or ""
+        batch = task.getLocalProperty("streaming.sql.batchId") or "0"
+        stage = f"{producer}.{batch}.{task.partitionId()}.{task.attemptNumber()}.{uuid4().hex[:8]}"
+        claims: set[str] = set()
+        try:
+            count = self._store(stage, iterator, claims)
+        except BaseException:
+            self._drop([stage])
+            raise
+        return Staged(stage if count else None, producer, [_claim(told) for told in sorted(claims)])
+
+    def publish(self, producer: str, batch: int, staged: Iterable[Staged]) -> None:
+        """On the driver: publish the stages and settle the claims, once."""
+        tasks = list(staged)
+        stages = [task.stage for task in tasks if task.stage]
+        claims = sorted({claim for task in tasks for claim in task.claims})
+        if len(stages) > MOST:
+            raise Invalid(f"{len(stages)} partitions hold rows, and a commit takes {MOST}: coalesce the data before.")
+        if len(claims) > MOST:
+            raise Invalid(f"{len(claims)} claims are to be settled, and a commit takes {MOST}: raise claimSize.")
+        self.options.connection.client().commit(producer, batch, publish=stages, settle=claims)
+
+    def drop(self, staged: Iterable[Staged | None]) -> None:
+        """On the driver: nothing is to be published. What was published stays."""
+        self._drop([task.stage for task in staged if task and task.stage])
+
+    def _store(self, stage: str, batches: Iterator[pa.RecordBatch], claims: set[str]) -> int:
+        client, options = self.options.connection.client(), self.options
+        drafts = (pair for batch in batches for pair in self._drafts(batch, claims))
+        count = 0
+        for queue, some in _grouped(drafts) if options.queues else [(options.queue or "", _second(drafts))]:
+            settings: dict[str, Any] = {"ttl": options.ttl, "delay": options.delay}
+            try:
+                count += client.queue(queue).post_many(some, stage=stage, **settings)
+            except PostStopped as stopped:
+                raise stopped.__cause__ or stopped from None
+        return count
+
+    def _drafts(self, batch: pa.RecordBatch, claims: set[str]) -> Iterator[tuple[str, Any]]:
+        """Queue and message of each row; notes its claim."""
+        options = self.options
+        contents: Iterable[Any] = bodies(self.body, batch.column(options.body))
+        if options.ack:
+            claims.update(claim for claim in batch.column(options.ack).unique().to_pylist() if claim)
+        if options.ttls or options.delays:
+            ttls = _values(batch, options.ttls, options.ttl)
+            contents = map(Draft, contents, ttls, _values(batch, options.delays, options.delay))
+        queues = _values(batch, options.queues, options.queue)
+        return zip((queue or _nowhere() for queue in queues), contents, strict=True)
+
+    def _drop(self, stages: Iterable[str]) -> None:
+        for stage in stages:
+            with suppress(ZqError):  # the server drops it too, in stage_ttl seconds
+                self.options.connection.client().drop_stage(stage)
+
+
+class BatchWriter(Staging, DataSourceArrowWriter):
+    """Of ``df.write``."""
+
+    def commit(self, messages: list[Staged]) -> None:  # type: ignore[override]
+        """Under a producer of this job's own, or the one that the job is repeated under."""
+        assert self.options.producer is not None
+        self.publish(self.options.producer, 0, messages)
+
+    def abort(self, messages: list[Staged | None]) -> None:  # type: ignore[override]
+        """None stands for tasks that failed."""
+        self.drop(messages)
+
+
+class StreamWriter(Staging, DataSourceStreamArrowWriter):
+    """Of ``df.writeStream``. Spark makes a new one to commit, so what that needs travels with the tasks' messages."""
+
+    def commit(self, messages: list[Staged], batchId: int) -> None:  # type: ignore[override]
+        """Under the producer that the tasks tell. A batch in which there is nothing to do is not told to the server."""
+        if any(task.stage or task.claims for task in messages):
+            self.publish(messages[0].producer, batchId, messages)
+
+    def abort(self, messages: list[Staged | None], batchId: int) -> None:  # type: ignore[override]
+        """None stands for tasks that failed."""
+        self.drop(messages)
+
+
+def _column(schema: StructType, option: str, name: str | None, kind: type[DataType] = DataType) -> DataType:
+    """The type of a column that an option names. Raises ``Invalid``."""
+    if name is None:
+        return StringType()
+    if name not in schema.names:
+        raise Invalid(f"Option {option} names the column {name}, and the data has {', '.join(schema.names) or 'none'}.")
+    found: DataType = schema[name].dataType
+    if not isinstance(found, kind):
+        wanted = "integers" if kind is IntegralType else "text"
+        raise Invalid(f"Option {option} needs a column of {wanted}, and {name} is {found.simpleString()}.")
+    return found
+
+
+def _values(batch: pa.RecordBatch, name: str | None, default: Any) -> Sequence[Any]:
+    """Of a column, with the default where it has none."""
+    if name is None:
+        return [default] * batch.num_rows
+    return [default if value is None else value for value in batch.column(name).to_pylist()]
+
+
+def _nowhere() -> str:
+    raise Invalid("A row names no queue: fill queueColumn in, or give option queue for such rows.")
+
+
+def _second(pairs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+    return (value for _, value in pairs)
+
+
+def _grouped(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:
+    """The values of each queue, of so many rows at a time."""
+    groups: dict[str, list[Any]] = {}
+    for number, (queue, value) in enumerate(pairs, 1):
+        groups.setdefault(queue, []).append(value)
+        if number % size == 0:
+            yield from groups.items()
+            groups = {}
+    yield from groups.items()
+
+
+def _claim(told: str) -> tuple[str, str]:
+    """Queue and name. Raises ``Invalid``."""
+    queue, _, name = told.partition("/")
+    if not queue or not name:
+        raise Invalid("Option ackColumn needs the column claim of a claiming source, with values like queue/claim.")
+    return queue, name
