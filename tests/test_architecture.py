@@ -31,8 +31,9 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.clock": VALUES,
     "zq.wire": [*VALUES, "zq.limits"],
     "zq.client": ["zq.errors", "zq.model", "zq.wire"],
-    "zq.cli": ["zq.client", "zq.errors", "zq.wire"],
-    "zq.spark": ["zq.client", "zq.errors", "zq.model"],
+    "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.wire"],
+    "zq.cli.pipeline": ["zq.cli", "zq.spark"],
+    "zq.spark": ["zq.client", "zq.errors", "zq.model", "zq.wire"],
     "zq.storage.api": [*VALUES, "zq.storage.extensions"],
     "zq.storage.extensions": VALUES,
     "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
@@ -69,7 +70,8 @@ VENDORS: dict[str, list[str]] = {
     "rich": ["zq.cli"],
     "httpx": ["zq.client"],
     "tenacity": ["zq.client"],
-    "pyspark": ["zq.spark"],
+    "pyspark": ["zq.spark", "zq.cli.pipeline"],
+    "py4j": ["zq.spark"],
     "pyarrow": ["zq.spark"],
 }
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from zq import __version__
-from zq.cli import bench, consume, messages, past, post, topics, transfer, watch
+from zq.cli import bench, consume, messages, past, pipeline, post, topics, transfer, watch
 from zq.cli.completion import completion
 from zq.cli.failures import INTERRUPTED, Failure, exit_code, failure
 from zq.cli.named import queue_group, topic_group
@@ -97,7 +97,7 @@ COMMANDS = (
     *(messages.list_messages, messages.get, messages.pop),
     *(messages.claim, messages.settle, messages.move, messages.release),
     *(past.dlq_group, past.history, past.replay, watch.health, watch.top),
-    *(bench.bench, transfer.export, transfer.import_file, completion),
+    *(pipeline.pipeline_group, bench.bench, transfer.export, transfer.import_file, completion),
 )
 for command in COMMANDS:
     cli.add_command(command)

@@ -18,6 +18,7 @@ from pyspark.sql.types import DataType, IntegralType, StringType, StructType
 
 from zq.client import Draft, PostStopped
 from zq.errors import Invalid, ZqError
+from zq.model import Fence
 from zq.spark.bodies import bodies, check_writable
 from zq.spark.options import SinkOptions
 
@@ -66,16 +67,23 @@ class Staging:
             raise
         return Staged(stage if count else None, producer, [_claim(told) for told in sorted(claims)])
 
-    def publish(self, producer: str, batch: int, staged: Iterable[Staged]) -> None:
-        """On the driver: publish the stages and settle the claims, once."""
+    def publish(
+        self,
+        producer: str,
+        batch: int,
+        staged: Iterable[Staged],
+        held: Iterable[tuple[str, str]] = (),
+        fence: Fence | None = None,
+    ) -> None:
+        """On the driver: publish the stages and settle the claims, also those that are held besides, once."""
         tasks = list(staged)
         stages = [task.stage for task in tasks if task.stage]
-        claims = sorted({claim for task in tasks for claim in task.claims})
+        claims = sorted({claim for task in tasks for claim in task.claims}.union(held))
         if len(stages) > MOST:
             raise Invalid(f"{len(stages)} partitions hold rows, and a commit takes {MOST}: coalesce the data before.")
         if len(claims) > MOST:
             raise Invalid(f"{len(claims)} claims are to be settled, and a commit takes {MOST}: raise claimSize.")
-        self.options.connection.client().commit(producer, batch, publish=stages, settle=claims)
+        self.options.connection.client().commit(producer, batch, publish=stages, settle=claims, fence=fence)
 
     def drop(self, staged: Iterable[Staged | None]) -> None:
         """On the driver: nothing is to be published. What was published stays."""

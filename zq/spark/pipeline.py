@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipelines: rounds of taking messages, working on them with Spark, and publishing results and settling messages by one
+commit. Reference: ``api-ref/pipelines.md``."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from zq.client.stopping import told_to_stop
+from zq.errors import Fenced, Invalid
+from zq.spark.options import ClaimingOptions, Given, claiming_options
+from zq.spark.poison import ERROR, reject
+from zq.spark.rounds import RoundSource
+from zq.spark.runner import RoundFailed, Runner, Totals
+from zq.spark.working import Stage, Work
+
+__all__ = ["ERROR", "Pipeline", "RoundFailed", "Totals", "reject"]
+URL: Final = "http://localhost:8888"
+SINK: Final = ("bodyColumn", "ttl", "delay", "ttlColumn", "delayColumn", "queueColumn")
+"""Options of the sink that are the user's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """From one queue through stages to others. What stands below ``name`` has defaults that fit."""
+
+    source: str
+    stages: Sequence[Stage]
+    sink: str | None = None
+    """Of rows without a queue of their own in column ``queue``."""
+    dead_letters: str | None = None
+    """Where messages go that cannot be worked on; None: the source's own ``_dead_letter_queue``, if it has one."""
+    name: str | None = None
+    """Of claims, commits and fence; one runner at a time has it. ``<source>.<sink>`` if not given."""
+    url: str | None = None
+    project: str | None = None
+    token: str | None = field(default=None, repr=False)
+    """Also from ``ZQ_URL``, ``ZQ_PROJECT`` and ``ZQ_TOKEN``."""
+    max_messages: int = 10_000
+    """Of one round."""
+    claim_size: int | None = None
+    """None: as large as the server allows."""
+    claim_ttl: int = 300
+    wait: int = 5
+    """Seconds that a look waits at the server for messages."""
+    retry_for: int = 60
+    """Seconds for which trouble that passes is sat out."""
+    most_poison: int = 20
+    """If more messages than these raise in one round, the stages are taken to be at fault."""
+    body_type: str = "string"
+    sink_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(
+        self,
+        spark: SparkSession,
+        until_empty: bool = False,
+        progress: Callable[[Totals], object] | None = None,
+    ) -> Totals:
+        """Rounds, until SIGTERM or SIGINT, or until nothing is left. ``progress`` is called after each.
+
+        Raises ``RoundFailed``, and ``Fenced`` when another run of this name was started.
+        """
+        spark.dataSource.register(RoundSource)
+        runner = Runner(self.taking(), Work(spark, self.stages, self.writing()), self.most_poison)
+        try:
+            with told_to_stop(runner.stopped.set):
+                runner.begin(self.dead_letters)
+                while not runner.stopped.is_set():
+                    claims = runner.reserve()
+                    if not claims and until_empty:
+                        break
+                    if claims and runner.work(claims) and progress is not None:
+                        progress(runner.totals)
+        except Fenced:
+            raise Fenced(
+                f"Another run of pipeline {runner.name} was started, so this one stops: give each pipeline a name of "
+                "its own."
+            ) from None
+        finally:
+            runner.end()
+        return runner.totals
+
+    def taking(self) -> ClaimingOptions:
+        """How messages are taken. Raises ``Invalid``."""
+        name = self.name or ".".join(queue for queue in (self.source, self.sink) if queue)
+        return claiming_options(
+            Given(
+                self._place()
+                | _texts(queue=self.source, consumer=name, maxMessagesPerBatch=self.max_messages)
+                | _texts(claimSize=self.claim_size, claimTtl=self.claim_ttl, wait=self.wait, bodyType=self.body_type)
+            )
+        )
+
+    def writing(self) -> dict[str, str]:
+        """Options that reading and writing need. Raises ``Invalid``."""
+        for option in self.sink_options:
+            if option not in SINK:
+                raise Invalid(f"sink_options must be of {', '.join(SINK)}, not {option}.")
+        if not self.stages:
+            raise Invalid("A pipeline needs stages.")
+        name = self.taking().consumer
+        return self._place() | _texts(
+            queue=self.sink, bodyType=self.body_type, idempotencyKey=name, **self.sink_options
+        )
+
+    def _place(self) -> dict[str, str]:
+        known = os.environ.get
+        url, token = self.url or known("ZQ_URL") or URL, self.token or known("ZQ_TOKEN")
+        return _texts(url=url, project=self.project or known("ZQ_PROJECT"), token=token, retryFor=self.retry_for)
+
+
+def _texts(**options: Any) -> dict[str, str]:
+    """Those that are given."""
+    return {name: str(value) for name, value in options.items() if value is not None}
