@@ -19,7 +19,7 @@ def copying(source: str, url: str, project: str, folder: str) -> Any:
     def copy(frame: Any) -> Any:
         return frame.withColumn("body", held_up(f"{folder}/{source}")("body"))
 
-    size = {"max_messages": 60, "claim_size": 20, "wait": 0}
+    size = {"max_messages": 60, "claim_size": 60, "wait": 0}  # one task, for there are two places
     return Pipeline(source=source, stages=[copy], sink=f"{source}-out", url=url, project=project, **size)
 
 

@@ -126,20 +126,26 @@ def test_what_a_stage_marks_is_buried(spark, client, make: Make) -> None:
 
 
 def test_messages_over_which_a_stage_raises_are_buried(spark, client, make: Make) -> None:
-    """They are found among others; the reason is the error's last line. So is a body that the sink refuses."""
-    client.queue("out").create({"_max_messages_post_size": 1000})
-    client.queue("in").post_many([*range(20), "bad", *range(20, 40), "large"])
+    """They are found among others, in several claims; the reason is the error's last line."""
+    client.queue("in").post_many([*range(7), "bad"])
 
     def checked(body: str) -> str:
         if body == "bad":
             raise ValueError("no number:\nbad")
-        return "x" * 2000 if body == "large" else body
+        return body
 
-    assert make(mapped(checked), claim_size=30).run(spark, until_empty=True) == Totals(1, 42, 40, 2)
-    assert sorted(map(int, bodies(client))) == list(range(40))
-    found = buried(client)
-    assert found["bad"] == "ValueError: no number:"
-    assert "1000" in found["large"]
+    assert make(mapped(checked), claim_size=5).run(spark, until_empty=True) == Totals(1, 8, 7, 1)
+    assert sorted(map(int, bodies(client))) == list(range(7))
+    assert buried(client) == {"bad": "ValueError: no number:"}
+
+
+def test_messages_whose_results_the_sink_refuses_are_buried(spark, client, make: Make) -> None:
+    """Such as bodies that are too large."""
+    client.queue("out").create({"_max_messages_post_size": 100})
+    client.queue("in").post_many([*range(4), "x" * 200])
+    assert make(lambda frame: frame).run(spark, until_empty=True) == Totals(1, 5, 4, 1)
+    [reason] = buried(client).values()
+    assert "100" in reason
 
 
 def test_a_stage_that_fails_whatever_it_gets_buries_nothing(spark, client, make: Make) -> None:
@@ -162,10 +168,14 @@ def test_a_stage_that_fails_whatever_it_gets_buries_nothing(spark, client, make:
 
 def test_a_commit_whose_answer_is_lost_counts(spark, client, make: Make, proxy: Proxy) -> None:
     """Whether it is repeated, or the run finds out from the server."""
+
+    def troubled(frame: Any) -> Any:
+        proxy.commits.append(LOST_ANSWER)
+        return doubled(frame)
+
     for patience in (5, 0):
         client.queue("in").post_many(range(50))
-        proxy.commits.append(LOST_ANSWER)
-        totals = make(doubled, url=proxy.url, retry_for=patience).run(spark, until_empty=True)
+        totals = make(troubled, url=proxy.url, retry_for=patience).run(spark, until_empty=True)
         assert not proxy.commits
         assert totals == Totals(1, 50, 50, 0)
     assert sorted(map(int, bodies(client))) == sorted([*range(0, 100, 2)] * 2)

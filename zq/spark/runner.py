@@ -160,13 +160,14 @@ class Runner:
         """
         self._renew(claims)
         ids = [one for held in claims.values() for one in held]
-        if not self._buries or self._fails(claims, []):
+        if not self._buries or self._fails(claims, [], keep=True):
             raise self._failed(why(error)) from error
-        if self._fails(claims, ids) is None:
+        keep = self._fails(claims, ids, keep=False) is None
+        if keep and self._fails(claims, ids, keep) is None:
             if not again:
                 raise self._failed(why(error)) from error
             return False
-        search = Search(lambda some: self._fails(claims, some), self._most_poison)
+        search = Search(lambda some: self._fails(claims, some, keep), self._most_poison)
         search.look(ids, known=True)
         if not search.found:
             raise self._failed(why(error)) from error
@@ -175,13 +176,16 @@ class Runner:
         self._bury(claims, search.found)
         return True
 
-    def _fails(self, claims: Held, ids: Sequence[str]) -> str | None:
-        """Why work on these messages fails; None if it goes well. Nothing comes of it."""
+    def _fails(self, claims: Held, ids: Sequence[str], keep: bool) -> str | None:
+        """Why work on these messages fails; None if it goes well. Nothing comes of it.
+
+        ``keep``: results are staged, too, for the sake of what the sink refuses, and dropped; which takes longer.
+        """
         wanted = frozenset(ids)
         some = {name: found for name, held in claims.items() if (found := [one for one in held if one in wanted])}
         this = self._round(some, dry=True)
         try:
-            self._work.do(this, lambda _: this)
+            self._work.do(this, lambda _: this, keep)
         except FAILURES as error:
             self._renew(some)  # so that it is not for want of a claim or a server
             return why(error)

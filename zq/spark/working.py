@@ -29,8 +29,8 @@ class Work:
         self._stages = stages
         self._options = options
 
-    def do(self, this: Round, rejected: Rejected) -> None:
-        """All of a round. Raises one of ``FAILURES``, or whatever a stage raises."""
+    def do(self, this: Round, rejected: Rejected, keep: bool = True) -> None:
+        """All of a round; without ``keep``, all but the sink. Raises ``FAILURES``, or whatever a stage raises."""
         kept: list[DataFrame] = []
         try:
             frame = self._format(this).load()
@@ -42,7 +42,7 @@ class Work:
                     this = rejected(found) if found else this
                     frame = unmarked(frame, found)
             if this.claims or this.dry:
-                self._write(frame, this)
+                self._write(frame, this, keep)
         finally:
             for one in kept:
                 one.unpersist()
@@ -50,15 +50,19 @@ class Work:
     def _format(self, this: Round) -> DataFrameReader:
         return self._spark.read.format(FORMAT).options(**self._options).option("round", _text(this))
 
-    def _write(self, frame: DataFrame, this: Round) -> None:
+    def _write(self, frame: DataFrame, this: Round, keep: bool) -> None:
         """Only the columns that the sink looks at."""
         columns = {option: self._options.get(option, own) for option, own in COLUMNS.items()}
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]
         needed = [name for name in columns.values() if name in frame.columns]
         given = {option: name for option, name in columns.items() if name is not None}
-        writer = (frame.select(*needed) if given["bodyColumn"] in needed else frame).write.format(FORMAT)
-        writer.options(**{**self._options, **given}).option("round", _text(this)).mode("append").save()
+        writer = (frame.select(*needed) if given["bodyColumn"] in needed else frame).write
+        if keep:
+            writer.format(FORMAT).options(**{**self._options, **given}).option("round", _text(this))
+        else:
+            writer.format("noop")
+        writer.mode("append").save()
 
 
 def _text(this: Round) -> str:
