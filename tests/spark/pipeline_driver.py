@@ -35,6 +35,8 @@ def main() -> None:
 
     inside, after = (copying(source, url, project, folder) for source in ("inside", "after"))
     threading.Thread(target=inside.run, args=(spark,), daemon=True).start()
+    while not Path(folder, "inside", "reached").exists():
+        time.sleep(0.1)
     after.run(spark, progress=stay)
 
 

@@ -16,6 +16,7 @@ LONGEST: Final = 1024
 """Characters of a reason."""
 MOST_RUNS: Final = 500
 """Dry runs of one search."""
+CALLING: Final = "An error occurred while calling"
 TRACE: Final = "Traceback (most recent call last):"
 
 
@@ -49,7 +50,9 @@ def why(error: BaseException) -> str:
     if TRACE in lines:
         last = max(number for number, line in enumerate(lines) if line.startswith("  ") or line == TRACE)
         lines = lines[last + 1 :]
-    told = next((line.strip() for line in lines if line.strip()), type(error).__name__)
+    if lines and lines[0].startswith(CALLING):
+        lines = lines[1:]
+    told = next((line.strip(": ") for line in lines if line.strip(": ")), type(error).__name__)
     return told[:LONGEST]
 
 

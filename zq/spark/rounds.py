@@ -6,16 +6,17 @@ A format of its own, for the runner in ``pipeline.py`` only. Its option ``round`
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zq.model import Fence
 from zq.spark import rows
-from zq.spark.claiming import Claims
 from zq.spark.options import Connection, Given, body_type, connection, sink_options
 from zq.spark.staging import BatchWriter, Staged
 
@@ -66,6 +67,13 @@ class RoundSource(DataSource):
         return RoundWriter(options, schema, overwrite).of(_round(self.options))
 
 
+@dataclass
+class Part(InputPartition):
+    """Claims that one task reads."""
+
+    names: list[str]
+
+
 class RoundReader(DataSourceReader):
     """Reads claims, however often, and takes none."""
 
@@ -74,21 +82,22 @@ class RoundReader(DataSourceReader):
         self.body = body
         self.round = of
 
-    def partitions(self) -> list[Claims]:
+    def partitions(self) -> list[Part]:
         """The claims, shared out among tasks."""
         names = [name for name, ids in self.round.claims.items() if ids != []]
         share = -(-len(names) // TASKS) or 1
-        return [Claims(names[first : first + share]) for first in range(0, len(names), share)]
+        return [Part(names[first : first + share]) for first in range(0, len(names), share)]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Their messages. A claim that is gone raises ``ClaimNotFound``: its messages may be at work elsewhere."""
+        if not isinstance(partition, Part):  # Spark reads something of no partitions, too
+            return
         queue = self.place.client().queue(self.round.queue)
-        for name in getattr(partition, "names", []):  # Spark reads something of no partitions, too
+        for name in partition.names:
             wanted = self.round.claims[name]
             ids = None if wanted is None else frozenset(wanted)
             made = rows.Rows(COLUMNS, self.body, claim=f"{queue.name}/{name}")
-            messages = queue.held(name).messages
-            yield from made.of(message for message in messages if ids is None or message.id in ids)
+            yield from made.of([message for message in queue.held(name).messages if ids is None or message.id in ids])
 
 
 class RoundWriter(BatchWriter):
