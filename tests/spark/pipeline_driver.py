@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver to be killed: ``python -m tests.spark.pipeline_driver url project folder`` runs two pipelines at once, one
-that stays in a round and one that stays behind its first commit."""
+"""A driver to be killed: ``python -m tests.spark.pipeline_driver url project folder`` runs a pipeline that stays
+behind its first commit, and there another one that stays in a round."""
 
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +26,12 @@ def main() -> None:
     prepared()
     spark = session(f"{folder}/warehouse")
 
+    inside, after = (copying(source, url, project, folder) for source in ("inside", "after"))
+
     def stay(_: object) -> None:
         Path(folder, "after", "committed").touch()
-        while True:
-            time.sleep(1)
+        inside.run(spark)
 
-    inside, after = (copying(source, url, project, folder) for source in ("inside", "after"))
-    threading.Thread(target=inside.run, args=(spark,), daemon=True).start()
-    while not Path(folder, "inside", "reached").exists():
-        time.sleep(0.1)
     after.run(spark, progress=stay)
 
 
