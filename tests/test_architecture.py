@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.wire"],
     "zq.cli.pipeline": ["zq.cli", "zq.spark"],
     "zq.spark": ["zq.client", "zq.errors", "zq.model", "zq.wire"],
+    "zq.spark.jobs": ["zq.spark", "zq.client", "zq.errors", "zq.cli"],
     "zq.storage.api": [*VALUES, "zq.storage.extensions"],
     "zq.storage.extensions": VALUES,
     "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
@@ -66,13 +67,14 @@ VENDORS: dict[str, list[str]] = {
     "granian": ["zq.engines"],
     "jsonschema": ["zq.broker"],
     "prometheus_client": ["zq.metrics"],
-    "click": ["zq.cli"],
+    "click": ["zq.cli", "zq.spark.jobs"],
     "rich": ["zq.cli"],
     "httpx": ["zq.client"],
     "tenacity": ["zq.client"],
     "pyspark": ["zq.spark", "zq.cli.pipeline"],
     "py4j": ["zq.spark"],
     "pyarrow": ["zq.spark"],
+    "matplotlib": ["zq.spark.jobs.plots"],
 }
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 DEEPEST = 3

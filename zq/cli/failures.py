@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a failure looks like from outside: one sentence on standard error, and an exit code."""
 
-from typing import Final
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
 
 import click
 
 from zq import errors
+from zq.cli.output import note
 
 EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     click.UsageError: (2, "the command line or the configuration is wrong"),
@@ -52,3 +55,18 @@ def sentence(error: Exception) -> str:
     if isinstance(error.__cause__, errors.ZqError):
         return f"{str(error).removesuffix('; the cause is chained.').removesuffix('.')}: {error.__cause__}"
     return str(error)
+
+
+def run_to_exit(run: Callable[[], Any]) -> NoReturn:
+    """Run a command and exit: what goes wrong on purpose ends with a sentence and a code."""
+    try:
+        code = run()
+    except click.Abort:
+        code = INTERRUPTED
+    except Failure as error:
+        note(error.message)
+        code = error.code
+    except click.ClickException as error:
+        note(" ".join(error.format_message().split()))
+        code = error.exit_code
+    sys.exit(code if isinstance(code, int) else 0)

@@ -12,9 +12,8 @@ import click
 from zq import __version__
 from zq.cli import bench, consume, messages, past, pipeline, post, topics, transfer, watch
 from zq.cli.completion import completion
-from zq.cli.failures import INTERRUPTED, Failure, exit_code, failure
+from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.named import queue_group, topic_group
-from zq.cli.output import note
 from zq.cli.session import Group, Session, listen
 from zq.cli.values import Seconds
 from zq.errors import Invalid, ZqError
@@ -25,19 +24,14 @@ class Root(Group):
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
         """Run, and exit."""
-        try:
-            given = [*(sys.argv[1:] if args is None else args)]
+        given = [*(sys.argv[1:] if args is None else args)]
+        run = super().main
+
+        def checked() -> Any:
             check_text([*given, *(value for name, value in os.environ.items() if name.startswith("ZQ_"))])
-            code = super().main(given, **{**options, "prog_name": "zq", "standalone_mode": False})
-        except click.Abort:
-            code = INTERRUPTED
-        except Failure as error:
-            note(error.message)
-            code = error.code
-        except click.ClickException as error:
-            note(" ".join(error.format_message().split()))
-            code = error.exit_code
-        sys.exit(code if isinstance(code, int) else 0)
+            return run(given, **{**options, "prog_name": "zq", "standalone_mode": False})
+
+        run_to_exit(checked)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""

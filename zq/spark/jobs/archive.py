@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m zq.spark.jobs.archive``: what queues' histories have got since the last run, to Parquet.
+
+Two streams for each queue, with checkpoints inside the archive: what was posted, then what has finished, in the order
+of finishing. A batch that is written again after a crash replaces itself, so any reader of Parquet sees a record once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from zq.cli.failures import Failure, exit_code, sentence
+from zq.cli.output import note
+from zq.cli.session import Session, pass_session
+from zq.client import Client
+from zq.errors import Invalid
+from zq.spark.jobs import tables
+from zq.spark.jobs.edge import SPARKS, Job, reason, source
+from zq.spark.jobs.session import spark_session
+
+SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}
+"""State of the source of a table, and the column whose day it is partitioned by."""
+Counts = dict[str, Any]
+
+
+@click.command("archive", cls=Job)
+@click.argument("path")
+@click.option("--queue", "queues", multiple=True, metavar="NAME", help="One or more; else all that keep a history.")
+@click.option("--batch", type=click.IntRange(1), default=50_000, help="Messages that are written at once; 50,000.")
+@click.option(
+    "--fail-on-data-loss",
+    "strict",
+    type=click.Choice(["true", "false"]),
+    default="true",
+    help="false: go on although records may have gone since the last run.",
+)
+@pass_session
+def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, strict: str) -> None:
+    """Bring an archive of queues' histories up to date.
+
+    PATH is a folder of any file system that Spark knows.
+    """
+    failed: list[tuple[str, int]] = []
+    given = source(session) | {"maxMessagesPerBatch": str(batch)}
+    with spark_session("zq-archive") as spark:
+        rows = []
+        for queue in queues or with_history(session.client):
+            try:
+                rows.append({"queue": queue, **bring_up(spark, path, {**given, "queue": queue}, strict)})
+            except SPARKS as error:
+                cause = reason(error)
+                note(f"{queue}: {sentence(cause)}")
+                failed.append((queue, exit_code(cause)))
+        columns = ("queue", *SOURCES)
+        session.out.rows(columns, rows, lambda row: [row[column] for column in columns])
+    if failed:
+        raise Failure(f"Not archived: {', '.join(queue for queue, _ in failed)}.", failed[0][1])
+
+
+def with_history(client: Client) -> list[str]:
+    """Those of the project. Raises ``Invalid`` if there are none."""
+    found = [queue.name for queue in client.queues(detailed=True) if (queue.metadata or {}).get("_history_ttl")]
+    if not found:
+        raise Invalid("No queue of the project keeps a history: set _history_ttl of those that are to be archived.")
+    return found
+
+
+def bring_up(spark: SparkSession, path: str, given: Mapping[str, str], strict: str) -> Counts:
+    """Add what is new of one queue; how many rows each table got."""
+    counts = {"posted": follow(spark, path, "posted", {**given, "failOnDataLoss": "false"})}
+    [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
+    counts["finished"] = follow(spark, path, "finished", {**given, "failOnDataLoss": strict})
+    known = spark.range(1).select(F.timestamp_micros(F.lit(begun.at)).alias("at"))
+    tables.write(placed(known, given), path, "archived")
+    return counts
+
+
+def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str]) -> int:
+    """Run the stream of a table until nothing is left; how many rows it has written."""
+    state, _ = SOURCES[table]
+    stream = spark.readStream.format("zq").options(**given, mode="tail", state=state, bodyType="binary").load()
+    place = "/".join(f"{name}={quote(given[name], safe='')}" for name in ("project", "queue"))
+    written: list[int] = []
+    writer = stream.writeStream.foreachBatch(appending(path, table, given, written)).trigger(availableNow=True)
+    writer.option("checkpointLocation", f"{path}/_checkpoints/{table}/{place}").start().awaitTermination()
+    return sum(written)
+
+
+def appending(path: str, table: str, given: Mapping[str, str], written: list[int]) -> Callable[[DataFrame, int], None]:
+    """What a stream does with a batch. It tells how many rows it has written."""
+
+    def append(rows: DataFrame, number: int) -> None:
+        query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        seen = Observation()
+        shaped = shape(rows, table, given, f"{query[:8]}-{number}").repartition("day")
+        tables.write(shaped.observe(seen, F.count(F.lit(1)).alias("rows")), path, table)
+        written.append(seen.get["rows"])
+
+    return append
+
+
+def shape(rows: DataFrame, table: str, given: Mapping[str, str], batch: str) -> DataFrame:
+    """Messages as rows of a table; bodies as the JSON that they are."""
+    _, moment = SOURCES[table]
+    shaped = rows.withColumns(
+        {"body": F.col("body").cast("string"), "day": F.col(moment).cast("date"), "batch": F.lit(batch)}
+    )
+    return placed(shaped, given).select(tables.columns(table))
+
+
+def placed(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
+    """With the columns that say whose they are."""
+    return rows.withColumns({name: F.lit(given[name]) for name in ("project", "queue")})
+
+
+if __name__ == "__main__":
+    archive()

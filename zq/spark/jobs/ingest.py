@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m zq.spark.jobs.ingest``: files into a queue, each file once under a key.
+
+A file is stored by one commit, whose producer is named after the key, the queue and the file's path. So a run that is
+repeated asks the server which files are stored, and goes on with the others.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+import click
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import StringType, StructField, StructType
+
+from zq.cli.output import progress
+from zq.cli.session import Session, pass_session
+from zq.client import Client
+from zq.errors import Invalid, InvalidBody, NotFound
+from zq.spark.jobs.edge import Job, source
+from zq.spark.jobs.session import spark_session
+
+KINDS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
+"""What the endings of names mean."""
+PACKED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
+PARSED: Final = "struct<body: binary, reason: string>"
+TORN: Final = "_zq_torn"
+"""The column for rows of CSV that do not fit."""
+PIECE: Final = "16m"
+"""Of a file for one task: what it holds must fit a stage."""
+
+
+@click.command("ingest", cls=Job)
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--queue", required=True, metavar="NAME", help="Where the messages go.")
+@click.option("--format", "kind", type=click.Choice(["json", "csv", "parquet"]), help="Else by the files' names.")
+@click.option("--body", "column", metavar="COLUMN", help="The body of a message; else the whole row as an object.")
+@click.option("--parse", is_flag=True, help="The text of COLUMN is JSON.")
+@click.option("--multiline", is_flag=True, help="Rows of CSV may go on over quoted line ends.")
+@click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="Of the messages.")
+@click.option("--delay", type=click.IntRange(0), metavar="SECONDS", help="Before they can be claimed.")
+@click.option("--name", default="ingest", metavar="TEXT", help="Of the job.")
+@click.option("--key", metavar="TEXT", help="What was stored under it is not stored again; the job's name.")
+@click.option("--rejected", metavar="PATH", help="Where rows go that do not parse; without it they fail the job.")
+@click.option("--strict", is_flag=True, help="They fail it after they were written there.")
+@pass_session
+def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key: str | None, **more: Any) -> None:
+    """Store each row of files as a message.
+
+    PATHS are files, folders or patterns, of any file system that Spark knows.
+    """
+    rejected, strict = more.pop("rejected"), more.pop("strict")
+    sink = {**source(session), "queue": queue}
+    sink |= {option: str(more[option]) for option in ("ttl", "delay") if more[option] is not None}
+    counts = dict.fromkeys(("files", "stored_before", "messages", "rejected"), 0)
+    with spark_session(f"zq-{name}", files_maxPartitionBytes=PIECE) as spark:
+        found = files(spark, paths, more["kind"])
+        with progress("ingest", len(found)) as bar:
+            for number, (file, kind) in enumerate(found, 1):
+                producer = producer_of(key or name, queue, file)
+                if stored(session.client, producer) is not None:
+                    counts["stored_before"] += 1
+                    continue
+                rows = rows_of(spark, file, kind, more["column"], more["parse"], more["multiline"])
+                counts["rejected"] += check(rows, file, rejected and f"{rejected}/{producer}", strict or not rejected)
+                accepted(rows).write.format("zq").options(**sink, idempotencyKey=producer).mode("append").save()
+                counts["files"] += 1
+                counts["messages"] += stored(session.client, producer) or 0
+                bar(number, counts["messages"])
+    session.out.thing({"queue": queue, **counts})
+
+
+def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
+    """All that the paths mean, with the format of each, in the order of their names. Raises ``Invalid``."""
+    listed = spark.read.option("recursiveFileLookup", "true").text(list(paths)).inputFiles()
+    found = [(unquote(file), kind or _kind(unquote(file))) for file in sorted(set(listed))]
+    if not found:
+        raise Invalid(f"There are no files in {', '.join(paths)}.")
+    return found
+
+
+def producer_of(key: str, queue: str, file: str) -> str:
+    """A producer's name for a file; a key may be any text."""
+    digest = hashlib.sha256("\n".join((key, queue, file)).encode()).hexdigest()
+    return f"{re.sub('[^A-Za-z0-9_-]', '-', key)[:31]}.{digest[:32]}"
+
+
+def stored(client: Client, producer: str) -> int | None:
+    """How many messages a producer has published; None if it has not committed."""
+    try:
+        return client.committed(producer).published
+    except NotFound:
+        return None
+
+
+def rows_of(
+    spark: SparkSession, file: str, kind: str, column: str | None = None, parse: bool = False, multiline: bool = False
+) -> DataFrame:
+    """``body`` of each row, and of those that do not parse ``reason`` and ``raw``, the text. Raises ``Invalid``."""
+    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # a name, and no pattern
+    if kind == "json":
+        return lines(spark.read.text(path), column)
+    frame = spark.read.parquet(path) if kind == "parquet" else csv(spark, path, multiline)
+    return table(frame, column, parse, file)
+
+
+def csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
+    """All columns as text, and a column for rows that do not fit."""
+    options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": TORN}
+    reader = spark.read.options(**options).option("multiLine", multiline)
+    columns = [*reader.csv(path).columns, TORN]
+    return reader.schema(StructType([StructField(name, StringType()) for name in columns])).csv(path)
+
+
+def lines(frame: DataFrame, member: str | None = None) -> DataFrame:
+    """Of a text's lines, each of them JSON; or of a member that each of them has. Blank ones do not count."""
+    parsed = frame.where("trim(value) <> ''").withColumn("parsed", parser(member)(F.col("value").cast("binary")))
+    return parsed.selectExpr("parsed.body", "value raw", "parsed.reason")
+
+
+def table(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
+    """Of rows with columns: one of them, parsed as JSON if wanted, or all as an object. Raises ``Invalid``."""
+    columns = [name for name in frame.columns if name != TORN]
+    if column is not None and column not in columns:
+        raise Invalid(f"There is no column {column} in {file}: it has {', '.join(columns)}.")
+    quoted = {name: F.col(f"`{name.replace('`', '``')}`") for name in frame.columns}
+    torn = quoted.get(TORN, F.lit(None).cast("string"))
+    read = F.length(F.coalesce(quoted[columns[0]].cast("string"), F.lit(""))) >= 0  # Spark refuses to read torn alone
+    unfit = F.when(torn.isNotNull() & read, F.lit("it has more or fewer columns than the header"))
+    if column is None:
+        body = F.struct(*(quoted[name] for name in columns))
+        return frame.select(body.alias("body"), torn.alias("raw"), unfit.alias("reason"))
+    if not parse:
+        return frame.select(quoted[column].alias("body"), torn.alias("raw"), unfit.alias("reason"))
+    parsed = frame.withColumn("parsed", parser(None)(quoted[column].cast("binary")))
+    raw = F.coalesce(torn, quoted[column].cast("string"))
+    return parsed.select("parsed.body", raw.alias("raw"), F.coalesce(unfit, F.col("parsed.reason")).alias("reason"))
+
+
+def accepted(rows: DataFrame) -> DataFrame:
+    """What can be stored."""
+    return rows.where("reason is null").select("body")
+
+
+def check(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
+    """How many rows do not parse; written to the place. Raises ``InvalidBody`` if there must be none."""
+    torn = rows.where("reason is not null").select(F.lit(file).alias("file"), "raw", "reason")
+    [found] = torn.agg(F.count("reason").alias("count"), F.first("reason").alias("reason")).collect()
+    if found["count"] and place:
+        torn.write.mode("overwrite").json(place)
+    if found["count"] and strict:
+        count = "A row does" if found["count"] == 1 else f"{found['count']} rows do"
+        raise InvalidBody(f"{count} not parse, so nothing of {file} was stored: {found.reason}.")
+    return int(found["count"])
+
+
+def parser(member: str | None) -> Any:
+    """A function of SQL from text to JSON, or to a member of an object; with the reason if there is none."""
+
+    def parse(texts: pa.Array) -> pa.Array:
+        kind = pa.struct([("body", pa.binary()), ("reason", pa.string())])
+        return pa.array([parsed(text or b"null", member) for text in texts.to_pylist()], type=kind)
+
+    wrap: Any = arrow_udf
+    return wrap(parse, PARSED)
+
+
+def parsed(text: bytes, member: str | None) -> dict[str, Any]:
+    """The JSON that a text is, or the reason why it is none."""
+    try:
+        if member is not None:
+            members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+            if member not in members:
+                return {"reason": f"it has no member {member}"}
+            text = bytes(members[member])
+        msgspec.json.decode(text)  # Raw is not checked
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return {"reason": str(error)}
+    return {"body": text}
+
+
+def _kind(file: str) -> str:
+    ending = PACKED.sub("", file.rpartition("/")[2].lower()).rpartition(".")[2]
+    if ending not in KINDS:
+        raise Invalid(f"The name of {file} does not tell its format: give --format.")
+    return KINDS[ending]
+
+
+if __name__ == "__main__":
+    ingest()

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An archive's tables in Parquet, each partitioned by project, queue, day and batch; one batch is one attempt's worth.
+
+finished   one row for each record of history, by the day of finishing
+posted     one row for each message that was met, without its body, by the day of posting
+archived   one row for each queue: up to when the two above are complete; partitioned by project and queue only
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+HOME: Final = "project string, queue string"
+PLACE: Final = f"{HOME}, day date, batch string"
+SCHEMAS: Final[Mapping[str, str]] = {
+    "finished": (
+        "id string, seq long, body string, created timestamp, ttl int, claim_count int, origin string, "
+        f"origin_claim_count int, reason string, outcome string, finished timestamp, {PLACE}"
+    ),
+    "posted": f"id string, seq long, created timestamp, ttl int, {PLACE}",
+    "archived": f"at timestamp, {HOME}",
+}
+
+
+def columns(table: str) -> list[str]:
+    """Of a table, in their order."""
+    return [column.split()[0] for column in SCHEMAS[table].split(", ")]
+
+
+def write(rows: DataFrame, path: str, table: str) -> None:
+    """Add rows, in place of those of the same partitions: what is written twice is there once."""
+    parts = [name for name in ("project", "queue", "day", "batch") if name in columns(table)]
+    writer = rows.select(columns(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer.partitionBy(*parts).parquet(f"{path}/{table}")
+
+
+def read(spark: SparkSession, path: str, table: str) -> DataFrame:
+    """A table; without rows if nothing was written to it yet. Raises Spark's error if there is no archive at all."""
+    reader = spark.read.schema(SCHEMAS[table])
+    try:
+        return reader.parquet(f"{path}/{table}")
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND" or table == "archived":
+            raise
+        return spark.createDataFrame([], SCHEMAS[table])
