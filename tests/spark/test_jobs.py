@@ -1,59 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs that come with zq: ingest, archive and report, each with real files and a real server."""
+"""Ingest: real files into a real server's queue, each row once."""
 
-import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.client.conftest import Timed, timed  # noqa: F401
 from tests.client.misbehaving import SILENT, Proxy
-from tests.servers import ZqServer, wait_for
-from tests.spark.conftest import LIMITS
-from zq.client import Client
+from tests.servers import wait_for
 
 pytest.importorskip("pyspark")
 
-from click.testing import CliRunner, Result
-from pyspark.sql import functions as F
+from click.testing import Result
 
-from zq.spark.jobs import archive, figures, ingest, report, tables
-from zq.spark.jobs.edge import Job
+from tests.spark.jobs import bodies, invoke, told
+from zq.spark.jobs import ingest
 
 QUICK = [
     *("--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "--conf", "spark.ui.enabled=false"),
     *("--conf", "spark.log.level=OFF", "--conf", "spark.sql.shuffle.partitions=1", "--master", "local[2]"),
 ]
-ROOT = Path(__file__).parent.parent.parent
-JOBS: dict[str, Job] = {"ingest": ingest.ingest, "archive": archive.archive, "report": report.report}
 Run = Callable[..., Result]
-
-
-def invoke(name: str, *words: object) -> Result:
-    """A job in this process, and so in the session of the tests."""
-    return CliRunner().invoke(JOBS[name], ["--json", *map(str, words)], catch_exceptions=False)
 
 
 @pytest.fixture
 def run(spark, server, project) -> Run:
     return lambda name, *words: invoke(name, "--url", server.url, "--project", project, "--retry", 5, *words)
-
-
-def told(result: Result) -> list[dict[str, Any]]:
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def bodies(client: Client, queue: str) -> list[Any]:
-    return [message.body for message in client.queue(queue).list(page=1000, delayed=True)]
 
 
 def test_files_of_each_format_become_messages(run: Run, spark, client, tmp_path) -> None:
@@ -180,174 +157,3 @@ def test_a_killed_ingest_is_finished_by_its_repetition(run: Run, client, proxy: 
     [counts] = told(run("ingest", *given[4:]))
     assert (counts["files"], counts["stored_before"], counts["messages"]) == (2, 1, 200)
     assert bodies(client, "in") == [*range(300)]
-
-
-def rows(spark: Any, path: Path, table: str) -> list[tuple[Any, ...]]:
-    frame = tables.read(spark, str(path), table)
-    moment = "finished" if table == "finished" else "created"
-    found = frame.orderBy(moment, "seq").select("project", "queue", "seq", F.col(moment).cast("date") == F.col("day"))
-    return [tuple(row) for row in found.collect()]
-
-
-def test_an_archive_gets_only_what_is_new(spark, project, tmp_path) -> None:
-    """The server is killed between two runs, and the second repeats a batch of which the first did not note the end."""
-    path, given = tmp_path / "archive", ["--project", project, "--retry", 5]
-    with ZqServer(f"rocksdb://{tmp_path}/store", config=LIMITS) as server, Client(server.url, project) as client:
-        given += ["--url", server.url, path]
-        assert "No queue of the project keeps a history" in invoke("archive", *given).stderr
-        queue = client.queue("in")
-        queue.create({"_history_ttl": 3600})
-        first, *_ = queue.post_batch([{"n": 1}, "2", 3, 4])
-        queue.delete_message(first)
-        assert told(invoke("archive", *given)) == [{"queue": "in", "posted": 4, "finished": 1}]
-        server.kill()
-        server.start()
-        queue.pop(1)
-        queue.post(5)
-        for log in (path / "_checkpoints" / "finished").rglob("commits/*0*"):
-            log.unlink()
-        assert told(invoke("archive", *given)) == [{"queue": "in", "posted": 1, "finished": 2}]
-        assert told(invoke("archive", *given)) == [{"queue": "in", "posted": 0, "finished": 0}]
-    assert rows(spark, path, "finished") == [(project, "in", number, True) for number in (1, 2)]
-    posted = rows(spark, path, "posted")
-    assert posted[:4] == [(project, "in", number, True) for number in (1, 2, 3, 4)]
-    assert len(posted) == 5
-    [one, two] = tables.read(spark, str(path), "finished").orderBy("seq").collect()
-    assert (one.body, one.outcome, two.body, two.outcome) == ('{"n":1}', "deleted", '"2"', "popped")
-
-
-def test_records_that_were_gone_before_they_were_archived_are_told(spark, timed: Timed, project, tmp_path) -> None:  # noqa: F811
-    """Nothing is archived of that queue until one says to go on; others are brought up."""
-    given = ["--url", timed.url, "--project", project, tmp_path / "archive"]
-    with Client(timed.url, project) as client:
-        for name in ("in", "other"):
-            client.queue(name).create({"_history_ttl": 60 if name == "in" else 36000})
-            client.queue(name).post_batch([1, 2, 3])
-            client.queue(name).pop()
-        told(invoke("archive", *given))
-        for name in ("in", "other"):
-            client.queue(name).pop()
-        timed.clock.advance(120)
-        for name in ("in", "other"):
-            client.queue(name).pop()
-        failed = invoke("archive", *given)
-        assert failed.exit_code == 1
-        assert re.match(r"zq: in: Queue in keeps records for 60 seconds, and 12\d have passed", failed.stderr)
-        assert json.loads(failed.stdout) == {"queue": "other", "posted": 0, "finished": 2}
-        again = told(invoke("archive", *given, "--queue", "in", "--fail-on-data-loss", "false"))
-        assert again == [{"queue": "in", "posted": 0, "finished": 1}]
-
-
-HISTORY = [  # queue, seq, posted, finished, claims, outcome
-    *(("in", number, "10:00", f"10:{number:02}", 1, "deleted") for number in range(1, 21)),
-    ("in", 21, "10:30", "11:30", 4, "popped"),
-    ("in", 22, "10:00", "12:00", 3, "dead_lettered"),
-    ("out", 1, "11:00", "11:01", 0, "popped"),
-]
-ALIVE = [("in", 23, "11:00"), ("in", 24, "11:50"), ("dead", 1, "12:00")]
-GONE = [("in", 25, "10:00"), ("in", 26, "11:59")]
-
-
-def handmade(spark: Any, path: str) -> Any:
-    """An archive that was brought up at 12:02 with a history as above; messages live for an hour. Its backlog."""
-    home = {"project": F.lit("acme"), "day": F.lit("2026-01-01").cast("date"), "batch": F.lit("x-0")}
-    finished = spark.createDataFrame(
-        HISTORY, "queue string, seq long, c string, f string, claim_count int, outcome string"
-    )
-    posted = spark.createDataFrame([*(row[:3] for row in HISTORY), *ALIVE, *GONE], "queue string, seq long, c string")
-    for table, frame in (("finished", finished), ("posted", posted)):
-        more = {"created": at("c"), "ttl": F.lit(3600), **({"finished": at("f")} if table == "finished" else {})}
-        absent = {name: F.lit(None) for name in tables.columns(table) if name not in {*frame.columns, *more, *home}}
-        tables.write(frame.withColumns({**more, **absent, **home}), path, table)
-    known = spark.createDataFrame([("in", "12:02"), ("out", "12:02")], "queue string, c string")
-    tables.write(known.select(at("c").alias("at"), F.lit("acme").alias("project"), "queue"), path, "archived")
-    alive = spark.createDataFrame(ALIVE, "queue string, seq long, c string").withColumns(
-        {"project": F.lit("acme"), "created": at("c"), "ttl": F.lit(3600), "claim_count": F.lit(0)}
-    )
-    return alive.withColumn("origin", F.when(F.col("queue") == "dead", F.lit("in")))
-
-
-def at(column: str) -> Any:
-    return F.to_timestamp(F.concat(F.lit("2026-01-01 "), F.col(column)))
-
-
-def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
-    """Each figure, counted by hand; and the same from the command line, for a time, without a server."""
-    backlog = handmade(spark, str(tmp_path))
-    found = {table: tables.read(spark, str(tmp_path), table) for table in tables.SCHEMAS}
-    found["records"] = found["finished"]
-    now = F.lit("2026-01-01 12:05:00").cast("timestamp")
-    dead, in_, out = (row.asDict() for row in figures.queues(found, backlog, now).collect())
-    nothing = dict.fromkeys((*report.PAST, *report.PRESENT), 0) | dict.fromkeys(("p50", "p95", "p99", "oldest"))
-    assert dead == {
-        **nothing,
-        "project": "acme",
-        "queue": "dead",
-        "posted": 1,
-        "waiting": 1,
-        "expiring": 1,
-        "oldest": 300,
-    }
-    assert out == {
-        **{**nothing, "project": "acme", "queue": "out", "posted": 1, "finished": 1},
-        **{"p50": 60.0, "p95": 60.0, "p99": 60.0},
-    }
-    assert in_ == {
-        **{"project": "acme", "queue": "in", "posted": 26, "finished": 22, "p50": 660.0, "p95": 1200.0, "p99": 3600.0},
-        **{"retried": 2, "retries": 5, "dead_lettered": 1, "expired": 1},
-        **{"waiting": 2, "oldest": 3900, "expiring": 2, "dead_letters": 1},
-    }
-    words = ("--no-backlog", "--queue", "in", "--queue", "out", "--until", "2026-01-01T11:31")
-    lines = told(invoke("report", tmp_path, *words))
-    hours = [(line["queue"], line["hour"], line["posted"], line["finished"]) for line in lines if line["is"] == "hour"]
-    assert hours == [
-        *(("in", "2026-01-01T10:00:00Z", 23, 20), ("in", "2026-01-01T11:00:00Z", 1, 1)),
-        ("out", "2026-01-01T11:00:00Z", 1, 1),
-    ]
-    assert [line["finished"] for line in lines if line["is"] == "queue"] == [21, 1]
-
-
-def drawn(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.iterdir() if file.read_bytes().startswith(b"\x89PNG"))
-
-
-def test_the_examples_of_the_reference_run(spark, server, client, project, monkeypatch, tmp_path) -> None:
-    """In their order; each prints what it should, and the pictures are there."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ZQ_URL", server.url)
-    monkeypatch.setenv("ZQ_PROJECT", project)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "orders.csv").write_text("id,item\n1,lamp\n2,chair\n3\n")
-    client.queue("orders").create({"_history_ttl": 3600})
-    page = (ROOT / "api-ref" / "spark-jobs.md").read_text()
-    commands = [shlex.split(line) for line in re.findall(r"^python -m zq\.spark\.jobs\.(.+)$", page, re.MULTILINE)]
-    assert sorted(words[0] for words in commands) == ["archive", "ingest", "report"]
-    output = {}
-    for name, *words in commands:
-        output[name] = told(invoke(name, *words))
-        client.queue("orders").pop(1)
-    assert output["ingest"] == [{"queue": "orders", "files": 1, "stored_before": 0, "messages": 2, "rejected": 1}]
-    assert output["archive"] == [{"queue": "orders", "posted": 2, "finished": 1}]
-    [line] = [line for line in output["report"] if line["is"] == "queue"]
-    assert (line["posted"], line["finished"], line["waiting"], line["expired"]) == (2, 1, 0, 0)
-    assert drawn(tmp_path / "plots") == ["dwell.png", "throughput.png", "trouble.png"]
-
-
-def test_without_matplotlib_a_report_says_so_and_goes_on(monkeypatch, tmp_path, capsys) -> None:
-    """One sentence."""
-    monkeypatch.delattr("zq.spark.jobs.plots", raising=False)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "zq.spark.jobs.plots", raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    report.draw(tmp_path / "plots", [], [])
-    assert "pip install 'zq[report]' brings matplotlib" in capsys.readouterr().err
-    assert not (tmp_path / "plots").exists()
-
-
-def test_every_option_of_the_jobs_is_documented() -> None:
-    """By its name in code style."""
-    page = (ROOT / "api-ref" / "spark-jobs.md").read_text()
-    names = {name for job in JOBS.values() for option in job.params for name in (*option.opts, *option.secondary_opts)}
-    flags = sorted(name for name in names if name.startswith("--"))
-    assert [flag for flag in flags if not re.search(rf"`{flag}[` ]", page)] == []

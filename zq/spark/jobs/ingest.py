@@ -130,9 +130,12 @@ def table(frame: DataFrame, column: str | None = None, parse: bool = False, file
     if column is not None and column not in columns:
         raise Invalid(f"There is no column {column} in {file}: it has {', '.join(columns)}.")
     quoted = {name: F.col(f"`{name.replace('`', '``')}`") for name in frame.columns}
-    torn = quoted.get(TORN, F.lit(None).cast("string"))
-    read = F.length(F.coalesce(quoted[columns[0]].cast("string"), F.lit(""))) >= 0  # Spark refuses to read torn alone
-    unfit = F.when(torn.isNotNull() & read, F.lit("it has more or fewer columns than the header"))
+    torn, unfit = F.lit(None).cast("string"), F.lit(None).cast("string")
+    if TORN in quoted:
+        torn = quoted[TORN]
+        # Spark judges a row by the columns that are read, so all of them must be
+        read = F.length(F.concat_ws("", *(quoted[name] for name in columns))) >= 0
+        unfit = F.when(torn.isNotNull() & read, F.lit("it has more or fewer columns than the header"))
     if column is None:
         body = F.struct(*(quoted[name] for name in columns))
         return frame.select(body.alias("body"), torn.alias("raw"), unfit.alias("reason"))

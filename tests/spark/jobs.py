@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the jobs that come with zq in this process, and so in the Spark session of the tests."""
+
+import json
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from zq.client import Client
+from zq.spark.jobs import archive, ingest, report
+from zq.spark.jobs.edge import Job
+
+JOBS: dict[str, Job] = {"ingest": ingest.ingest, "archive": archive.archive, "report": report.report}
+
+
+def invoke(name: str, *words: object) -> Result:
+    """A job, with an output for programs."""
+    return CliRunner().invoke(JOBS[name], ["--json", *map(str, words)], catch_exceptions=False)
+
+
+def told(result: Result) -> list[dict[str, Any]]:
+    """What it has said, if it went well."""
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def bodies(client: Client, queue: str) -> list[Any]:
+    """All that a queue holds."""
+    return [message.body for message in client.queue(queue).list(page=1000, delayed=True)]
