@@ -118,3 +118,15 @@ def proxy(server: ZqServer) -> Iterator[Proxy]:
     """A way to the server on which things go wrong."""
     with Proxy(server.url).serving() as passing:
         yield passing
+
+
+@pytest.fixture
+def make(server: ZqServer, project: str) -> Callable[..., Any]:
+    """Pipelines from ``in`` to ``out``, of claims of 100 messages."""
+    from zq.spark.pipeline import Pipeline
+
+    def made(*stages: Any, **more: Any) -> Pipeline:
+        place = {"source": "in", "sink": "out", "dead_letters": "dead", "url": server.url, "project": project}
+        return Pipeline(stages=stages, **{**place, "claim_size": 100, "wait": 0, "retry_for": 5, **more})
+
+    return made
