@@ -42,7 +42,7 @@ def test_messages_over_which_a_stage_raises_are_buried(spark, client, make: Make
 
     assert make(mapped(checked), claim_size=5).run(spark, until_empty=True) == Totals(1, 8, 7, 1)
     assert sorted(map(int, bodies(client))) == list(range(7))
-    assert buried(client) == {"bad": "ValueError: no number:"}
+    assert buried(client) == {"bad": "ValueError: no number"}
 
 
 def test_messages_whose_results_the_sink_refuses_are_buried(spark, client, make: Make) -> None:
