@@ -7,8 +7,9 @@ They are taken in ``latestOffset`` only, read as often as Spark likes without be
 checkpoint began, so that claims of another checkpoint are never met under the same name.
 """
 
-import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,17 +18,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from zq.client import Message, Queue
-from zq.errors import ClaimNotFound, Fenced, Invalid
-from zq.model import Fence
+from zq.client import Message
+from zq.errors import ClaimNotFound, Fenced, Invalid, ZqError
 from zq.spark.heartbeat import Heartbeat
 from zq.spark.options import ClaimingOptions
 from zq.spark.rows import Rows
+from zq.spark.taking import Taken, Taker, beside
 
-MOST_CLAIMS: Final = 1000
-"""Of one batch: a commit settles no more."""
-CARRIED: Final = 8 * 2**20
-"""Bytes that a batch's tasks get from the driver, which has them from the claim, without asking again."""
+PATIENCE: Final = 5.0
+"""Seconds that the end of a query waits for what was done beside its last batch."""
 Offset = dict[str, Any]
 _messages: Final = msgspec.json.Decoder(list[Message])
 
@@ -47,15 +46,19 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ClaimingOptions, columns: list[str]) -> None:
         self.options = options
         self.columns = columns
-        self.fence: Fence | None = None
-        self.heartbeat: Heartbeat | None = None
+        self.taker: Taker | None = None
+        self.heart: Heartbeat | None = None
+        self.epoch = 0
+        """Of the fence; 0 = none was taken yet."""
         self.budget: int | None = None
         """Messages that AvailableNow may still take; None without it."""
         self.carried: dict[str, bytes] = {}
+        self.ahead: Future[Taken] | None = None
+        """What is done beside a batch: the one before is settled, and the next one taken if there is a backlog."""
 
     def initialOffset(self) -> Offset:
         """The same whenever it is asked: Spark asks twice, and stores neither answer."""
-        return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0}
+        return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """So many messages in a batch."""
@@ -63,15 +66,13 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now: claimed messages count, since an attempt that crashed may hold some for this one."""
-        self.budget = self._queue().stats().total
+        self.budget = self.options.connection.client().queue(self.options.queue).stats().total
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Settles what was read up to ``start``, which is done for good, and takes the next claims."""
+        """Takes the next claims, and settles those up to ``start``, which are done for good."""
         self._check(start)
         try:
-            fence = self._fence()
-            self._settle(_names(start), fence)
-            return self._take(start, limit, fence)
+            return self._next(start, limit)
         except Fenced:
             raise Fenced(
                 f"Another query has started as consumer {self.options.consumer} of queue {self.options.queue}, so this "
@@ -81,7 +82,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[Claims]:
         """The claims of a batch, also of one that is read again after a restart: they are kept alive from here on."""
         names = _names(end) if start != end else []
-        self._heart().hold(names)
+        self._heart().hold(names if self.taker else names + _names(start))
         share = -(-len(names) // self.options.partitions) or 1
         parts = [names[first : first + share] for first in range(0, len(names), share)]
         return [Claims(part, {name: self.carried[name] for name in part if name in self.carried}) for part in parts]
@@ -100,58 +101,64 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: it comes a batch late, and never for the last one."""
 
     def stop(self) -> None:
-        """Claims are not released: the checkpoint may name them."""
-        if self.heartbeat is not None:
-            self.heartbeat.stop()
+        """Claims that a checkpoint may name are not released, only those that were taken ahead."""
+        if self.ahead is not None and self.taker is not None:
+            with suppress(ZqError, TimeoutError):
+                self.taker.give_back(self.ahead.result(PATIENCE))
+        if self.heart is not None:
+            self.heart.stop()
 
-    def _take(self, start: Offset, limit: ReadLimit, fence: Fence) -> Offset:
-        end = {**start, "run": start["run"] or fence.epoch, "batch": start["batch"] + 1, "claims": 0}
-        left = min(self.options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.most)
-        left = left if self.budget is None else min(left, self.budget)
-        self.carried = {}
-        size = self.options.claim_size or self.options.connection.client().limits()["max_messages_per_claim_or_pop"]
-        while left > 0 and end["claims"] < MOST_CLAIMS:
-            name = _name(end, end["claims"])
-            messages = self._claim(name, min(size, left), fence, patient=end["claims"] == 0)
-            if not messages:
-                break
-            self._heart().hold([name])
-            self._carry(name, messages)
-            left -= len(messages)
-            self.budget = None if self.budget is None else self.budget - len(messages)
-            end["claims"] += 1
-        return end if end["claims"] else start
+    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+        taker = self._begun(start)
+        following = {**start, "run": start["run"] or self.epoch, "batch": start["batch"] + 1, "before": start["claims"]}
+        taken, self.ahead = self.ahead.result() if self.ahead else Taken(_stem(following)), None
+        most = self.options.most
+        most = min(most, limit.max_rows) if isinstance(limit, ReadMaxRows) else most
+        settling = _names(start)
+        if not taken.claims:
+            taker.settle(settling)  # at once, for it may be long until there is another batch
+            settling = []
+        self._fill(taker, taken, most, self.options.wait)
+        if not taken.claims:
+            return start
+        self.carried = taken.carried
+        end = {**following, "claims": len(taken.claims)}
+        more = taken.messages >= most
+        self.ahead = beside(lambda: self._go_ahead(taker, settling, end, most if more else 0))
+        return end
 
-    def _claim(self, name: str, size: int, fence: Fence, patient: bool) -> list[Message]:
-        """What it holds. The first one of a batch waits for messages to come."""
-        wait = self.options.wait if patient and self.budget is None else 0
-        asked = time.monotonic()
-        claim = self._queue().claim(size, ttl=self.options.ttl, wait=wait, name=name, fence=fence)
-        if wait and not claim.messages:
-            # A server on which too many wait already answers at once; Spark would ask again without a pause.
-            time.sleep(max(0.0, min(1.0, asked + wait - time.monotonic())))
-        return claim.messages
+    def _go_ahead(self, taker: Taker, settling: list[str], end: Offset, most: int) -> Taken:
+        taker.settle(settling)
+        taken = Taken(_stem({**end, "batch": end["batch"] + 1}))
+        self._fill(taker, taken, most, wait=0)
+        return taken
 
-    def _carry(self, name: str, messages: list[Message]) -> None:
-        """Note what a claim holds, if there is room for it."""
-        content = msgspec.json.encode(messages)
-        if len(content) + sum(map(len, self.carried.values())) <= CARRIED:
-            self.carried[name] = content
+    def _fill(self, taker: Taker, taken: Taken, most: int, wait: int) -> None:
+        if self.budget is not None:
+            most, wait = min(most, taken.messages + self.budget), 0
+        before = taken.messages
+        taker.fill(taken, most, wait)
+        if self.budget is not None:
+            self.budget -= taken.messages - before
+
+    def _begun(self, start: Offset) -> Taker:
+        """The first call takes the fence: whoever was this consumer before cannot work on. What it left is settled."""
+        if self.taker is None:
+            fence = self.options.connection.client().fence(f"{self.options.consumer}.{self.options.queue}")
+            self.epoch, self.taker = fence.epoch, Taker(self.options, fence, self._heart())
+            self.taker.settle(_names_before(start))
+        return self.taker
+
+    def _heart(self) -> Heartbeat:
+        if self.heart is None:
+            self.heart = Heartbeat(self.options.connection, self.options.queue, self.options.ttl, self.options.ttl / 3)
+        return self.heart
 
     def _held(self, name: str) -> list[Message]:
         try:
-            return self._queue().held(name).messages
+            return self.options.connection.client().queue(self.options.queue).held(name).messages
         except ClaimNotFound:
             return []
-
-    def _settle(self, names: list[str], fence: Fence) -> None:
-        for name in names:
-            try:
-                self._queue().settle(name, delete="*", fence=fence)
-            except ClaimNotFound:
-                continue  # the sink's commit has settled it, or it lapsed and its messages come again
-            finally:
-                self._heart().let_go([name])
 
     def _check(self, start: Offset) -> None:
         if start.get("consumer") != self.options.consumer:
@@ -160,25 +167,15 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{self.options.consumer}: a new consumer needs a new checkpoint."
             )
 
-    def _fence(self) -> Fence:
-        """Taken by the first call: whoever was this consumer before cannot work on."""
-        if self.fence is None:
-            self.fence = self.options.connection.client().fence(f"{self.options.consumer}.{self.options.queue}")
-        return self.fence
 
-    def _heart(self) -> Heartbeat:
-        if self.heartbeat is None:
-            ttl = self.options.ttl
-            self.heartbeat = Heartbeat(self.options.connection, self.options.queue, ttl, pause=ttl / 3)
-        return self.heartbeat
-
-    def _queue(self) -> Queue:
-        return self.options.connection.client().queue(self.options.queue)
+def _stem(offset: Offset) -> str:
+    return f"{offset['consumer']}.{offset['run']}.{offset['batch']}"
 
 
 def _names(offset: Offset) -> list[str]:
-    return [_name(offset, number) for number in range(offset["claims"])]
+    return [f"{_stem(offset)}.{number}" for number in range(offset["claims"])]
 
 
-def _name(offset: Offset, number: int) -> str:
-    return f"{offset['consumer']}.{offset['run']}.{offset['batch']}.{number}"
+def _names_before(offset: Offset) -> list[str]:
+    """Of the batch before, which may not have been settled when the offset was written."""
+    return _names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from zq.errors import ClaimNotFound, Invalid, ProducerNotFound, ZqError
 from zq.model import Fence
-from zq.spark.claiming import MOST_CLAIMS
 from zq.spark.heartbeat import Heartbeat
 from zq.spark.options import ClaimingOptions
 from zq.spark.poison import Search, why
 from zq.spark.rounds import Round
+from zq.spark.taking import MOST_CLAIMS
 from zq.spark.working import FAILURES, Work
 from zq.wire.settling import Buried, Released
 
