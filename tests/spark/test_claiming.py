@@ -15,10 +15,8 @@ from tests.client.misbehaving import Proxy
 from tests.servers import ZqServer, wait_for
 from tests.spark.driver import copying
 from zq.client import Client
-from zq.spark.claiming import ClaimingReader
-from zq.spark.heartbeat import Heartbeat
-from zq.spark.options import Connection, Given, claiming_options
-from zq.spark.rows import CLAIMED
+
+pytest.importorskip("pyspark")
 
 
 def taking(spark: Any, options: dict[str, str], **more: Any) -> Any:
@@ -186,40 +184,6 @@ def test_a_server_that_dies_and_comes_back_is_waited_for(spark, project, tmp_pat
         finally:
             query.stop()
         assert sorted(map(int, bodies(client))) == list(range(400))
-
-
-def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Timed, project) -> None:  # noqa: F811
-    """Until they are let go."""
-    connection = Connection(timed.url, project, None, None, 5)
-    queue = connection.client().queue("in")
-    queue.post(1)
-    queue.claim(ttl=60, name="etl.1.1.0")
-    heart = Heartbeat(connection, "in", ttl=60, pause=0.02)
-    heart.hold(["etl.1.1.0"])
-    for _ in range(3):
-        timed.clock.advance(40)
-        wait_for(lambda: queue.held("etl.1.1.0").age < 40, 10, "it is renewed")
-    heart.stop()
-
-
-def test_claims_are_taken_again_under_their_names_after_a_crash(client, options) -> None:
-    """A batch that was taken and not logged: the next start of the checkpoint gets the same messages."""
-    client.queue("in").post_many(range(50))
-    given = claiming_options(Given({**options, "consumer": "etl", "queue": "in", "claimSize": "20", "wait": "0"}))
-    before, after = (ClaimingReader(given, list(CLAIMED)) for _ in range(2))
-    start = {**before.initialOffset(), "run": 1, "batch": 3}
-    limit = before.getDefaultReadLimit()
-    end = before.latestOffset(start, limit)
-    assert after.latestOffset(start, limit) == end == {"consumer": "etl", "run": 1, "batch": 4, "claims": 3}
-    for reader in (after, ClaimingReader(given, list(CLAIMED))):  # the other one has to ask
-        read = [
-            row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()
-        ]
-        assert sorted(int(row["body"]) for row in read) == list(range(50))
-    assert after.latestOffset(end, limit) == end
-    assert client.queue("in").stats().total == 0
-    with pytest.raises(Exception, match="Another query has started"):
-        before.latestOffset(end, limit)
 
 
 def test_a_schema_of_the_users_own_chooses_columns(spark, client, options, finish) -> None:

@@ -37,6 +37,7 @@ TEXT = StructType([StructField("body", StringType())])
         ({"queue": ""}, "Option queue is missing"),
         ({"producer": "x"}, "option producer for streams"),
         ({"topic": "news"}, "Option topic is of no use to the sink"),
+        ({"consumer": "etl"}, "Option consumer has no effect on the sink"),
     ],
 )
 def test_the_sink_refuses_wrong_options(wrong: dict[str, str], sentence: str) -> None:
@@ -54,11 +55,13 @@ def test_the_sink_refuses_wrong_options(wrong: dict[str, str], sentence: str) ->
         ({"maxMessagePerBatch": "7"}, "Is maxMessagesPerBatch meant"),
         ({"topic": "news"}, "Option topic needs mode tail"),
         ({"queue": ""}, "give option queue"),
-        ({"mode": "tail", "state": "live"}, "Option state must be one of all, history"),
+        ({"state": "all"}, "Option state has no effect on a stream in mode claim"),
+        ({"ackColumn": "claim"}, "Option ackColumn has no effect on a stream in mode claim"),
+        ({"mode": "tail"}, "Option consumer has no effect on a stream in mode tail"),
     ],
 )
 def test_streams_refuse_wrong_options(wrong: dict[str, str], sentence: str) -> None:
-    """In both modes."""
+    """Also those of something else."""
     source = ZqDataSource({**GOOD, "consumer": "etl", **wrong})
     with pytest.raises(Invalid, match=sentence):
         source.streamReader(StructType())
@@ -69,7 +72,8 @@ def test_streams_refuse_wrong_options(wrong: dict[str, str], sentence: str) -> N
     [
         ({"state": "dead"}, "Option state must be one of live, all, history"),
         ({"topic": "news"}, "Option topic and a queue are both given"),
-        ({"startingOffset": "begin"}, "Option startingOffset must be an integer"),
+        ({"startingOffset": "1"}, "Option startingOffset has no effect on spark.read"),
+        ({"mode": "claim"}, "Option mode has no effect on spark.read"),
         ({"numPartitions": "0"}, "Option numPartitions must be an integer from 1"),
     ],
 )
@@ -77,6 +81,19 @@ def test_tables_refuse_wrong_options(wrong: dict[str, str], sentence: str) -> No
     """Those of reading."""
     with pytest.raises(Invalid, match=sentence):
         ZqDataSource({**GOOD, **wrong}).reader(StructType())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"state": "live"}, "Option state must be one of all, history"),
+        ({"startingOffset": "begin"}, "Option startingOffset must be an integer"),
+    ],
+)
+def test_tails_refuse_wrong_options(wrong: dict[str, str], sentence: str) -> None:
+    """Those of streams that take nothing."""
+    with pytest.raises(Invalid, match=sentence):
+        ZqDataSource({**GOOD, "mode": "tail", **wrong}).streamReader(StructType())
 
 
 @pytest.mark.parametrize(
@@ -91,6 +108,12 @@ def test_a_schema_that_does_not_fit_is_refused(name: str, kind: Any, sentence: s
     """Rather than failing deep inside a task."""
     with pytest.raises(Invalid, match=sentence):
         ZqDataSource(GOOD).reader(StructType([StructField(name, kind)]))
+
+
+def test_a_schema_that_promises_values_is_refused() -> None:
+    """Spark would fail in a task."""
+    with pytest.raises(Invalid, match="Column body of the schema must not be NOT NULL"):
+        ZqDataSource(GOOD).reader(StructType([StructField("body", StringType(), nullable=False)]))
 
 
 def test_the_sink_only_appends() -> None:

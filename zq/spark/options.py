@@ -12,15 +12,23 @@ from uuid import uuid4
 from zq.client import Client, Retries
 from zq.errors import Invalid
 
-KNOWN: Final = (
-    *("url", "project", "token", "clientId", "retryFor", "queue", "topic"),
-    *("mode", "state", "consumer", "maxMessagesPerBatch", "claimSize", "claimTtl", "wait", "bodyType", "numPartitions"),
-    *("startingOffset", "failOnDataLoss", "pushdown"),
-    *("producer", "idempotencyKey", "ackColumn", "bodyColumn", "ttl", "delay", "ttlColumn", "delayColumn"),
-    *("queueColumn", "path", "checkpointLocation", "queryName"),
-)
-"""The last three come from Spark itself."""
-NAMES: Final = {name.lower(): name for name in KNOWN}
+COMMON: Final = ("url", "project", "token", "clientId", "retryFor", "queue", "path", "checkpointLocation", "queryName")
+"""Of everything; the last three come from Spark itself."""
+READING: Final = ("topic", "state", "bodyType", "numPartitions")
+ROLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "spark.read": (*READING, "pushdown"),
+    "a stream in mode claim": (
+        *("mode", "consumer", "maxMessagesPerBatch", "claimSize", "claimTtl", "wait", "bodyType", "numPartitions"),
+        "topic",  # refused with a hint
+    ),
+    "a stream in mode tail": (*(*READING, "mode", "maxMessagesPerBatch", "wait", "startingOffset", "failOnDataLoss"),),
+    "the sink": (
+        *("producer", "idempotencyKey", "ackColumn", "bodyColumn", "queueColumn", "ttlColumn", "delayColumn"),
+        *("ttl", "delay", "topic"),
+    ),
+}
+"""What each takes besides."""
+NAMES: Final = {name.lower(): name for names in (COMMON, *ROLES.values()) for name in names}
 STAGES_DO: Final = (
     "Option idColumn is not needed: a failed or repeated task leaves nothing behind, and idempotencyKey makes a job "
     "that is run again do nothing."
@@ -40,6 +48,12 @@ class Given:
             if name not in NAMES:
                 near = [NAMES[found] for found in get_close_matches(name, NAMES, 1)]
                 raise Invalid(f"There is no option {name}." + (f" Is {near[0]} meant?" if near else ""))
+
+    def check_role(self, role: str) -> None:
+        """Refuse what is known and has no effect on this. Raises ``Invalid``."""
+        for name in self._texts:
+            if NAMES[name] not in (*COMMON, *ROLES[role]):
+                raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")
 
     def text(self, name: str) -> str | None:
         """What was given; None if nothing was."""

@@ -42,6 +42,8 @@ def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
     for column in wanted.fields:
         if column.name not in columns:
             raise Invalid(f"The schema has a column {column.name}, and this source has {', '.join(columns)}.")
+        if not column.nullable:
+            raise Invalid(f"Column {column.name} of the schema must not be NOT NULL: what is read may lack it.")
         if column.dataType != _type(column.name, body):
             kind = _type(column.name, body).simpleString()
             hint = " Option bodyType chooses its type." if column.name == "body" else ""

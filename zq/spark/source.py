@@ -32,26 +32,32 @@ class ZqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> Browser:
         """Of ``spark.read``."""
-        given = Given(self.options)
+        given = self._given("spark.read")
         options = reading_options(given)
         rows.check_schema(schema, _columns(given), options.body)
         return (FilteringBrowser if options.filtered else Browser)(options, schema.names)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Of ``df.write``."""
-        return BatchWriter(sink_options(Given(self.options), stream=False), schema, overwrite)
+        return BatchWriter(sink_options(self._given("the sink"), stream=False), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> ClaimingReader | Tail:
         """Of ``spark.readStream``."""
-        given = Given(self.options)
+        mode = Given(self.options).choice("mode", "claim", "tail")
+        given = self._given(f"a stream in mode {mode}")
         rows.check_schema(schema, _columns(given), body_type(given))
-        if given.choice("mode", "claim", "tail") == "tail":
+        if mode == "tail":
             return Tail(reading_options(given), schema.names)
         return ClaimingReader(claiming_options(given), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """Of ``df.writeStream``."""
-        return StreamWriter(sink_options(Given(self.options), stream=True), schema, overwrite)
+        return StreamWriter(sink_options(self._given("the sink"), stream=True), schema, overwrite)
+
+    def _given(self, role: str) -> Given:
+        given = Given(self.options)
+        given.check_role(role)
+        return given
 
 
 def _columns(given: Given) -> tuple[str, ...]:

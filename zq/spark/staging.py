@@ -7,7 +7,7 @@ well, one for each partition. The commit counts once for each batch of its produ
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -17,11 +17,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import DataType, IntegralType, StringType, StructType
 
 from zq.client import Draft, PostStopped
-from zq.errors import Invalid, ZqError
-from zq.model import Fence
+from zq.errors import ClaimLapsed, Invalid, StageNotFound, ZqError
+from zq.model import Committed, Fence
 from zq.spark.bodies import bodies, check_writable
 from zq.spark.options import SinkOptions
 
+NOT_HELD: Final = (
+    "Nothing of the batch was stored. Started again, the query reads it anew; unless its rows are of claims of an "
+    "earlier batch, kept by a stateful operator, or of another project: then do without ackColumn."
+)
 MOST: Final = 1000
 """Stages, and claims, of one commit (api-ref/transactions.md)."""
 
@@ -35,6 +39,8 @@ class Staged(WriterCommitMessage):
     producer: str
     claims: list[tuple[str, str]]
     """Queue and name of each whose rows it had."""
+    count: int = 0
+    """Messages in the stage."""
 
 
 class Staging:
@@ -65,7 +71,7 @@ class Staging:
         except BaseException:
             self._drop([stage])
             raise
-        return Staged(stage if count else None, producer, [_claim(told) for told in sorted(claims)])
+        return Staged(stage if count else None, producer, [_claim(told) for told in sorted(claims)], count)
 
     def publish(
         self,
@@ -74,8 +80,11 @@ class Staging:
         staged: Iterable[Staged],
         held: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
-    ) -> None:
-        """On the driver: publish the stages and settle the claims, also those that are held besides, once."""
+    ) -> Committed:
+        """On the driver: publish the stages and settle the claims, also those that are held besides, once.
+
+        Raises ``Invalid`` if the producer has committed later batches, so that this one is not what it once was.
+        """
         tasks = list(staged)
         stages = [task.stage for task in tasks if task.stage]
         claims = sorted({claim for task in tasks for claim in task.claims}.union(held))
@@ -83,7 +92,19 @@ class Staging:
             raise Invalid(f"{len(stages)} partitions hold rows, and a commit takes {MOST}: coalesce the data before.")
         if len(claims) > MOST:
             raise Invalid(f"{len(claims)} claims are to be settled, and a commit takes {MOST}: raise claimSize.")
-        self.options.connection.client().commit(producer, batch, publish=stages, settle=claims, fence=fence)
+        client = self.options.connection.client()
+        try:
+            done = client.commit(producer, batch, publish=stages, settle=claims, fence=fence)
+        except StageNotFound as error:
+            raise StageNotFound(
+                f"{error} From its first task to its last a batch may take stage_ttl seconds."
+            ) from None
+        if done.replayed and client.committed(producer).batch > batch:
+            raise Invalid(
+                f"Producer {producer} has committed batches after {batch}, so nothing of this one was stored: another "
+                "query or an earlier checkpoint has its name. Give each a producer of its own."
+            )
+        return done
 
     def drop(self, staged: Iterable[Staged | None]) -> None:
         """On the driver: nothing is to be published. What was published stays."""
@@ -114,9 +135,10 @@ class Staging:
         return zip((queue or _nowhere() for queue in queues), contents, strict=True)
 
     def _drop(self, stages: Iterable[str]) -> None:
-        for stage in stages:
-            with suppress(ZqError):  # the server drops it too, in stage_ttl seconds
-                self.options.connection.client().drop_stage(stage)
+        client = replace(self.options.connection, retry_for=0).client()
+        with suppress(ZqError):  # the server drops them too, in stage_ttl seconds
+            for stage in stages:
+                client.drop_stage(stage)
 
 
 class BatchWriter(Staging, DataSourceArrowWriter):
@@ -125,7 +147,13 @@ class BatchWriter(Staging, DataSourceArrowWriter):
     def commit(self, messages: list[Staged]) -> None:  # type: ignore[override]
         """Under a producer of this job's own, or the one that the job is repeated under."""
         assert self.options.producer is not None
-        self.publish(self.options.producer, 0, messages)
+        done = self.publish(self.options.producer, 0, messages)
+        count = sum(task.count for task in messages)
+        if done.replayed and done.published != count:
+            raise Invalid(
+                f"The job of idempotencyKey {self.options.producer} has stored {done.published} messages, and this one "
+                f"has {count}, of which none was stored: other data needs another key."
+            )
 
     def abort(self, messages: list[Staged | None]) -> None:  # type: ignore[override]
         """None stands for tasks that failed."""
@@ -138,7 +166,10 @@ class StreamWriter(Staging, DataSourceStreamArrowWriter):
     def commit(self, messages: list[Staged], batchId: int) -> None:  # type: ignore[override]
         """Under the producer that the tasks tell. A batch in which there is nothing to do is not told to the server."""
         if any(task.stage or task.claims for task in messages):
-            self.publish(messages[0].producer, batchId, messages)
+            try:
+                self.publish(messages[0].producer, batchId, messages)
+            except ClaimLapsed as error:
+                raise ClaimLapsed(f"{error} {NOT_HELD}") from None
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:  # type: ignore[override]
         """None stands for tasks that failed."""

@@ -21,6 +21,8 @@ MOST_CLAIMS: Final = 1000
 """Of one batch: a commit settles no more."""
 CARRIED: Final = 8 * 2**20
 """Bytes that a batch's tasks get from the driver, which has them from the claim, without asking again."""
+FOUND: Final = 2
+"""Batches whose claims an earlier process may have taken, some time ago: the next one, and one ahead."""
 T = TypeVar("T")
 
 
@@ -52,15 +54,18 @@ class Taker:
         self._fence = fence
         self._heart = heart
         self._size = options.claim_size or options.connection.client().limits()["max_messages_per_claim_or_pop"]
+        self._fills = 0
 
     def fill(self, taken: Taken, most: int, wait: int) -> None:
         """Take up to ``most`` messages in all. The first claim of a batch waits so many seconds for some to come."""
+        self._fills += 1
+        found = self._fills <= FOUND
         while taken.messages < most and len(taken.claims) < MOST_CLAIMS:
             name = f"{taken.stem}.{len(taken.claims)}"
             messages = self._claim(name, min(self._size, most - taken.messages), 0 if taken.claims else wait)
             if not messages:
                 return
-            self._heart.hold([name])
+            self._heart.hold([name], at_once=found)
             taken.add(name, messages)
 
     def settle(self, names: Iterable[str]) -> None:

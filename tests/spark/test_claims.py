@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a claiming stream does with claims, without Spark: taken, found again, renewed, settled, given back."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.client.conftest import Timed, timed  # noqa: F401
+from tests.client.misbehaving import Proxy
+from tests.servers import wait_for
+from zq.client import Client
+from zq.errors import Fenced, Invalid
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from zq.spark.claiming import ClaimingReader
+from zq.spark.heartbeat import Heartbeat
+from zq.spark.options import Connection, Given, claiming_options
+from zq.spark.rows import CLAIMED
+
+LIMIT = ReadMaxRows(20)
+SCHEMA = list(CLAIMED)
+
+
+@pytest.fixture
+def reader(options) -> Iterator[Callable[..., ClaimingReader]]:
+    """Makes readers of one stream, as each start of its query has one."""
+    made: list[ClaimingReader] = []
+
+    def another(**more: str) -> ClaimingReader:
+        given = {**options, "consumer": "etl", "queue": "in", "claimSize": "20", "wait": "0", **more}
+        made.append(ClaimingReader(claiming_options(Given(given)), SCHEMA))
+        return made[-1]
+
+    yield another
+    for one in made:
+        one.stop()
+
+
+def read(reader: ClaimingReader, start: Any, end: Any) -> list[int]:
+    rows = [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+    return sorted(int(row["body"]) for row in rows)
+
+
+def held(client: Client) -> int:
+    return client.queue("in").stats().claimed
+
+
+def test_batches_follow_each_other_and_each_is_settled(reader, client) -> None:
+    """The one before while the next one is read; the last one when there is nothing more."""
+    client.queue("in").post_many(range(50))
+    one, seen = reader(), []
+    start = one.initialOffset()
+    while (end := one.latestOffset(start, LIMIT)) != start:
+        seen += read(one, start, end)
+        start = end
+    assert seen == list(range(50))
+    assert client.queue("in").stats().total == 0
+
+
+def test_while_there_is_a_backlog_the_next_batch_is_taken_beside_the_work(reader, client) -> None:
+    """And no more than that; without one, nothing is."""
+    client.queue("in").post_many(range(45))
+    one = reader()
+    first = one.latestOffset(one.initialOffset(), LIMIT)
+    wait_for(lambda: held(client) == 40, 10, "two batches are held")
+    second = one.latestOffset(first, LIMIT)
+    wait_for(lambda: (held(client), client.queue("in").stats().total) == (25, 25), 10, "one is settled, one taken")
+    third = one.latestOffset(second, LIMIT)
+    assert read(one, second, third) == list(range(40, 45))
+    client.queue("in").post_many(range(3))
+    wait_for(lambda: client.queue("in").stats().total == 8, 10, "the second is settled")
+    assert held(client) == 5
+
+
+def test_a_query_that_ends_gives_back_what_it_took_ahead(reader, client) -> None:
+    """What its checkpoint may name stays held."""
+    client.queue("in").post_many(range(50))
+    one = reader()
+    one.latestOffset(one.initialOffset(), LIMIT)
+    one.stop()
+    assert held(client) == 20
+
+
+def test_a_crash_between_two_settlements_leaves_nothing_behind(reader, client) -> None:
+    """The checkpoint knows the last batch and the one before, which may not have been settled."""
+    client.queue("in").post_many(range(60))
+    one = reader()
+    first = one.latestOffset(one.initialOffset(), LIMIT)
+    second = one.latestOffset(first, LIMIT)
+    names = [f"etl.{second['run']}.{batch}.0" for batch in (1, 2, 3)]
+    wait_for(lambda: client.queue("in").stats().total == 40, 10, "the first batch is settled")
+    client.queue("in").post_many(range(100, 105))
+    again = client.queue("in").claim(20, name=names[0])  # as if it had not been
+    assert [message.body for message in again.messages] == [*range(100, 105)]
+    other = reader()
+    third = other.latestOffset(second, LIMIT)
+    assert read(other, second, third) == list(range(40, 60))
+    assert other.latestOffset(third, LIMIT) == third
+    assert client.queue("in").stats().total == 0
+
+
+def test_claims_are_taken_again_under_their_names_after_a_crash(reader, client) -> None:
+    """A batch that was taken and not logged: the next start of the checkpoint gets the same messages."""
+    client.queue("in").post_many(range(50))
+    before, after = reader(), reader()
+    start = {**before.initialOffset(), "run": 1, "batch": 3}
+    limit = ReadMaxRows(1000)
+    end = before.latestOffset(start, limit)
+    assert after.latestOffset(start, limit) == end
+    assert end == {"consumer": "etl", "run": 1, "batch": 4, "claims": 3, "before": 0}
+    for one in (after, reader()):  # the other one has to ask
+        assert read(one, start, end) == list(range(50))
+    assert after.latestOffset(end, limit) == end
+    assert client.queue("in").stats().total == 0
+    with pytest.raises(Fenced, match="Another query has started"):
+        before.latestOffset(end, limit)
+
+
+def test_an_idle_stream_settles_once(reader, client, proxy: Proxy) -> None:
+    """And not again with every look."""
+    client.queue("in").post_many(range(5))
+    one = reader(url=proxy.url)
+    end = one.latestOffset(one.initialOffset(), LIMIT)
+    for _ in range(3):
+        assert one.latestOffset(end, LIMIT) == end
+    assert sum(path.partition("?")[0].endswith("/settle") for _, path, _ in proxy.seen) == 1
+
+
+def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Timed, project) -> None:  # noqa: F811
+    """A driver that comes back shortly before its predecessor's claims lapse has all of their time again."""
+    options = {"url": timed.url, "project": project, "consumer": "etl", "queue": "in", "wait": "0", "claimSize": "20"}
+    before, after, third = (ClaimingReader(claiming_options(Given(options)), SCHEMA) for _ in range(3))
+    with Client(timed.url, project) as client:
+        client.queue("in").post_many(range(50))
+        start = before.initialOffset()
+        end = before.latestOffset(start, LIMIT)
+        wait_for(lambda: held(client) == 40, 10, "one batch is taken ahead")
+        timed.clock.advance(290)
+        assert len(read(after, start, end)) == 20
+        following = third.latestOffset(end, LIMIT)  # takes over what was taken ahead
+        timed.clock.advance(20)
+        assert read(third, end, following) == list(range(20, 40))
+        assert len(client.queue("in").held(f"etl.{end['run']}.2.0").messages) == 20
+    for one in (before, after, third):
+        one.stop()
+
+
+def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Timed, project) -> None:  # noqa: F811
+    """Until they are let go, or a newer query has started."""
+    connection = Connection(timed.url, project, None, None, 5)
+    queue = connection.client().queue("in")
+    queue.post(1)
+    queue.claim(ttl=60, name="etl.1.1.0")
+    heart = Heartbeat(connection, "in", ttl=60, pause=0.02)
+    heart.hold(["etl.1.1.0"])
+    for _ in range(3):
+        timed.clock.advance(40)
+        wait_for(lambda: queue.held("etl.1.1.0").age < 40, 10, "it is renewed")
+    heart.fence = connection.client().fence("etl")
+    connection.client().fence("etl")
+    wait_for(heart.over, 10, "it stops")
+
+
+def test_names_of_one_consumer_are_not_those_of_another(reader, options) -> None:
+    """Dots in names of consumers and queues stop nobody else's query, and long names do."""
+    one, other = reader(queue="b.c", consumer="a"), reader(queue="c", consumer="a.b")
+    for turn in (one, other, one):
+        assert turn.latestOffset(turn.initialOffset(), LIMIT) == turn.initialOffset()
+    long = reader(queue="q" * 64, consumer="c" * 64)
+    assert long.latestOffset(long.initialOffset(), LIMIT) == long.initialOffset()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (
+            {"claimSize": "1001"},
+            r"Option claimSize is 1001, and the server allows 1000 \(max_messages_per",
+        ),
+        ({"claimTtl": "43201"}, "Option claimTtl is 43201, and the server allows 43200"),
+    ],
+)
+def test_what_the_server_does_not_allow_is_told_by_the_options_name(reader, wrong, sentence: str) -> None:
+    """Not by the name of the request's field."""
+    one = reader(**wrong)
+    with pytest.raises(Invalid, match=sentence):
+        one.latestOffset(one.initialOffset(), LIMIT)
