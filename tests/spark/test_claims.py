@@ -141,6 +141,7 @@ def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Timed, project)
         wait_for(lambda: held(client) == 40, 10, "one batch is taken ahead")
         timed.clock.advance(290)
         assert len(read(after, start, end)) == 20
+        assert client.queue("in").held(f"etl.{end['run']}.1.0").age < 10
         following = third.latestOffset(end, LIMIT)  # takes over what was taken ahead
         timed.clock.advance(20)
         assert read(third, end, following) == list(range(20, 40))
