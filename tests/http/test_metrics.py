@@ -139,6 +139,7 @@ def test_what_was_counted_before_is_not_counted_again(watched: Watched) -> None:
     assert page["messages_posted_total"] == 1
     assert page["claims_total"] == 1
     assert page["messages_finished_total deleted"] == 1
+    assert (page["commits_total made"], page["commits_total replayed"]) == (1, 1)
 
 
 def test_a_moved_and_a_buried_message_finish_differently(watched: Watched) -> None:

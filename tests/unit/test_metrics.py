@@ -16,7 +16,7 @@ from zq.metrics.counting import Metrics
 from zq.metrics.options import Options
 from zq.metrics.pending import ENOUGH, spread
 from zq.metrics.told import Remembered
-from zq.model import Claim, Draft, Message, Outcome, QueueRef
+from zq.model import Claim, Committed, Draft, Message, Outcome, QueueRef
 
 NOW = 1000.0
 A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
@@ -82,6 +82,8 @@ def test_work_is_counted(metrics: Metrics) -> None:
     metrics.claimed(Claim("c", 60, NOW, [message(1), message(2), message(5)], lapsed=2), NOW)
     metrics.popped([message(0), message(1)], NOW)
     metrics.finished(Outcome.DELETED, 4)
+    metrics.committed(Committed(1, 5, 3))
+    metrics.committed(Committed(1, 5, 3, replayed=True))
     metrics.turned_away()
     metrics.woken(True)
     metrics.waiting(1)
@@ -99,6 +101,9 @@ def test_work_is_counted(metrics: Metrics) -> None:
         "message_dwell_seconds_sum": 6,
         "messages_finished_total{outcome=popped}": 2,
         "messages_finished_total{outcome=deleted}": 4,
+        "commits_total{outcome=made}": 1,
+        "commits_total{outcome=replayed}": 1,
+        "commit_messages_published_total": 5,
         "waits_turned_away_total": 1,
         "wakeups_total{found=true}": 1,
         "waiters": 1,

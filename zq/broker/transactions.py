@@ -52,6 +52,7 @@ class Transactions:
         committed = self._transactions.commit(commit, self._clock.now())
         if not committed.replayed:
             self._watch.finished(Outcome.DELETED, committed.deleted)
+        self._watch.committed(committed)
         return committed
 
     def last(self, project: str, producer: str) -> Committed:

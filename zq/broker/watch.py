@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from zq.model import Claim, Draft, Messages, Outcome, Seconds
+from zq.model import Claim, Committed, Draft, Messages, Outcome, Seconds
 from zq.topics import Entry
 
 
@@ -25,6 +25,10 @@ class Watch(Protocol):
 
     def finished(self, outcome: Outcome, count: int) -> None:
         """Messages finished, as far as the answer told: popped ones come with ``popped`` instead."""
+        ...
+
+    def committed(self, commit: Committed) -> None:
+        """A commit was made, or told again."""
         ...
 
     def waiting(self, change: int) -> None:
@@ -70,6 +74,8 @@ class Unwatched:
     def popped(self, messages: Messages, now: Seconds) -> None: ...
 
     def finished(self, outcome: Outcome, count: int) -> None: ...
+
+    def committed(self, commit: Committed) -> None: ...
 
     def waiting(self, change: int) -> None: ...
 

@@ -17,7 +17,7 @@ from zq.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Ki
 from zq.metrics.options import Options
 from zq.metrics.pending import ENOUGH, Pending, spread, summed
 from zq.metrics.told import Told
-from zq.model import Claim, Draft, Messages, Outcome, QueueRef, Seconds
+from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
 from zq.storage.api import Storage
 from zq.topics import Entry
 
@@ -135,6 +135,11 @@ class Metrics:
 
     def finished(self, outcome: Outcome, count: int) -> None:
         self._finished[outcome].note(count)
+
+    def committed(self, commit: Committed) -> None:
+        self._metrics["commits_total"].labels("replayed" if commit.replayed else "made").inc()
+        if not commit.replayed:
+            self._metrics["commit_messages_published_total"].inc(commit.published)
 
     def waiting(self, change: int) -> None:
         self._metrics["waiters"].inc(change)

@@ -59,6 +59,8 @@ COUNTED: Final[dict[str, Definition]] = {
     "messages_lapsed_total": _counter("Those of them whose former claim had lapsed."),
     "message_dwell_seconds": _histogram("Time from the post to the first claim, or to the pop.", buckets=DWELL),
     "messages_finished_total": _counter("Messages that finished, as far as the store tells.", "outcome"),
+    "commits_total": _counter("Commits answered, by whether they were made or told again.", "outcome"),
+    "commit_messages_published_total": _counter("Messages that commits published."),
     "waiters": _gauge("Requests that wait for messages now."),
     "waiters_limit": _gauge("Requests that may wait at a time."),
     "wakeups_total": _counter("Times that a waiting request was woken, by whether it found something.", "found"),
