@@ -58,11 +58,11 @@ def prepared() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
-def session(folder: str) -> Any:
+def session(folder: str, master: str = "local[2,3]") -> Any:
     """A session with tasks that are tried three times."""
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2,3]").config("spark.sql.warehouse.dir", folder)
+    builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", folder)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
