@@ -48,7 +48,7 @@ class Cluster:
         home = Path(pyspark.__file__).parent
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.{kind}", "--host", "127.0.0.1", *terms]
         env = {**os.environ, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
-        log = stack.enter_context(open(self._folder / f"{name}.log", "w"))
+        log = stack.enter_context((self._folder / f"{name}.log").open("w"))
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
         stack.callback(ended, process)
 
