@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by run and test. `environment cli|test` makes the virtual environment with this extra, or brings it up to date,
-# and sets $venv. It works again only when setup.cfg, the interpreter or this file changed: a stamp in it holds their hash.
+# Sourced by run, test and spark-example. `environment cli|test|spark` makes the virtual environment with this extra, or
+# brings it up to date, and sets $venv. It works again only when setup.cfg, the interpreter or this file changed: a stamp
+# in it holds their hash.
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${ZQ_VENV:-$repo/.venv}
