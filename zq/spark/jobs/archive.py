@@ -18,8 +18,9 @@ from zq.cli.output import note
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid
+from zq.spark.failures import SPARKS, reason
 from zq.spark.jobs import tables
-from zq.spark.jobs.edge import SPARKS, Job, reason, source
+from zq.spark.jobs.edge import Job, source
 from zq.spark.jobs.session import spark_session
 
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the jobs have in common with the command line ``zq``: where the server is, and how results and errors look."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
-from zq import errors
 from zq.cli.failures import failure, run_to_exit
 from zq.cli.session import Session, listen
 from zq.errors import ZqError
+from zq.spark.failures import SPARKS, reason
 
-RAISED: Final = re.compile(r"\bzq(?:\.\w+)*\.(\w+): (.+)")
-"""The last line of a traceback that ends in an error of zq."""
-SPARKS: Final = (PySparkException, Py4JError)
 CONNECTING: Final = (
     click.Option(["--url"], envvar="ZQ_URL", metavar="URL", help="The server; http://localhost:8888."),
     click.Option(["--project"], envvar="ZQ_PROJECT", metavar="NAME", help="The project that holds the queues."),
@@ -65,14 +59,3 @@ def source(session: Session, retry: int = 60) -> dict[str, str]:
     place = session.connection
     given = {"url": place.url, "project": place.project, "token": place.token, "clientId": place.client_id}
     return {name: value for name, value in given.items() if value} | {"retryFor": str(retry)}
-
-
-def reason(error: Exception) -> ZqError:
-    """What went wrong inside Spark: the error of zq that a worker raised, else Spark's own first line."""
-    raised = RAISED.findall(str(error))
-    if not raised:
-        return ZqError(str(error).strip().partition("\n")[0])
-    name, sentence = raised[-1]
-    kind = getattr(errors, name, ZqError)
-    found: ZqError = (kind if isinstance(kind, type) and issubclass(kind, ZqError) else ZqError)(sentence)
-    return found

@@ -1,27 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Spark session of a job: the one that there is, the one of ``spark-submit``, or one on this machine."""
 
-import os
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
 
 from pyspark.sql import SparkSession
 
-import zq
-from zq.spark import java, register
-
-SETTINGS: Final[Mapping[str, str]] = {
-    "spark.master": "local[*,4]",  # a task that fails is tried four times, as on a cluster
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "OFF",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
-"""Of a session on this machine."""
+from zq.spark import register
+from zq.spark.starting import started
 
 
 @contextmanager
@@ -46,17 +32,3 @@ def spark_session(name: str, **settings: str) -> Iterator[SparkSession]:
         else:
             for setting, old in before.items():
                 spark.conf.set(setting, old or "")
-
-
-def started(name: str) -> SparkSession:
-    """A new session. Raises ``StartRefused`` without Java."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and its settings hold
-        return SparkSession.Builder().getOrCreate()
-    java.prepare()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    paths = [str(Path(zq.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    builder = SparkSession.Builder().appName(name)
-    for setting, value in SETTINGS.items():
-        builder = builder.config(setting, value)
-    return builder.getOrCreate()
