@@ -2,26 +2,31 @@
 """``zq pipeline``: runs a job of Spark between queues. Spark is imported by the command alone."""
 
 import importlib.util
+import math
 import os
 import sys
+import traceback
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
-from zq.cli.failures import Failure
-from zq.cli.output import progress
+from zq.cli.failures import Failure, exit_code, failure
+from zq.cli.output import note, progress
 from zq.cli.session import Command, Group, Session, pass_session
 
 if TYPE_CHECKING:
     from zq.spark.pipeline import Pipeline
 
 MODULE: Final = "zq_pipeline_job"
-QUIET: Final = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-TRIES: Final = "local[*,4]"
-"""On this machine; a task is tried four times, as on a cluster."""
+MASTER: Final = "local[*,4]"
+"""As ``zq.spark.starting`` has it, which is not imported for a help text."""
 
 
 @click.group("pipeline", cls=Group)
@@ -32,7 +37,7 @@ def pipeline_group() -> None:
 @pipeline_group.command("run", cls=Command)
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="JOB.PY")
 @click.option("--until-empty", is_flag=True, help="End when nothing is left.")
-@click.option("--master", default=TRIES, metavar="URL", help=f"Where Spark runs; {TRIES}.")
+@click.option("--master", default=MASTER, metavar="URL", help=f"Where Spark runs; {MASTER}.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Of Spark's configuration; may be repeated.")
 @pass_session
 def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple[str, ...]) -> None:
@@ -41,25 +46,31 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
     What it leaves open of url, project and token is that of the command line. SIGTERM and Ctrl-C end it after the round
     in hand.
     """
-    settings = [_setting(one) for one in conf]
+    settings = dict(map(_setting, conf))
     try:
-        from pyspark.sql import SparkSession
-
-        from zq.spark import java
+        from zq.spark.failures import SPARKS, reason
+        from zq.spark.starting import started
     except ModuleNotFoundError as error:
         raise Failure(f"The package {error.name} is missing: pip install 'zq[spark]' brings it.") from error
     pipeline = _completed(_load(job), session)
-    java.prepare()
-    builder = SparkSession.builder.master(master).appName(job.stem)
-    for name, value in [*QUIET.items(), *settings]:
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
     try:
-        with progress("messages", None) as bar:
-            totals = pipeline.run(spark, until_empty, lambda done: bar(done.rounds, done.taken))
-    finally:
-        spark.stop()
+        spark = started(job.stem, master, settings)
+        try:
+            with progress("messages", None) as bar, _noted():
+                totals = pipeline.run(spark, until_empty, lambda done: bar(done.rounds, done.taken))
+        finally:
+            spark.stop()
+    except SPARKS as error:
+        raise failure(reason(error)) from error
     session.out.thing(msgspec.to_builtins(totals))
+
+
+@contextmanager
+def _noted() -> Generator[None, None, None]:
+    """Warnings as notes."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: note(str(message))
+        yield
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -85,20 +96,35 @@ def _load(job: Path) -> "Pipeline":
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    spec.loader.exec_module(module)
+    _execute(module, spec.loader, job)
     pipeline: Any = getattr(module, "pipeline", None)
     if not isinstance(pipeline, Pipeline):
         raise click.UsageError(f"{job} does not define pipeline = Pipeline(…).")
     return pipeline
 
 
+def _execute(module: ModuleType, loader: Any, job: Path) -> None:
+    """Whatever a job raises is told with the line at which it did."""
+    try:
+        loader.exec_module(module)
+    except SyntaxError as error:
+        raise Failure(f"{error.filename or job}, line {error.lineno}: {error.msg}.") from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == job.resolve()]
+        where = f"{job}, line {lines[-1]}" if lines else str(job)
+        raise Failure(f"{where}: {type(error).__name__}: {error}", exit_code(error)) from error
+
+
 def _completed(pipeline: "Pipeline", session: Session) -> "Pipeline":
-    if pipeline.url and pipeline.project:
-        return pipeline
-    place = session.connection
+    """With what the job leaves open; a flag says for how long trouble is sat out, whatever the job says."""
+    own = {name: getattr(pipeline, name) for name in ("url", "project", "token", "client_id")}
+    place = session.connecting(own)
     return replace(
         pipeline,
-        url=pipeline.url or place.url,
-        project=pipeline.project or place.project,
-        token=pipeline.token or place.token or None,
+        url=place.url,
+        project=place.project,
+        token=place.token or None,
+        client_id=place.client_id or None,
+        retry_for=pipeline.retry_for if session.retry is None else math.ceil(session.retry),
     )

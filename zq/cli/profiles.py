@@ -51,9 +51,12 @@ def config_file() -> Path:
 
 
 def connection(given: Mapping[str, Any], profile: str | None, file: Path | None) -> Connection:
-    """The members that were given, completed by the profile. Raises ``UsageError``."""
+    """The members that were given, completed by the profile; its token is for its URL only. Raises ``UsageError``."""
     chosen = {name: value for name in MEMBERS if (value := given.get(name))}
-    found = Connection(**{**read_profile(profile, file), **chosen})
+    own = read_profile(profile, file)
+    if "url" in own and chosen.get("url", own["url"]).rstrip("/") != own["url"].rstrip("/"):
+        own = {name: value for name, value in own.items() if name != "token"}
+    found = Connection(**{**own, **chosen})
     try:
         parts = urlsplit(found.url)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

@@ -25,13 +25,19 @@ class Session:
         self.out.tables = options.get("tables")
         self.patient = False
         self.verbose = False
-        self._retry: float | None = options.get("retry")
+        self.retry: float | None = options.get("retry")
+        """Seconds for which trouble is sat out, if the caller said so."""
         self._options = options
 
     @cached_property
     def connection(self) -> Connection:
         """Where to connect. Raises ``UsageError``."""
-        found = connection(self._options, self._options.get("profile"), self._options.get("config"))
+        return self.connecting({})
+
+    def connecting(self, over: Mapping[str, str | None]) -> Connection:
+        """Where to connect if these members are given by somebody who has the say. Raises ``UsageError``."""
+        chosen = {name: value for name, value in over.items() if value}
+        found = connection({**self._options, **chosen}, self._options.get("profile"), self._options.get("config"))
         if not found.project:
             raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile.")
         return found
@@ -40,7 +46,7 @@ class Session:
     def client(self) -> Client:
         """Connects lazily. Set ``patient`` before."""
         place = self.connection
-        seconds = self._retry if self._retry is not None else PATIENT if self.patient else QUICK
+        seconds = self.retry if self.retry is not None else PATIENT if self.patient else QUICK
         retries = Retries(deadline=seconds, attempts=10 if seconds else 1)
         return Client(place.url, place.project, place.client_id or None, auth=self._signed, retries=retries)
 

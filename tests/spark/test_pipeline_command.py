@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq pipeline run``, in this process and with its session: which job, which server, what it says if it cannot."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import ROOT
+from tests.spark.pipelines import bodies
+
+pytest.importorskip("pyspark")
+
+from py4j.protocol import Py4JError
+
+from zq.cli.pipeline import MASTER, _completed
+from zq.cli.root import cli
+from zq.cli.session import Session
+from zq.spark import starting
+from zq.spark.pipeline import Pipeline
+
+Command = Callable[..., tuple[int, str, str]]
+IMPORT = "from zq.spark.pipeline import Pipeline\n"
+HERE = "http://here:1"
+FILE = f'[profiles.default]\nurl = "{HERE}"\nproject = "p"\ntoken = "secret"\n'
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs ``zq``: exit code, standard output, standard error."""
+    for name in ("ZQ_URL", "ZQ_PROJECT", "ZQ_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(*words: Any) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(word) for word in words])
+        told = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, told.out, told.err
+
+    return run
+
+
+def test_the_sample_of_the_page_runs_until_nothing_is_left(
+    spark, server, client, project, command, monkeypatch, tmp_path
+) -> None:
+    """Totals are a line of JSON; settings of the command line go to Spark."""
+    page = (ROOT / "api-ref" / "pipelines.md").read_text()
+    [sample] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "job.py").write_text(sample)
+    client.queue("raw").post_many([{"item": "lamp", "price": 20, "count": 3}, {"price": 1}])
+    given: list[Any] = []
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    monkeypatch.setattr(starting, "started", lambda *words: given.append(words) or spark)
+    place = ["--url", server.url, "--project", project, "--json"]
+    code, out, err = command(*place, "pipeline", "run", tmp_path / "job.py", "--until-empty", "--conf=a.b=c")
+    assert code == 0, err
+    assert json.loads(out) == {"rounds": 1, "taken": 2, "published": 1, "buried": 1}
+    assert given == [("job", MASTER, {"a.b": "c"})]
+    assert bodies(client, "clean") == [{"item": "lamp", "total": 60.0}]
+    assert [message.reason for message in client.queue("raw-dlq").list()] == ["no order with an item"]
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        ("import nowhere", "job.py, line 1: ModuleNotFoundError: No module named 'nowhere'"),
+        ("pipeline = (\n", "job.py, line 1: '(' was never closed"),
+        ("pipeline = 1", "job.py does not define pipeline"),
+        (
+            "from zq.spark.pipeline import Pipeline\n\nPipeline(source='a', stages=[])",
+            "job.py, line 3: Invalid: stages",
+        ),
+    ],
+)
+def test_a_job_that_is_none_is_refused_with_a_sentence(command, tmp_path: Path, job: str, sentence: str) -> None:
+    """And its line."""
+    (tmp_path / "job.py").write_text(job)
+    code, _, err = command("--project", "p", "pipeline", "run", tmp_path / "job.py")
+    assert code != 0
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_session_that_does_not_start_is_told_in_a_sentence(command, monkeypatch, tmp_path: Path) -> None:
+    """As of a master that there is not."""
+    (tmp_path / "job.py").write_text(f"{IMPORT}pipeline = Pipeline(source='a', sink='b', stages=[print])")
+
+    def fails(*_: object) -> None:
+        raise Py4JError(
+            "An error occurred while calling x.\n: SparkException: Could not parse Master URL: 'bogus'\n\tat"
+        )
+
+    monkeypatch.setattr(starting, "started", fails)
+    code, _, err = command("--project", "p", "pipeline", "run", tmp_path / "job.py", "--master=bogus")
+    assert (code, err) == (1, "zq: SparkException: Could not parse Master URL: 'b'\n")
+
+
+@pytest.mark.parametrize(
+    ("job", "flags", "token"),
+    [
+        ({}, {}, "secret"),
+        ({"url": HERE, "project": "q"}, {}, "secret"),
+        ({"url": "http://there:1"}, {}, None),
+        ({"url": "http://there:1"}, {"token": "given"}, "given"),
+        ({"url": "http://there:1", "project": "q"}, {"token": "given"}, "given"),
+        ({"token": "own"}, {"token": "given"}, "own"),
+    ],
+)
+def test_a_token_goes_where_it_belongs(tmp_path: Path, job: Any, flags: Any, token: str | None) -> None:
+    """One that was given goes along, that of a profile to the profile's server only."""
+    (tmp_path / "config.toml").write_text(FILE)
+    session = Session({**flags, "config": tmp_path / "config.toml"})
+    made = _completed(Pipeline(source="a", sink="b", stages=[print], **job), session)
+    assert made.token == token
+    assert (made.url, made.project) == (job.get("url", HERE), job.get("project", "p"))
+
+
+def test_flags_say_who_posts_and_for_how_long_trouble_is_sat_out(tmp_path: Path) -> None:
+    """Whatever the job's default."""
+    (tmp_path / "config.toml").write_text(FILE)
+    session = Session({"client_id": "c", "retry": 2.5, "config": tmp_path / "config.toml"})
+    made = _completed(Pipeline(source="a", sink="b", stages=[print]), session)
+    assert (made.client_id, made.retry_for) == ("c", 3)
+
+
+def test_the_master_of_the_help_is_that_of_sessions() -> None:
+    """Which the command does not import before it runs."""
+    assert MASTER == starting.MASTER
