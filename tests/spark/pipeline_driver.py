@@ -1,39 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver to be killed: ``python -m tests.spark.pipeline_driver url project folder`` runs a pipeline that stays
-behind its first commit, and there another one that stays in a round."""
+"""A job to be killed in its second round: ``zq pipeline run tests/spark/pipeline_driver.py``, with the folder in which
+it says so and is held up as ``PIPELINE_FOLDER``."""
 
-import sys
+import os
+import time
 from pathlib import Path
 from typing import Any
 
-from tests.spark.conftest import prepared, session
-from tests.spark.driver import held_up
+from pyspark.sql.functions import udf
+
+from zq.spark.pipeline import Pipeline
+
+ROUND = 20
+FOLDER = os.environ.get("PIPELINE_FOLDER", "")
 
 
-def copying(source: str, url: str, project: str, folder: str) -> Any:
-    """From a queue to the one named after it."""
-    from zq.spark.pipeline import Pipeline
+def copy(frame: Any) -> Any:
+    """A round is one task, for there are two places."""
+    folder = FOLDER
 
-    def copy(frame: Any) -> Any:
-        return frame.withColumn("body", held_up(f"{folder}/{source}")("body"))
+    def passed(body: str) -> str:
+        if int(body) >= ROUND:
+            Path(folder, "reached").touch()
+            while Path(folder, "hold").exists():
+                time.sleep(0.02)
+        return body
 
-    size = {"max_messages": 60, "claim_size": 60, "wait": 0}  # one task, for there are two places
-    return Pipeline(source=source, stages=[copy], sink=f"{source}-out", url=url, project=project, **size)
-
-
-def main() -> None:
-    url, project, folder = sys.argv[1:]
-    prepared()
-    spark = session(f"{folder}/warehouse")
-
-    inside, after = (copying(source, url, project, folder) for source in ("inside", "after"))
-
-    def stay(_: object) -> None:
-        Path(folder, "after", "committed").touch()
-        inside.run(spark)
-
-    after.run(spark, progress=stay)
+    return frame.withColumn("body", udf(passed, "string", useArrow=False)("body"))
 
 
-if __name__ == "__main__":
-    main()
+pipeline = Pipeline(source="in", stages=[copy], sink="out", max_messages=ROUND, claim_size=10, wait=0)

@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pipelines: each message counts once, whatever fails, and what cannot be worked on is buried with the reason."""
 
-import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import threading
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import COMMAND
+from tests.client.conftest import Timed, timed  # noqa: F401
 from tests.client.misbehaving import LOST_ANSWER, Proxy
-from tests.servers import wait_for
-from tests.spark.conftest import ROOT, SETTINGS, prepared
+from tests.servers import ZqServer, wait_for
+from tests.spark.conftest import LIMITS, ROOT, SETTINGS
 from tests.spark.pipelines import Make, bodies, doubled, mapped
+from zq.client import Client
 from zq.errors import Fenced, Invalid
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F
 
-from tests.spark.pipeline_driver import copying
-from zq.spark.pipeline import RoundFailed, Totals
+from zq.spark.pipeline import Pipeline, RoundFailed, Totals
 from zq.spark.runner import Runner
+from zq.spark.taking import beside
 
 
 def test_each_message_goes_through_the_stages_once(spark, client, make: Make) -> None:
@@ -93,30 +94,89 @@ def test_a_commit_whose_answer_is_lost_counts(spark, client, make: Make, proxy: 
 
 
 @pytest.mark.timeout(200)
-def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, tmp_path) -> None:
-    """In the middle of a round, whose claims are found by their names, and just after a commit."""
-    for queue in ("inside", "after"):
-        (tmp_path / queue).mkdir()
-        client.queue(queue).post_many(range(100))
-    (tmp_path / "inside" / "hold").touch()
-    project = client.transport._settings.headers["X-Project-ID"]
-    arguments = [sys.executable, "-m", "tests.spark.pipeline_driver", server.url, project, str(tmp_path)]
-    driver = subprocess.Popen(arguments, start_new_session=True)
+def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, project, tmp_path, make) -> None:
+    """Started by ``zq pipeline run``; it dies in its second round, with the third one's claims taken. The next run goes
+    on behind its commit and finds the claims by their names, not by what it would take itself."""
+    client.queue("in").post_many(range(60))
+    (tmp_path / "hold").touch()
+    given = ["--url", server.url, "--project", project, "pipeline", "run", "tests/spark/pipeline_driver.py"]
+    settings = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "PYTHONPATH")}
+    environment |= {"PIPELINE_FOLDER": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    driver = subprocess.Popen(
+        [*COMMAND, *given, "--master=local[2,3]", *settings], cwd=ROOT, env=environment, start_new_session=True
+    )
     try:
-        reached = [tmp_path / "inside" / "reached", tmp_path / "after" / "committed"]
-        wait_for(lambda: driver.poll() is not None or all(map(Path.exists, reached)), 150, "both are where they stay")
+        reached = (tmp_path / "reached").exists
+        wait_for(lambda: driver.poll() is not None or reached(), 150, "it is in its second round")
         assert driver.poll() is None, "the driver ended by itself"
+        wait_for(lambda: client.queue("in").stats().claimed == 40, 10, "it has taken the third one's")
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait(20)
-    (tmp_path / "inside" / "hold").unlink()
-    assert [len(bodies(client, queue)) for queue in ("inside-out", "after-out")] == [0, 60]
-    assert client.queue("inside").stats().claimed == 60
-    for queue, taken in (("inside", 100), ("after", 40)):
-        totals = copying(queue, server.url, project, str(tmp_path)).run(spark, until_empty=True)
-        assert totals.taken == taken
-        assert sorted(map(int, bodies(client, f"{queue}-out"))) == list(range(100))
-        assert client.queue(queue).stats().total == 0
+    assert len(bodies(client)) == 20
+    assert make(doubled, claim_size=1000).run(spark, until_empty=True) == Totals(1, 40, 40, 0)
+    assert sorted(map(int, bodies(client))) == [*range(20), *range(40, 120, 2)]
+    assert client.queue("in").stats().total == 0
+
+
+def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, make: Make, timed: Timed) -> None:  # noqa: F811
+    """Those of a run that died, which holds an old fence besides."""
+    pipeline = make(doubled, url=timed.url, claim_size=10)
+    with Client(timed.url, pipeline.project) as client:
+        client.queue("in").post_many(range(20))
+        died = begun(pipeline)
+        assert len(died.reserve().claims) == 2
+        died._heart.stop()
+        timed.clock.advance(301)
+        assert pipeline.run(spark, until_empty=True) == Totals(1, 20, 20, 0)
+        assert sorted(map(int, bodies(client))) == list(range(0, 40, 2))
+        with pytest.raises(Fenced):
+            died.reserve()
+
+
+def test_claims_of_an_earlier_run_are_found_however_it_took_them(client, make: Make) -> None:
+    """More and smaller ones than are taken now, with gaps where all of a claim was buried, also of the round ahead."""
+    client.queue("in").post_many(range(60))
+    died = begun(make(doubled, claim_size=5, max_messages=30))
+    first = died.reserve()
+    died._go_ahead(first)
+    died._ahead.result()  # type: ignore[union-attr]
+    died._heart.stop()
+    client.queue("in").settle("in.out.1.2", delete="*")
+    found = begun(make(doubled, claim_size=1000, max_messages=10)).reserve()
+    assert found.messages == 55
+    assert [*found.claims] == [f"in.out.1.{n}" for n in (0, 1, 3, 4, 5)] + [f"in.out.2.{n}" for n in range(6)]
+
+
+def test_a_run_takes_the_next_round_beside_the_one_in_work(client, make: Make) -> None:
+    """If there is a backlog; a run that ends gives both back. Names in use are not taken a second time."""
+    client.queue("in").post_many(range(50))
+    runner = begun(make(doubled, max_messages=20))
+    first = runner.reserve()
+    runner._go_ahead(first)
+    runner._ahead.result()  # type: ignore[union-attr]
+    assert client.queue("in").stats().claimed == 40
+    second = runner.reserve()
+    assert [*second.claims] == ["in.out.2.0"]
+    runner._go_ahead(second)
+    assert runner._ahead is None
+    runner._taker.give_back(first)
+    runner._next, runner._ahead = second, beside(lambda: None)
+    runner.end()
+    assert client.queue("in").stats().free == 50
+
+
+@pytest.mark.timeout(120)
+def test_a_server_that_is_killed_in_a_round_is_waited_for(spark, make: Make, tmp_path: Path) -> None:
+    """Everything is there, once, when it is back."""
+    with ZqServer(f"rocksdb://{tmp_path}/store", config=LIMITS) as own:
+        pipeline = make(lambda frame: (own.kill(), own.start(), doubled(frame))[2], url=own.url, retry_for=30)
+        with Client(own.url, pipeline.project) as client:
+            client.queue("in").post_many(range(50))
+            assert pipeline.run(spark, until_empty=True) == Totals(1, 50, 50, 0)
+            assert sorted(map(int, bodies(client))) == list(range(0, 100, 2))
+            assert client.queue("in").stats().total == 0
 
 
 def test_a_second_run_of_the_same_name_stops_the_first(spark, client, make: Make) -> None:
@@ -180,53 +240,83 @@ def test_a_run_that_is_told_to_stop_ends_after_its_round(spark, client, make: Ma
 
     pipeline = make(stopping, max_messages=10)
     assert pipeline.run(spark) == Totals(1, 10, 10, 0)
-    runner = Runner(pipeline.taking(), None, 1)  # type: ignore[arg-type]
-    runner.begin(None)
-    claims = runner.reserve()
+    runner = begun(pipeline)
+    taken = runner.reserve()
     assert client.queue("in").stats().claimed == 10
     runner.stopped.set()
-    assert not runner.work(claims)
+    assert not runner.work(taken)
     runner.end()
     assert client.queue("in").stats().free == 10
+
+
+def test_what_another_run_has_committed_does_not_count(client, make: Make) -> None:
+    """The server says that the batch is committed; the fence says by whom not."""
+    client.queue("in").post_many(range(2))
+    runner = begun(make(doubled))
+    runner.reserve()
+    client.fence(runner.name)
+    client.commit(runner.name, 1)
+    with pytest.raises(Fenced):
+        runner._committed()
+    assert runner.totals == Totals()
+    runner.end()
 
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"name": "a/b"}, "Option consumer must have 1 to 64 characters"),
-        ({"claim_ttl": 1}, "Option claimTtl must be an integer from 60"),
-        ({"project": ""}, "Option project is missing"),
+        ({"name": "a/b"}, "name must have 1 to 64 characters"),
+        ({"source": "q" * 64}, "name must have 1 to 64 characters"),
+        ({"sink": "in"}, "source and sink must be two queues"),
+        ({"stages": doubled}, "stages must be a list of functions"),
+        ({"stages": []}, "stages must be a list of functions"),
+        ({"stages": ["parse"]}, "stages must be functions, not 'parse'"),
+        ({"claim_ttl": 1}, "claim_ttl must be an integer from 60"),
+        ({"max_messages": 0}, "max_messages must be an integer from 1"),
+        ({"most_poison": -1}, "most_poison must be an integer from 0"),
+        ({"body_type": "text"}, "body_type must be one of string, binary, variant"),
         ({"sink_options": {"ackColumn": "claim"}}, "not ackColumn"),
-        ({"dead_letters": "elsewhere"}, "Queue in has dead as _dead_letter_queue, and the pipeline elsewhere"),
     ],
 )
-def test_wrong_settings_are_refused_by_name(spark, client, make: Make, monkeypatch, wrong, sentence: str) -> None:
-    """Before anything is claimed."""
-    monkeypatch.delenv("ZQ_PROJECT", raising=False)
-    client.queue("in").create({"_dead_letter_queue": "dead"})
+def test_wrong_settings_are_refused_by_name(wrong: dict[str, Any], sentence: str) -> None:
+    """Where they are given, before there is a session."""
     with pytest.raises(Invalid, match=sentence):
-        make(doubled, **wrong).run(spark)
+        Pipeline(**{"source": "in", "sink": "out", "stages": [doubled], **wrong})
 
 
-@pytest.mark.timeout(120)
-def test_the_command_line_runs_the_sample_until_it_is_told_to_stop(server, client, tmp_path: Path) -> None:
-    """The job in api-ref/pipelines.md, as a process of its own."""
-    prepared()
+def test_a_run_refuses_what_it_finds_out_late(client, make: Make, monkeypatch) -> None:
+    """A project that nobody names, and another dead letter queue."""
+    monkeypatch.delenv("ZQ_PROJECT", raising=False)
+    with pytest.raises(Invalid, match="project is missing"):
+        make(doubled, project=None).taking()
+    client.queue("in").create({"_dead_letter_queue": "dead"})
+    with pytest.raises(Invalid, match="Queue in has dead as _dead_letter_queue, and the pipeline elsewhere"):
+        begun(make(doubled), "elsewhere")
+
+
+def test_a_run_that_is_refused_or_fenced_changes_no_queue(client, make: Make) -> None:
+    """The dead letter queue is set under the fence; what sends messages away by count is warned of."""
+    with pytest.warns(UserWarning, match="There is no queue in yet"):
+        begun(make(doubled), "dead")
+    assert client.queue("in").metadata()["_dead_letter_queue"] == "dead"
+    client.queue("in").update({"_max_claim_count": 3})
+    with pytest.warns(UserWarning, match="Queue in has _max_claim_count: rounds that fail count"):
+        begun(make(doubled), "dead")
+
+
+def test_every_setting_is_on_the_page() -> None:
+    """In its table, with the default that it has."""
     page = (ROOT / "api-ref" / "pipelines.md").read_text()
-    [sample] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "job.py").write_text(sample)
-    client.queue("raw").post_many([{"item": "lamp", "price": 20, "count": 3}, {"price": 1}])
-    project = client.transport._settings.headers["X-Project-ID"]
-    settings = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
-    words = ["--url", server.url, "--project", project, "pipeline", "run", "job.py", "--master=local[2,3]", *settings]
-    process = subprocess.Popen([*COMMAND, *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    try:
-        wait_for(lambda: process.poll() is not None or client.queue("clean").stats().total, 100, "it has worked")
-        process.send_signal(signal.SIGTERM)
-        told, _ = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 0
-    assert json.loads(told) == {"rounds": 1, "taken": 2, "published": 1, "buried": 1}
-    assert bodies(client, "clean") == [{"item": "lamp", "total": 60.0}]
-    assert [message.reason for message in client.queue("raw-dlq").list()] == ["no order with an item"]
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", page, re.MULTILINE)
+    told = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    for setting in fields(Pipeline):
+        assert setting.name in told
+        if isinstance(setting.default, int):
+            assert told[setting.name] == f"{setting.default:,}"
+
+
+def begun(pipeline: Pipeline, dead_letters: str | None = None) -> Runner:
+    """A run of it without Spark."""
+    runner = Runner(pipeline.taking(), None, 1)  # type: ignore[arg-type]
+    runner.begin(dead_letters)
+    return runner

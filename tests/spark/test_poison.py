@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pipelines: what cannot be worked on is buried with the reason, and a stage's own fault buries nothing."""
 
+import threading
 from typing import Any
 
 import pytest
 
+from tests.client.misbehaving import LOST_ANSWER, Proxy
 from tests.spark.pipelines import Make, bodies, buried, mapped
+from zq.errors import Invalid
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F
 
+from zq.spark import mending
+from zq.spark.failures import LONGEST
 from zq.spark.pipeline import ERROR, RoundFailed, Totals, reject
+from zq.spark.poison import letters
+from zq.spark.runner import Runner
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause before the second look."""
+    monkeypatch.setattr(mending, "PAUSE", 0)
 
 
 def test_what_a_stage_marks_is_buried(spark, client, make: Make) -> None:
@@ -33,30 +46,43 @@ def test_what_a_stage_marks_is_buried(spark, client, make: Make) -> None:
 
 def test_messages_over_which_a_stage_raises_are_buried(spark, client, make: Make) -> None:
     """They are found among others, in several claims; the reason is the error's last line."""
-    client.queue("in").post_many([*range(7), "bad"])
+    client.queue("in").post_many([*range(3), "bad"])
 
     def checked(body: str) -> str:
         if body == "bad":
             raise ValueError("no number:\nbad")
         return body
 
-    assert make(mapped(checked), claim_size=5).run(spark, until_empty=True) == Totals(1, 8, 7, 1)
-    assert sorted(map(int, bodies(client))) == list(range(7))
+    assert make(mapped(checked), claim_size=3).run(spark, until_empty=True) == Totals(1, 4, 3, 1)
+    assert bodies(client) == ["0", "1", "2"]
     assert buried(client) == {"bad": "ValueError: no number"}
+
+
+def test_messages_over_which_a_stage_raises_on_the_driver_are_buried(spark, client, make: Make) -> None:
+    """The reason names the stage. That it cannot take no rows at all does not hide which message is at fault."""
+    client.queue("in").post_many([1, 2, "bad"])
+
+    def looked_at(frame: Any) -> Any:
+        for row in (frame.collect()[:1] and frame.collect()) or [None]:
+            int(row.body)
+        return frame
+
+    assert make(looked_at).run(spark, until_empty=True) == Totals(1, 3, 2, 1)
+    assert buried(client) == {"bad": "Stage looked_at: ValueError: invalid literal for int() with base 10: 'bad'"}
 
 
 def test_messages_whose_results_the_sink_refuses_are_buried(spark, client, make: Make) -> None:
     """Such as bodies that are too large."""
     client.queue("out").create({"_max_messages_post_size": 100})
-    client.queue("in").post_many([*range(4), "x" * 200])
-    assert make(lambda frame: frame).run(spark, until_empty=True) == Totals(1, 5, 4, 1)
+    client.queue("in").post_many([1, "x" * 200])
+    assert make(lambda frame: frame).run(spark, until_empty=True) == Totals(1, 2, 1, 1)
     [reason] = buried(client).values()
-    assert "100" in reason
+    assert "a message of 2" in reason or "at most 100 bytes" in reason, reason
 
 
 def test_a_stage_that_fails_whatever_it_gets_buries_nothing(spark, client, make: Make) -> None:
-    """Nor one that fails over too many messages; all of them are given back."""
-    client.queue("in").post_many(range(10))
+    """Nor one that fails over too many messages, nor over all; all of them are given back."""
+    client.queue("in").post_many(range(4))
     with pytest.raises(RoundFailed, match="nowhere"):
         make(lambda frame: frame.select("nowhere")).run(spark)
 
@@ -65,8 +91,75 @@ def test_a_stage_that_fails_whatever_it_gets_buries_nothing(spark, client, make:
 
     with pytest.raises(RoundFailed, match="more than 1 messages fail, one by LookupError"):
         make(mapped(fails), most_poison=1).run(spark)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RoundFailed, match="Stage <lambda>: ZeroDivisionError"):
         make(lambda frame: 1 // 0).run(spark)
+    with pytest.raises(Invalid, match="Stage <lambda> must return a DataFrame, not NoneType"):
+        make(lambda frame: None).run(spark)
     stats = client.queue("in").stats()
-    assert (stats.free, stats.claimed) == (10, 0)
+    assert (stats.free, stats.claimed) == (4, 0)
     assert (bodies(client), buried(client)) == ([], {})
+
+
+def test_a_round_that_took_too_long_says_so(spark, client, make: Make) -> None:
+    """Its results were dropped by the server; no dry run finds out more."""
+    client.queue("in").post_many([1])
+    runs = []
+
+    def late(frame: Any) -> Any:
+        runs.append(1)
+        raise LookupError("zq.errors.StageNotFound: There is no stage s.")
+
+    with pytest.raises(RoundFailed, match=r"stage_ttl seconds: make rounds smaller \(max_messages\)"):
+        make(late).run(spark)
+    assert runs == [1]
+
+
+def test_a_run_that_is_told_to_stop_ends_its_search(client, make: Make) -> None:
+    """And gives back what it holds."""
+    client.queue("in").post_many(range(4))
+
+    class Failing:
+        tasks, runs = 1, 0
+
+        def do(self, this: Any, carried: Any, rejected: Any, keep: bool = True) -> None:
+            self.runs += 1
+            if self.runs == 3:
+                stopped.set()
+            if this.claims:
+                raise ZeroDivisionError
+
+    work = Failing()
+    runner = Runner(make(lambda frame: frame).taking(), work, 20)  # type: ignore[arg-type]
+    stopped: threading.Event = runner.stopped
+    runner.begin("dead")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("zq.spark.runner.FAILURES", (ZeroDivisionError,))
+        assert not runner.work(runner.reserve())
+    runner.end()
+    assert work.runs == 3
+    assert client.queue("in").stats().free == 4
+
+
+def test_a_burial_whose_answer_is_lost_counts_once(client, proxy: Proxy, make: Make) -> None:
+    """Also of all that a claim holds, which ends the claim. Reasons are long: it takes several requests."""
+    client.queue("in").post_many(range(5))
+    runner = Runner(make(lambda frame: frame, url=proxy.url).taking(), None, 20)  # type: ignore[arg-type]
+    runner.begin("dead")
+    runner._room = 3 * LONGEST
+    taken = runner.reserve()
+    runner._work = type("Work", (), {"tasks": 1})()
+    proxy.plan(LOST_ANSWER, None, None, LOST_ANSWER)
+    runner._bury(taken, dict.fromkeys(next(iter(taken.claims.values())), "r" * LONGEST))
+    runner.end()
+    assert len(proxy.seen) == 5
+    assert (runner.totals.buried, taken.claims) == (5, {})
+    assert len([*client.queue("dead").list()]) == 5
+
+
+def test_dead_letters_are_sent_in_slices() -> None:
+    """Of so many bytes, and at least one message."""
+    some = {str(number): "r" * 100 for number in range(10)}
+    slices = [*letters(some, 300)]
+    assert [letter.id for slice in slices for letter in slice] == [*some]
+    assert {len(slice) for slice in slices} == {2}
+    assert [len(slice) for slice in letters(some, 1)] == [1] * 10

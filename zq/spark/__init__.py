@@ -14,13 +14,18 @@ def register(spark: "SparkSession") -> None:
     """Makes ``format("zq")`` known to a session whose workers can import zq."""
     from zq.spark.source import ZqDataSource
 
+    warn_of_speculation(spark)
+    spark.dataSource.register(ZqDataSource)
+
+
+def warn_of_speculation(spark: "SparkSession") -> None:
+    """If it is on."""
     if spark.conf.get("spark.speculation", "false") == "true":
         warnings.warn(
             "spark.speculation is on: the second attempt at a task that writes to zq counts as a failure. Nothing is "
             "doubled, but switch it off.",
-            stacklevel=2,
+            stacklevel=3,
         )
-    spark.dataSource.register(ZqDataSource)
 
 
 def __getattr__(name: str) -> Any:

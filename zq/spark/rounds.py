@@ -23,8 +23,6 @@ from zq.spark.staging import BatchWriter, Staged
 FORMAT: Final = "zq-round"
 COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim")
 """No queue: in what goes to the sink, that column says where to."""
-TASKS: Final = 64
-"""Most tasks that read a round; with fewer claims, one for each."""
 
 
 class Round(Struct, frozen=True):
@@ -37,6 +35,8 @@ class Round(Struct, frozen=True):
     claims: dict[str, list[str] | None]
     dry: bool = False
     """Results are staged, and dropped: to see whether that goes well."""
+    tasks: int = 64
+    """Most that read; with fewer claims, one for each."""
 
     @property
     def fence(self) -> Fence:
@@ -85,7 +85,7 @@ class RoundReader(DataSourceReader):
     def partitions(self) -> list[Part]:
         """The claims, shared out among tasks."""
         names = [name for name, ids in self.round.claims.items() if ids != []]
-        share = -(-len(names) // TASKS) or 1
+        share = -(-len(names) // self.round.tasks) or 1
         return [Part(names[first : first + share]) for first in range(0, len(names), share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,30 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run of a pipeline, round by round.
 
-The claims of a round are named ``<name>.<batch>.<number>``, where batch is one more than the name's last commit. So a
-runner that is started after another one died finds that one's claims, or finds that they were committed.
+The claims of a round are named ``<name>.<batch>.<number>``, where batch is one more than the name's last commit, or one
+more than that if they were taken beside another round. So a runner that is started after another one died finds that
+one's claims, or finds that they were committed.
 """
 
 import threading
-import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from msgspec import Struct
 
 from zq.errors import ClaimNotFound, Invalid, ProducerNotFound, ZqError
-from zq.model import Fence
+from zq.spark.failures import why
 from zq.spark.heartbeat import Heartbeat
+from zq.spark.mending import Hopeless, Stopping, poison
 from zq.spark.options import ClaimingOptions
-from zq.spark.poison import Search, why
+from zq.spark.poison import letters
 from zq.spark.rounds import Round
-from zq.spark.taking import MOST_CLAIMS
+from zq.spark.taking import Taken, Taker, beside
 from zq.spark.working import FAILURES, Work
-from zq.wire.settling import Buried, Released
 
 DEAD_LETTERS: Final = "_dead_letter_queue"
-Held = dict[str, list[str]]
+MOST_CLAIMED: Final = "_max_claim_count"
+CARRIED: Final = 32 * 2**20
+"""Bytes of a round that Spark gets from the driver."""
+PATIENCE: Final = 5.0
+"""Seconds that the end of a run waits for what was taken beside its last round."""
+DROPPED: Final = "StageNotFound"
+"""The class of the server's error, in what Spark tells of a commit."""
+Held = Mapping[str, Sequence[str]]
 """Ids of messages, by the claim that holds them."""
 
 
@@ -42,7 +51,7 @@ class Totals(Struct):
 
 
 class Runner:
-    """Has one round at a time."""
+    """Has one round in work at a time, and takes the next one beside it."""
 
     def __init__(self, taking: ClaimingOptions, work: Work, most_poison: int) -> None:
         self.name = taking.consumer
@@ -55,181 +64,202 @@ class Runner:
         self._queue = self._client.queue(taking.queue)
         self._heart = Heartbeat(taking.connection, taking.queue, taking.ttl, taking.ttl / 3)
         self._buries = False
-        self._size = 0
-        self._fence = Fence(self.name, 0)
+        self._room = 0
+        """Bytes of dead letters in a request."""
+        self._burials = 0
         self._last = 0
         """The batch that was committed last."""
-        self._found = False
+        self._next: Taken | None = None
+        self._ahead: Future[None] | None = None
+        """Fills ``_next`` beside a round."""
+        self._adopted = False
         """Whether claims of an earlier run have been looked for."""
 
     def begin(self, dead_letters: str | None) -> None:
         """From now on no other run of this name can work. Raises ``Invalid``."""
-        own = self._queue.metadata().get(DEAD_LETTERS)
+        if not self._queue.exists():
+            warnings.warn(f"There is no queue {self._queue.name} yet.", stacklevel=3)
+        self._fence = self._client.fence(self.name)
+        self._taker = Taker(self._taking, self._fence, self._heart)
+        self._room = self._client.limits()["max_messages_post_size"]
+        known = self._queue.metadata()
+        own = known.get(DEAD_LETTERS)
         if own and dead_letters and own != dead_letters:
             raise Invalid(f"Queue {self._queue.name} has {own} as {DEAD_LETTERS}, and the pipeline {dead_letters}.")
         if dead_letters and not own:
             self._queue.create()
             self._queue.update({DEAD_LETTERS: dead_letters})
         self._buries = bool(own or dead_letters)
-        self._size = self._taking.claim_size or self._client.limits()["max_messages_per_claim_or_pop"]
-        self._fence = self._client.fence(self.name)
-        try:
+        if self._buries and known.get(MOST_CLAIMED):
+            warnings.warn(
+                f"Queue {self._queue.name} has {MOST_CLAIMED}: rounds that fail count, and messages that are taken so "
+                "often become dead letters, good ones too.",
+                stacklevel=3,
+            )
+        with suppress(ProducerNotFound):
             self._last = self._client.committed(self.name).batch
-        except ProducerNotFound:
-            self._last = 0
 
     def end(self) -> None:
-        """Nothing is kept alive any more."""
+        """Nothing is held or kept alive any more."""
+        if self._ahead is not None and self._next is not None:
+            with suppress(ZqError, TimeoutError):
+                self._ahead.result(PATIENCE)
+            self._taker.give_back(self._next)
         self._heart.stop()
 
-    def reserve(self) -> Held:
-        """The claims of the next round; none if there is nothing to do."""
-        found = {} if self._found else self._take(wait=0, again=True)
-        self._found = True
-        return found or self._take(self._taking.wait)
+    def reserve(self) -> Taken:
+        """What the next round is to work on; no claims if there is nothing to do."""
+        if not self._adopted:
+            self._adopted = True
+            found = self._taken(1)
+            self._taker.adopt(found, [self._stem(1), self._stem(2)])
+            if found.claims:
+                return found
+        taken = self._next or self._taken(1)
+        if self._ahead is not None:
+            self._ahead.result()
+        self._next = self._ahead = None
+        self._taker.fill(taken, self._taking.most, self._taking.wait)
+        return taken
 
-    def work(self, claims: Held) -> bool:
+    def work(self, taken: Taken) -> bool:
         """A round. False if it was given back, since the run is to stop."""
+        count, names = taken.messages, list(taken.claims)
         try:
-            if self.stopped.is_set():
-                self._give_back(claims)
+            self._hear()
+            self._go_ahead(taken)
+            self._finish(taken)
+        except BaseException as error:
+            self._taker.give_back(taken)
+            if isinstance(error, Stopping):
                 return False
-            taken = sum(map(len, claims.values()))
-            self._finish(claims)
-        except BaseException:
-            self._give_back(claims)
             raise
         finally:
-            self._heart.let_go(list(claims))
+            self._heart.let_go(names)
         self.totals.rounds += 1
-        self.totals.taken += taken
+        self.totals.taken += count
         return True
 
-    def _take(self, wait: int, again: bool = False) -> Held:
-        """``again``: also what an earlier run has left of this batch."""
-        claims: Held = {}
-        left, ends = self._taking.most, time.monotonic() + min(wait, 1)
-        for number in range(min(MOST_CLAIMS, -(-left // self._size))):
-            name = f"{self.name}.{self._last + 1}.{number}"
-            claim = self._queue.claim(
-                min(self._size, left), ttl=self._taking.ttl, wait=0 if claims else wait, name=name, fence=self._fence
-            )
-            if claim.messages:
-                claims[name] = [message.id for message in claim.messages]
-                self._heart.hold([name])
-                left -= len(claim.messages)
-            if left <= 0 or not (claim.messages or again):
-                break
-        if again:
-            self._renew(claims)
-        if not claims:
-            self.stopped.wait(ends - time.monotonic())  # a server on which too many wait already answers at once
-        return claims
+    def _go_ahead(self, taken: Taken) -> None:
+        """If there is a backlog. Not under names that are in use: after a run that died, or a round without commit."""
+        following, most = self._taken(2), self._taking.most
+        if taken.messages < most or any(name.startswith(following.stem + ".") for name in taken.claims):
+            return
+        self._next = following
+        self._ahead = beside(lambda: self._taker.fill(following, most, 0))
 
-    def _finish(self, claims: Held) -> None:
+    def _taken(self, ahead: int) -> Taken:
+        return Taken(self._stem(ahead), room=CARRIED)
+
+    def _stem(self, ahead: int) -> str:
+        return f"{self.name}.{self._last + ahead}"
+
+    def _hear(self) -> None:
+        if self.stopped.is_set():
+            raise Stopping("The run was told to stop.")
+
+    def _finish(self, taken: Taken) -> None:
         """Try until the round is done, or raise."""
         again = True
-        while claims:
+        while taken.claims:
             try:
-                self._work.do(self._round(claims), lambda rejected: self._bury(claims, rejected))
+                self._work.do(self._round(taken.claims), taken.carried, lambda found: self._bury(taken, found))
             except FAILURES as error:
                 if self._committed():  # and the answer was lost
                     return
-                again = self._mend(claims, error, again)
+                again = self._mend(taken, error, again)
             else:
-                if claims and not self._committed():
+                if taken.claims and not self._committed():
                     raise self._failed("its commit is unknown to the server")
                 return
 
     def _committed(self) -> bool:
-        """Whether this round is."""
+        """Whether this round is. Raises ``Fenced`` if it was by another run."""
         try:
             last = self._client.committed(self.name)
         except ProducerNotFound:
             return False
         if last.batch <= self._last:
             return False
+        with suppress(ClaimNotFound):
+            self._queue.renew(f"{self._stem(1)}.0", ttl=self._taking.ttl, fence=self._fence)
         self._last = last.batch
         self.totals.published += last.published
         return True
 
-    def _mend(self, claims: Held, error: Exception, again: bool) -> bool:
+    def _mend(self, taken: Taken, error: Exception, again: bool) -> bool:
         """Bury what fails by itself. Whether the round may be tried once more without that: it failed and nothing does.
 
         Raises ``RoundFailed``.
         """
-        self._renew(claims)
-        ids = [one for held in claims.values() for one in held]
-        if not self._buries or self._fails(claims, [], keep=True):
+        if DROPPED in str(error):
+            raise self._failed(
+                "the server has dropped its results, which it keeps for stage_ttl seconds: make rounds smaller "
+                "(max_messages)"
+            ) from error
+        self._renew(taken.claims)
+        if not self._buries:
             raise self._failed(why(error)) from error
-        keep = self._fails(claims, ids, keep=False) is None
-        if keep and self._fails(claims, ids, keep) is None:
-            if not again:
-                raise self._failed(why(error)) from error
-            return False
-        search = Search(lambda some: self._fails(claims, some, keep), self._most_poison)
-        search.look(ids, known=True)
-        if not search.found:
-            raise self._failed(why(error)) from error
-        if len(search.found) > self._most_poison:
-            raise self._failed(f"more than {self._most_poison} messages fail, one by {why(error)}") from error
-        self._bury(claims, search.found)
-        return True
+        ids = [one for held in taken.claims.values() for one in held]
+        try:
+            found = poison(ids, lambda some, keep: self._fails(taken, some, keep), self._most_poison, self.stopped.wait)
+        except Hopeless as hopeless:
+            raise self._failed(f"{why(error)} ({hopeless})") from error
+        if not found and not again:
+            raise self._failed(f"{why(error)} (its messages go well in a second look)") from error
+        self._bury(taken, found)
+        return bool(found)
 
-    def _fails(self, claims: Held, ids: Sequence[str], keep: bool) -> str | None:
+    def _fails(self, taken: Taken, ids: Sequence[str], keep: bool) -> str | None:
         """Why work on these messages fails; None if it goes well. Nothing comes of it.
 
-        ``keep``: results are staged, too, for the sake of what the sink refuses, and dropped; which takes longer.
+        ``keep``: results are staged, too, and dropped; which takes longer. Raises ``Stopping``.
         """
+        self._hear()
         wanted = frozenset(ids)
-        some = {name: found for name, held in claims.items() if (found := [one for one in held if one in wanted])}
+        some = {name: found for name, held in taken.claims.items() if (found := [one for one in held if one in wanted])}
         this = self._round(some, dry=True)
         try:
-            self._work.do(this, lambda _: this, keep)
+            self._work.do(this, taken.carried, lambda _: this, keep)
         except FAILURES as error:
             self._renew(some)  # so that it is not for want of a claim or a server
             return why(error)
         return None
 
-    def _round(self, claims: Mapping[str, list[str]], dry: bool = False) -> Round:
-        told = {name: held if dry else None for name, held in claims.items()}
-        return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, told, dry)
+    def _round(self, claims: Held, dry: bool = False) -> Round:
+        told: dict[str, list[str] | None] = {name: [*ids] for name, ids in claims.items()}
+        return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, told, dry, self._work.tasks)
 
-    def _bury(self, claims: Held, rejected: Mapping[str, str]) -> Round:
+    def _bury(self, taken: Taken, rejected: Mapping[str, str]) -> Round:
         """Takes messages out of their claims, and claims that hold nothing any more out of the round."""
         if not self._buries:
             raise Invalid(f"Queue {self._queue.name} has no dead letter queue for messages that a stage rejects.")
-        known = {one for held in claims.values() for one in held}
+        known = {one for held in taken.claims.values() for one in held}
         if not known.issuperset(rejected):
             raise Invalid("A stage rejects rows whose column id is that of no message.")
-        for name, held in list(claims.items()):
-            some = [Buried(one, rejected[one]) for one in held if one in rejected]
-            if some:
+        for name, held in list(taken.claims.items()):
+            some = {one: rejected[one] for one in held if one in rejected}
+            for slice in letters(some, self._room):
+                self._burials += 1
+                key = f"{self.name}.{self._fence.epoch}.{self._burials}"
                 with self._holding(name):
-                    self.totals.buried += self._queue.settle(name, bury=some, fence=self._fence).buried
-            claims[name] = [one for one in held if one not in rejected]
-            if not claims[name]:
-                del claims[name]
+                    done = self._queue.settle(name, bury=slice, key=key, fence=self._fence)
+                self.totals.buried += done.buried
+            taken.claims[name] = [one for one in held if one not in rejected]
+            if not taken.claims[name]:
+                del taken.claims[name]
                 self._heart.let_go([name])
-        return self._round(claims)
+        return self._round(taken.claims)
 
-    def _renew(self, claims: Mapping[str, list[str]]) -> None:
+    def _renew(self, claims: Iterable[str]) -> None:
         """Raises ``RoundFailed``, ``Fenced``, ``Unavailable``: then it is no message's fault."""
+        asked = False
         for name in claims:
+            asked = True
             with self._holding(name):
                 self._queue.renew(name, ttl=self._taking.ttl, fence=self._fence)
-        if not claims:
+        if not asked:
             self._client.ping()
-
-    def _give_back(self, claims: Held) -> None:
-        """Under the fence: another run may have claims of the same names."""
-        for name, held in claims.items():
-            try:
-                self._queue.settle(name, release=map(Released, held), fence=self._fence)
-            except ClaimNotFound:
-                continue
-            except ZqError:
-                return  # they lapse
 
     @contextmanager
     def _holding(self, name: str) -> Generator[None, None, None]:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from zq.client import Message, Queue
-from zq.errors import ClaimNotFound, ZqError
+from zq.errors import ClaimNotFound, QueueNotFound, ZqError
 from zq.model import Fence
 from zq.spark.heartbeat import Heartbeat
 from zq.spark.options import ClaimingOptions
@@ -19,6 +19,8 @@ from zq.wire.settling import Released
 
 MOST_CLAIMS: Final = 1000
 """Of one batch: a commit settles no more."""
+GAP: Final = 100
+"""Claims that may be missing in a row between others: messages of those were all settled."""
 CARRIED: Final = 8 * 2**20
 """Bytes that a batch's tasks get from the driver, which has them from the claim, without asking again."""
 FOUND: Final = 2
@@ -36,13 +38,14 @@ class Taken:
     """Ids of the messages of each."""
     carried: dict[str, bytes] = field(default_factory=dict)
     """What claims hold, as JSON, of as many as there is room for: it does not change while a claim lives."""
+    room: int = CARRIED
 
     def add(self, name: str, messages: list[Message]) -> None:
         """Another claim."""
         self.messages += len(messages)
         self.claims[name] = [message.id for message in messages]
         content = msgspec.json.encode(messages)
-        if len(content) + sum(map(len, self.carried.values())) <= CARRIED:
+        if len(content) + sum(map(len, self.carried.values())) <= self.room:
             self.carried[name] = content
 
 
@@ -67,6 +70,29 @@ class Taker:
                 return
             self._heart.hold([name], at_once=found)
             taken.add(name, messages)
+
+    def adopt(self, taken: Taken, stems: Iterable[str]) -> None:
+        """What claims of these stems hold still: those of a run that died. Nothing new is taken."""
+        try:
+            claimed = self._queue().stats().claimed
+        except QueueNotFound:
+            return
+        for stem in stems:
+            missing = 0
+            for number in range(MOST_CLAIMS):
+                if taken.messages >= claimed or len(taken.claims) == MOST_CLAIMS or missing > GAP:
+                    break
+                missing = 0 if self._adopted(taken, f"{stem}.{number}") else missing + 1
+
+    def _adopted(self, taken: Taken, name: str) -> bool:
+        try:
+            self._queue().renew(name, ttl=self._options.ttl, fence=self._fence)
+            messages = self._queue().held(name).messages
+        except ClaimNotFound:
+            return False
+        self._heart.hold([name])
+        taken.add(name, messages)
+        return True
 
     def settle(self, names: Iterable[str]) -> None:
         """Their messages are done."""
