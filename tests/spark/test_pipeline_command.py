@@ -92,9 +92,7 @@ def test_a_session_that_does_not_start_is_told_in_a_sentence(command, monkeypatc
     (tmp_path / "job.py").write_text(f"{IMPORT}pipeline = Pipeline(source='a', sink='b', stages=[print])")
 
     def fails(*_: object) -> None:
-        raise Py4JError(
-            "An error occurred while calling x.\n: SparkException: Could not parse Master URL: 'bogus'\n\tat"
-        )
+        raise Py4JError("An error occurred while calling x.\n: SparkException: Could not parse Master URL: 'b'\n\tat")
 
     monkeypatch.setattr(starting, "started", fails)
     code, _, err = command("--project", "p", "pipeline", "run", tmp_path / "job.py", "--master=bogus")

@@ -77,7 +77,7 @@ def test_messages_whose_results_the_sink_refuses_are_buried(spark, client, make:
     client.queue("in").post_many([1, "x" * 200])
     assert make(lambda frame: frame).run(spark, until_empty=True) == Totals(1, 2, 1, 1)
     [reason] = buried(client).values()
-    assert "a message of 2" in reason or "at most 100 bytes" in reason, reason
+    assert "100 bytes" in reason
 
 
 def test_a_stage_that_fails_whatever_it_gets_buries_nothing(spark, client, make: Make) -> None:

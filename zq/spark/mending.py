@@ -32,11 +32,11 @@ def poison(ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float],
 
     ``pause``: waits so many seconds.
     """
-    if fails([], True) and not _some_go_well(ids, fails):  # else the stages cannot take nothing
-        raise Hopeless("stages fail")
     keep = fails(ids, False) is None
     if keep and fails(ids, True) is None:
         return {}
+    if fails([], keep) and not _some_go_well(ids, fails, keep):  # else the stages cannot take nothing
+        raise Hopeless("it is the stages that fail")
     search = Search(lambda some: fails(some, keep), most)
     search.look(ids, known=True)
     found = search.found
@@ -50,9 +50,9 @@ def poison(ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float],
     return {one: reason for one in found if (reason := fails([one], keep))}
 
 
-def _some_go_well(ids: Sequence[str], fails: Fails) -> bool:
+def _some_go_well(ids: Sequence[str], fails: Fails, keep: bool) -> bool:
     probes = ids[:: -(-len(ids) // PROBES)] if ids else ids
-    return any(fails([one], True) is None for one in probes)
+    return any(fails([one], keep) is None for one in probes)
 
 
 class Search:
