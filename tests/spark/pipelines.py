@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 
 from zq.spark.pipeline import Pipeline
+from zq.spark.runner import Runner
 
 Make = Callable[..., Pipeline]
 
@@ -32,3 +33,10 @@ def mapped(function: Any, kind: str = "string") -> Any:
 
 def doubled(frame: Any) -> Any:
     return frame.selectExpr("cast(cast(body as int) * 2 as string) body")
+
+
+def begun(pipeline: Pipeline, dead_letters: str | None = None) -> Runner:
+    """A run of it without Spark."""
+    runner = Runner(pipeline.taking(), None, 1)  # type: ignore[arg-type]
+    runner.begin(dead_letters)
+    return runner

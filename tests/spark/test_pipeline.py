@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines: each message counts once, whatever fails, and what cannot be worked on is buried with the reason."""
+"""Pipelines: each message counts once, whatever fails."""
 
 import os
-import re
 import signal
 import subprocess
 import threading
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +15,15 @@ from tests.client.conftest import Timed, timed  # noqa: F401
 from tests.client.misbehaving import LOST_ANSWER, Proxy
 from tests.servers import ZqServer, wait_for
 from tests.spark.conftest import LIMITS, ROOT, SETTINGS
-from tests.spark.pipelines import Make, bodies, doubled, mapped
+from tests.spark.pipelines import Make, begun, bodies, doubled, mapped
 from zq.client import Client
-from zq.errors import Fenced, Invalid
+from zq.errors import Fenced
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F
 
-from zq.spark.pipeline import Pipeline, RoundFailed, Totals
-from zq.spark.runner import Runner
-from zq.spark.taking import beside
+from zq.spark.pipeline import RoundFailed, Totals
 
 
 def test_each_message_goes_through_the_stages_once(spark, client, make: Make) -> None:
@@ -136,38 +132,6 @@ def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, m
             died.reserve()
 
 
-def test_claims_of_an_earlier_run_are_found_however_it_took_them(client, make: Make) -> None:
-    """More and smaller ones than are taken now, with gaps where all of a claim was buried, also of the round ahead."""
-    client.queue("in").post_many(range(60))
-    died = begun(make(doubled, claim_size=5, max_messages=30))
-    first = died.reserve()
-    died._go_ahead(first)
-    died._ahead.result()  # type: ignore[union-attr]
-    died._heart.stop()
-    client.queue("in").settle("in.out.1.2", delete="*")
-    found = begun(make(doubled, claim_size=1000, max_messages=10)).reserve()
-    assert found.messages == 55
-    assert [*found.claims] == [f"in.out.1.{n}" for n in (0, 1, 3, 4, 5)] + [f"in.out.2.{n}" for n in range(6)]
-
-
-def test_a_run_takes_the_next_round_beside_the_one_in_work(client, make: Make) -> None:
-    """If there is a backlog; a run that ends gives both back. Names in use are not taken a second time."""
-    client.queue("in").post_many(range(50))
-    runner = begun(make(doubled, max_messages=20))
-    first = runner.reserve()
-    runner._go_ahead(first)
-    runner._ahead.result()  # type: ignore[union-attr]
-    assert client.queue("in").stats().claimed == 40
-    second = runner.reserve()
-    assert [*second.claims] == ["in.out.2.0"]
-    runner._go_ahead(second)
-    assert runner._ahead is None
-    runner._taker.give_back(first)
-    runner._next, runner._ahead = second, beside(lambda: None)
-    runner.end()
-    assert client.queue("in").stats().free == 50
-
-
 @pytest.mark.timeout(120)
 def test_a_server_that_is_killed_in_a_round_is_waited_for(spark, make: Make, tmp_path: Path) -> None:
     """Everything is there, once, when it is back."""
@@ -249,76 +213,3 @@ def test_a_run_that_is_told_to_stop_ends_after_its_round(spark, client, make: Ma
     assert not runner.work(taken)
     runner.end()
     assert client.queue("in").stats().free == 10
-
-
-def test_what_another_run_has_committed_does_not_count(client, make: Make) -> None:
-    """The server says that the batch is committed; the fence says by whom not."""
-    client.queue("in").post_many(range(2))
-    runner = begun(make(doubled))
-    runner.reserve()
-    client.fence(runner.name)
-    client.commit(runner.name, 1)
-    with pytest.raises(Fenced):
-        runner._committed()
-    assert runner.totals == Totals()
-    runner.end()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"name": "a/b"}, "name must have 1 to 64 characters"),
-        ({"source": "q" * 64}, "name must have 1 to 64 characters"),
-        ({"sink": "in"}, "source and sink must be two queues"),
-        ({"stages": doubled}, "stages must be a list of functions"),
-        ({"stages": []}, "stages must be a list of functions"),
-        ({"stages": ["parse"]}, "stages must be functions, not 'parse'"),
-        ({"claim_ttl": 1}, "claim_ttl must be an integer from 60"),
-        ({"max_messages": 0}, "max_messages must be an integer from 1"),
-        ({"most_poison": -1}, "most_poison must be an integer from 0"),
-        ({"body_type": "text"}, "body_type must be one of string, binary, variant"),
-        ({"sink_options": {"ackColumn": "claim"}}, "not ackColumn"),
-    ],
-)
-def test_wrong_settings_are_refused_by_name(wrong: dict[str, Any], sentence: str) -> None:
-    """Where they are given, before there is a session."""
-    with pytest.raises(Invalid, match=sentence):
-        Pipeline(**{"source": "in", "sink": "out", "stages": [doubled], **wrong})
-
-
-def test_a_run_refuses_what_it_finds_out_late(client, make: Make, monkeypatch) -> None:
-    """A project that nobody names, and another dead letter queue."""
-    monkeypatch.delenv("ZQ_PROJECT", raising=False)
-    with pytest.raises(Invalid, match="project is missing"):
-        make(doubled, project=None).taking()
-    client.queue("in").create({"_dead_letter_queue": "dead"})
-    with pytest.raises(Invalid, match="Queue in has dead as _dead_letter_queue, and the pipeline elsewhere"):
-        begun(make(doubled), "elsewhere")
-
-
-def test_a_run_that_is_refused_or_fenced_changes_no_queue(client, make: Make) -> None:
-    """The dead letter queue is set under the fence; what sends messages away by count is warned of."""
-    with pytest.warns(UserWarning, match="There is no queue in yet"):
-        begun(make(doubled), "dead")
-    assert client.queue("in").metadata()["_dead_letter_queue"] == "dead"
-    client.queue("in").update({"_max_claim_count": 3})
-    with pytest.warns(UserWarning, match="Queue in has _max_claim_count: rounds that fail count"):
-        begun(make(doubled), "dead")
-
-
-def test_every_setting_is_on_the_page() -> None:
-    """In its table, with the default that it has."""
-    page = (ROOT / "api-ref" / "pipelines.md").read_text()
-    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", page, re.MULTILINE)
-    told = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
-    for setting in fields(Pipeline):
-        assert setting.name in told
-        if isinstance(setting.default, int):
-            assert told[setting.name] == f"{setting.default:,}"
-
-
-def begun(pipeline: Pipeline, dead_letters: str | None = None) -> Runner:
-    """A run of it without Spark."""
-    runner = Runner(pipeline.taking(), None, 1)  # type: ignore[arg-type]
-    runner.begin(dead_letters)
-    return runner

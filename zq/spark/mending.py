@@ -32,14 +32,17 @@ def poison(ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float],
 
     ``pause``: waits so many seconds.
     """
-    keep = fails(ids, False) is None
-    if keep and fails(ids, True) is None:
+    together, keep = fails(ids, False), False
+    if together is None:
+        together, keep = fails(ids, True), True
+    if together is None:
         return {}
     if fails([], keep) and not _some_go_well(ids, fails, keep):  # else the stages cannot take nothing
         raise Hopeless("it is the stages that fail")
     search = Search(lambda some: fails(some, keep), most)
-    search.look(ids, known=True)
-    found = search.found
+    if len(ids) > 1:
+        search.look(ids, known=True)
+    found = search.found if len(ids) > 1 else {ids[0]: together}
     if not found:
         raise Hopeless("no message fails by itself")
     if len(found) > most:
