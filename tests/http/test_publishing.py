@@ -50,6 +50,14 @@ def test_everybody_reads_everything(api: Api) -> None:
         assert end == {"messages": [], "links": []}
 
 
+def test_a_listing_without_messages_tells_how_far_it_has_looked(api: Api) -> None:
+    """If details are wanted: from there a reader of a quiet topic goes on, past what other topics had."""
+    [first] = publish(api, 1)
+    [*_, last] = publish(api, *range(12), topic="other")
+    assert api.get(f"{URL}?marker={first}&detailed=true", 200).json == {"messages": [], "links": [], "position": last}
+    assert "position" not in api.get(f"{URL}?detailed=true", 200).json
+
+
 def test_a_page_holds_only_its_own_topic(api: Api) -> None:
     """Though all topics of a project share the sequences; and of another project nothing is seen."""
     publish(api, "a", topic="news")

@@ -1,33 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions: where a batch ends, what a range holds, and that what is gone is told. Without Spark's processes."""
+"""Positions: where a batch ends, and what a range holds. Without Spark's processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.client.conftest import Timed, timed  # noqa: F401
+from tests.servers import ZqServer
+from tests.spark.conftest import LIMITS
+from tests.stores import RedisServer
 from zq.client import Client, Queue
 
 pytest.importorskip("pyspark")
 
-from zq.spark.logs import FAR, Gap, Log, split
+from pyspark.sql.datasource import GreaterThan
+
+from zq.spark.browse import FilteringBrowser
+from zq.spark.logs import Log, split
 from zq.spark.options import Connection, Given, reading_options
-from zq.spark.rows import FINISHED, PUBLISHED
-from zq.spark.tail import Lost, Tail
+from zq.spark.rows import PUBLISHED
 
 
 def connection(url: str, project: str) -> Connection:
     return Connection(url, project, None, None, 5)
-
-
-def tail(url: str, project: str, **more: Any) -> Tail:
-    given = {"url": url, "project": project, "mode": "tail", "wait": "0", **more}
-    return Tail(reading_options(Given(given)), list(PUBLISHED if "topic" in more else FINISHED))
-
-
-def step(stream: Tail, start: dict[str, Any]) -> dict[str, Any]:
-    return stream.latestOffset(start, stream.getDefaultReadLimit())
 
 
 def holes(queue: Queue) -> None:
@@ -43,22 +38,22 @@ def holes(queue: Queue) -> None:
 
 @pytest.mark.parametrize("state", ["live", "all", "history"])
 def test_batches_follow_each_other_without_gap_or_overlap(server, project, client: Client, state: str) -> None:
-    """Each holds at least one message and at most as many as wanted; together they hold all, in order."""
+    """Each but the last has as many messages as wanted; together they hold all, in order."""
     holes(client.queue("in"))
     log = Log(connection(server.url, project), "in", state)
     wanted = [message.id for message in every(client.queue("in"), state)]
-    for most in (1, 3, 40, 299, 1000):
+    for most in (17, 40, 299, 1000):
         low, found, sizes = 0, list[str](), list[int]()
-        while (high := log.end(low, most)) > low:
-            parts = [log.between(*ends) for ends in split(low, high, 3)]
+        while (walk := log.walk(low, most)).rows:
+            parts = [log.between(*ends) for ends in split(low, walk.end, 3)]
             batch = [message.id for part in parts for page in part for message in page]
+            assert (len(batch), walk.whole) == (walk.rows, walk.rows < most)
             found += batch
             sizes.append(len(batch))
-            low = high
+            low = walk.end
         assert found == wanted, most
-        assert all(0 < size <= most for size in sizes)
-        assert len(sizes) <= 1 + 2 * len(wanted) // most
-    assert log.end(0, FAR) == log.end(low - 1, FAR)
+        assert set(sizes[:-1]) <= {most}
+    assert log.last(0) == log.last(low - 1) == log.last(low) == low
 
 
 def every(queue: Queue, state: str) -> list[Any]:
@@ -66,48 +61,34 @@ def every(queue: Queue, state: str) -> list[Any]:
     return list(reads[state]() if state in reads else queue.history(living=True))
 
 
-def test_records_that_may_be_gone_stop_a_stream(timed: Timed, project) -> None:  # noqa: F811
-    """When it comes back later than records are kept, and positions are missing. By option it goes on."""
-    with Client(timed.url, project) as client:
+@pytest.fixture(scope="module")
+def sparse() -> Iterator[ZqServer]:
+    """A server on Redis, where the positions of two posts are far apart."""
+    with RedisServer() as store, ZqServer(store.uri, config=LIMITS) as running:
+        yield running
+
+
+def test_a_batch_counts_messages_and_not_positions(sparse: ZqServer, project) -> None:
+    """However far apart they are."""
+    with Client(sparse.url, project) as client:
         queue = client.queue("in")
-        queue.create({"_history_ttl": 100})
-        queue.post_batch(range(3))
-        first = step(tail(timed.url, project, queue="in"), {"after": 0, "seen": 0})
-        assert first["after"] == 3
-        queue.post("new")
-        timed.clock.advance(1000)
-        assert step(tail(timed.url, project, queue="in"), first)["after"] == 4  # late, and nothing is missing
-        queue.pop(10)
-        queue.post("newer")
-        timed.clock.advance(90)
-        assert step(tail(timed.url, project, queue="in"), first)["after"] == 5  # the record is there still
-        timed.clock.advance(90)
-        with pytest.raises(Lost, match="Queue in keeps records for 100 seconds"):
-            step(tail(timed.url, project, queue="in"), first)
-        assert step(tail(timed.url, project, queue="in", failOnDataLoss="false"), first)["after"] == 5
+        queue.create({"_history_ttl": 3600})
+        for number in range(5):
+            queue.post(number)
+        first, *_, last = (message.sequence for message in queue.list())
+    assert last - first > 10
+    log = Log(connection(sparse.url, project), "in", "all")
+    middle = log.walk(0, 3)
+    end = log.walk(middle.end, 3)
+    assert (middle.rows, end.rows, end.end) == (3, 2, last)
+    assert sum(len(page) for page in log.between(0, middle.end)) == 3
 
 
-def test_messages_that_have_fallen_off_a_topic_stop_a_stream(server, project, client: Client) -> None:
-    """With a sentence; by option it goes on with what is left."""
-    topic = client.topic("news")
-    topic.publish_many(range(10))
-    first = step(tail(server.url, project, topic="news"), {"after": 0, "seen": 0})
-    topic.publish_many(range(3000))
-    with pytest.raises(Gap, match="Messages of topic news behind"):
-        step(tail(server.url, project, topic="news"), first)
-    stream = tail(server.url, project, topic="news", failOnDataLoss="false")
-    end = step(stream, first)
-    read = sum(batch.num_rows for part in stream.partitions(first, end) for batch in stream.read(part))
-    assert 900 < read < 3000
-
-
-def test_a_stream_may_begin_at_the_end(server, project, client: Client) -> None:
-    """And asks for it once: Spark wants the same answer twice."""
-    client.queue("in").create({"_history_ttl": 600})
-    client.queue("in").post_batch(range(5))
-    stream = tail(server.url, project, queue="in", startingOffset="latest")
-    first = stream.initialOffset()
-    client.queue("in").post("new")
-    assert stream.initialOffset() == first == {"after": 5, "seen": 0}
-    assert step(stream, first)["after"] == 6
-    assert stream.reportLatestOffset() == {"after": 6}
+def test_a_filter_beyond_the_end_finds_nothing(server, project, client: Client) -> None:
+    """Of a topic, too, whose server refuses to begin there."""
+    client.topic("news").publish("a")
+    given = {"url": server.url, "project": project, "topic": "news", "pushdown": "true"}
+    reader = FilteringBrowser(reading_options(Given(given)), list(PUBLISHED))
+    assert len(reader.partitions()) == 1
+    assert len(list(reader.pushFilters([GreaterThan(("seq",), 1000)]))) == 1
+    assert reader.partitions() == []

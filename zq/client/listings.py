@@ -23,6 +23,7 @@ class Paged(Struct, Generic[M]):
     messages: list[M]
     links: list[dict[str, str]] = []
     gap: Gap | None = None
+    position: int | None = None
 
 
 _messages: Final = msgspec.json.Decoder(Paged[Message])
@@ -80,7 +81,7 @@ def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]
     def read(answer: Answer) -> Stretch[M]:
         page = decoder.decode(answer.body)
         if not page.messages:
-            return Stretch([], None, page.gap)
+            return Stretch([], None, page.gap, page.position)
         return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0]["href"]).query)["marker"][0]), page.gap)
 
     return Call(method="GET", path=path, params=params, read=read)

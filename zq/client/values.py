@@ -119,6 +119,8 @@ class Stretch(Struct, Generic[M_co], frozen=True):
     end: int | None
     gap: Gap | None = None
     """What of a topic had fallen off before it was read."""
+    looked: int | None = None
+    """Of a topic in which nothing was found: up to where the project's log was looked through."""
 
 
 class Finished(Message, frozen=True, dict=True, omit_defaults=True):

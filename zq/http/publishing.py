@@ -55,7 +55,7 @@ class TopicMessages:
             link = query.repeated({"limit": limit, "detailed": detailed}) | {"marker": str(found.position)}
         if found.gap:
             gap = found.gap.after, found.gap.resumes
-        resp.data = publishing.page(topic, found.messages, found.now, link, gap, bool(detailed))
+        resp.data = publishing.page(topic, found.messages, found.now, link, gap, found.position if detailed else None)
 
 
 class TopicMessage:

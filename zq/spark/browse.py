@@ -18,10 +18,12 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from zq.spark.logs import FAR, Log, split
+from zq.spark.logs import Log, split
 from zq.spark.options import ReadingOptions
 from zq.spark.rows import Rows
 
+FAR: Final = 2**62
+"""A position that no message has."""
 LOWEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, GreaterThanOrEqual: 0, GreaterThan: 1}
 """What is to be added for the smallest number that passes."""
 HIGHEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, LessThanOrEqual: 0, LessThan: -1}
@@ -46,11 +48,11 @@ class Browser(DataSourceReader):
 
     def partitions(self) -> list[Range]:
         """What is there now, in ranges of about the same width."""
-        first = self.log.first(self.low)
+        first = self.log.beyond(self.low) if self.low else self.log.first(0)
         if first is None or first > self.high:
             return []
         low = first - 1
-        high = min(self.high, self.log.end(low, FAR))
+        high = min(self.high, self.log.last(low))
         return [Range(*ends) for ends in split(low, high, self.options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

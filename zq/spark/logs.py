@@ -8,18 +8,27 @@ its record in the order of finishing. A range of positions is read the same way 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from zq.client import Message, Stretch
 from zq.errors import Invalid
 from zq.spark.options import Connection
 
-FAR: Final = 2**62
-"""More messages than there can be."""
-
 
 class Gap(Invalid):
     """Messages of a topic are gone that were to be read."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A look along a log: where it ended, and over how many messages."""
+
+    end: int
+    rows: int
+    last: Message | None
+    whole: bool = False
+    """Whether there was nothing behind its end."""
+    looked: int | None = None
+    """Of a topic, if so: up to where nothing is to be found, as far as the project's log reaches."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +59,44 @@ class Log:
         """Where the first message behind a position is."""
         return self.after(position, 1).end
 
-    def end(self, low: int, most: int) -> int:
-        """A position up to which there are messages behind ``low``, at most so many; ``low`` if there are none."""
-        last = self.first(low)
-        if last is None:
+    def beyond(self, position: int) -> int | None:
+        """As ``first``, also behind the end of a topic's log, where it is an error to begin."""
+        try:
+            return self.first(position)
+        except Gap:
+            raise
+        except Invalid:
+            return None
+
+    def walk(self, low: int, most: int) -> Walk:
+        """The next so many messages behind a position, or all that there are."""
+        page = self._page()
+        end, rows, last = low, 0, None
+        while rows < most:
+            found = self.after(end, min(page, most - rows))
+            if found.end is None:
+                return Walk(end, rows, last, whole=True, looked=found.looked)
+            end, rows, last = found.end, rows + len(found.messages), found.messages[-1]
+        return Walk(end, rows, last)
+
+    def last(self, low: int) -> int:
+        """The position of the last message behind ``low``; ``low`` if there is none. It is found by halving."""
+        found, step = self.beyond(low), 1
+        if found is None:
             return low
-        top, step = last + most - 1, 1
-        while last + step < top and (found := self._beyond(last + step - 1)) is not None:
-            last, step = min(found, top), step * 2
-        none_beyond = min(last + step, top)
-        if none_beyond == top and self._beyond(top) is not None:
-            return top
+        last = found
+        while (found := self.beyond(last + step - 1)) is not None:
+            last, step = found, step * 2
+        none_beyond = last + step - 1
         while last < none_beyond:
             middle = (last + none_beyond + 1) // 2
-            found = self._beyond(middle - 1)
-            last, none_beyond = (last, middle - 1) if found is None else (min(found, none_beyond), none_beyond)
+            found = self.beyond(middle - 1)
+            last, none_beyond = (last, middle - 1) if found is None else (found, max(found, none_beyond))
         return last
 
     def between(self, low: int, high: int) -> Iterator[Sequence[Message]]:
         """The messages behind ``low`` and up to ``high``, in pages."""
-        page = self.connection.client().limits()["max_messages_per_page"]
+        page = self._page()
         while low < high:
             found = self.after(low, min(page, high - low))
             if found.end is None:
@@ -83,14 +110,9 @@ class Log:
                 continue
             low = found.end
 
-    def _beyond(self, position: int) -> int | None:
-        """As ``first``, also behind the end of a topic's log, where it is an error to begin."""
-        try:
-            return self.first(position)
-        except Gap:
-            raise
-        except Invalid:
-            return None
+    def _page(self) -> int:
+        most: int = self.connection.client().limits()["max_messages_per_page"]
+        return most
 
     def _whole(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
         if self.strict and position and found.gap is not None:

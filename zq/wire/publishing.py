@@ -39,13 +39,18 @@ def page(
     now: Seconds,
     query: dict[str, str] | None,
     gap: tuple[int, int] | None,
-    detailed: bool,
+    position: int | None,
 ) -> bytes:
-    """A listing; ``query`` is what the next page's link repeats, None on an empty page. ``gap``: after, resumes."""
+    """A listing; ``query`` is what the next page's link repeats, None on an empty page. ``gap``: after, resumes.
+
+    ``position``: up to where the log was looked through, for a listing with details; an empty one tells it.
+    """
     answer: dict[str, Any] = {
-        "messages": [_out(message, now, detailed) for message in messages],
+        "messages": [_out(message, now, position is not None) for message in messages],
         "links": [] if query is None else [next_link(f"/v2/topics/{topic}/messages", query)],
     }
+    if position is not None and not messages:
+        answer["position"] = position
     return encode(answer if gap is None else answer | {"gap": _gap(*gap)})
 
 

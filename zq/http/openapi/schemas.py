@@ -166,10 +166,11 @@ def _published() -> Json:
     return {
         "TopicMessage": _also(_struct(answers.MessageOut), details, {"sequence": ["created", "expires"]}),
         "TopicMessagePage": _record(
-            "links gap",
+            "links gap position",
             messages=_list(reference("schemas", "TopicMessage")),
             links=LINKS,
             gap=reference("schemas", "Gap"),
+            position=COUNT,
         ),
         "Gap": gap | {"description": "Messages after the one and before the other have fallen off the log."},
         "Events": TEXT

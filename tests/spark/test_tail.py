@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams that take nothing: how they go on, and that what is gone is told. Without Spark's processes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.client.conftest import Timed, timed  # noqa: F401
+from zq.client import Client
+
+pytest.importorskip("pyspark")
+
+from zq.spark import tail as tails
+from zq.spark.logs import Gap
+from zq.spark.options import Given, reading_options
+from zq.spark.rows import FINISHED, PUBLISHED
+from zq.spark.tail import Lost, Tail, offset
+
+BEGIN = offset(0)
+
+
+def tail(url: str, project: str, **more: Any) -> Tail:
+    given = {"url": url, "project": project, "mode": "tail", "wait": "0", **more}
+    return Tail(reading_options(Given(given)), list(PUBLISHED if "topic" in more else FINISHED))
+
+
+def step(stream: Tail, start: dict[str, Any]) -> dict[str, Any]:
+    return stream.latestOffset(start, stream.getDefaultReadLimit())
+
+
+def count(stream: Tail, start: dict[str, Any], end: dict[str, Any]) -> int:
+    """How many rows a batch has."""
+    return sum(batch.num_rows for part in stream.partitions(start, end) for batch in stream.read(part))
+
+
+class Place:
+    """A queue on a server whose time moves when told, and streams that follow it, each as if newly started."""
+
+    def __init__(self, server: Timed, client: Client, project: str) -> None:
+        self.queue = client.queue("in")
+        self.queue.create({"_history_ttl": 100})
+        self.clock = server.clock
+        self.url = server.url
+        self.project = project
+
+    def tail(self, **more: Any) -> Tail:
+        return tail(self.url, self.project, queue="in", **more)
+
+    def skip(self) -> None:
+        """Leave a position at which nothing is nor was, as on other stores, or after a restart."""
+        self.queue.post("short", ttl=60)
+        self.clock.advance(61)
+
+
+@pytest.fixture
+def place(timed: Timed, project) -> Iterator[Place]:  # noqa: F811
+    with Client(timed.url, project) as client:
+        yield Place(timed, client, project)
+
+
+def test_records_that_may_be_gone_stop_a_stream(place: Place) -> None:
+    """When it comes back later than records are kept, and positions are missing. By option it goes on."""
+    place.queue.post_batch(range(3))
+    first = step(place.tail(), BEGIN)
+    assert (first["after"], first["rows"]) == (3, 3)
+    place.queue.post("new")
+    place.clock.advance(1000)
+    assert step(place.tail(), first)["after"] == 4  # late, and nothing is missing
+    place.queue.pop(10)
+    place.queue.post("newer")
+    place.clock.advance(90)
+    late = {**first, "seen": first["seen"] + 1000}
+    assert step(place.tail(), late)["after"] == 5  # the record is there still
+    place.clock.advance(90)
+    with pytest.raises(Lost, match="Queue in keeps records for 100 seconds"):
+        step(place.tail(), late)
+    assert step(place.tail(failOnDataLoss="false"), late)["after"] == 5
+
+
+def test_one_message_that_is_there_does_not_hide_those_that_are_gone(place: Place) -> None:
+    """The next position is there, and behind it records have gone."""
+    place.queue.post("a")
+    first = step(place.tail(), BEGIN)
+    place.queue.post("b")
+    place.queue.post("gone")
+    [*_, gone] = place.queue.list()
+    place.queue.delete_message(gone.id)
+    place.queue.post("c")
+    place.clock.advance(200)
+    with pytest.raises(Lost, match="messages up to 4 may be gone"):
+        step(place.tail(), first)
+
+
+def test_records_that_expire_while_a_backlog_is_worked_off_are_told(place: Place) -> None:
+    """Of history by the next record, which was known; of all by the time since the stream has met the end."""
+    for number in range(4):
+        place.queue.post(number)
+        place.queue.pop()
+    start = step(place.tail(state="history", maxMessagesPerBatch="2"), BEGIN)
+    assert (start["after"], start["next"]) == (2, 3)
+    assert step(place.tail(state="history", maxMessagesPerBatch="2"), start)["after"] == 4
+    everything = place.tail(maxMessagesPerBatch="2")
+    begun = step(everything, BEGIN)
+    place.clock.advance(60)
+    place.queue.post("new")
+    assert step(everything, begun) == offset(4, begun["seen"], 2)  # cut, and so seen no later
+    place.clock.advance(60)
+    with pytest.raises(Lost, match="and that at 3 is gone before it was read"):
+        step(place.tail(state="history"), start)
+    place.queue.pop()
+    with pytest.raises(Lost, match="messages up to 5 may be gone"):
+        step(place.tail(state="history"), start)
+    with pytest.raises(Lost, match="messages up to 5 may be gone"):
+        step(everything, begun)
+
+
+@pytest.mark.parametrize("state", ["all", "history"])
+def test_a_batch_that_is_done_again_has_all_its_rows_or_fails(place: Place, state: str) -> None:
+    """The driver died in it, and comes back when some are forgotten. By option it goes on with what is left."""
+    place.queue.post_batch(range(3))
+    place.queue.pop(2)
+    end = step(place.tail(state=state), BEGIN)
+    again = place.tail(state=state)
+    assert count(again, BEGIN, end) == end["rows"] == (3 if state == "all" else 2)
+    place.clock.advance(200)
+    with pytest.raises(Lost, match=f"had {end['rows']} messages behind 0, and {end['rows'] - 2} are left"):
+        again.partitions(BEGIN, end)
+    assert count(place.tail(state=state, failOnDataLoss="false"), BEGIN, end) == end["rows"] - 2
+
+
+def test_a_stream_that_looks_and_finds_nothing_is_not_late_afterwards(place: Place) -> None:
+    """It notes the look in an empty batch, in each run or now and then; so a gap in positions is none in messages."""
+    place.queue.post(1)
+    end = step(place.tail(), BEGIN)
+    assert step(place.tail(), end) == end  # not so soon
+    place.skip()
+    looked = step(place.tail(), end)
+    assert (looked["after"], looked["rows"]) == (1, 0)
+    assert looked["seen"] >= end["seen"] + 60
+    stream = place.tail()
+    assert step(stream, looked) == looked
+    assert count(stream, end, looked) == 0
+    place.clock.advance(90)
+    place.queue.post(3)
+    assert step(place.tail(), looked)["after"] == 3
+    with pytest.raises(Lost):
+        step(place.tail(), end)
+
+
+def test_a_look_that_comes_too_late_is_not_noted(place: Place, monkeypatch) -> None:
+    """Records may have come and gone before it, unseen."""
+    place.queue.post(1)
+    end = step(place.tail(), BEGIN)
+    stream = place.tail()
+    monkeypatch.setattr(stream, "_now", lambda _: end["seen"] + 50)
+    assert step(stream, end) == offset(1, end["seen"] + 50)
+    monkeypatch.setattr(stream, "_now", lambda _: end["seen"] + 198)
+    assert step(stream, end) == end
+
+
+def test_a_queue_that_was_made_anew_is_told(place: Place) -> None:
+    """Its positions begin below those that were read, where the stream would wait for ever."""
+    place.queue.post_batch(range(3))
+    end = step(place.tail(), BEGIN)
+    place.queue.delete()
+    place.queue.create({"_history_ttl": 100})
+    place.clock.advance(10)
+    stream = place.tail()
+    assert step(stream, end) == end
+    place.queue.post("new")
+    [new] = place.queue.list()
+    assert new.sequence <= 3
+    stream.done.clear()
+    with pytest.raises(Lost, match="Queue in was deleted and made anew"):
+        step(stream, end)
+
+
+def test_a_queue_that_stops_keeping_history_stops_a_stream(place: Place, monkeypatch) -> None:
+    """It looks now and then."""
+    place.queue.post("a")
+    stream = place.tail()
+    end = step(stream, BEGIN)
+    place.queue.update({"_history_ttl": 0})
+    place.queue.post("b")
+    monkeypatch.setattr(tails, "OFTEN", 0)
+    with pytest.raises(Exception, match="Queue in keeps no history"):
+        step(stream, end)
+
+
+def test_a_stream_may_begin_at_the_end(server, project, client: Client) -> None:
+    """It asks for it once, since Spark wants the same answer twice; and a first batch without rows notes it."""
+    client.queue("in").create({"_history_ttl": 600})
+    client.queue("in").post_batch(range(5))
+    stream = tail(server.url, project, queue="in", startingOffset="latest")
+    stream.prepareForTriggerAvailableNow()
+    first = stream.initialOffset()
+    client.queue("in").post("new")
+    assert stream.initialOffset() == first == offset(5)
+    begun = step(stream, first)
+    assert (begun["after"], begun["rows"]) == (5, 0)
+    assert begun["seen"] > 0
+    assert step(stream, begun) == begun  # of a run that ends with what there was
+    again = tail(server.url, project, queue="in", startingOffset="latest")
+    assert step(again, begun)["after"] == 6
+    assert again.reportLatestOffset() == {"after": 6}
+
+
+def test_messages_that_have_fallen_off_a_topic_stop_a_stream(server, project, client: Client) -> None:
+    """With a sentence, also a batch that is done again; by option it goes on. Progress and a new start do not mind."""
+    topic = client.topic("news")
+    topic.publish_many(range(10))
+    stream = tail(server.url, project, topic="news")
+    first = step(stream, BEGIN)
+    assert (first["rows"], stream.reportLatestOffset()) == (10, {"after": 10})
+    topic.publish_many(range(3000))
+    with pytest.raises(Gap, match="Messages of topic news behind"):
+        step(tail(server.url, project, topic="news"), first)
+    with pytest.raises(Lost, match="had 10 messages behind 0, and 0 are left"):
+        tail(server.url, project, topic="news").partitions(BEGIN, first)
+    stream.done.clear()
+    assert stream.reportLatestOffset() == {"after": 3010}
+    stream = tail(server.url, project, topic="news", failOnDataLoss="false")
+    assert 900 < count(stream, first, step(stream, first)) < 3000
+    latest = tail(server.url, project, topic="news", startingOffset="latest")
+    assert latest.initialOffset() == offset(3010)
+
+
+def test_a_quiet_topic_is_followed_through_what_others_publish(server, project, client: Client) -> None:
+    """The stream passes it, in this process at once, and by a batch without rows now and then for those to come."""
+    client.topic("quiet").publish("a")
+    stream = tail(server.url, project, topic="quiet")
+    first = step(stream, BEGIN)
+    client.topic("busy").publish_many(range(500))
+    passed = step(stream, first)
+    assert passed == offset(501)
+    for _ in range(3):
+        client.topic("busy").publish_many(range(500))
+        assert step(stream, passed) == passed
+    client.topic("quiet").publish("b")
+    assert step(stream, passed)["rows"] == 1
+    with pytest.raises(Gap):
+        step(tail(server.url, project, topic="quiet"), passed)
