@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.client": ["zq.errors", "zq.model", "zq.wire"],
     "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.wire"],
     "zq.cli.pipeline": ["zq.cli", "zq.spark"],
-    "zq.spark": ["zq.client", "zq.errors", "zq.model", "zq.wire"],
+    "zq.spark": ["zq.client", "zq.clock", "zq.errors", "zq.model", "zq.wire"],
     "zq.spark.jobs": ["zq.spark", "zq.client", "zq.errors", "zq.cli"],
     "zq.storage.api": [*VALUES, "zq.storage.extensions"],
     "zq.storage.extensions": VALUES,

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from zq import clock
 from zq.client import Message
 from zq.client.values import Finished
 from zq.errors import Invalid, ZqError
@@ -204,7 +205,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for message in self.loose.after(start["after"] - 1, 1).messages:
                 self._told(message)
         if self.known is None:
-            return int(time.time())
+            return int(clock.own())
         second, when = self.known
         return second + int(time.monotonic() - when)
 
