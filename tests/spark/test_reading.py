@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.spark.test_claiming import bodies
 from zq.client import Client
 
 pytest.importorskip("pyspark")
@@ -41,7 +40,7 @@ def test_living_messages_are_a_table(spark, client, options) -> None:
     frame = table(spark, options, queue="in", numPartitions=3)
     assert frame.rdd.getNumPartitions() == 3
     assert column(frame) == sorted([*map(str, range(2500)), "late"])
-    assert frame.where("seq <= 10").count() <= 10
+    assert frame.where("seq <= 10").count() == 10
     assert client.queue("in").stats().claimed == 100
     assert table(spark, options, queue="none").count() == 0
 
@@ -106,62 +105,25 @@ def test_a_stream_follows_a_queue_with_history(spark, client, options, finish, t
     archive(spark, client)
 
     def copy() -> None:
-        tail = spark.readStream.format("zq").options(**options, queue="in", mode="tail", maxMessagesPerBatch=30).load()
+        tail = spark.readStream.format("zq").options(**options, queue="in", mode="tail", maxMessagesPerBatch=60).load()
         finish(tail.writeStream.format("parquet").option("path", f"{tmp_path}/archive"))
 
     copy()
     client.queue("in").post_many(range(100, 150))
     client.queue("in").pop(70)
     copy()
-    copy()
     assert column(spark.read.parquet(f"{tmp_path}/archive"), "seq") == list(range(1, 151))
-    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 6
-
-
-def test_a_stream_archives_in_the_order_of_finishing(spark, client, options, finish, tmp_path) -> None:
-    """What has finished, each record once."""
-    archive(spark, client)
-
-    def copy() -> None:
-        source = {"queue": "in", "mode": "tail", "state": "history", "maxMessagesPerBatch": 7}
-        tail = spark.readStream.format("zq").options(**options, **source).load()
-        finish(tail.writeStream.format("parquet").option("path", f"{tmp_path}/archive"))
-
-    copy()
-    client.queue("in").pop(10)
-    copy()
-    found = spark.read.parquet(f"{tmp_path}/archive")
-    assert found.count() == found.select("id").distinct().count() == 90
-    assert found.where("outcome is null").count() == 0
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 3
 
 
 def test_a_stream_follows_a_topic(spark, client, options, finish) -> None:
-    """From where it is told to; other topics of the project are not met."""
+    """From where it is told to; other topics of the project are not met. The topic as a table has all of it."""
     topic = client.topic("news")
     for number in range(10):
         topic.publish(number)
         client.topic("other").publish("x")
     third = list(topic.list())[2].sequence
-
-    def copy() -> None:
-        tail = spark.readStream.format("zq").options(**options, topic="news", mode="tail", startingOffset=third).load()
-        finish(tail.selectExpr("body").writeStream.format("zq").options(**options, queue="out"))
-
-    copy()
-    assert bodies(client) == [str(number) for number in range(3, 10)]
-    topic.publish_batch(["new"])
-    copy()
-    assert bodies(client) == [*(str(number) for number in range(3, 10)), "new"]
-    assert table(spark, options, topic="news").count() == 11
-
-
-def test_a_queue_without_history_is_followed_only_on_request(spark, client, options, finish) -> None:
-    """The sentence names what to set."""
-    client.queue("in").post("a")
-    tail = spark.readStream.format("zq").options(**options, queue="in", mode="tail")
-    writer = tail.load().writeStream.format("zq").options(**options, queue="out")
-    with pytest.raises(Exception, match="Queue in keeps no history"):
-        finish(writer)
-    tail = tail.option("failOnDataLoss", "false")
-    finish(tail.load().writeStream.format("zq").options(**options, queue="out"))
-    assert bodies(client) == ["a"]
+    tail = spark.readStream.format("zq").options(**options, topic="news", mode="tail", startingOffset=third).load()
+    finish(tail.selectExpr("body").writeStream.format("zq").options(**options, queue="out"))
+    assert sorted(message.body for message in client.queue("out").list()) == [str(number) for number in range(3, 10)]
+    assert table(spark, options, topic="news").count() == 10

@@ -159,6 +159,30 @@ def test_a_look_that_comes_too_late_is_not_noted(place: Place, monkeypatch) -> N
     assert step(stream, end) == end
 
 
+def test_a_stream_archives_in_the_order_of_finishing(place: Place) -> None:
+    """What has finished, each record once, whatever the order of posting."""
+    ids = place.queue.post_batch(range(10))
+    for one in reversed(ids[5:]):
+        place.queue.delete_message(one)
+    stream, found, low = place.tail(state="history", maxMessagesPerBatch="4"), list[str](), BEGIN
+    for _ in range(3):
+        high = step(stream, low)
+        for part in stream.partitions(low, high):
+            found += [id for batch in stream.read(part) for id in batch.column("id").to_pylist()]
+        low = high
+        place.queue.pop(1)
+    assert (found, low["after"]) == ([*reversed(ids[5:]), ids[0], ids[1]], 7)
+
+
+def test_a_queue_without_history_is_followed_only_on_request(place: Place) -> None:
+    """The sentence names what to set."""
+    place.queue.update({"_history_ttl": 0})
+    place.queue.post("a")
+    with pytest.raises(Exception, match=r"Queue in keeps no history.*: set its _history_ttl"):
+        step(place.tail(), BEGIN)
+    assert step(place.tail(failOnDataLoss="false"), BEGIN)["after"] == 1
+
+
 def test_a_queue_that_was_made_anew_is_told(place: Place) -> None:
     """Its positions begin below those that were read, where the stream would wait for ever."""
     place.queue.post_batch(range(3))

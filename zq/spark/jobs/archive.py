@@ -2,7 +2,8 @@
 """``python -m zq.spark.jobs.archive``: what queues' histories have got since the last run, to Parquet.
 
 Two streams for each queue, with checkpoints inside the archive: what was posted, then what has finished, in the order
-of finishing. A batch that is written again after a crash replaces itself, so any reader of Parquet sees a record once.
+of finishing. A batch that is written again after a crash replaces itself, and keeps what it had; so any reader of
+Parquet sees a record once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +98,11 @@ def appending(path: str, table: str, given: Mapping[str, str], written: list[int
     def append(rows: DataFrame, number: int) -> None:
         query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         seen = Observation()
-        shaped = shape(rows, table, given, f"{query[:8]}-{number}").repartition("day")
+        batch = f"{query[:8]}-{number}"
+        shaped = shape(rows, table, given, batch)
+        if not written:  # only the first batch of a run may be one that is done again, and have become less
+            shaped = tables.united(shaped, path, table, batch)
+        shaped = shaped.repartition("day")
         tables.write(shaped.observe(seen, F.count(F.lit(1)).alias("rows")), path, table)
         written.append(seen.get["rows"])
 

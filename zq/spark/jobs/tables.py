@@ -36,6 +36,19 @@ def write(rows: DataFrame, path: str, table: str) -> None:
     writer.partitionBy(*parts).parquet(f"{path}/{table}")
 
 
+def united(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
+    """A batch with the rows that it had when it was written before; some may have been forgotten at the server."""
+    reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
+    try:
+        before = reader.parquet(f"{path}/{table}/project=*/queue=*/day=*/batch={batch}")
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return rows
+    kept = before.localCheckpoint()  # since these files are about to be replaced
+    return rows.unionByName(kept.join(rows.select("seq"), "seq", "left_anti"))
+
+
 def read(spark: SparkSession, path: str, table: str) -> DataFrame:
     """A table; without rows if nothing was written to it yet. Raises Spark's error if there is no archive at all."""
     reader = spark.read.schema(SCHEMAS[table])
