@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ingest: real files into a real server's queue, each row once."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.client.misbehaving import SILENT, Proxy
-from tests.servers import wait_for
+from tests.client.misbehaving import LOST_ANSWER, LOST_REQUEST, Proxy, Trouble
+from zq import errors
 
 pytest.importorskip("pyspark")
 
 from click.testing import Result
+from py4j.protocol import Py4JError
 
 from tests.spark.jobs import bodies, invoke, told
+from zq.cli.session import Session
 from zq.spark.jobs import ingest
+from zq.spark.jobs.edge import reason, source
 
-QUICK = [
-    *("--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "--conf", "spark.ui.enabled=false"),
-    *("--conf", "spark.log.level=OFF", "--conf", "spark.sql.shuffle.partitions=1", "--master", "local[2]"),
-]
 Run = Callable[..., Result]
 
 
@@ -34,31 +28,38 @@ def run(spark, server, project) -> Run:
 
 
 def test_files_of_each_format_become_messages(run: Run, spark, client, tmp_path) -> None:
-    """Whole rows as objects, with the types that they have; a folder, a pattern, a name that looks like one; ttl."""
+    """Whole rows as objects, typed; a folder, a pattern, a name that looks like one, empty files; ttl."""
     (tmp_path / "a {1}.jsonl").write_text('{"n": 1.50, "z": null}\n\n"text"\n')
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x.csv").write_text('id,name\n1,"Ann, ""the"" first"\n2,\n')
-    frame = spark.sql("select 1 n, timestamp'2026-01-02 03:04:05.123456' at, array('x') list, cast(null as int) none")
+    (tmp_path / "a-empty.json").touch()
+    (tmp_path / "b" / "empty.csv").touch()
+    (tmp_path / "b" / "head.csv").write_text("id,name\n")
+    frame = spark.sql(
+        "select 1 n, timestamp'2026-01-02 03:04:05.123456' at, array('x') list, cast(null as int) none, X'ff' bytes"
+    )
     frame.coalesce(1).write.parquet(f"{tmp_path}/c")
     [counts] = told(run("ingest", tmp_path / "a*", tmp_path / "b", tmp_path / "c", "--queue", "in", "--ttl", 500))
-    assert counts == {"queue": "in", "files": 3, "stored_before": 0, "messages": 5, "rejected": 0}
+    assert counts == {"queue": "in", "files": 6, "stored_before": 0, "messages": 5, "rejected": 0}
     assert bodies(client, "in") == [
         {"n": 1.5, "z": None},
         "text",
         {"id": "1", "name": 'Ann, "the" first'},
         {"id": "2", "name": None},
-        {"n": 1, "at": "2026-01-02T03:04:05.123456Z", "list": ["x"], "none": None},
+        {"n": 1, "at": "2026-01-02T03:04:05.123456Z", "list": ["x"], "none": None, "bytes": "/w=="},
     ]
     assert {message.ttl for message in client.queue("in").list()} == {500}
 
 
-def test_a_column_can_be_the_body(run: Run, client, tmp_path) -> None:
-    """A member of JSON lines; a column as text, or as the JSON in it."""
+def test_a_column_can_be_the_body(run: Run, spark, client, tmp_path) -> None:
+    """A member of JSON lines; a column as text, or as the JSON in it; bytes as base64."""
     (tmp_path / "a.json").write_text('{"id": 7, "body": {"n": [1]}}\n')
     (tmp_path / "b.csv").write_text("id,body\n1,17\n")
+    (tmp_path / "empty.csv").touch()
+    spark.sql("select X'7b00ff' body").coalesce(1).write.parquet(f"{tmp_path}/c")
     told(run("ingest", tmp_path, "--queue", "in", "--body", "body"))
     told(run("ingest", tmp_path / "b.csv", "--queue", "in", "--body", "body", "--parse", "--key", "again"))
-    assert bodies(client, "in") == [{"n": [1]}, "17", 17]
+    assert bodies(client, "in") == [{"n": [1]}, "17", "ewD/", 17]
 
 
 def test_a_repeated_run_stores_only_what_is_new(run: Run, client, tmp_path) -> None:
@@ -80,18 +81,31 @@ def test_a_repeated_run_stores_only_what_is_new(run: Run, client, tmp_path) -> N
 def test_rows_that_do_not_parse_are_written_beside(run: Run, spark, client, tmp_path) -> None:
     """With the file, the text and the reason; a repeated run does not write them twice."""
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.json").write_bytes(b'{"body": 1}\n{"body": \n{"else": 2}\n{"body": "\xff"}\n')
+    deep = b'{"body": ' + b"[" * 3000 + b"]" * 3000 + b"}"
+    (tmp_path / "in" / "a.json").write_bytes(b'{"body": 1}\n{"body": \n{"else": 2}\n{"body": "\xff"}\n' + deep)
     (tmp_path / "in" / "b.csv").write_text("id,body\n1,one\n2,two,more\n3\n")
     given = (tmp_path / "in", "--queue", "in", "--body", "body", "--rejected", tmp_path / "out")
     [counts] = told(run("ingest", *given))
-    assert (counts["messages"], counts["rejected"]) == (2, 5)
+    assert (counts["messages"], counts["rejected"]) == (2, 6)
     told(run("ingest", *given))
     assert bodies(client, "in") == [1, "one"]
     rows = spark.read.option("recursiveFileLookup", "true").json(f"{tmp_path}/out").collect()
     found = sorted((row.file.rpartition("/")[2], row.raw) for row in rows)
     assert found[:2] == [("a.json", '{"body": '), ("a.json", '{"body": "\ufffd"}')]
-    assert found[2:] == [("a.json", '{"else": 2}'), ("b.csv", "2,two,more"), ("b.csv", "3")]
-    assert "it has no member body" in {row.reason for row in rows}
+    assert found[2:] == [("a.json", deep.decode()), ("a.json", '{"else": 2}'), ("b.csv", "2,two,more"), ("b.csv", "3")]
+    assert {"it has no member body", "it is nested too deeply"} <= {row.reason for row in rows}
+
+
+def test_a_file_that_grows_while_it_is_read_is_stored_as_it_was_checked(spark, tmp_path) -> None:
+    """What was appended meanwhile is not read, so no torn line is left out unseen."""
+    file = tmp_path / "a.json"
+    file.write_text("1\n")
+    rows = ingest.rows_of(spark, str(file), "json")
+    with ingest.read_once(rows):
+        assert ingest.check(rows, str(file), None, strict=True) == 0
+        with file.open("a") as more:
+            more.write("2\n{torn")
+        assert ingest.accepted(rows).count() == 1
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -133,27 +147,43 @@ def test_what_goes_wrong_is_one_sentence(run: Run, client, tmp_path, words, code
     assert len(failed.stderr.splitlines()) == 1
 
 
-def commits(proxy: Proxy) -> int:
-    return sum(method == "POST" and path.startswith("/v2/commits") for method, path, _ in proxy.seen)
-
-
-def test_a_killed_ingest_is_finished_by_its_repetition(run: Run, client, proxy: Proxy, project, tmp_path) -> None:
-    """Started by spark-submit, killed while the second of three files is being committed."""
+@pytest.mark.parametrize(("trouble", "before"), [(LOST_REQUEST, 1), (LOST_ANSWER, 2)])
+def test_an_ingest_that_broke_off_is_finished_by_its_repetition(
+    run: Run, client, proxy: Proxy, tmp_path, trouble: Trouble, before: int
+) -> None:
+    """It ended while the second of three files was being committed, before the server had decided or after that."""
     for number in range(3):
-        (tmp_path / f"{number}.json").write_text(
-            "".join(f"{line}\n" for line in range(number * 100, number * 100 + 100))
-        )
-    proxy.commits.extend([None, None, None, None, SILENT])  # of the first file: asked, committed, asked
-    command = [Path(sys.executable).with_name("spark-submit"), *QUICK]
-    given = ["--url", proxy.url, "--project", project, "--queue", "in", tmp_path]
-    job = subprocess.Popen([*command, ingest.__file__, *given], start_new_session=True)
-    try:
-        wait_for(lambda: job.poll() is not None or commits(proxy) == 2, 240, "the second file is being committed")
-        assert job.poll() is None, "the job ended by itself"
-    finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait(20)
-    assert bodies(client, "in") == [*range(100)]
-    [counts] = told(run("ingest", *given[4:]))
-    assert (counts["files"], counts["stored_before"], counts["messages"]) == (2, 1, 200)
-    assert bodies(client, "in") == [*range(300)]
+        (tmp_path / f"{number}.json").write_text("".join(f"{number * 10 + line}\n" for line in range(10)))
+    passed = [None] * 4  # of the first file: asked, committed, asked; of the second: asked
+    proxy.commits.extend([*passed, *[trouble] * 50])  # type: ignore[list-item]
+    failed = run("ingest", "--retry", 0, "--url", proxy.url, tmp_path, "--queue", "in")
+    assert failed.exit_code == 7
+    assert bodies(client, "in") == [*range(10 * before)]
+    [counts] = told(run("ingest", tmp_path, "--queue", "in"))
+    assert (counts["files"], counts["stored_before"]) == (3 - before, before)
+    assert bodies(client, "in") == [*range(30)]
+
+
+def test_what_a_job_is_told_of_the_server_reaches_spark() -> None:
+    """How long trouble is sat out, too."""
+    session = Session({"url": "http://zq:1", "project": "acme", "token": "x", "retry": 7})
+    assert source(session) == {"url": "http://zq:1", "project": "acme", "token": "x", "retryFor": "7"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        ("[X] It failed.\n at org.apache", errors.ZqError, "[X] It failed."),
+        (
+            "An error occurred while calling o7.save.\n: java.io.IOException: full",
+            errors.ZqError,
+            "java.io.IOException: full",
+        ),
+        ("Job aborted: zq.errors.ClaimNotFound: No.\n", errors.ClaimNotFound, "No."),
+        ("[X]\nTraceback (most recent call last):\n  File\nValueError: 7", errors.ZqError, "ValueError: 7"),
+    ],
+)
+def test_the_line_that_says_why_is_found_in_what_spark_tells(text: str, kind: type, told: str) -> None:
+    """An error of zq as itself; another by its own line, not by that before a traceback."""
+    found = reason(Py4JError(text))
+    assert (type(found), str(found)) == (kind, told)

@@ -46,9 +46,14 @@ class Session:
     def client(self) -> Client:
         """Connects lazily. Set ``patient`` before."""
         place = self.connection
-        seconds = self.retry if self.retry is not None else PATIENT if self.patient else QUICK
+        seconds = self.retry_for
         retries = Retries(deadline=seconds, attempts=10 if seconds else 1)
         return Client(place.url, place.project, place.client_id or None, auth=self._signed, retries=retries)
+
+    @property
+    def retry_for(self) -> float:
+        """Seconds for which trouble that passes is sat out."""
+        return self.retry if self.retry is not None else PATIENT if self.patient else QUICK
 
     def queue(self, name: str) -> Queue:
         """A queue of the project."""

@@ -70,6 +70,8 @@ def _json(content: bytes) -> Raw:
         _checked.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidBody(f"A body of type binary must hold JSON: {error}.") from error
+    except RecursionError as error:
+        raise InvalidBody("A body of type binary is nested too deeply.") from error
     return Raw(content)
 
 

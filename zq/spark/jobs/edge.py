@@ -54,8 +54,8 @@ class Job(click.Command):
             raise failure(reason(error)) from error
 
 
-def source(session: Session, retry: int = 60) -> dict[str, str]:
+def source(session: Session) -> dict[str, str]:
     """What ``format("zq")`` needs to be told to speak to the session's server."""
     place = session.connection
     given = {"url": place.url, "project": place.project, "token": place.token, "clientId": place.client_id}
-    return {name: value for name, value in given.items() if value} | {"retryFor": str(retry)}
+    return {name: value for name, value in given.items() if value} | {"retryFor": str(int(session.retry_for))}

@@ -7,7 +7,8 @@ repeated asks the server which files are stored, and goes on with the others.
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -68,8 +69,10 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
                     counts["stored_before"] += 1
                     continue
                 rows = rows_of(spark, file, kind, more["column"], more["parse"], more["multiline"])
-                counts["rejected"] += check(rows, file, rejected and f"{rejected}/{producer}", strict or not rejected)
-                accepted(rows).write.format("zq").options(**sink, idempotencyKey=producer).mode("append").save()
+                place = rejected and f"{rejected}/{producer}"
+                with read_once(rows):
+                    counts["rejected"] += check(rows, file, place, strict or not rejected)
+                    accepted(rows).write.format("zq").options(**sink, idempotencyKey=producer).mode("append").save()
                 counts["files"] += 1
                 counts["messages"] += stored(session.client, producer) or 0
                 bar(number, counts["messages"])
@@ -107,6 +110,8 @@ def rows_of(
     if kind == "json":
         return lines(spark.read.text(path), column)
     frame = spark.read.parquet(path) if kind == "parquet" else csv(spark, path, multiline)
+    if not frame.columns:  # an empty file
+        return spark.createDataFrame([], "body string, raw string, reason string")
     return table(frame, column, parse, file)
 
 
@@ -114,7 +119,8 @@ def csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
     """All columns as text, and a column for rows that do not fit."""
     options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": TORN}
     reader = spark.read.options(**options).option("multiLine", multiline)
-    columns = [*reader.csv(path).columns, TORN]
+    named = reader.csv(path).columns
+    columns = [*named, TORN] if named else []  # Spark refuses a column for torn rows alone
     return reader.schema(StructType([StructField(name, StringType()) for name in columns])).csv(path)
 
 
@@ -140,10 +146,22 @@ def table(frame: DataFrame, column: str | None = None, parse: bool = False, file
         body = F.struct(*(quoted[name] for name in columns))
         return frame.select(body.alias("body"), torn.alias("raw"), unfit.alias("reason"))
     if not parse:
-        return frame.select(quoted[column].alias("body"), torn.alias("raw"), unfit.alias("reason"))
+        binary = dict(frame.dtypes)[column] == "binary"
+        text = F.base64(quoted[column]) if binary else quoted[column]
+        return frame.select(text.alias("body"), torn.alias("raw"), unfit.alias("reason"))
     parsed = frame.withColumn("parsed", parser(None)(quoted[column].cast("binary")))
     raw = F.coalesce(torn, quoted[column].cast("string"))
     return parsed.select("parsed.body", raw.alias("raw"), F.coalesce(unfit, F.col("parsed.reason")).alias("reason"))
+
+
+@contextmanager
+def read_once(rows: DataFrame) -> Iterator[None]:
+    """Keeps rows for the length of the block, so that what is checked is what is stored, though a file may grow."""
+    rows.persist()
+    try:
+        yield
+    finally:
+        rows.unpersist()
 
 
 def accepted(rows: DataFrame) -> DataFrame:
@@ -185,6 +203,8 @@ def parsed(text: bytes, member: str | None) -> dict[str, Any]:
         msgspec.json.decode(text)  # Raw is not checked
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return {"reason": str(error)}
+    except RecursionError:
+        return {"reason": "it is nested too deeply"}
     return {"body": text}
 
 

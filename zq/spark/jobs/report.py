@@ -2,6 +2,7 @@
 """``python -m zq.spark.jobs.report``: what an archive and the backlog say of each queue."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 from zq.cli.output import note
 from zq.cli.session import Session, pass_session
 from zq.client import Client
+from zq.errors import NotFound
 from zq.spark.jobs import figures, tables
 from zq.spark.jobs.edge import Job, source
 from zq.spark.jobs.session import spark_session
@@ -22,6 +24,8 @@ PAST: Final = ("posted", "finished", *figures.PERCENTILES, "retried", "retries",
 PRESENT: Final = ("waiting", "oldest", "expiring", "dead_letters")
 MOMENTS: Final = {"posted": "created", "finished": "finished"}
 """By which rows of a table belong to a time."""
+SHOWN: Final = figures.BACKLOG.replace(", project string", "")
+"""What is read of a message: no body, and whose it is is known."""
 Rows = list[dict[str, Any]]
 
 
@@ -47,8 +51,9 @@ def report(
         known |= {name: during(kept[name], moment, **period) for name, moment in MOMENTS.items()}
         alive = spark.createDataFrame([], figures.BACKLOG)
         if backlog:
-            alive = living(spark, session.client, source(session), queues)
-        by_queue = collected(figures.queues(known, alive, F.current_timestamp()))
+            alive = living(spark, session.client, source(session), queues).persist()  # one moment for all figures
+        by_queue = collected(wanted(figures.queues(known, alive, F.current_timestamp()), None, queues))
+        alive.unpersist()
         by_hour = collected(figures.hours(known["posted"], known["finished"]))
     show(session, by_queue, by_hour)
     if plots:
@@ -70,12 +75,21 @@ def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime
 
 
 def living(spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str]) -> DataFrame:
-    """The backlog of a project: all living messages of these queues, or of all."""
+    """The backlog of a project: all living messages of these queues and their dead letters, or of all."""
     rows = spark.createDataFrame([], figures.BACKLOG)
-    for queue in queues or [found.name for found in client.queues()]:
-        found = spark.read.format("zq").options(**given, queue=queue, bodyType="binary").load()
+    for queue in with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]:
+        found = spark.read.schema(SHOWN).format("zq").options(**given, queue=queue).load()
         rows = rows.unionByName(found.withColumn("project", F.lit(given["project"])).select(rows.columns))
     return rows
+
+
+def with_dead_letters(client: Client, queues: Sequence[str]) -> list[str]:
+    """These queues and those of their dead letters, each once."""
+    found = dict.fromkeys(queues)
+    for queue in queues:
+        with suppress(NotFound):
+            found[client.queue(queue).metadata().get("_dead_letter_queue") or queue] = None
+    return [*found]
 
 
 def collected(rows: DataFrame) -> Rows:
