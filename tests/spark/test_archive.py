@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,19 @@ def test_the_examples_of_the_reference_run(spark, server, client, project, monke
     [line] = [line for line in output["report"] if line["is"] == "queue"]
     assert (line["posted"], line["finished"], line["waiting"], line["expired"]) == (2, 1, 0, 0)
     assert drawn(tmp_path / "plots") == ["dwell.png", "throughput.png", "trouble.png"]
+
+
+@pytest.mark.parametrize("many", [0, 1, 14])
+def test_pictures_can_be_drawn_of_few_and_many_queues(tmp_path, many: int) -> None:
+    """Of none, of one with a single hour, of more than have room; of one that nothing has finished in."""
+    plots = pytest.importorskip("zq.spark.jobs.plots")
+    figures = {**dict.fromkeys((*report.PAST, *report.PRESENT), many), **dict.fromkeys(("p50", "p95", "p99"))}
+    queues = [{**figures, "project": "acme", "queue": f"q{number}"} for number in range(many)]
+    hours = [{**row, "hour": f"2026-01-01T{number:02}:00:00Z"} for number, row in enumerate(queues)]
+    plots.draw(tmp_path, queues, hours)
+    assert drawn(tmp_path) == ["dwell.png", "throughput.png", "trouble.png"]
+    moments = [datetime.fromisoformat(f"2026-01-01T{hour}:00:00Z") for hour in ("22", "19")]
+    assert [moment.hour for moment in plots.every_hour(moments)] == [19, 20, 21, 22]
 
 
 def test_without_matplotlib_a_report_says_so_and_goes_on(monkeypatch, tmp_path, capsys) -> None:
