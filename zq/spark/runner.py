@@ -15,8 +15,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.errors import ClaimNotFound, Invalid, ProducerNotFound, ZqError
-from zq.spark.failures import why
+from zq.errors import ClaimNotFound, Invalid, ProducerNotFound, StageNotFound, ZqError
+from zq.spark.failures import reason, why
 from zq.spark.heartbeat import Heartbeat
 from zq.spark.mending import Hopeless, Stopping, poison
 from zq.spark.options import ClaimingOptions
@@ -31,8 +31,6 @@ CARRIED: Final = 32 * 2**20
 """Bytes of a round that Spark gets from the driver."""
 PATIENCE: Final = 5.0
 """Seconds that the end of a run waits for what was taken beside its last round."""
-DROPPED: Final = "StageNotFound"
-"""The class of the server's error, in what Spark tells of a commit."""
 Held = Mapping[str, Sequence[str]]
 """Ids of messages, by the claim that holds them."""
 
@@ -192,7 +190,7 @@ class Runner:
 
         Raises ``RoundFailed``.
         """
-        if DROPPED in str(error):
+        if isinstance(reason(error), StageNotFound):
             raise self._failed(
                 "the server has dropped its results, which it keeps for stage_ttl seconds: make rounds smaller "
                 "(max_messages)"
