@@ -28,7 +28,9 @@ MOVED = "tests/client/test_migration_docs.py::test_the_samples_of_a_page_work"
 OPENAPI = "tests/http/test_openapi.py::test_the_file_is_the_generated_one"
 GENERATOR = "tests/test_blocks.py::test_a_client_can_be_generated"
 OPENSTACK = "tests/client/test_openstackclient.py::test_the_commands_do_what_the_page_says"
-SPARK = "tests/spark/test_spark_docs.py::test_the_program_of_the_page_works"
+SPARK = "tests/spark/test_spark_docs.py::test_the_program_of_the_page_works_on_a_machine_without_java"
+PIPELINE = "tests/spark/test_pipeline_command.py::test_the_sample_of_the_page_runs_until_nothing_is_left"
+JOBS = "tests/spark/test_archive.py::test_the_examples_of_the_reference_run"
 DRAWING = "tests/test_blocks.py::test_a_drawing_shows_states_that_there_are"
 
 HELD_BY = [
@@ -53,6 +55,9 @@ HELD_BY = [
     ("api-ref/openapi.md", "yaml", "", GENERATOR),
     ("api-ref/openstack-client.md", "sh", "", OPENSTACK),
     ("api-ref/openstack-client.md", "yaml", "", OPENSTACK),
+    ("api-ref/pipelines.md", "python", "", PIPELINE),
+    ("api-ref/pipelines.md", "text", "", PIPELINE),
+    ("api-ref/spark-jobs.md", "sh", "", JOBS),
     ("api-ref/spark.md", "python", "", SPARK),
     ("api-ref/states.md", "text", "", DRAWING),
     ("api-ref/storage-redis.md", "text", "", "tests/test_blocks.py::test_the_rights_of_the_page_are_enough"),

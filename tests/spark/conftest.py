@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One Spark session for all tests of Spark, and a zq server whose limits are raised as batch jobs want them."""
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ max_messages_post_size = 4194304
 [topics]
 topic_log_messages = 1000
 """
+SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -30,7 +34,6 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "768m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "OFF",
     "spark.sql.session.timeZone": "UTC",
@@ -53,9 +56,19 @@ def prepared() -> None:
         if os.environ.get("ZQ_REQUIRE_SERVERS") == "1":
             raise
         pytest.skip(f"needs Spark: {error}")
+    if "SPARK_CONF_DIR" not in os.environ:
+        os.environ["SPARK_CONF_DIR"] = _defaults()
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in dict.fromkeys(paths) if path)
     os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+def _defaults() -> str:
+    """A folder with settings for every Java, also of programs that tests start: to start quickly, not to run long."""
+    folder = tempfile.mkdtemp(prefix="zq-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Path(folder, "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {SHORT}\n")
+    return folder
 
 
 def session(folder: str, master: str = "local[2,3]") -> Any:

@@ -53,6 +53,7 @@ def test_the_sample_of_the_page_runs_until_nothing_is_left(
     page = (ROOT / "api-ref" / "pipelines.md").read_text()
     [sample] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "job.py").write_text(sample)
+    assert "\nzq pipeline run job.py --until-empty " in page
     client.queue("raw").post_many([{"item": "lamp", "price": 20, "count": 3}, {"price": 1}])
     given: list[Any] = []
     monkeypatch.setattr(spark, "stop", lambda: None)

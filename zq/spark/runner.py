@@ -237,11 +237,11 @@ class Runner:
             raise Invalid("A stage rejects rows whose column id is that of no message.")
         for name, held in list(taken.claims.items()):
             some = {one: rejected[one] for one in held if one in rejected}
-            for slice in letters(some, self._room):
+            for part in letters(some, self._room):
                 self._burials += 1
                 key = f"{self.name}.{self._fence.epoch}.{self._burials}"
                 with self._holding(name):
-                    done = self._queue.settle(name, bury=slice, key=key, fence=self._fence)
+                    done = self._queue.settle(name, bury=part, key=key, fence=self._fence)
                 self.totals.buried += done.buried
             taken.claims[name] = [one for one in held if one not in rejected]
             if not taken.claims[name]:
