@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of the kill run, a pipeline until nothing is left: ``python -m tests.spark.kill_run url project master
-round``.
+"""The driver of the kill run, a pipeline until nothing is left: ``python -m tests.bench.kill_run_driver url project
+master round``.
 
 ``raw`` through ``parse`` and ``enrich`` to ``clean``; events that are no JSON go to ``raw-dlq``.
 """
