@@ -31,7 +31,7 @@ def enrich(events: Any) -> Any:
 
     names = events.sparkSession.createDataFrame([("a", "alpha"), ("b", "beta")], "kind string, name string")
     named = events.select("event.*").join(F.broadcast(names), "kind")
-    doubled = F.udf(lambda n: 2 * n, "long", useArrow=True)
+    doubled = F.udf(lambda n: 2 * n, "long", useArrow=False)
     return named.select(F.struct("n", "name", doubled("n").alias("twice")).alias("body"))
 
 

@@ -50,15 +50,15 @@ class Bench:
     def write(self, frame: Any, queue: str) -> None:
         frame.write.format("zq").options(**self.place).mode("append").save(queue)
 
-    def stream(self, queue: str, sink: str, **more: str) -> None:
+    def stream(self, source: str, sink: str, **more: str) -> None:
         """Until nothing is left."""
         options = {"consumer": "bench", "maxMessagesPerBatch": str(BATCH)}
-        source = self.spark.readStream.format("zq").options(**self.place, **options).load(queue)
+        rows = self.spark.readStream.format("zq").options(**self.place, **options).load(source)
         if sink == "zq":
-            source = source.select("body", "claim")
+            rows = rows.select("body", "claim")
             more = {**self.place, **more, "ackColumn": "claim"}
-        writer = source.writeStream.format(sink).options(**more)
-        writer = writer.option("checkpointLocation", f"{self.folder}/{queue}-{sink}").trigger(availableNow=True)
+        writer = rows.writeStream.format(sink).options(**more)
+        writer = writer.option("checkpointLocation", f"{self.folder}/{source}-{sink}").trigger(availableNow=True)
         writer.start().awaitTermination()
 
     def pipeline(self, queue: str, stage: Callable[[Any], Any]) -> None:
@@ -93,7 +93,7 @@ def in_python(frame: Any) -> Any:
     """A function of Python on each row."""
     from pyspark.sql.functions import udf
 
-    return frame.select(udf(lambda body: body[::-1], "string", useArrow=True)("body").alias("body"))
+    return frame.select(udf(lambda body: body[::-1], "string", useArrow=False)("body").alias("body"))
 
 
 def measure(bench: Bench, count: int) -> None:
@@ -118,8 +118,9 @@ def measure(bench: Bench, count: int) -> None:
             bench.pipeline(stage.__name__, stage)
         with bench.timed(f"Spark alone, a stage {name}", count):
             stage(frame).write.format("noop").mode("overwrite").save()
+    bench.write(frame, "look")
     with bench.timed("look", count):
-        bench.spark.read.format("zq").options(**bench.place).load("out").limit(count).count()
+        bench.spark.read.format("zq").options(**bench.place).load("look").count()
 
 
 def main() -> None:
