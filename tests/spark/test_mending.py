@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from zq.spark.mending import PAUSE, Hopeless, poison
+from zq.spark.mending import ENOUGH, PAUSE, Hopeless, poison
 
 Fails = Callable[[Sequence[str], bool], str | None]
 
@@ -48,6 +48,14 @@ def test_an_outage_buries_nothing() -> None:
     with pytest.raises(Hopeless, match="all of its messages fail, one by the database is down"):
         poison(ids(5), down, 20, down.comes_back)
     assert poison(ids(1), down, 20, down.comes_back) == {}
+
+
+def test_messages_of_which_all_fail_are_poison_after_some_rounds() -> None:
+    """A queue that holds nothing else is not stuck for ever."""
+    stages = Stages(ids(2))
+    with pytest.raises(Hopeless):
+        poison(ids(2), stages, 20, stages.comes_back, tried=ENOUGH - 1)
+    assert poison(ids(2), stages, 20, stages.comes_back, tried=ENOUGH) == {"m0": "bad", "m1": "bad"}
 
 
 def test_what_fails_again_after_the_pause_is_poison() -> None:

@@ -49,6 +49,18 @@ def test_a_run_takes_the_next_round_beside_the_one_in_work(client, make: Make) -
     assert client.queue("in").stats().free == 50
 
 
+def test_a_round_knows_how_often_its_messages_were_handed_out(client, make: Make) -> None:
+    """At least: a fresh one among them counts."""
+    client.queue("in").post_many(range(2))
+    runner = begun(make(doubled))
+    for times in (1, 2):
+        taken = runner.reserve()
+        assert taken.tried == times
+        runner._taker.give_back(taken)
+    client.queue("in").post(3)
+    assert runner.reserve().tried == 1
+
+
 def test_what_another_run_has_committed_does_not_count(client, make: Make) -> None:
     """The server says that the batch is committed; the fence says by whom not."""
     client.queue("in").post_many(range(2))

@@ -11,6 +11,8 @@ from zq.errors import ZqError
 
 PAUSE: Final = 3.0
 """Seconds before a second look at what is to be buried: what fails for a reason outside may go well then."""
+ENOUGH: Final = 5
+"""Rounds after which messages of which all fail are at fault, and no outage: others would have come in between."""
 PROBES: Final = 4
 """Messages that are tried alone to see whether any goes well."""
 MOST_RUNS: Final = 500
@@ -27,10 +29,12 @@ class Stopping(ZqError):
     """The run was told to stop in the middle of a search."""
 
 
-def poison(ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float], object]) -> dict[str, str]:
+def poison(
+    ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float], object], tried: int = 1
+) -> dict[str, str]:
     """Messages that fail by themselves, twice, and why; none if nothing fails any more. Raises ``Hopeless``.
 
-    ``pause``: waits so many seconds.
+    ``pause``: waits so many seconds. ``tried``: how often each was handed out at least.
     """
     together, keep = fails(ids, False), False
     if together is None:
@@ -47,7 +51,7 @@ def poison(ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float],
         raise Hopeless("no message fails by itself")
     if len(found) > most:
         raise Hopeless(f"more than {most} messages fail, one by {next(iter(found.values()))}")
-    if len(found) == len(ids) > 1:
+    if len(found) == len(ids) > 1 and tried < ENOUGH:
         raise Hopeless(f"all of its messages fail, one by {next(iter(found.values()))}")
     pause(PAUSE)
     return {one: reason for one in found if (reason := fails([one], keep))}

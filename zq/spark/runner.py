@@ -200,7 +200,13 @@ class Runner:
             raise self._failed(why(error)) from error
         ids = [one for held in taken.claims.values() for one in held]
         try:
-            found = poison(ids, lambda some, keep: self._fails(taken, some, keep), self._most_poison, self.stopped.wait)
+            found = poison(
+                ids,
+                lambda some, keep: self._fails(taken, some, keep),
+                self._most_poison,
+                self.stopped.wait,
+                taken.tried,
+            )
         except Hopeless as hopeless:
             raise self._failed(f"{why(error)} ({hopeless})") from error
         if not found and not again:

@@ -38,10 +38,14 @@ class Taken:
     """Ids of the messages of each."""
     carried: dict[str, bytes] = field(default_factory=dict)
     """What claims hold, as JSON, of as many as there is room for: it does not change while a claim lives."""
+    tried: int = 0
+    """How often each of the messages was handed out at least."""
     room: int = CARRIED
 
     def add(self, name: str, messages: list[Message]) -> None:
         """Another claim."""
+        fewest = min(message.claim_count for message in messages)
+        self.tried = min(self.tried, fewest) if self.messages else fewest
         self.messages += len(messages)
         self.claims[name] = [message.id for message in messages]
         content = msgspec.json.encode(messages)
