@@ -2,7 +2,8 @@
 """Storage drivers behind one interface; the only ways to a driver are ``connect``, ``prepare`` and ``check``."""
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from urllib.parse import urlsplit
 
 from zq.errors import StartRefused
@@ -20,14 +21,14 @@ def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expir
     Raises ``StartRefused`` with a sentence when there is no such driver or the store cannot be used like this,
     ``Unavailable`` when it does not answer.
     """
-    scheme = _scheme(uri)
-    for driver in entry_points(group="zq.storage", name=scheme):
-        opened: Storage = driver.load()(uri, **(options or {}), expiry=expiry or Expiry())
-        return opened
-    known = ", ".join(sorted(point.name for point in entry_points(group="zq.storage")))
-    raise StartRefused(
-        f"No storage driver for {scheme or 'a URI without scheme'!r}: use one of {known}, as in rocksdb:///var/lib/zq."
-    )
+    scheme, drivers = _scheme(uri), _drivers("zq.storage")
+    if scheme not in drivers:
+        raise StartRefused(
+            f"No storage driver for {scheme or 'a URI without scheme'!r}: use one of {', '.join(sorted(drivers))}, "
+            "as in rocksdb:///var/lib/zq."
+        )
+    opened: Storage = drivers[scheme].load()(uri, **(options or {}), expiry=expiry or Expiry())
+    return opened
 
 
 def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
@@ -35,10 +36,11 @@ def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
 
     False if the driver needs no such thing. Raises as ``connect`` does.
     """
-    for driver in entry_points(group="zq.storage.prepare", name=_scheme(uri)):
-        driver.load()(uri, **(options or {}))
-        return True
-    return False
+    driver = _drivers("zq.storage.prepare").get(_scheme(uri))
+    if driver is None:
+        return False
+    driver.load()(uri, **(options or {}))
+    return True
 
 
 def check(uri: str) -> Report | None:
@@ -46,10 +48,15 @@ def check(uri: str) -> Report | None:
 
     None if the driver has no such check. Raises as ``connect`` does.
     """
-    for driver in entry_points(group="zq.storage.check", name=_scheme(uri)):
-        report: Report = driver.load()(uri)
-        return report
-    return None
+    driver = _drivers("zq.storage.check").get(_scheme(uri))
+    report: Report | None = driver.load()(uri) if driver else None
+    return report
+
+
+@cache
+def _drivers(group: str) -> Mapping[str, EntryPoint]:
+    """By scheme. Looking for them reads what every installed package says of itself."""
+    return {point.name: point for point in entry_points(group=group)}
 
 
 def _scheme(uri: str) -> str:
