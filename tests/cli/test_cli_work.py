@@ -140,7 +140,7 @@ def test_a_second_signal_ends_the_commands_too(zq: Zq, tmp_path: Path, whole: bo
         for _ in range(2):  # Python hears a signal late that comes just before it waits for a lock
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(8)
+                process.wait(15)
         _, told = process.communicate(timeout=20)
     assert process.returncode == 130
     assert f"0 done, {3 if whole else 1} given back." in told
