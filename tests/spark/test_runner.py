@@ -50,9 +50,9 @@ def test_a_run_takes_the_next_round_beside_the_one_in_work(client, make: Make) -
 
 
 def test_a_round_knows_how_often_its_messages_were_handed_out(client, make: Make) -> None:
-    """At least: a fresh one among them counts."""
+    """At least: a fresh one in another claim counts."""
     client.queue("in").post_many(range(2))
-    runner = begun(make(doubled))
+    runner = begun(make(doubled, claim_size=2))
     for times in (1, 2):
         taken = runner.reserve()
         assert taken.tried == times
