@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.metrics": [*ABOVE_STORES, "zq.broker"],
     "zq.broker": [*ABOVE_STORES],
     "zq.http": [*VALUES, "zq.limits", "zq.wire", "zq.broker"],
-    "zq.engines": ["zq.errors", "zq.settings", "zq.signals"],
+    "zq.engines": ["zq.errors", "zq.http.heads", "zq.settings", "zq.signals"],
     "zq.server": [
         *("zq.settings", "zq.logs", "zq.signals", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http"),
         *("zq.pace", "zq.upkeep", "zq.metrics", "zq.engines"),

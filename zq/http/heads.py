@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused of a request's raw head, before WSGI merges its names.
+
+WSGI gives ``X-Project-ID`` and ``X_Project_ID`` one name, and joins headers that are given twice. A proxy that sets the
+one and passes the other on would let its caller choose whose queues it reads. So each engine judges the head as it came
+and leaves the sentence in the environment; ``zq.http.tenant`` refuses the request by it, whatever its route.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+REFUSED: Final = "zq.refused"
+"""The key of the environment that holds the sentence; absent if the head is well."""
+IDENTITY: Final = frozenset(
+    {
+        *("authorization", "client-id", "url-expires", "url-methods", "url-paths", "url-signature"),
+        *("x-auth-token", "x-project-id", "x-roles", "x-tenant", "x-tenant-id", "x-zq-proxy-secret"),
+    }
+)
+"""Headers that say who asks, in lower case."""
+IDENTITY_PREFIXES: Final = ("x-domain", "x-identity-", "x-project-", "x-service-", "x-tenant-", "x-user")
+
+
+def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
+    """Why a request of these raw headers, names in any case, and of this raw target is refused; None if it is not."""
+    seen = set()
+    for name, _ in headers:
+        plain = name.lower().replace("_", "-")
+        if plain in IDENTITY or plain.startswith(IDENTITY_PREFIXES):
+            if "_" in name:
+                return f"The header {plain} must be spelled with hyphens."
+            if plain in seen:
+                return f"The header {plain} must be given once."
+            seen.add(plain)
+    path = target.partition("?")[0].lower()
+    if "%2f" in path or "%5c" in path:
+        return "The path must not hold an encoded slash or backslash."
+    return None
