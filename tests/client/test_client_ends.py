@@ -253,3 +253,25 @@ def test_one_signal_stops_all_loops_and_the_handlers_are_put_back() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert heard == ["second", "third", "before", "before", "before"]
+
+
+def test_a_second_signal_amid_the_first_is_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However close they come: the loops are stopped once, whoever had the signals before hears one, nothing breaks."""
+    heard: list[str] = []
+    really = signal.signal
+    before = {number: really(number, lambda *_: heard.append("before")) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def with_another_close_behind(number: int, handler: Any) -> Any:
+        monkeypatch.setattr(signal, "signal", really)
+        former = really(number, handler)
+        signal.raise_signal(signal.SIGINT)
+        return former
+
+    try:
+        with told_to_stop(lambda: heard.append("stopped")):
+            monkeypatch.setattr(signal, "signal", with_another_close_behind)
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            really(number, handler)
+    assert heard == ["stopped", "before"]

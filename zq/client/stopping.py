@@ -12,6 +12,8 @@ _stops: Final[list[Callable[[], None]]] = []
 """Of all loops that run in the main thread, be it one in another or tasks beside each other."""
 _before: Final[dict[signal.Signals, Any]] = {}
 """Who had the signals before the first of them."""
+_unheard: Final[list[None]] = []
+"""One element until the first of the signals is heard."""
 
 
 @contextmanager
@@ -35,6 +37,7 @@ def told_to_stop(stop: Callable[[], None]) -> Generator[None, None, None]:
 
 
 def _take_signals() -> None:
+    _unheard[:] = [None]
     for number in SIGNALS:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
             _before[number] = signal.signal(number, _heard)
@@ -43,14 +46,19 @@ def _take_signals() -> None:
 def _put_back() -> None:
     # A loop that the garbage collector ends in another thread leaves this to the signal itself.
     if threading.current_thread() is threading.main_thread():
-        for number, handler in _before.items():
+        # A copy: a signal that comes amid the loop is heard before its next step, and ends here, too.
+        for number, handler in list(_before.items()):
             signal.signal(number, handler)
         _before.clear()
 
 
 def _heard(number: int, _frame: object) -> None:
+    """The first signal stops the loops; one that comes while this is being done is the second one already."""
+    first = bool(_unheard)
+    _unheard.clear()
+    if first:
+        for stop in _stops:
+            stop()
     _put_back()
-    for stop in _stops:
-        stop()
-    if not _stops:
+    if not first or not _stops:
         signal.raise_signal(number)
