@@ -27,6 +27,10 @@ DEAD = "dead"
 SHARE_DELETED = 0.02
 CARRIERS = 6
 LATE = 0.15
+LEAST = 40
+"""Settlements of a ride, however long they take."""
+OVERTIME = 90.0
+"""Seconds in which they must have come about."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,12 @@ class Carrier:
         self.keys = (f"carrier-{number}-{serial}" for serial in itertools.count())
 
     def run(self) -> None:
-        while time.monotonic() < self.until:
+        while self.goes_on():
             self.turn(self.random.choice(RING))
+
+    def goes_on(self) -> bool:
+        late = time.monotonic() - self.until
+        return late < 0 or (self.tally.settled < LEAST and late < OVERTIME)
 
     def turn(self, queue: str) -> None:
         began = time.monotonic()

@@ -120,6 +120,11 @@ class History:
         if call.reader and call.outcome == OK:
             self.walks[call.reader].append(call)
 
+    def late(self, verb: str, queue: QueueRef, moment: float) -> int:
+        """How many messages calls without answer may have taken after a moment."""
+        calls = self.unsure.get((verb, queue), ())
+        return sum(call.limit for call in calls if call.end + LINGER >= moment)
+
     def stored_by(self, name: str) -> float:
         """When the message was surely there; for a post without answer, when one message of it was first seen."""
         post = self.posts[name]

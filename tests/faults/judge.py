@@ -185,15 +185,27 @@ def order(history: History) -> Iterator[Violation]:
 
 
 def stuck(history: History) -> Iterator[Violation]:
-    """L1: when all claims are over, whatever is listed can be claimed."""
+    """L1: when all claims are over, whatever is listed can be claimed.
+
+    Unless a call whose answer was lost has come late: a pop after the listing, a claim after the last listing, by which
+    the finisher would have found and released it.
+    """
     drains = [call for call in history.calls if call.worker == FINISHER and call.verb == "claim"]
     ends: dict[QueueRef, float] = {call.queue: call.end for call in drains}
     drained = {message.name for call in drains for message in call.seen}
-    for walk in history.walks.values():
-        for page in walk if walk[0].worker == FINISHER else ():
-            for name in [message.name for message in page.seen if message.name not in drained]:
-                if ends.get(page.queue, inf) < history.gone_at_earliest(name):
-                    yield Violation("L1", f"{name} is listed and nobody holds it, but it cannot be claimed.", (page,))
+    pages = [page for walk in history.walks.values() for page in walk if page.worker == FINISHER]
+    last = {page.queue: page for page in pages}
+    found: dict[QueueRef, dict[str, Violation]] = defaultdict(dict)
+    for page in pages:
+        for name in [message.name for message in page.seen if message.name not in drained]:
+            if ends.get(page.queue, inf) < history.gone_at_earliest(name):
+                sentence = f"{name} is listed and nobody holds it, but it cannot be claimed."
+                found[page.queue].setdefault(name, Violation("L1", sentence, (page,)))
+    for queue, violations in found.items():
+        first = min(violation.calls[0].start for violation in violations.values())
+        late = history.late("pop", queue, first) + history.late("claim", queue, last[queue].start)
+        if len(violations) > late:
+            yield from violations.values()
 
 
 def quiet_order(history: History) -> Iterator[Violation]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
+from tests.faults.evidence import LINGER
 from tests.faults.history import Call, Client, New, Seen, Target
 from tests.faults.judge import FINISHER
 from tests.faults.targets import StorageTarget
@@ -27,6 +28,12 @@ GRIP = 60
 """Ttl and grace of the claims of a drain."""
 LATENESS = 0.15
 """Seconds after its claim's end at which a late holder comes back."""
+TURNS = 20
+"""What each worker takes at least, however long it takes: time alone proves nothing on a slow machine."""
+START = 90.0
+"""Seconds in which a process must have opened the store."""
+OVERTIME = 90.0
+"""Seconds in which it must have taken them."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,8 @@ class Profile:
     page: int = 20
     posts: int = 20000
     """What one producer posts at most, in messages."""
-    patience: float = 8
-    """Seconds beyond the longest delay in which a drain must have met everything."""
+    patience: float = LINGER + 5
+    """Seconds beyond the longest delay in which a drain must have met everything, late effects of lost calls too."""
     refused_ttl: float | None = None
     """A message ttl that the target refuses; None if it refuses nothing."""
 
@@ -56,7 +63,7 @@ BRISK = Profile(message_ttls=(0.3, 600), claim_ttls=(0.2, 0.3), delays=(0, 0, 0.
 
 
 class Worker(ABC):
-    """Takes turns on one queue until ``until`` on the monotonic clock."""
+    """Takes turns on one queue until ``until`` on the monotonic clock, and at least ``TURNS``."""
 
     def __init__(self, target: Target, profile: Profile, until: float, queue: QueueRef, number: int) -> None:
         self.calls: list[Call] = []
@@ -70,10 +77,16 @@ class Worker(ABC):
     def run(self) -> list[Call]:
         """Work; the calls."""
         self.begin()
-        while time.monotonic() < self.until and self.turn() is not False:
+        turns = 0
+        while self.goes_on(turns) and self.turn() is not False:
+            turns += 1
             time.sleep(self.random.uniform(0, 2 * self.profile.pace))
         self.finish()
         return self.calls
+
+    def goes_on(self, turns: int) -> bool:
+        late = time.monotonic() - self.until
+        return late < 0 or (turns < TURNS and late < OVERTIME)
 
     def begin(self) -> None:  # noqa: B027 (most have nothing to do)
         """What is to do before the first turn."""
@@ -232,15 +245,20 @@ def prepare(target: Target) -> None:
 
 
 def finish(target: Target, profile: Profile) -> list[Call]:
-    """On the quiet store: list everything, release every claim that the listing shows, and claim until all was met."""
+    """On the quiet store: list everything, release every claim that a listing shows, and claim until all was met."""
     calls: list[Call] = []
     client = Client(target, FINISHER, calls)
     for queue in QUEUES:
         listed = walk(client, queue, profile.page, "first")
-        for claim in {message.claim for message in listed if message.claim}:
-            client.release(queue, claim)
-        drain(client, queue, profile, {message.name for message in listed})
+        release_held(client, queue, listed, set())
+        drain(client, queue, profile, listed)
     return calls
+
+
+def release_held(client: Client, queue: QueueRef, listed: Sequence[Seen], own: set[str]) -> None:
+    """Give back what a listing shows in the hands of any claim but one's ``own``."""
+    for claim in {message.claim for message in listed if message.claim} - own:
+        client.release(queue, claim)
 
 
 def walk(client: Client, queue: QueueRef, limit: int, which: str) -> list[Seen]:
@@ -254,30 +272,42 @@ def walk(client: Client, queue: QueueRef, limit: int, which: str) -> list[Seen]:
     return listed
 
 
-def drain(client: Client, queue: QueueRef, profile: Profile, waiting: set[str]) -> None:
-    """Claim until all were met that are still there, or until patience ends: the rest is stuck."""
+def drain(client: Client, queue: QueueRef, profile: Profile, listed: Sequence[Seen]) -> None:
+    """Claim until all were met that are still there, or until patience ends: the rest is stuck.
+
+    A claim whose answer was lost may take effect after the first listing and hold what it took for minutes. So each
+    further listing releases what it shows in such hands.
+    """
     deadline = time.monotonic() + max(profile.delays) + profile.patience
+    met: set[str] = set()
+    own: set[str] = set()
     for number in itertools.count(1):
         while (answer := client.claim(queue, GRIP, GRIP, 20)) and answer[1]:
-            waiting -= {message.name for message in answer[1]}
-        if not waiting or time.monotonic() > deadline:
+            own.add(answer[0])
+            met |= {message.name for message in answer[1]}
+        if met.issuperset(message.name for message in listed) or time.monotonic() > deadline:
             return
         time.sleep(0.1)
-        waiting &= {message.name for message in walk(client, queue, profile.page, f"{number}th further")}
+        listed = walk(client, queue, profile.page, f"{number}th further")
+        release_held(client, queue, listed, own)
 
 
-def labour_apart(uri: str, profile: Profile, until: float, processes: int) -> list[Call]:
-    """``labour`` shared by processes, each with the store opened for itself."""
+def labour_apart(uri: str, profile: Profile, seconds: float, processes: int) -> list[Call]:
+    """``labour`` for so long, shared by processes, each with the store opened for itself before any begins."""
     spawn = get_context("spawn")
     crews = []
     try:
         for share in range(processes):
-            ours, theirs = spawn.Pipe(duplex=False)
-            crew = spawn.Process(target=crew_main, args=(theirs, uri, profile, until, share, processes), daemon=True)
+            ours, theirs = spawn.Pipe()
+            crew = spawn.Process(target=crew_main, args=(theirs, uri, profile, share, processes), daemon=True)
             crew.start()
             theirs.close()
             crews.append((crew, ours))
-        return [call for _, ours in crews for call in report(ours, until + 60)]
+        for _, ours in crews:
+            assert report(ours, START) == [], "a crew is ready"
+        for _, ours in crews:
+            ours.send(seconds)
+        return [call for _, ours in crews for call in report(ours, seconds + OVERTIME + 60)]
     finally:
         for crew, ours in crews:
             ours.close()
@@ -286,13 +316,14 @@ def labour_apart(uri: str, profile: Profile, until: float, processes: int) -> li
             crew.join()
 
 
-def crew_main(pipe: Connection, uri: str, profile: Profile, until: float, share: int, shares: int) -> None:
+def crew_main(pipe: Connection, uri: str, profile: Profile, share: int, shares: int) -> None:
     """What a process of ``labour_apart`` does."""
     with StorageTarget(connect(uri)) as target:
-        pipe.send(labour(target, profile, until, share, shares))
+        pipe.send([])
+        pipe.send(labour(target, profile, time.monotonic() + pipe.recv(), share, shares))
 
 
-def report(pipe: Connection, deadline: float) -> Sequence[Call]:
-    assert pipe.poll(deadline - time.monotonic()), "a crew hangs"
+def report(pipe: Connection, within: float) -> Sequence[Call]:
+    assert pipe.poll(within), "a crew hangs"
     calls: Sequence[Call] = pipe.recv()
     return calls

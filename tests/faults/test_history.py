@@ -24,6 +24,8 @@ from zq.storage import connect
 SECONDS = float(os.environ.get("ZQ_HISTORY_SECONDS", "10")) / 2
 PROCESSES = 3
 SERVERS = 3
+LEAST = 5
+"""Calls of each verb that did something: so many come about in the turns that a worker takes at least."""
 TOLD = 10
 """Violations that a failure prints in full."""
 TOLD_OUTPUT = 4000
@@ -39,7 +41,7 @@ def assert_lawful(calls: Sequence[Call]) -> None:
     """No violation, in a history in which enough happened to tell."""
     shown = ("claim", "pop", "page")
     done = Counter(call.verb for call in calls if call.outcome == OK and (call.seen or call.verb not in shown))
-    assert all(done[verb] >= SECONDS for verb in (*shown, "post", "renew", "release", "delete")), done
+    assert all(done[verb] >= LEAST for verb in (*shown, "post", "renew", "release", "delete")), done
     violations = judge(calls)
     told = "\n".join(str(violation) for violation in violations[:TOLD])
     assert not violations, f"{len(violations)} violations in {len(calls)} calls {dict(done)}:\n{told}"
@@ -52,7 +54,7 @@ def test_the_storage_verbs_keep_the_laws(store_uri: str) -> None:
         if embedded(store_uri):
             calls = labour(target, STORAGE, time.monotonic() + SECONDS)
     if not embedded(store_uri):
-        calls = labour_apart(store_uri, STORAGE, time.monotonic() + SECONDS, PROCESSES)
+        calls = labour_apart(store_uri, STORAGE, SECONDS, PROCESSES)
     with StorageTarget(connect(store_uri)) as target:
         calls += finish(target, STORAGE)
     assert_lawful(calls)

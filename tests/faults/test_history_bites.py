@@ -12,7 +12,7 @@ import pytest
 from tests.faults import planted
 from tests.faults.evidence import Violation
 from tests.faults.history import FAILED, OK, UNKNOWN, Call, New, Seen
-from tests.faults.judge import judge
+from tests.faults.judge import FINISHER, judge
 from tests.faults.load import BRISK, finish, labour, prepare
 from tests.faults.planted import MemoryStorage
 from tests.faults.targets import StorageTarget
@@ -72,20 +72,31 @@ def test_a_planted_fault_is_found(fault: type[MemoryStorage]) -> None:
     pytest.fail(f"not found: {fault.__doc__} Instead: {found[:5]}")
 
 
-def call(verb: str, start: float, end: float, names: str = "", outcome: str = OK, **more: object) -> Call:
+def call(
+    verb: str, start: float, end: float, names: str = "", outcome: str = OK, worker: str = "someone", **more: object
+) -> Call:
     """A call on messages that letters name: a post brings them, a claim, a pop or a page shows them."""
     full = [f"acme/work/p/{letter}" for letter in names]
     if verb == "delete":
         more["name"] = full[0]
-    made = Call(verb, QUEUE, "someone", start, end, outcome, **more)
+    made = Call(verb, QUEUE, worker, start, end, outcome, **more)
     made.posted = tuple(New(name, 100) for name in full) if verb == "post" else ()
     made.seen = tuple(Seen(name, name) for name in full) if verb in ("claim", "pop", "page") else ()
     return made
 
 
-def listing(start: float, end: float, names: str, reader: str = "r") -> Call:
+def listing(start: float, end: float, names: str, reader: str = "r", worker: str = "someone") -> Call:
     """A page that is not full."""
-    return call("page", start, end, names, limit=20, reader=reader)
+    return call("page", start, end, names, limit=20, reader=reader, worker=worker)
+
+
+def drained(*moments: tuple[int, str, str]) -> list[Call]:
+    """What the finisher does: at each moment it lists the first letters, and then claims the second ones."""
+    calls = []
+    for at, listed, taken in moments:
+        calls.append(listing(at, at + 0.1, listed, f"listing at {at}", FINISHER))
+        calls.append(call("claim", at + 0.2, at + 0.3, taken, worker=FINISHER, claim=f"f{at}", ttl=60, limit=20))
+    return calls
 
 
 POST = call("post", 0, 1, "ab")
@@ -113,6 +124,14 @@ INNOCENT = {
     "a delete without answer that worked": [call("delete", 2, 3, "a", UNKNOWN), listing(4, 5, "b")],
     "a pop without answer that took one": [call("pop", 2, 3, outcome=UNKNOWN, limit=1), listing(4, 5, "b")],
     "a post without answer that was not stored": [call("post", 2, 3, "cd", UNKNOWN), listing(4, 5, "ab")],
+    "a pop without answer that took one after the listing": [
+        call("pop", 2, 3, outcome=UNKNOWN, limit=1),
+        *drained((4, "ab", "b"), (5, "b", "")),
+    ],
+    "a claim without answer that took one after the last listing": [
+        call("claim", 2, 3, outcome=UNKNOWN, limit=1),
+        *drained((4, "ab", "b")),
+    ],
     "a late holder whose message is gone": [
         FIRST,
         call("pop", 14, 15, "a"),
@@ -136,6 +155,15 @@ GUILTY = {
     "was missed by a reader by marker": [listing(2, 3, "b"), listing(4, 5, "ab", reader="another")],
     "which was posted later": [listing(2, 3, "ba")],
     "was never posted": [listing(2, 3, "abx")],
+    "a is listed and nobody holds it, but it cannot be claimed": [
+        call("pop", 2, 3, outcome=UNKNOWN, limit=1),
+        call("claim", 2, 3, outcome=UNKNOWN, limit=1),
+        *drained((14, "ab", "b"), (15, "ab", "")),
+    ],
+    "b is listed and nobody holds it, but it cannot be claimed": [
+        call("pop", 2, 3, outcome=UNKNOWN, limit=1),
+        *drained((4, "ab", ""), (14, "ab", "")),
+    ],
 }
 
 
