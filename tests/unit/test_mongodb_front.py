@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hint where ready messages of a queue begin: never above one that this process has brought forward."""
 
-from zq.storage.mongodb.front import MARGIN, WARY, Front
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from zq.storage.mongodb import front as front_module
+from zq.storage.mongodb.front import BELIEVED, MARGIN, WARY, Front
 
 
 def test_the_head_follows_what_was_found():
@@ -36,3 +42,21 @@ def test_after_a_collision_a_few_searches_look_elsewhere():
     skips = [front.look(10)[1] for _ in range(WARY + 5)]
     assert all(0 <= skip < 20 for skip in skips)
     assert skips[WARY:] == [0] * 5
+
+
+def test_a_collision_long_ago_disturbs_no_order(monkeypatch: pytest.MonkeyPatch):
+    """Once the other processes have stopped, a single claimer meets the messages in their order (L5)."""
+    front = Front()
+    front.collide()
+    monkeypatch.setattr(front_module, "random", FarOff)
+    moment = time.monotonic()
+    monkeypatch.setattr(front_module, "time", SimpleNamespace(monotonic=lambda: moment + BELIEVED + 1))
+    assert front.look(10)[1] == 0
+
+
+class FarOff:
+    """Chance that always looks elsewhere."""
+
+    @staticmethod
+    def randrange(limit: int) -> int:
+        return limit - 1

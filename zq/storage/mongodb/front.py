@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 BELIEVED: Final = 2.0
-"""Seconds for which a head is believed."""
+"""Seconds for which a head is believed, and for which a search after a collision looks elsewhere."""
 MARGIN: Final = 100
 """Milliseconds that the head stays behind what was found: servers' clocks differ."""
 WARY: Final = 4
@@ -28,13 +28,14 @@ class Front:
         self._until = 0.0
         self._lowerings = 0
         self._wary = 0
+        self._wary_until = 0.0
 
     def look(self, want: int) -> tuple[int, int, int]:
         """From which moment to search and how many messages to skip; and a token for ``found``."""
         with self._lock:
             head = self._head if time.monotonic() < self._until else 0
             skip = 0
-            if self._wary:
+            if self._wary and time.monotonic() < self._wary_until:
                 self._wary -= 1
                 skip = random.randrange(2 * want)
             return head, skip, self._lowerings
@@ -57,4 +58,4 @@ class Front:
     def collide(self) -> None:
         """Another process took what this one had found."""
         with self._lock:
-            self._wary = WARY
+            self._wary, self._wary_until = WARY, time.monotonic() + BELIEVED
