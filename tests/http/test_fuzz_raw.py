@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged requests by the thousand, as bytes through real sockets, against both engines on every store.
+
+Each connection carries a right request, two damaged ones and a right one that closes it, all sent at once. No answer
+is a 5xx but for what is not built and for a lack of place, nothing is left open, and the things of another project are
+what they were. 5,000 requests for each engine; ``ZQ_FUZZ=10`` sends ten times as many, ``ZQ_FUZZ_SEED`` others.
+"""
+
+import asyncio
+import os
+import re
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.http.mutants import Request, mutant, recorded, request
+from tests.servers import Answer, ZqServer, ask
+
+REQUESTS = 5000 * int(os.environ.get("ZQ_FUZZ", "1"))
+SEED = os.environ.get("ZQ_FUZZ_SEED", "zq")
+TOGETHER = 32
+"""Connections at once."""
+BURST = 4
+"""Requests on each."""
+QUIET = 0.5
+"""Seconds without an answer after which the client says that nothing more will come: a body may be too short."""
+PATIENCE = 60.0
+"""Seconds after which a connection must be closed then, on a machine that has much else to do."""
+ALLOWED = {501, 503}
+"""Of the answers from 500 on: what is not built, and no place or no store."""
+TOLD = 5
+"""Wrong answers that a failure prints."""
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
+AGES = re.compile(r'"age": *\d+')
+
+
+class Project:
+    """One of everything, made over HTTP."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url, self.name = url, name
+        self.ask("PUT", "/v2/queues/jobs", {"colour": "blue", "_history_ttl": 3600})
+        posted = self.ask("POST", "/v2/queues/jobs/messages", {"messages": [self.message(n) for n in range(4)]})
+        ids = [href.rsplit("/", 1)[1] for href in posted.document["resources"]]
+        self.ask("DELETE", f"/v2/queues/jobs/messages/{ids[0]}")
+        claim = self.ask("POST", "/v2/queues/jobs/claims?limit=1", {"ttl": 3600, "grace": 60})
+        self.claim = claim.headers["location"].rsplit("/", 1)[1]
+        self.held, self.free = ids[1], ids[3]
+        self.ask("POST", "/v2/fences/etl")
+        self.ask("PUT", "/v2/queues/jobs/claims/kept.1?limit=1&fence=etl:1", {"ttl": 3600, "grace": 60})
+        self.ask("POST", "/v2/queues/jobs/messages", {"messages": [{**self.message(4), "delay": 800}]})
+        self.ask("POST", "/v2/commits", {"producer": "etl", "batch": 1})
+        self.ask("PUT", "/v2/topics/news", {"colour": "blue"})
+        self.ask("POST", "/v2/topics/news/messages", {"messages": [self.message(9)]})
+
+    @staticmethod
+    def message(number: int) -> dict[str, Any]:
+        return {"body": {"number": number}, "ttl": 7200}
+
+    def ask(self, method: str, path: str, document: object = None) -> Answer:
+        answer = ask(self.url, method, path, document, headers={"X-Project-ID": self.name})
+        assert answer.status < 300, (method, path, answer)
+        return answer
+
+    def requests(self) -> list[Request]:
+        return recorded(self.name, self.free, self.held, self.claim)
+
+    def shown(self) -> list[str]:
+        """All that the project has, but for how old it is."""
+        everything = "limit=20&echo=true&include_claimed=true&include_delayed=true&detailed=true"
+        paths = [
+            *("/v2/queues?detailed=true", "/v2/topics?detailed=true", "/v2/queues/jobs", "/v2/queues/jobs/stats"),
+            *(
+                f"/v2/queues/jobs/messages?{everything}",
+                "/v2/queues/jobs/history",
+                f"/v2/queues/jobs/claims/{self.claim}",
+            ),
+            *("/v2/queues/jobs/claims/kept.1", "/v2/commits/etl"),
+            *("/v2/topics/news", "/v2/topics/news/messages?detailed=true"),
+        ]
+        return [AGES.sub("", f"{path} {self.ask('GET', path).body.decode()}") for path in paths]
+
+    def fence(self) -> int:
+        """One more than all that were drawn from it."""
+        return int(self.ask("POST", "/v2/fences/etl").document["epoch"])
+
+
+async def exchange(port: int, sent: bytes) -> bytes:
+    """All that a server answers until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    heard = bytearray()
+    try:
+        writer.write(sent)
+        try:
+            async with asyncio.timeout(QUIET) as quiet:
+                while chunk := await reader.read(65536):
+                    heard += chunk
+                    quiet.reschedule(asyncio.get_running_loop().time() + QUIET)
+        except TimeoutError:
+            writer.write_eof()
+            async with asyncio.timeout(PATIENCE):
+                while chunk := await reader.read(65536):
+                    heard += chunk
+    except (ConnectionError, BrokenPipeError):
+        pass  # it has closed without having read everything
+    finally:
+        writer.transport.abort()
+    return bytes(heard)
+
+
+def statuses(heard: bytes) -> list[tuple[int, bytes]]:
+    """Each answer's status, with its bytes."""
+    found = []
+    while (begun := STATUS.search(heard)) is not None:
+        head, _, rest = heard[begun.start() :].partition(b"\r\n\r\n")
+        length = LENGTH.search(head)
+        # An answer to HEAD tells the length of what it leaves out.
+        size = int(length[1]) if length and not STATUS.match(rest) else 0
+        found.append((int(begun[1]), head + b"\r\n\r\n" + rest[:size]))
+        heard = rest[size:]
+    return found
+
+
+async def storm(port: int, requests: list[Request], count: int, seed: str) -> tuple[Counter[int], list[str]]:
+    """So many requests, half of them damaged: how often came which status, and what must not come, with its cause."""
+    random, came, wrong = Random(seed), Counter[int](), list[str]()
+    last = request("closing", "GET", "/healthz")
+    last = last._replace(headers=(*last.headers, b"Connection: close"))
+    bursts = iter(range(count // BURST))
+
+    async def one_of_many() -> None:
+        for _ in bursts:
+            parts = [random.choice(requests).raw(), mutant(random, requests), mutant(random, requests), last.raw()]
+            for status, answer in statuses(await exchange(port, b"".join(parts))):
+                came[status] += 1
+                if status >= 500 and status not in ALLOWED:
+                    wrong.append(f"{answer[:1000]!r} to {[part[:1000] for part in parts[1:3]]}")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(TOGETHER):
+            tasks.create_task(one_of_many())
+    return came, wrong
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_damaged_requests_break_nothing(store_uri: str, engine: str) -> None:
+    """No 5xx, no connection that stays open, no traceback; another project's things are untouched."""
+    with ZqServer(store_uri, engine=engine) as server:
+        control, fuzzed = Project(server.url, "control"), Project(server.url, "fuzzed")
+        before = control.shown()
+        came, wrong = asyncio.run(storm(server.port, fuzzed.requests(), REQUESTS, f"{SEED} {engine}"))
+        assert not wrong, f"{len(wrong)} of {came}:\n" + "\n".join(wrong[:TOLD])
+        assert control.shown() == before
+        assert control.fence() == 2
+        assert server.ready()
+        # Else the damage would have been so great that nothing came further than the parser.
+        assert sum(count for status, count in came.items() if status < 300) > REQUESTS / 8, came
+        assert sum(count for status, count in came.items() if 400 <= status < 500) > REQUESTS / 8, came
+    assert "Traceback" not in server.output, server.output[-4000:]
