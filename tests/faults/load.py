@@ -23,7 +23,6 @@ from zq.model import QueueRef
 from zq.storage import connect
 
 PROJECTS = ("acme", "umbrella")
-QUEUES = [QueueRef(project, name) for project in PROJECTS for name in ("work", "log")]
 GRIP = 60
 """Ttl and grace of the claims of a drain."""
 LATENESS = 0.15
@@ -62,15 +61,37 @@ BRISK = Profile(message_ttls=(0.3, 600), claim_ttls=(0.2, 0.3), delays=(0, 0, 0.
 """For a store in memory, whose moments may be fractions."""
 
 
-class Worker(ABC):
-    """Takes turns on one queue until ``until`` on the monotonic clock, and at least ``TURNS``."""
+def queues(realm: str = "") -> list[QueueRef]:
+    """Those of one run: ``realm`` ends its project ids."""
+    return [QueueRef(project + realm, name) for project in PROJECTS for name in ("work", "log")]
 
-    def __init__(self, target: Target, profile: Profile, until: float, queue: QueueRef, number: int) -> None:
+
+class Shift:
+    """How long workers work: for so many seconds, or until somebody sets ``until`` (on the monotonic clock) to now.
+
+    However short that is, each worker takes ``TURNS`` turns, if ``OVERTIME`` is enough for them.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+
+    def goes_on(self, turns: int) -> bool:
+        late = time.monotonic() - self.until
+        return late < 0 or (turns < TURNS and late < OVERTIME)
+
+    def end(self) -> None:
+        self.until = time.monotonic()
+
+
+class Worker(ABC):
+    """Takes turns on one queue while its shift goes on."""
+
+    def __init__(self, target: Target, profile: Profile, shift: Shift, queue: QueueRef, number: int) -> None:
         self.calls: list[Call] = []
         self.name = f"{type(self).__name__.lower()}-{queue.project}-{queue.name}-{number}"
         self.client = Client(target, self.name, self.calls)
         self.profile = profile
-        self.until = until
+        self.shift = shift
         self.queue = queue
         self.random = random.Random(self.name)
 
@@ -78,15 +99,11 @@ class Worker(ABC):
         """Work; the calls."""
         self.begin()
         turns = 0
-        while self.goes_on(turns) and self.turn() is not False:
+        while self.shift.goes_on(turns) and self.turn() is not False:
             turns += 1
             time.sleep(self.random.uniform(0, 2 * self.profile.pace))
         self.finish()
         return self.calls
-
-    def goes_on(self, turns: int) -> bool:
-        late = time.monotonic() - self.until
-        return late < 0 or (turns < TURNS and late < OVERTIME)
 
     def begin(self) -> None:  # noqa: B027 (most have nothing to do)
         """What is to do before the first turn."""
@@ -211,7 +228,7 @@ class Stranger(Worker):
     def turn(self) -> bool | None:
         page = self.client.page(self.queue, "", self.profile.page)
         if page and page[0]:
-            elsewhere = self.queue._replace(project=PROJECTS[self.queue.project == PROJECTS[0]])
+            elsewhere = self.queue._replace(project=neighbour(self.queue.project))
             for message in self.random.sample(page[0], min(3, len(page[0]))):
                 self.client.delete(elsewhere, message)
             if self.random.random() < 0.3:
@@ -226,31 +243,44 @@ SCRIBES = [Recorder, Recorder, Recorder, Reader]
 """On each queue ``log``."""
 
 
-def roster() -> list[tuple[type[Worker], QueueRef, int]]:
+def neighbour(project: str) -> str:
+    """The other project of the same run."""
+    one, other = PROJECTS
+    return project.replace(one, other) if project.startswith(one) else project.replace(other, one)
+
+
+def roster(realm: str) -> list[tuple[type[Worker], QueueRef, int]]:
     """All workers of a run: what they are, where, and their numbers."""
     kinds = {"work": CREW, "log": SCRIBES}
-    return [(kind, queue, number) for queue in QUEUES for number, kind in enumerate(kinds[queue.name])]
+    return [(kind, queue, number) for queue in queues(realm) for number, kind in enumerate(kinds[queue.name])]
 
 
-def labour(target: Target, profile: Profile, until: float, share: int = 0, shares: int = 1) -> list[Call]:
+def labour(
+    target: Target, profile: Profile, shift: Shift, share: int = 0, shares: int = 1, realm: str = ""
+) -> list[Call]:
     """Let every ``shares``-th worker work in a thread of its own; their calls."""
-    workers = [kind(target, profile, until, queue, number) for kind, queue, number in roster()[share::shares]]
+    workers = [kind(target, profile, shift, queue, number) for kind, queue, number in roster(realm)[share::shares]]
     with ThreadPoolExecutor(len(workers)) as threads:
         return [call for calls in threads.map(lambda worker: worker.run(), workers) for call in calls]
 
 
-def prepare(target: Target) -> None:
-    for queue in QUEUES:
+def prepare(target: Target, realm: str = "") -> None:
+    for queue in queues(realm):
         target.prepare(queue, delayed=queue.name == "work")
 
 
-def finish(target: Target, profile: Profile) -> list[Call]:
-    """On the quiet store: list everything, release every claim that a listing shows, and claim until all was met."""
+def finish(target: Target, profile: Profile, realm: str = "", quiet: float = 0) -> list[Call]:
+    """On the quiet store: list everything, release every claim that a listing shows, and claim until all was met.
+
+    ``quiet`` seconds lie between the releases and the claims: so long a server may overlook what another one released.
+    """
     calls: list[Call] = []
     client = Client(target, FINISHER, calls)
-    for queue in QUEUES:
-        listed = walk(client, queue, profile.page, "first")
+    listings = {queue: walk(client, queue, profile.page, "first") for queue in queues(realm)}
+    for queue, listed in listings.items():
         release_held(client, queue, listed, set())
+    time.sleep(quiet)
+    for queue, listed in listings.items():
         drain(client, queue, profile, listed)
     return calls
 
@@ -320,7 +350,7 @@ def crew_main(pipe: Connection, uri: str, profile: Profile, share: int, shares: 
     """What a process of ``labour_apart`` does."""
     with StorageTarget(connect(uri)) as target:
         pipe.send([])
-        pipe.send(labour(target, profile, time.monotonic() + pipe.recv(), share, shares))
+        pipe.send(labour(target, profile, Shift(pipe.recv()), share, shares))
 
 
 def report(pipe: Connection, within: float) -> Sequence[Call]:

@@ -5,15 +5,13 @@ Each run is a second or two of threads on the storage verbs, with lives of fract
 chance in a run so short; such a fault gets a few runs, and must be found in one.
 """
 
-import time
-
 import pytest
 
 from tests.faults import planted
 from tests.faults.evidence import Violation
 from tests.faults.history import FAILED, OK, UNKNOWN, Call, New, Seen
 from tests.faults.judge import FINISHER, judge
-from tests.faults.load import BRISK, finish, labour, prepare
+from tests.faults.load import BRISK, Shift, finish, labour, prepare
 from tests.faults.planted import MemoryStorage
 from tests.faults.targets import StorageTarget
 from zq.model import QueueRef
@@ -51,7 +49,7 @@ def verdict(storage: MemoryStorage) -> list[Violation]:
     """A short history of the store, judged."""
     with StorageTarget(storage) as target:
         prepare(target)
-        calls = labour(target, BRISK, time.monotonic() + SECONDS)
+        calls = labour(target, BRISK, Shift(SECONDS))
         calls += finish(target, BRISK)
     return judge(calls)
 

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What befalls servers and stores while a history is made: each nemesis does its harm to a deployment and mends it.
+
+``ZQ_NEMESES`` names those that are wanted, with commas between them (default: all that the store can have).
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+from pymongo.errors import PyMongoError
+
+from tests.faults.loiterers import furnish, loitering
+from tests.faults.test_redis_kinds import Sentinel, admin
+from tests.faults.wire import Wire
+from tests.servers import Lost, ZqServer, ask, wait_for
+from tests.stores import MongoServer, RedisServer, StoreServer
+
+WANTED = [name for name in os.environ.get("ZQ_NEMESES", "").split(",") if name]
+MENDED_WITHIN = 90.0
+"""Seconds after which every server must be ready again, on a machine that has much else to do."""
+STOPPED = 2.0
+"""Seconds for which a process stands still."""
+CUTS = 4
+SLOWED = 2.5
+"""Seconds for which the answers of the store are late."""
+LATE = 0.3
+LOITERED = 2.0
+"""Seconds for which slow clients stay, at least."""
+PATIENCE = 20.0
+"""Seconds in which a request must be answered beside them, on a machine that has much else to do."""
+LASTING = ("--appendonly", "yes", "--appendfsync", "always")
+ENGINES = ("gunicorn", "granian", "gunicorn")
+
+
+@dataclass
+class Deployment:
+    """Servers on one store. ``wires`` are those between each server and the store, if they are the tests'."""
+
+    servers: list[ZqServer]
+    store: StoreServer | None = None
+    wires: list[Wire] = field(default_factory=list)
+    sentinel: RedisServer | None = None
+    """Which watches the ``pair`` of a master and its replica."""
+    pair: Sequence[RedisServer] = ()
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.servers]
+
+    def mended(self) -> None:
+        """Return when every server can serve again."""
+        for server in self.servers:
+            wait_for(server.ready, MENDED_WITHIN, f"{server.url} is ready again:\n{server.output[-2000:]}")
+
+
+Nemesis = Callable[[Deployment], None]
+
+
+def kill(deployment: Deployment) -> None:
+    """SIGKILL to all of a zq server, which is started again."""
+    server = random.choice(deployment.servers)
+    server.kill()
+    server.start(MENDED_WITHIN)
+
+
+def stop(deployment: Deployment) -> None:
+    """A zq server stands still for a while, and then goes on with what it was doing."""
+    server = random.choice(deployment.servers)
+    os.killpg(server.pid, signal.SIGSTOP)
+    try:
+        time.sleep(STOPPED)
+    finally:
+        os.killpg(server.pid, signal.SIGCONT)
+
+
+def loiter(deployment: Deployment) -> None:
+    """Slow clients by the dozen at one server, which answers others all the same."""
+    server = random.choice(deployment.servers)
+    furnish(server.url)
+    with loitering(server.url):
+        time.sleep(LOITERED)
+        for method, path, document in (
+            ("GET", "/healthz", None),
+            ("POST", "/v2/queues/beside/messages", {"messages": [{"body": 1}]}),
+        ):
+            try:
+                answer = ask(server.url, method, path, document, timeout=PATIENCE)
+            except Lost as error:
+                raise AssertionError(f"slow clients keep {method} {path} from being answered") from error
+            assert answer.status < 300, answer
+
+
+def stop_store(deployment: Deployment) -> None:
+    """The store stands still: connections are taken and never answered."""
+    assert deployment.store is not None
+    with deployment.store.frozen():
+        time.sleep(STOPPED)
+
+
+def kill_store(deployment: Deployment) -> None:
+    """SIGKILL to the store, which keeps what it has acknowledged, and is started again."""
+    assert deployment.store is not None
+    deployment.store.kill()
+    deployment.store.start()
+
+
+def cut(deployment: Deployment) -> None:
+    """Connections to the store break, answers under way with them."""
+    for _ in range(CUTS):
+        random.choice(deployment.wires).cut()
+        time.sleep(0.2)
+
+
+def slow(deployment: Deployment) -> None:
+    """To one of the servers all that the store answers comes late."""
+    with random.choice(deployment.wires).slowed(LATE):
+        time.sleep(SLOWED)
+
+
+def step_down(deployment: Deployment) -> None:
+    """The primary gives up its office; a set of one elects it again after a second."""
+    store = deployment.store
+    assert isinstance(store, MongoServer)
+    with store.client() as client, contextlib.suppress(PyMongoError):
+        client.admin.command({"replSetStepDown": 1, "secondaryCatchUpPeriodSecs": 0, "force": True})
+    wait_for(store.answers, MENDED_WITHIN, "there is a primary")
+
+
+def fail_over(deployment: Deployment) -> None:
+    """A Sentinel is told to make the replica the master, as before the upgrade of a host; the old one follows it."""
+    old = next(server for server in deployment.pair if role(server) == "master")
+    wait_for(lambda: ordered(deployment.sentinel), MENDED_WITHIN, "the Sentinel takes the order")
+    wait_for(lambda: role(old) == "slave", MENDED_WITHIN, "the master has stepped down")
+    wait_for(lambda: linked(old), MENDED_WITHIN, "it follows the new one")
+
+
+def ordered(sentinel: RedisServer | None) -> bool:
+    """Whether the Sentinel took the order to fail over: it has to find the replica good enough first."""
+    assert sentinel is not None
+    with admin(sentinel) as client, contextlib.suppress(redis.ResponseError):
+        return bool(client.execute_command("SENTINEL", "FAILOVER", "main"))
+    return False
+
+
+def role(server: RedisServer) -> str:
+    with admin(server) as client:
+        return str(client.info("replication")["role"])
+
+
+def linked(server: RedisServer) -> bool:
+    with admin(server) as client:
+        return client.info("replication").get("master_link_status") == "up"
+
+
+NEMESES: dict[str, dict[str, Nemesis]] = {
+    "rocksdb": {"kill": kill, "stop": stop, "slow-clients": loiter},
+    "mongodb": {
+        **{"kill": kill, "stop": stop, "slow-clients": loiter},
+        **{"stop-store": stop_store, "kill-store": kill_store, "step-down": step_down, "cut": cut, "slow": slow},
+    },
+    "redis": {
+        **{"kill": kill, "stop": stop, "slow-clients": loiter},
+        **{"stop-store": stop_store, "kill-store": kill_store, "cut": cut, "slow": slow},
+    },
+    "redis-sentinel": {"failover": fail_over, "kill": kill},
+}
+"""What can befall a deployment of a kind."""
+
+
+def wanted(kind: str) -> dict[str, Nemesis]:
+    return {name: nemesis for name, nemesis in NEMESES[kind].items() if not WANTED or name in WANTED}
+
+
+def befall(deployment: Deployment, nemeses: dict[str, Nemesis], until: float, pause: float) -> list[str]:
+    """Each of them once, in any order, then again until the time is over; their names, as they came."""
+    came: list[str] = []
+    while nemeses and (not came or time.monotonic() < until):
+        for name in random.sample(sorted(nemeses), len(nemeses)):
+            if len(came) >= len(nemeses) and time.monotonic() > until:
+                break
+            time.sleep(pause)
+            try:
+                nemeses[name](deployment)
+                deployment.mended()
+            except BaseException as error:
+                error.add_note(f"Nemesis {name}, after {came}.")
+                raise
+            came.append(name)
+    return came
+
+
+@contextlib.contextmanager
+def deployed(kind: str, folder: Path) -> Iterator[Deployment]:
+    """Servers on an empty store of a kind (see ``NEMESES``)."""
+    with ExitStack() as stack:
+        if kind == "rocksdb":
+            yield Deployment([stack.enter_context(ZqServer(f"rocksdb://{folder}/store"))])
+        elif kind == "redis-sentinel":
+            yield watched(stack)
+        else:
+            mongodb = kind == "mongodb"
+            store = stack.enter_context(MongoServer() if mongodb else RedisServer(None, *LASTING))
+            wires = [stack.enter_context(Wire(store.port)) for _ in ENGINES]
+            form = "mongodb://127.0.0.1:{}/zq?directConnection=true" if mongodb else "redis://127.0.0.1:{}/0"
+            servers = started(stack, [form.format(wire.port) for wire in wires])
+            yield Deployment(servers, store, wires)
+
+
+def watched(stack: ExitStack) -> Deployment:
+    """A master, a replica, a Sentinel, and servers that ask it."""
+    master = stack.enter_context(RedisServer(None, *LASTING))
+    replica = stack.enter_context(RedisServer(None, *LASTING, "--replicaof", "127.0.0.1", str(master.port)))
+    wait_for(lambda: linked(replica), MENDED_WITHIN, "the replica follows")
+    sentinel = stack.enter_context(Sentinel(None, master))
+    with admin(sentinel) as client:
+        wait_for(lambda: client.sentinel_slaves("main") != [], MENDED_WITHIN, "the Sentinel knows the replica")
+    uri = f"redis://127.0.0.1:{sentinel.port}/0?master=main"
+    return Deployment(started(stack, [uri] * len(ENGINES)), sentinel=sentinel, pair=(master, replica))
+
+
+def started(stack: ExitStack, uris: Sequence[str]) -> list[ZqServer]:
+    """A server for each URI; all start at once."""
+    servers = []
+    for uri, engine in zip(uris, ENGINES, strict=True):
+        servers.append(ZqServer(uri, engine=engine))
+        stack.callback(servers[-1].close)
+        servers[-1].launch()
+    Deployment(servers).mended()
+    return servers
