@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
+from tests.reaper import REAPER
+
 READY_WITHIN = 30.0
 """Seconds that a server may take to start on a busy machine."""
 CLIENT = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
@@ -212,6 +214,7 @@ class ZqServer(Startable):
             errors="replace",
             start_new_session=True,
         )
+        REAPER.watch(self._process.pid)
         streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
         self._readers = [
             threading.Thread(target=_drain, args=(stream, self._lines[name]), daemon=True)

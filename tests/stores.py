@@ -23,6 +23,7 @@ import redis
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tests.reaper import REAPER
 from tests.servers import Startable, free_port, wait_for
 
 READY_WITHIN = 60.0
@@ -72,6 +73,7 @@ class StoreServer(Startable):
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
+        REAPER.watch(self._process.pid)
 
     def start(self):
         """Start, or start again with the same data, and return when it answers."""
