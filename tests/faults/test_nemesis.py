@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nemeses bite: a wire does what is said of it, and a store that forgets when it is killed is accused."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from tests.faults.judge import judge
+from tests.faults.load import HTTP, Shift, finish, labour, prepare
+from tests.faults.nemesis import Deployment, befall, kill_store
+from tests.faults.targets import HttpTarget
+from tests.faults.wire import Wire
+from tests.servers import ZqServer, wait_for
+from tests.stores import RedisServer
+
+
+def test_a_wire_can_be_cut_and_slowed() -> None:
+    """An answer comes late, then never; a new connection can be made at once."""
+    with RedisServer() as store, Wire(store.port) as wire, ThreadPoolExecutor(1) as beside:
+        near = redis.Redis(port=wire.port, retry=None)
+        with wire.slowed(0.3):
+            began = time.monotonic()
+            assert near.ping()
+            assert time.monotonic() - began >= 0.3
+        answer = beside.submit(near.execute_command, "BLPOP", "nothing", 60)
+        direct = redis.Redis(port=store.port)
+        wait_for(lambda: direct.info("clients")["blocked_clients"], 20, "the server is asked")
+        assert wire.cut() == 1
+        with pytest.raises(redis.ConnectionError):
+            answer.result(20)
+        assert redis.Redis(port=wire.port, retry=None).ping()
+
+
+def test_a_store_that_forgets_is_accused() -> None:
+    """Redis that writes nothing to its disk loses what zq acknowledged when it is killed: the checker says so."""
+    with RedisServer() as store, ZqServer(store.uri) as server, HttpTarget([server.url]) as target:
+        prepare(target)
+        shift = Shift(float("inf"))
+        with ThreadPoolExecutor(1) as beside:
+            fate = beside.submit(befall, Deployment([server], store), {"kill-store": kill_store}, 0.0, 1.5)
+            fate.add_done_callback(lambda _: shift.end())
+            calls = labour(target, HTTP, shift)
+        assert fate.result() == ["kill-store"]
+        calls += finish(target, HTTP)
+    assert any("is lost" in violation.sentence for violation in judge(calls))
