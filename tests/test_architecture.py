@@ -46,13 +46,16 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.signals": [],
     "zq.pace": VALUES,
     "zq.upkeep": [*ABOVE_STORES, "zq.pace"],
-    "zq.metrics": [*ABOVE_STORES, "zq.broker"],
+    "zq.metrics": [*ABOVE_STORES, "zq.broker", "zq.strain"],
     "zq.broker": [*ABOVE_STORES],
-    "zq.http": [*VALUES, "zq.limits", "zq.wire", "zq.broker"],
-    "zq.engines": ["zq.errors", "zq.http.heads", "zq.settings", "zq.signals"],
+    "zq.http.heads": [],
+    "zq.http": ["zq.http.heads", *VALUES, "zq.limits", "zq.wire", "zq.broker", "zq.stopping"],
+    "zq.strain": [],
+    "zq.stopping": [],
+    "zq.engines": ["zq.errors", "zq.http.heads", "zq.settings", "zq.signals", "zq.strain", "zq.stopping"],
     "zq.server": [
         *("zq.settings", "zq.logs", "zq.signals", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http"),
-        *("zq.pace", "zq.upkeep", "zq.metrics", "zq.engines"),
+        *("zq.pace", "zq.upkeep", "zq.metrics", "zq.engines", "zq.stopping", "zq.probes"),
     ],
 }
 VENDORS: dict[str, list[str]] = {

@@ -11,6 +11,8 @@ from gunicorn.errors import AppImportError
 from gunicorn.glogging import Logger
 
 from zq import signals
+from zq.engines.gthread.parsing import MAX_HEADERS, MAX_LINE
+from zq.engines.gthread.worker import LoopWorker
 from zq.errors import StartRefused, Unavailable
 from zq.settings import Settings
 
@@ -21,17 +23,22 @@ def _options(chosen: Settings) -> dict[str, object]:
     """By gunicorn's names; versions that do not know one do without."""
     return {
         "bind": [f"{chosen.bind}:{chosen.port}"],
-        "worker_class": "gthread",
+        "worker_class": type("Worker", (LoopWorker,), {"chosen": chosen}),
         "workers": chosen.workers,
         # A socket for each worker: of one that they share, the first to wake takes most connections.
         "reuse_port": chosen.workers > 1,
         "threads": chosen.threads,
-        # Idle connections wait beside those whose requests hold a thread.
-        "worker_connections": max(1000, 4 * chosen.threads),
         "keepalive": chosen.keepalive,
-        "graceful_timeout": chosen.graceful_timeout,
+        # The master's patience: the worker's own is shorter.
+        "graceful_timeout": chosen.drain_delay + chosen.graceful_timeout,
         "timeout": 120,
-        "limit_request_line": 8190,
+        "limit_request_line": MAX_LINE,
+        "limit_request_field_size": MAX_LINE,
+        "limit_request_fields": MAX_HEADERS,
+        # Names with underscores are judged before they are dropped, by us; and nobody's forwarded headers are believed.
+        "header_map": "dangerous",
+        "forwarder_headers": "",
+        "forwarded_allow_ips": "",
         "control_socket_disable": True,
         "proc_name": "zq-server",
     }

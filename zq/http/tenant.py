@@ -15,6 +15,7 @@ from falcon import mediatypes
 
 from zq import limits
 from zq.errors import InvalidHeader, NotAuthorized
+from zq.http import heads
 
 Policy = Callable[[str, frozenset[str]], bool]
 """(rule, roles) -> allowed. Rules are named as in contract 15."""
@@ -48,6 +49,12 @@ class Tenant:
         self._limits = limit
         self._strict = strict_client_id
         self._policy = policy
+
+    def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
+        """Refuse what the engine found wrong with the raw head, whatever the route."""
+        sentence = req.env.get(heads.REFUSED)
+        if sentence is not None:
+            raise InvalidHeader("Invalid header value", sentence)
 
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, resource: object, params: Mapping[str, str]

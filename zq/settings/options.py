@@ -85,7 +85,58 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         ),
         cfg.IntOpt("workers", default=1, min=1, max=256, help="Processes. The embedded store allows one."),
         cfg.IntOpt("graceful_timeout", default=30, min=1, help="Seconds that requests in flight get on shutdown."),
+        cfg.IntOpt(
+            "drain_delay",
+            default=0,
+            min=0,
+            max=3600,
+            help="Seconds for which a server that was told to end still takes requests, while its /readyz says "
+            "stopping and answers close their connections.",
+        ),
         cfg.IntOpt("keepalive", default=65, min=0, help="Seconds that an idle connection is kept open (gunicorn)."),
+        cfg.FloatOpt(
+            "head_timeout",
+            default=10.0,
+            min=0.1,
+            max=3600,
+            help="Seconds within which the whole head of a request must come, on a new connection from its beginning.",
+        ),
+        cfg.FloatOpt(
+            "body_timeout",
+            default=10.0,
+            min=0.1,
+            max=3600,
+            help="Seconds within which a body must come, and one more for each 10,000 bytes of it that have come.",
+        ),
+        cfg.FloatOpt(
+            "send_timeout",
+            default=30.0,
+            min=0.1,
+            max=3600,
+            help="Seconds after which a client that takes nothing of its answer is hung up on. For all of it there is "
+            "one more for each 10,000 bytes.",
+        ),
+        cfg.FloatOpt(
+            "queue_timeout",
+            default=5.0,
+            min=0.1,
+            max=3600,
+            help="Seconds that a request may wait for a thread: it is refused then with 503, and new ones at once as "
+            "long as others wait so long.",
+        ),
+        cfg.IntOpt("max_connections", default=4096, min=16, max=1_000_000, help="Connections of one process."),
+        cfg.IntOpt(
+            "max_connections_per_address",
+            default=2048,
+            min=1,
+            max=1_000_000,
+            help="Connections of one process from one address, of IPv6 from one /64 network.",
+        ),
+        cfg.BoolOpt(
+            "behind_proxy",
+            default=False,
+            help="Only proxies connect, so max_connections_per_address does not apply: bound clients there.",
+        ),
     ],
     "storage": [
         cfg.StrOpt(

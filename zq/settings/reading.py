@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from zq.errors import StartRefused
 from zq.expiry import Expiry
-from zq.limits import MIN_TTL, Limits
+from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.settings.options import BOUNDS, OPTIONS, variable
 
 MAX_WAITERS: Final = 40
@@ -45,7 +45,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_waiters: int
     max_streams: int
     graceful_timeout: int
+    drain_delay: int
     keepalive: int
+    head_timeout: float
+    body_timeout: float
+    send_timeout: float
+    queue_timeout: float
+    max_connections: int
+    max_connections_per_address: int
+    behind_proxy: bool
     uri: str
     shared_store: bool
     wait_for_store: bool
@@ -67,6 +75,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_format: str
     log_level: str
     log_requests: bool
+
+    @property
+    def max_body(self) -> int:
+        """Bytes of the largest body that any route takes."""
+        return max(
+            *(self.limits.max_messages_post_size, self.limits.max_queue_metadata),
+            *(MAX_COMMIT_BODY, MAX_CONTROL_BODY),
+        )
 
 
 @contextmanager

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection: what has come of its next request, what is left of its last answer, and until when."""
+
+import socket
+import time
+from enum import Enum, auto
+from http import HTTPStatus
+from typing import Any, Final
+
+from msgspec import Struct
+
+from zq.engines.gthread import answers, parsing
+from zq.engines.gthread.parsing import CHUNKED, Chunks, RawRequest, Refused
+
+RECEIVED: Final = 65536
+"""Bytes that are read at a time."""
+SLOWEST: Final = 10_000
+"""Bytes a second that a body must come with, and an answer be taken with, beyond the time that each has anyway."""
+FARTHEST: Final = 3
+"""A body in chunks may be so many times as large as what it says."""
+CONTINUE: Final = memoryview(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+class State(Enum):
+    """Whose a connection is, and what is expected of it."""
+
+    IDLE = auto()
+    """The loop's: nothing of a request has come."""
+    HEAD = auto()
+    BODY = auto()
+    """The loop's: a part of a request has come."""
+    WORK = auto()
+    """A thread's, or in the queue before one."""
+    SENDING = auto()
+    """The loop's: the client has yet to take a part of the answer."""
+    LINGERING = auto()
+    """The loop's: all is said, and what still comes is dropped for a moment, lest the client lose the answer."""
+
+
+READING: Final = frozenset({State.IDLE, State.HEAD, State.BODY})
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """In seconds, but for ``body``: bytes that a request's body may have."""
+
+    head: float
+    body_time: float
+    send: float
+    idle: float
+    body: int
+
+
+class Connection:
+    """Owned by one thread at a time: the loop's, or while in ``WORK`` the one that answers."""
+
+    def __init__(self, sock: socket.socket, peer: Any, server: Any, cfg: Any, bounds: Bounds) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer
+        self.address = b""
+        """Under which the connections of its peer are counted."""
+        self.server = server
+        self.request: RawRequest | None = None
+        self.state = State.IDLE
+        self.unsent: memoryview | None = None
+        self.last = False
+        """Whether the connection ends with what is unsent."""
+        self.moved = time.monotonic()
+        """When the client last did something."""
+        self.deadline = self.moved + bounds.head
+        self._cfg = cfg
+        self._bounds = bounds
+        self._data = bytearray()
+        self._began = self.moved
+        self._searched = 0
+        self._chunks = Chunks()
+        self._requests = 0
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether something of the next request has come already."""
+        return bool(self._data)
+
+    def receive(self) -> bool:
+        """Read what is there; False if the client has hung up."""
+        try:
+            data = self.sock.recv(RECEIVED)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._data += data
+        self.moved = time.monotonic()
+        return bool(data)
+
+    def advance(self) -> bool:
+        """Whether a request is whole, or as much of it as will be read; if not, ``deadline`` says until when it must
+        be. Raises ``Refused``."""
+        if self.request is None and not self._head():
+            return False
+        if not self._body():
+            return False
+        self.state = State.WORK
+        return True
+
+    def _head(self) -> bool:
+        if not self._data:
+            return False
+        if self.state is State.IDLE:
+            self.state = State.HEAD
+            if self._requests:  # the first one's time runs from the beginning
+                self.deadline = self.moved + self._bounds.head
+            self._searched = 0
+            if self._data.startswith(b"\r\n"):  # one empty line before a request is borne with
+                del self._data[:2]
+        end = parsing.head_ends(self._data, self._searched)
+        if not end:
+            self._searched = len(self._data)
+            return False
+        self._requests += 1
+        self.request = parsing.request(self._cfg, bytes(self._data[:end]), self.peer, self._requests)
+        del self._data[:end]
+        self._chunks = Chunks()
+        return True
+
+    def _body(self) -> bool:
+        """Whether the body is there, or is too large to be waited for."""
+        request, bound = self.request, self._bounds.body
+        assert request is not None
+        length = request.length
+        if length == CHUNKED:
+            self._chunks, enough = parsing.followed(self._data, self._chunks, bound)
+            if len(self._data) > FARTHEST * bound + parsing.MAX_HEAD:
+                raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The chunks of the body are too small.")
+        else:
+            enough = len(self._data) >= length or length > bound
+        if not enough:
+            self._wait_for_body(request)
+        return enough
+
+    def _wait_for_body(self, request: RawRequest) -> None:
+        if self.state is not State.BODY:
+            self.state = State.BODY
+            self._began = self.moved
+            if request.expects:
+                answers.send(self.sock, CONTINUE)
+        self.deadline = self._began + self._bounds.body_time + len(self._data) / SLOWEST
+
+    def take_body(self) -> RawRequest:
+        """The request with its body; for the thread that answers it. Raises ``Refused``."""
+        request, bound = self.request, self._bounds.body
+        assert request is not None
+        length = request.length
+        if length == CHUNKED:
+            self._data[:] = request.take_body(bytes(self._data), bound)
+        elif length > bound:
+            request.take_body(b"", bound)
+            request.incomplete = True
+        else:
+            request.take_body(bytes(self._data[:length]), bound)
+            del self._data[:length]
+        return request
+
+    def next(self) -> None:
+        """Wait for another request."""
+        self.request = None
+        self.moved = time.monotonic()
+        self.deadline = self.moved + self._bounds.idle
+        self.state = State.IDLE
+
+    def send_later(self, rest: memoryview, last: bool) -> None:
+        """Have the loop send the rest of an answer; ``last``: nothing follows it."""
+        self.unsent, self.last = rest, last
+        self.request = None
+        self._began = self.moved = time.monotonic()
+        self._allow(rest)
+        self.state = State.SENDING
+
+    def send(self) -> bool:
+        """Send what the client takes now; True once it has all. Raises ``OSError``."""
+        assert self.unsent is not None
+        sent = answers.send(self.sock, self.unsent)
+        self.unsent = self.unsent[sent:] if sent < len(self.unsent) else None
+        if sent:
+            self.moved = time.monotonic()
+        return self.unsent is None
+
+    def _allow(self, rest: memoryview) -> None:
+        """Time for all of an answer; a client that takes nothing of it has less, see ``late``."""
+        self.deadline = self._began + self._bounds.send + len(rest) / SLOWEST
+
+    def linger(self, seconds: float) -> None:
+        """Say that no more comes, and drop what still does."""
+        self.state = State.LINGERING
+        self.deadline = time.monotonic() + seconds
+        self._data.clear()
+        self.request = None
+        self.sock.shutdown(socket.SHUT_WR)
+
+    def drop(self) -> bool:
+        """Drop what has come; False once the client has hung up."""
+        try:
+            return bool(self.sock.recv(RECEIVED))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def late(self, now: float) -> bool:
+        """Whether the client has had its time."""
+        if self.state is State.WORK:
+            return False
+        return now > self.deadline or (self.state is State.SENDING and now > self.moved + self._bounds.send)
