@@ -104,6 +104,8 @@ def wait_for(condition: Callable[[], T], within: float, what: str) -> T:
     return value
 
 
+OWN_PORT_ONLY = {"OS_METRICS__PORT": "0", "OS_METRICS__ON_MAIN_PORT": "true"}
+"""Many servers run beside each other here, and none should get the one port that all want by default."""
 TAKEN: list[socket.socket] = []
 """Kept open while this process lives."""
 
@@ -167,7 +169,7 @@ class ZqServer(Startable):
         self._command += ["--store", store_uri] if store_uri else []
         self._command += extra_args
         self._config = config
-        self._env = {**os.environ, **(env or {})}
+        self._env = {**os.environ, **OWN_PORT_ONLY, **(env or {})}
         self._process: subprocess.Popen[str] | None = None
         self._readers: list[threading.Thread] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None

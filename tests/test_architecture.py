@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.http": ["zq.http.heads", *VALUES, "zq.limits", "zq.wire", "zq.broker", "zq.stopping"],
     "zq.strain": [],
     "zq.stopping": [],
+    "zq.probes": ["zq.errors", "zq.stopping"],
     "zq.engines": ["zq.errors", "zq.http.heads", "zq.settings", "zq.signals", "zq.strain", "zq.stopping"],
     "zq.server": [
         *("zq.settings", "zq.logs", "zq.signals", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http"),

@@ -10,12 +10,14 @@ import argparse
 import atexit
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from zq import __version__, engines, logs, settings, signals
+from zq import __version__, engines, logs, probes, settings, signals, stopping
 from zq.broker import Broker
 from zq.broker.watch import Watch
 from zq.clock import Clock, StoreClock
@@ -52,7 +54,9 @@ def open_app(configuration: Configuration) -> App:
         admin_mode=chosen.admin_mode,
         log_requests=lambda: configuration.current.log_requests,
         meter=metrics,
+        metrics_page=chosen.metrics_on_main_port,
     )
+    _listen(chosen, broker, metrics)
     upkeep = Upkeep(storage, clock, chosen.expiry, chosen.sweep_interval, load, metrics)
     upkeep.start()
     atexit.register(upkeep.stop)
@@ -64,7 +68,7 @@ def open_app(configuration: Configuration) -> App:
         upkeep.configure(new.expiry, new.sweep_interval)
         metrics.configure(_shown(new))
 
-    _heed_signals(broker.end_waiting, lambda: _reload(configuration, apply))
+    _heed_signals(chosen.drain_delay, broker.end_waiting, lambda: _reload(configuration, apply))
     return app
 
 
@@ -109,9 +113,21 @@ def _kept(chosen: Settings) -> Keep:
     return Keep(chosen.topic_log_bytes, chosen.topic_log_messages)
 
 
-def _heed_signals(end: Callable[[], None], reload: Callable[[], object]) -> None:
+def _listen(chosen: Settings, broker: Broker, metrics: "Metrics") -> None:
+    """Serve what is for machinery at addresses of its own, as the settings say."""
+    if chosen.probes_bind:
+        pages = {"/healthz": probes.health, "/readyz": probes.readiness(broker.check_ready)}
+        probes.serve("probes", *chosen.probes_bind, pages)
+    if chosen.metrics_port:
+        pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}
+        probes.serve("metrics", chosen.metrics_bind, chosen.metrics_port, pages)
+
+
+def _heed_signals(drain_delay: float, end: Callable[[], None], reload: Callable[[], object]) -> None:
     """Have this process obey the signals that come to it, if it can."""
-    if not signals.listen(dict.fromkeys(signals.ENDING, end) | {signals.RELOAD: reload}):
+    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(signals.ENDING, partial(stopping.begin, 0, end))
+    calls |= {signal.SIGTERM: partial(stopping.begin, drain_delay, end), signals.RELOAD: reload}
+    if not signals.listen(calls):
         LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
 
 

@@ -37,6 +37,7 @@ def create_app(
     policy: Policy = default_policy,
     log_requests: Callable[[], bool] = bool,
     meter: Meter = UNMETERED,
+    metrics_page: bool = True,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``log_requests`` is asked at each request."""
     app: App = falcon.App(middleware=[Journal(log_requests, meter), Tenant(broker.limits, strict_client_id, policy)])
@@ -49,7 +50,8 @@ def create_app(
     app.add_route("/v2/ping", Ping(broker))
     app.add_route("/healthz", Health())
     app.add_route("/readyz", Readiness(broker))
-    app.add_route("/metrics", MetricsPage(meter))
+    if metrics_page:
+        app.add_route("/metrics", MetricsPage(meter))
 
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)

@@ -3,7 +3,7 @@
 
 import falcon
 
-from zq import wire
+from zq import stopping, wire
 from zq.broker import Broker
 from zq.http.tenant import Audience
 
@@ -20,7 +20,7 @@ class Health:
 
 
 class Readiness:
-    """``/readyz``: the store answers, else 503 with what is wrong."""
+    """``/readyz``: the store answers and the server is not about to end, else 503 with what is wrong."""
 
     audience = Audience.PROBE
 
@@ -28,6 +28,8 @@ class Readiness:
         self._broker = broker
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        if stopping.is_stopping():
+            raise falcon.HTTPServiceUnavailable(title="Stopping", description="The server is stopping.", retry_after=1)
         self._broker.check_ready()
         resp.data = wire.encode({"status": "ok"})
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from zq import __version__
+from zq import __version__, strain
 from zq.clock import Clock
 from zq.metrics import shared
 from zq.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind
@@ -64,6 +64,7 @@ class Metrics:
         self._tallying = threading.Lock()
         self._tallied: dict[tuple[str, ...], float] = {}
         self._queues: set[QueueRef] = set()
+        self._refused: dict[str, int] = {}
         self._prepare()
         if joined:
             MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
@@ -213,6 +214,9 @@ class Metrics:
         with self._lock:
             for pending in self._pending:
                 pending.flush()
+            for reason, count in strain.counts().items():
+                self._metrics["refused_total"].labels(reason).inc(count - self._refused.get(reason, 0))
+                self._refused[reason] = count
 
     def _go_on_flushing(self) -> None:
         """For the pages of other processes."""

@@ -69,6 +69,7 @@ COUNTED: Final[dict[str, Definition]] = {
     "streams": _gauge("Streams open now."),
     "streams_limit": _gauge("Streams that may be open at a time."),
     "streamed_messages_total": _counter("Messages sent to readers of streams."),
+    "refused_total": _counter("Requests and connections that the engine turned away by itself, by reason.", "reason"),
     "streams_refused_total": _counter("Streams for which there was no place."),
     "streams_dropped_total": _counter("Streams whose reader took nothing and was hung up on."),
     "sweep_seconds": _histogram("Time of a round of the sweeper, rests too.", buckets=ROUND),

@@ -313,7 +313,24 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "requests", default=False, mutable=True, help="Log a line for each request. Failures are always logged."
         ),
     ],
+    "probes": [
+        cfg.StrOpt(
+            "bind",
+            default="",
+            sample_default="127.0.0.1:8887",
+            help="Address and port at which /healthz and /readyz are served besides, by threads of their own, whatever "
+            "the others do. Empty: none.",
+        ),
+    ],
     "metrics": [
+        cfg.StrOpt("bind", default="127.0.0.1", help="Address at which /metrics is served."),
+        cfg.PortOpt(
+            "port",
+            default=8889,
+            help="Port of that address; 0: none. If it is taken, as by another server of this machine, it is tried "
+            "again each second.",
+        ),
+        cfg.BoolOpt("on_main_port", default=False, help="Serve /metrics at the address of [server], too."),
         cfg.BoolOpt("per_queue", default=False, mutable=True, help="Give figures of each queue, not of all together."),
         _integer(
             "max_queues",

@@ -67,6 +67,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     checksum: bool
     expiry: Expiry
     sweep_interval: float
+    probes_bind: tuple[str, int] | None
+    metrics_bind: str
+    metrics_port: int
+    metrics_on_main_port: bool
     per_queue_metrics: bool
     max_metric_queues: int
     max_counted: int
@@ -144,6 +148,10 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         checksum=conf.enable_checksum,
         expiry=Expiry(**{name: conf.expiry[name] for name in Expiry.__struct_fields__}),
         sweep_interval=conf.expiry.sweep_interval,
+        probes_bind=_address(conf.probes.bind),
+        metrics_bind=conf.metrics.bind,
+        metrics_port=conf.metrics.port,
+        metrics_on_main_port=conf.metrics.on_main_port,
         per_queue_metrics=conf.metrics.per_queue,
         max_metric_queues=conf.metrics.max_queues,
         max_counted=conf.metrics.max_counted,
@@ -153,6 +161,16 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         log_level=conf.log.level,
         log_requests=conf.log.requests,
     )
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    """Host and port; None of an empty text."""
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
+        raise StartRefused(f"[probes] bind must be an address, a colon and a port from 1 to 65535; it is {text!r}.")
+    return host.strip("[]"), int(port)
 
 
 def queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
