@@ -102,6 +102,7 @@ class Listener(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """Without the name of this machine, which the base class would look up."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", 0

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes and metrics at addresses of their own, whatever the engine."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Lost, ZqServer, ask, free_port, wait_for
+from tests.stores import RedisServer
+
+ENGINES = ["gunicorn", "granian"]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+def served(url: str, path: str) -> int:
+    """The status there; 0 if nobody answers."""
+    try:
+        return ask(url, "GET", path, timeout=5).status
+    except Lost:
+        return 0
+
+
+def test_metrics_have_an_address_of_their_own(engine: str, tmp_path: Path) -> None:
+    """The page is there and nothing else is but ``/healthz``; where tenants ask it is not found."""
+    port = free_port()
+    env = {"OS_METRICS__PORT": str(port), "OS_METRICS__ON_MAIN_PORT": "false"}
+    with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, env=env) as server:
+        url = f"http://127.0.0.1:{port}"
+        page = wait_for(lambda: served(url, "/metrics") and ask(url, "GET", "/metrics"), 10, "the page is served")
+        assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert b"zq_info{" in page.body
+        assert b'zq_refused_total{reason="overload"} 0.0' in page.body
+        assert ask(url, "HEAD", "/metrics").body == b""
+        assert served(url, "/healthz") == 200
+        assert served(url, "/v2/queues") == served(url, "/readyz") == 404
+        assert served(server.url, "/metrics") == 404
+
+
+def test_an_address_that_is_taken_stops_no_start_and_is_tried_again(engine: str, tmp_path: Path) -> None:
+    """The second server of a machine serves, and has the address once the first one has gone."""
+    port = free_port()
+    env = {"OS_METRICS__PORT": str(port)}
+    url = f"http://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        first = stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/a", engine=engine, env=env))
+        wait_for(lambda: served(url, "/metrics") == 200, 10, "the first serves it")
+        second = stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/b", engine=engine, env=env))
+        assert second.ready()
+        first.kill()
+        wait_for(lambda: served(url, "/metrics") == 200, 20, "the second serves it")
+        assert ask(second.url, "GET", "/healthz").status == 200
+
+
+def test_probes_answer_beside_a_server_that_takes_nobody(engine: str, store: RedisServer) -> None:
+    """At their own address, while the store hangs and every place of the main one is taken; readiness says why."""
+    port = free_port()
+    config = f"[server]\nthreads = 9\n[probes]\nbind = 127.0.0.1:{port}\n[transport]\nstorage_timeout = 2\n"
+    with ExitStack() as stack:
+        server = stack.enter_context(ZqServer(store.uri, engine=engine, config=config))
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: served(url, "/readyz") == 200, 10, "ready")
+        assert served(url, "/metrics") == 404
+        os.kill(store.pid, signal.SIGSTOP)
+        stack.callback(os.kill, store.pid, signal.SIGCONT)
+        request = f"GET /v2/queues HTTP/1.1\r\nHost: a\r\nClient-ID: {'a' * 32}\r\nX-Project-ID: a\r\n\r\n".encode()
+        for _ in range(60):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
+            client.sendall(request)
+        assert ask(url, "GET", "/healthz", timeout=5).status == 200
+        unready = ask(url, "GET", "/readyz", timeout=20)
+        assert unready.status == 503
+        assert unready.headers["retry-after"] == "1"
+        assert unready.document["description"]
+
+
+def test_an_address_that_is_none_stops_the_start(engine: str, tmp_path: Path) -> None:
+    """With a sentence that names the option."""
+    server = ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, config="[probes]\nbind = 8887\n")
+    server.launch()
+    assert server.wait(30) == 2
+    assert "[probes] bind must be an address, a colon and a port" in server.stderr

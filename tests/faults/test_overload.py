@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""More requests than a server can answer in time."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from http.client import HTTPConnection, HTTPException
+
+import pytest
+
+from tests.servers import CLIENT, PROJECT, Answer, ZqServer, ask, wait_for
+from tests.stores import RedisServer
+
+ENGINES = ["gunicorn"]
+POST = {"messages": [{"body": 1}]}
+
+
+@pytest.fixture
+def store() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_cannot_be_answered_in_time_is_refused(engine: str, store: RedisServer) -> None:
+    """While the store hangs and holds all threads, the queue before them is short: 503 with Retry-After long before the
+    store's own time is up, and health answers. Afterwards all goes on."""
+    config = "[server]\nthreads = 9\nqueue_timeout = 0.5\n[transport]\nstorage_timeout = 20\n"
+    with ExitStack() as stack:
+        server = stack.enter_context(ZqServer(store.uri, engine=engine, config=config))
+        assert ask(server.url, "POST", "/v2/queues/q/messages", POST).status == 201
+        os.kill(store.pid, signal.SIGSTOP)
+        stack.callback(os.kill, store.pid, signal.SIGCONT)
+        pool = stack.enter_context(ThreadPoolExecutor(30))
+        held = [pool.submit(ask, server.url, "POST", "/v2/queues/q/messages", POST, timeout=60) for _ in range(9)]
+        time.sleep(1)  # they are at work
+        began = time.monotonic()
+        refused = list(pool.map(lambda _: ask(server.url, "POST", "/v2/queues/q/messages", POST), range(20)))
+        took = time.monotonic() - began
+        assert [each.status for each in refused] == [503] * 20
+        assert all(well_refused(each) for each in refused), refused
+        assert took < 10, took
+        assert ask(server.url, "GET", "/healthz", timeout=5).status == 200
+        os.kill(store.pid, signal.SIGCONT)
+        assert [each.result().status for each in held] == [201] * 9
+        assert ask(server.url, "POST", "/v2/queues/q/messages", POST).status == 201
+        assert b'zq_refused_total{reason="overload"} 20.0' in ask(server.url, "GET", "/metrics").body
+
+
+def well_refused(answer: Answer) -> bool:
+    return answer.headers["retry-after"] == "1" and {"title", "description"} <= set(answer.document)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_health_answers_beside_many_busy_connections(engine: str, tmp_path) -> None:
+    """1,200 connections that post without a pause, more than once had a place: health needs about a second at most, and
+    does not wait for one of them to go."""
+    with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
+        load = Load(server, 1200)
+        with load:
+            wait_for(lambda: load.answered > 1200, 60, "the load has begun")
+            took = []
+            for _ in range(8):
+                began = time.monotonic()
+                assert ask(server.url, "GET", "/healthz", timeout=30).status == 200
+                took.append(time.monotonic() - began)
+        assert sorted(took)[4] < 2, took
+        assert load.failed == 0
+
+
+class Load:
+    """So many connections, each with one request under way, from a few threads."""
+
+    THREADS = 12
+
+    def __init__(self, server: ZqServer, count: int) -> None:
+        self._server = server
+        self._count = count
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._post, daemon=True) for _ in range(self.THREADS)]
+        self.answered = self.failed = 0
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _post(self) -> None:
+        headers = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
+        connections = [HTTPConnection("127.0.0.1", self._server.port, timeout=60) for _ in range(self._count // 12)]
+        with suppress(OSError, HTTPException):
+            while not self._over.is_set():
+                for connection in connections:
+                    connection.request("POST", "/v2/queues/q/messages", b'{"messages":[{"body":1}]}', headers)
+                for connection in connections:
+                    answer = connection.getresponse()
+                    answer.read()
+                    self.answered += 1
+                    self.failed += answer.status != 201
+        for connection in connections:
+            connection.close()
