@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.api import RESERVED, Api
+from tests.http.api import RESERVED, Api, Kind
 
 pytestmark = pytest.mark.one_store
 
@@ -162,6 +162,17 @@ def test_a_queue_cannot_be_its_own_dead_letter_queue(api: Api) -> None:
     api.put(URL, 201, {"_dead_letter_queue": "Jobs"})
     assert "_dead_letter_queue" in api.patch(URL, 400, add("_dead_letter_queue", "jobs")).json["description"]
     assert api.get(URL, 200).json["_dead_letter_queue"] == "Jobs"
+
+
+@pytest.mark.parametrize("name", ["bad name", "", "a" * 65, "caf\u00e9", "dead\n", "a/b", 1, True, [], {"a": "b"}])
+def test_a_dead_letter_queue_has_a_possible_name(api: Api, kind: Kind, url: str, name: object) -> None:
+    """A name that no queue can have would leave poison circling for ever: 400 by PUT and PATCH, nothing changes."""
+    said = api.put(url, 400, {"_dead_letter_queue": name}).json["description"]
+    assert said.startswith("_dead_letter_queue must be a queue name")
+    assert api.names(kind) == []
+    api.put(url, 201)
+    api.patch(url, 400, add("_dead_letter_queue", name))
+    assert api.get(url, 200).json == kind.shown
 
 
 @pytest.mark.parametrize("key", ["_redelivery_delays", "_", "__", "metadata", "_Default_message_ttl"])

@@ -169,7 +169,7 @@ def test_a_buried_message_remembers_where_it_came_from_and_why(api: Api, clock: 
     assert api.claim("dead")[1][0]["id"] == message["id"]
 
 
-@pytest.mark.parametrize("metadata", [{}, {"_dead_letter_queue": None}, {"_dead_letter_queue": "no name!"}])
+@pytest.mark.parametrize("metadata", [{}, {"_dead_letter_queue": None}])
 def test_burying_needs_a_dead_letter_queue(api: Api, metadata: dict[str, Any]) -> None:
     """400 that names the key; nothing happens."""
     api.put(JOBS, 201, metadata)

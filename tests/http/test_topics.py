@@ -88,8 +88,8 @@ def test_a_topic_may_have_a_dead_letter_queue_of_its_own_name(api: Api) -> None:
 
 
 def test_encryption_of_a_topic_is_not_built(api: Api) -> None:
-    """Extensions 0: 501, never stored and then ignored."""
-    assert "_enable_encrypt_messages" in api.put(URL, 501, {"_enable_encrypt_messages": True}).json["description"]
+    """Extensions 0: 400, never stored and then ignored."""
+    assert "_enable_encrypt_messages" in api.put(URL, 400, {"_enable_encrypt_messages": True}).json["description"]
     assert names(api) == []
 
 

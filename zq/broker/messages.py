@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on messages (contract 7)."""
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import UNSET
 
@@ -14,6 +16,9 @@ from zq.limits import DEFAULT_PAGE, MIN_DELAY, MIN_TTL, Limits, body_size, count
 from zq.model import Draft, Message, Once, Outcome, Page, QueueRef, Seconds, View, new_ids
 from zq.model import Messages as MessageList
 from zq.storage.api import Storage
+
+MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+"""No sequence has so many digits."""
 
 
 class Messages:
@@ -120,11 +125,12 @@ class Messages:
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
         stored = self._queues.get(queue)
-        if stored is None or not marker.isascii() or not marker.isdigit():
+        after = None if stored is None else self._after(queue, marker, now)
+        if stored is None or after is None:
             return Page([], None), include_delayed, now
         delayed = include_delayed or not self._book.rules(stored.metadata).default_delay
         view = View("" if echo else client, include_claimed, delayed)
-        return self._messages.list(queue, int(marker[:40]), size, view, now), delayed, now
+        return self._messages.list(queue, after, size, view, now), delayed, now
 
     def get(self, queue: QueueRef, message: str) -> tuple[Message, Seconds]:
         """One message and the moment it was seen. Raises ``MessageNotFound``."""
@@ -167,6 +173,13 @@ class Messages:
         if popped:
             self._watch.popped(popped, now)
         return popped, now
+
+    def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
+        """The sequence that a marker means: its own, or that of the message whose id it is, by which openstacksdk goes
+        on; None if it means none."""
+        if MESSAGE_ID.fullmatch(marker):
+            return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
+        return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
 
     def _read_rules(self, queue: QueueRef) -> Rules:
         stored = self._queues.get(queue)

@@ -13,12 +13,13 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
-from zq.limits import MIN_DELAY, MIN_TTL, Limits, nesting
+from zq.limits import MAX_NAME, MIN_DELAY, MIN_TTL, QUEUE_NAME, Limits, is_queue_name, nesting
 
 Metadata = dict[str, Any]
 
 TOPIC_KEYS: Final = ("_max_messages_post_size", "_default_message_ttl", "_default_message_delay")
 """Of the keys that a queue shows when they are unset, those that a topic shows."""
+QUEUE_RULE: Final = f"must be a queue name, 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot, or null"
 RETRY_INTEGERS: Final = (
     "retries_with_no_delay",
     "minimum_delay_retries",
@@ -59,7 +60,9 @@ class Vocabulary:
         given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
         for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
             raise InvalidBody(_sentence(error))
-        if self.thing == "queue" and metadata.get("_dead_letter_queue") == name:
+        if (dead := metadata.get("_dead_letter_queue")) is not None and not is_queue_name(dead):
+            raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}.")  # the schema lets a line break at the end pass
+        if self.thing == "queue" and dead == name:
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
         _check_retry_span(retry_policy or {})
         if metadata.get("_enable_encrypt_messages"):
@@ -132,6 +135,11 @@ def metadata_schema(limits: Limits) -> Metadata:
             "_default_message_ttl": integer(MIN_TTL, limits.max_message_ttl),
             "_default_message_delay": integer(MIN_DELAY, limits.max_message_delay),
             "_dead_letter_queue_messages_ttl": integer(MIN_TTL, limits.max_message_ttl),
+            "_dead_letter_queue": {
+                "type": ["string", "null"],
+                "pattern": f"^{QUEUE_NAME.pattern}$",
+                "description": QUEUE_RULE,
+            },
             "_max_claim_count": {"type": ["integer", "null"]},
             "_enable_encrypt_messages": {"type": ["boolean", "null"]},
             "_retry_policy": RETRY_POLICY,

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes of the interface that this version does not have yet: 501 and a sentence, for callers to tell from a typo."""
+"""Routes of the interface that this version does not have yet: 400 and a sentence, for callers to tell from a typo.
+
+Not 501, which python-zaqarclient and all that is built on it take for success (decision 0046).
+"""
 
 import falcon
 
@@ -9,7 +12,7 @@ SUBSCRIPTIONS = "subscriptions"
 
 
 class Later:
-    """Answers 501 to the given methods; ``feature`` says what is missing. Who builds it drops its line in ``app``."""
+    """Answers 400 to the given methods; ``feature`` says what is missing. Who builds it drops its line in ``app``."""
 
     def __init__(self, feature: str, *methods: str, rule: str = "") -> None:
         self.policy = dict.fromkeys(methods, rule) if rule else {}

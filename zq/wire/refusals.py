@@ -23,7 +23,7 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.MetadataConflict: (409, "Resource conflict"),
     errors.KeyReused: (422, "Idempotency-Key reused"),
     errors.UnsupportedMediaType: (415, "415 Unsupported Media Type"),
-    errors.NotBuilt: (501, "Not implemented"),
+    errors.NotBuilt: (400, "Not implemented"),
     errors.Crowded: (503, "Too many streams"),
     errors.Unavailable: (503, "Service temporarily unavailable"),
 }

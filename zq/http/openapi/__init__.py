@@ -21,8 +21,9 @@ from zq.limits import Limits
 DESCRIPTION = """\
 Queues and topics over HTTP with the wire contract of OpenStack Zaqar v2, and more. Unknown parameters and members are
 ignored, an empty parameter counts as absent, integers are written without a fraction, a known path answers 405 to a
-method that is not here. Every error has a title and mostly a description; other statuses than those named come only
-from what stands between client and server.
+method that is not here. Every error has a title and mostly a description. Any request may get 400 for a head that could
+mean two things, 421 for a Host that is not the server's, and 408 if its body does not come in time; other statuses than
+those named come only from what stands between client and server.
 """
 TAGS = {
     "queues": "Queues and their metadata.",

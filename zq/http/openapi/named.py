@@ -85,11 +85,7 @@ def _one(kind: Kind) -> Json:
     patch = body("Patch", required=True, media_type=PATCH_TYPE)
     return {
         "get": operation(f"get_{word}", f"Metadata of a {word}, existing or not", {200: metadata}),
-        "put": operation(
-            f"create_{word}", f"Create a {word}", made, body=body("Metadata", required=False), errors=[501]
-        ),
-        "patch": operation(
-            f"update_{word}", "Change metadata", {200: metadata}, body=patch, errors=[404, 409, 415, 501]
-        ),
+        "put": operation(f"create_{word}", f"Create a {word}", made, body=body("Metadata", required=False)),
+        "patch": operation(f"update_{word}", "Change metadata", {200: metadata}, body=patch, errors=[404, 409, 415]),
         "delete": operation(f"delete_{word}", f"Delete a {word} and all in it", {204: answer("It is not there now.")}),
     }
