@@ -45,6 +45,7 @@ MIN_KEEP: Final = Keep(size=1 << 20, messages=1000)
 """The least that a log of topics may be told to keep."""
 
 FREE_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
+PROJECT_ID: Final = re.compile(r"(?! )[\x20-\x2b\x2d-\x5b\x5d-\x7e]{1,256}(?<! )", re.ASCII)
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
@@ -102,9 +103,12 @@ def nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
 
 
 def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
-    """``project``, if it keeps the rule of contract 1.7; else ``error``."""
-    if len(project) > MAX_PROJECT:
-        raise error(f"A project id must be at most {MAX_PROJECT} characters; it has {len(project)}.")
+    """``project``, if it keeps the rule of tenancy 1; else ``error``."""
+    if PROJECT_ID.fullmatch(project) is None:
+        raise error(
+            f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters without commas and backslashes, and "
+            f"without blanks at its ends; it has {len(project)}."
+        )
     return project
 
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+OWN: Final = __name__.partition(".")[0]
+"""The logger above all of zq's own."""
 FIELDS: Final = ("request_id", "project", "queue", "topic", "method", "path", "status", "seconds")
 
 
@@ -40,7 +42,15 @@ def configure(form: str, level: str) -> None:
     """Send all logs to standard error in the given format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """The least level logged; of what others than zq log at least INFO, since drivers tell bodies below it."""
+    logging.getLogger(OWN).setLevel(level)
+    logging.getLogger("__main__").setLevel(level)  # zq.server, as python -m runs it
+    logging.getLogger().setLevel(max(logging.getLevelName(level), logging.INFO))
 
 
 def _base(record: logging.LogRecord) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from zq import __version__, engines, logs, probes, settings, signals, stopping
 from zq.broker import Broker
@@ -27,7 +27,7 @@ from zq.metrics import shared
 from zq.metrics.measured import measured
 from zq.metrics.options import Options
 from zq.pace import Load
-from zq.settings import Configuration, Settings
+from zq.settings import Configuration, Settings, exposure, secrets
 from zq.storage import check, connect, prepare
 from zq.storage.api import Storage
 from zq.topics import Keep
@@ -52,6 +52,8 @@ def open_app(configuration: Configuration) -> App:
         broker,
         strict_client_id=chosen.strict_client_id,
         admin_mode=chosen.admin_mode,
+        trusting=chosen.trust_network,
+        allowed_hosts=lambda: configuration.current.allowed_hosts,
         log_requests=lambda: configuration.current.log_requests,
         meter=metrics,
         metrics_page=chosen.metrics_on_main_port,
@@ -141,7 +143,7 @@ def _reload(configuration: Configuration, apply: Callable[[Settings], None] | No
     except StartRefused as refusal:
         LOG.error("Nothing was reloaded, all options stay as they were: %s", refusal)
         return False
-    logging.getLogger().setLevel(configuration.current.log_level)
+    logs.set_level(configuration.current.log_level)
     if apply:
         apply(configuration.current)
         LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
@@ -169,8 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.sample_config:
         settings.print_sample()
         return 0
-    _hand_on(given)
     try:
+        _hand_on(given)
         configuration = Configuration()
     except StartRefused as refusal:
         return _refuse(refusal)
@@ -183,6 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
             return 0
+        for warning in exposure.check(chosen):
+            LOG.warning(warning)
         signals.hold()  # until the engine can obey it
         if chosen.shared_store:
             # Refused here, it is one sentence; in the processes that serve, one from each of them.
@@ -207,8 +211,15 @@ def _check_store(uri: str) -> int:
     return 1 if report.contradictions else 0
 
 
+class Parser(argparse.ArgumentParser):
+    """Never says a password back."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(secrets.without_secrets(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="zq-server", description="Serve the zq queue service over HTTP.")
+    parser = Parser(prog="zq-server", description="Serve the zq queue service over HTTP.")
     parser.add_argument(
         "command",
         nargs="?",
@@ -239,7 +250,15 @@ def _port(text: str) -> str:
 
 
 def _hand_on(given: argparse.Namespace) -> None:
-    """Put the command line into the environment, where the processes that serve will find it."""
+    """Put the command line into the environment, where the processes that serve will find it.
+
+    Raises ``StartRefused`` for a password, which every user of the machine could read in the list of processes.
+    """
+    if given.store and secrets.holds_password(given.store):
+        raise StartRefused(
+            "--store must hold no password, which everybody on this machine could read: use OS_STORAGE__URI or the "
+            "configuration file."
+        )
     if given.config:
         os.environ[settings.CONFIG_VARIABLE] = os.path.abspath(given.config)
     for option, group, value in (
@@ -255,7 +274,7 @@ def _hand_on(given: argparse.Namespace) -> None:
 
 
 def _refuse(refusal: Exception) -> int:
-    print(f"zq-server: {refusal}", file=sys.stderr)  # noqa: T201
+    print(f"zq-server: {secrets.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
     return 2
 
 

@@ -76,7 +76,7 @@ def hang_up_on(server: ZqServer, method: str, path: str) -> None:
     """A request that waits, and whose caller goes away."""
     place = urlsplit(server.url)
     with socket.create_connection((place.hostname, place.port)) as caller:
-        head = f"{method} {path} HTTP/1.1\r\nHost: zq\r\nClient-ID: {CLIENT}\r\nX-Project-ID: {PROJECT}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nClient-ID: {CLIENT}\r\nX-Project-ID: {PROJECT}\r\n"
         caller.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
         time.sleep(0.3)
 

@@ -21,7 +21,7 @@ class Upload:
         document = json.dumps({"messages": [{"body": body, "ttl": 600}]}).encode()
         self._halves = document[: len(document) // 2], document[len(document) // 2 :]
         self._socket = socket.create_connection(("127.0.0.1", server.port), 30)
-        headers = f"POST /v2/queues/slow/messages HTTP/1.1\r\nHost: zq\r\nClient-ID: {CLIENT}\r\n"
+        headers = f"POST /v2/queues/slow/messages HTTP/1.1\r\nHost: localhost\r\nClient-ID: {CLIENT}\r\n"
         headers += f"X-Project-ID: {PROJECT}\r\nContent-Length: {len(document)}\r\nExpect: 100-continue\r\n\r\n"
         self._socket.sendall(headers.encode())
 

@@ -12,6 +12,7 @@ from zq.limits import (
     is_queue_name,
     nesting,
     pattern,
+    project_id,
     queue_ref,
     topic_ref,
     within,
@@ -109,17 +110,21 @@ def test_only_text_can_name_a_queue(value: object):
     assert is_queue_name(value) is False
 
 
-@pytest.mark.parametrize("project", ["", "a", "a b/c\x00\u00e9", "x" * 256])
-def test_a_project_is_any_text_of_256_characters(project: str):
-    """There is no rule for its characters; that it is not empty is the header's matter."""
+@pytest.mark.parametrize("project", ["a", "a b/c", "x" * 256, "~", "!", "a  b", "[a]", "%2F", "'$where'"])
+def test_a_project_is_printable_text_of_256_characters(project: str):
+    """Blanks within and signs are fine."""
     assert queue_ref(project, "jobs") == QueueRef(project, "jobs")
+    assert project_id(project) == project
 
 
-def test_a_longer_project_is_refused():
-    """By its length in characters, named in the sentence."""
-    with pytest.raises(InvalidName, match="at most 256 characters; it has 257"):
-        queue_ref("\u00e9" * 257, "jobs")
-    assert queue_ref("\u00e9" * 256, "jobs").project == "\u00e9" * 256
+@pytest.mark.parametrize(
+    "project", ["", " ", "a ", " a", "a,b", "a\\b", "a\x00", "a\t", "a\n", "\u00e9", "\x7f", "x" * 257]
+)
+def test_any_other_project_is_refused(project: str):
+    """S14: with its length in characters and the rule in the sentence, for queues and topics."""
+    for check in (queue_ref, topic_ref):
+        with pytest.raises(InvalidName, match=f"1 to 256 printable ASCII .* it has {len(project)}"):
+            check(project, "jobs")
 
 
 def test_a_topic_is_named_as_a_queue_is():

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of contents of the HTTP interface."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import falcon
 
 from zq.broker import Broker
 from zq.http import faults
+from zq.http.admission import Admission
 from zq.http.bounds import LimitsDocument
 from zq.http.claims import ClaimCollection, ClaimItem
 from zq.http.history import HistoryReplay, QueueHistory
@@ -35,12 +36,23 @@ def create_app(
     strict_client_id: bool = True,
     admin_mode: bool = False,
     policy: Policy = default_policy,
+    trusting: bool = False,
+    allowed_hosts: Callable[[], Collection[str]] = tuple,
     log_requests: Callable[[], bool] = bool,
     meter: Meter = UNMETERED,
     metrics_page: bool = True,
 ) -> App:
-    """The WSGI application on a broker. Options: contract 16. ``log_requests`` is asked at each request."""
-    app: App = falcon.App(middleware=[Journal(log_requests, meter), Tenant(broker.limits, strict_client_id, policy)])
+    """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
+
+    ``log_requests`` and ``allowed_hosts`` are asked at each request.
+    """
+    app: App = falcon.App(
+        middleware=[
+            Journal(log_requests, meter),
+            Admission(trusting, allowed_hosts),
+            Tenant(broker.limits, strict_client_id, policy, trusting),
+        ]
+    )
     app.req_options.auto_parse_qs_csv = True
     app.req_options.keep_blank_qs_values = False
     faults.register(app)

@@ -24,7 +24,7 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
     status, title = refusals.row(type(error))
     if isinstance(error, errors.InvalidHeader):
         title = error.title
-    if isinstance(error, errors.CommitRunning | errors.Crowded):
+    if isinstance(error, errors.CommitRunning) or status == 503:
         resp.set_header("Retry-After", "1")
     if isinstance(error, errors.Unavailable):
         LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))

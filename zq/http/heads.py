@@ -3,7 +3,7 @@
 
 WSGI gives ``X-Project-ID`` and ``X_Project_ID`` one name, and joins headers that are given twice. A proxy that sets the
 one and passes the other on would let its caller choose whose queues it reads. So each engine judges the head as it came
-and leaves the sentence in the environment; ``zq.http.tenant`` refuses the request by it, whatever its route.
+and leaves the sentence in the environment; ``zq.http.admission`` refuses the request by it, whatever its route.
 """
 
 from collections.abc import Iterable
@@ -19,6 +19,11 @@ IDENTITY: Final = frozenset(
 )
 """Headers that say who asks, in lower case."""
 IDENTITY_PREFIXES: Final = ("x-domain", "x-identity-", "x-project-", "x-service-", "x-tenant-", "x-user")
+SINGLE: Final = frozenset(
+    {*("content-length", "content-type", "extra-spec", "host", "idempotency-key", "last-event-id", "transfer-encoding")}
+)
+"""Other headers by which a request means something else, in lower case."""
+ENCODED_SLASH: Final = "The path must not hold an encoded slash or backslash."
 
 
 def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
@@ -26,13 +31,19 @@ def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
     seen = set()
     for name, _ in headers:
         plain = name.lower().replace("_", "-")
-        if plain in IDENTITY or plain.startswith(IDENTITY_PREFIXES):
+        if plain in IDENTITY or plain in SINGLE or plain.startswith(IDENTITY_PREFIXES):
             if "_" in name:
                 return f"The header {plain} must be spelled with hyphens."
             if plain in seen:
                 return f"The header {plain} must be given once."
             seen.add(plain)
+    return target_refusal(target)
+
+
+def target_refusal(target: str) -> str | None:
+    """Why a request of this raw target is refused; None if it is not.
+
+    Servers decode a path before they route it, so that ``a%2Fb`` means something else to them than to a proxy.
+    """
     path = target.partition("?")[0].lower()
-    if "%2f" in path or "%5c" in path:
-        return "The path must not hold an encoded slash or backslash."
-    return None
+    return ENCODED_SLASH if "%2f" in path or "%5c" in path else None

@@ -26,6 +26,7 @@ class Journal:
         identity = f"req-{uuid4()}"
         req.context.request_id = identity
         resp.set_header("X-OpenStack-Request-ID", identity)
+        resp.set_header("X-Content-Type-Options", "nosniff")
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool

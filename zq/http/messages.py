@@ -27,9 +27,9 @@ class MessageCollection:
         if stage := query.text(req, "stage"):
             self._stage(req, resp, stage)
             return
-        size = req.content_length or 0
-        rules = self._messages.rules(req.context.queue, size)
+        rules = self._messages.rules(req.context.queue, query.most(req, self._max_post_size))
         raw = query.needed_body(req, rules.max_post_size)
+        size = len(raw)
         once = idempotency.once(req, "post", raw, self._window)
         ids, replayed = self._messages.post(req.context.queue, req.context.client, wire.posted(raw), size, rules, once)
         idempotency.tell(resp, replayed)

@@ -45,7 +45,10 @@ class Ping:
         self._broker = broker
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        resp.status = falcon.HTTP_204 if self._broker.store_answers() else falcon.HTTP_503
+        resp.status = falcon.HTTP_204
+        if not self._broker.store_answers():
+            resp.status = falcon.HTTP_503
+            resp.set_header("Retry-After", "1")
 
     def on_head(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_204

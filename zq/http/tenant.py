@@ -9,17 +9,24 @@ import re
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import lru_cache
+from typing import Any, Final
 
 import falcon
 from falcon import mediatypes
 
 from zq import limits
-from zq.errors import InvalidHeader, NotAuthorized
-from zq.http import heads
+from zq.errors import InvalidHeader, InvalidName, InvalidTopicName, NotAuthorized
+from zq.http import query
 
 Policy = Callable[[str, frozenset[str]], bool]
 """(rule, roles) -> allowed. Rules are named as in contract 15."""
 
+PROJECT: Final = {
+    "HTTP_X_PROJECT_ID": "X-Project-ID",
+    "HTTP_X_TENANT_ID": "X-Tenant-Id",
+    "HTTP_X_TENANT": "X-Tenant",
+}
+"""The headers that name the project, the first that is there counts."""
 EXTRA_SPECS = frozenset({"messagecode"})
 ADMIN_RULES = frozenset({"health:get", "pools", "flavors:create", "flavors:delete", "flavors:update"})
 _HEX = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
@@ -45,16 +52,12 @@ class Tenant:
     """Falcon middleware. Leaves ``client``, ``project`` and, where the path has one, ``queue`` or ``topic`` in
     ``req.context``."""
 
-    def __init__(self, limit: limits.Limits, strict_client_id: bool, policy: Policy) -> None:
+    def __init__(self, limit: limits.Limits, strict_client_id: bool, policy: Policy, believes_roles: bool) -> None:
+        """``believes_roles``: the operator answers for it that nobody gives himself one."""
         self._limits = limit
         self._strict = strict_client_id
         self._policy = policy
-
-    def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
-        """Refuse what the engine found wrong with the raw head, whatever the route."""
-        sentence = req.env.get(heads.REFUSED)
-        if sentence is not None:
-            raise InvalidHeader("Invalid header value", sentence)
+        self._believes_roles = believes_roles
 
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, resource: object, params: Mapping[str, str]
@@ -63,20 +66,25 @@ class Tenant:
         if audience == Audience.PROBE:
             return
         headers = req.env
-        if headers.get("HTTP_URL_SIGNATURE"):
-            raise falcon.HTTPNotFound  # no key is configured, so no signature is valid (contract 10.3)
-        _check_negotiation(headers, getattr(resource, "media", falcon.MEDIA_JSON))
+        if "HTTP_URL_SIGNATURE" in headers:
+            raise falcon.HTTPNotFound  # no key is configured, so no signature is valid, nor is an empty one (10.3)
+        if "CONTENT_LENGTH" in headers or query.CHUNKED in headers:
+            query.refuse_form(req)
+        _check_accept(headers.get("HTTP_ACCEPT", ""), getattr(resource, "media", falcon.MEDIA_JSON))
         if audience == Audience.CLIENT:
             req.context.client = self._client(headers.get("HTTP_CLIENT_ID"))
-            req.context.project = _project(headers)
+            req.context.project = _project(headers, InvalidTopicName if "topic" in params else InvalidName)
             if "queue" in params:
                 req.context.queue = limits.queue_ref(req.context.project, params["queue"])
             if "topic" in params:
                 req.context.topic = limits.topic_ref(req.context.project, params["topic"])
         _check_extra_spec(headers.get("HTTP_EXTRA_SPEC"))
         rule = getattr(resource, "policy", {}).get(req.method)
-        if rule is not None and not self._policy(rule, _roles(headers.get("HTTP_X_ROLES"))):
+        if rule is not None and not self._policy(rule, self._roles(headers.get("HTTP_X_ROLES"))):
             raise NotAuthorized(f"Your roles do not allow {rule}.")
+
+    def _roles(self, value: str | None) -> frozenset[str]:
+        return _roles(value) if self._believes_roles else frozenset()
 
     def _client(self, value: str | None) -> str:
         if value is None:
@@ -100,21 +108,23 @@ def _uuid(value: str) -> str:
     return digits.lower()
 
 
-def _project(headers: Mapping[str, str]) -> str:
-    for name in ("HTTP_X_PROJECT_ID", "HTTP_X_TENANT_ID", "HTTP_X_TENANT"):
-        project = headers.get(name)
-        if project is not None:
-            if not project:
-                raise InvalidHeader("Empty project header not allowed", "The header X-Project-ID must not be empty.")
-            return project
-    raise InvalidHeader("Project-Id Missing", "The header X-Project-ID is missing.")
+def _project(headers: Mapping[str, Any], error: type[InvalidName]) -> str:
+    given = {spelled: headers[name] for name, spelled in PROJECT.items() if name in headers}
+    if not given:
+        raise InvalidHeader("Project-Id Missing", "The header X-Project-ID is missing.")
+    (spelled, project), *others = given.items()
+    if not project:
+        raise InvalidHeader("Empty project header not allowed", f"The header {spelled} must not be empty.")
+    for other, value in others:
+        if value != project:  # who set the one cannot have meant the other
+            raise InvalidHeader("Invalid header value", f"The headers {spelled} and {other} must not differ.")
+    if "," in project:  # as servers join headers of one name
+        raise InvalidHeader("Invalid header value", f"{spelled} must be given once.")
+    return limits.project_id(project, error)
 
 
-def _check_negotiation(headers: Mapping[str, str], media: str) -> None:
-    content_type = headers.get("CONTENT_TYPE")
-    if content_type and "CONTENT_LENGTH" in headers and content_type.lower() == "application/x-www-form-urlencoded":
-        raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
-    if not _accepts(headers.get("HTTP_ACCEPT", ""), media):
+def _check_accept(accept: str, media: str) -> None:
+    if not _accepts(accept, media):
         raise falcon.HTTPNotAcceptable(description=f"This route answers in {media} only.")
 
 

@@ -70,6 +70,20 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         cfg.StrOpt("bind", default="127.0.0.1", help="Address to listen on."),
         cfg.PortOpt("port", default=8888, help="Port to listen on."),
         cfg.StrOpt("engine", default="gunicorn", choices=["gunicorn", "granian"], help="The HTTP server."),
+        cfg.BoolOpt(
+            "trust_network",
+            default=False,
+            help="Serve though nobody is authenticated: beyond this machine, with admin_mode, under any Host, and with "
+            "the roles that callers name. Each start warns of it.",
+        ),
+        cfg.ListOpt(
+            "allowed_hosts",
+            default=[],
+            sample_default=["queues.example.org"],
+            mutable=True,
+            help="Names, without ports, that the header Host may have besides addresses and localhost; with "
+            "trust_network it may have any. Between several a comma.",
+        ),
         cfg.IntOpt("threads", default=64, min=9, max=4096, help="Requests that one process works on at once."),
         cfg.IntOpt(
             "max_waiters",

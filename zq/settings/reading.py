@@ -16,6 +16,7 @@ from zq.errors import StartRefused
 from zq.expiry import Expiry
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.settings.options import BOUNDS, OPTIONS, variable
+from zq.settings.secrets import without_secrets
 
 MAX_WAITERS: Final = 40
 MAX_STREAMS: Final = 16
@@ -31,6 +32,7 @@ NETWORKED: Final = {
 }
 """The section of a URI's scheme, for stores that several servers share."""
 
+HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}", re.ASCII)
 QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\s*", re.ASCII)
 
 
@@ -40,6 +42,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     bind: str
     port: int
     engine: str
+    trust_network: bool
+    allowed_hosts: tuple[str, ...]
+    """In lower case."""
     threads: int
     workers: int
     max_waiters: int
@@ -96,8 +101,14 @@ def refusing() -> Iterator[None]:
         yield
     except RecursionError as error:
         raise StartRefused("The configuration cannot be used: an option refers to itself by a $.") from error
+    except (cfg.NoSuchOptError, cfg.NoSuchGroupError, cfg.TemplateSubstitutionError) as error:
+        # Not what it says: that may be a piece of a password.
+        raise StartRefused(
+            "The configuration cannot be used: a value refers by a $ to an option that does not exist; a $ itself is "
+            "written $$."
+        ) from error
     except (cfg.Error, ValueError) as error:
-        raise StartRefused(f"The configuration cannot be used: {error}.") from error
+        raise StartRefused(f"The configuration cannot be used: {without_secrets(str(error))}.") from error
 
 
 def read(conf: cfg.ConfigOpts) -> Settings:
@@ -117,7 +128,7 @@ def check_file(path: str) -> None:
     try:
         cfg.ConfigParser(path, sections).parse()
     except (OSError, cfg.ParseError, ValueError) as error:
-        raise StartRefused(f"The configuration file {path} cannot be read: {error}.") from error
+        raise StartRefused(f"The configuration file {path} cannot be read: {without_secrets(str(error))}.") from error
     for section, entries in sections.items():
         known = {option.dest for option in OPTIONS.get(section, [])}
         for name in entries:
@@ -134,6 +145,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         driver_options["timeout"] = conf.transport.storage_timeout
     limits = Limits(**{name: conf.transport[name] for name in Limits.__struct_fields__})
     server = {option.dest: conf.server[option.dest] for option in OPTIONS["server"]}
+    server["allowed_hosts"] = tuple(_allowed_hosts(server["allowed_hosts"]))
     return Settings(
         **server | _lent(server["max_waiters"], server["max_streams"], server["threads"]),
         uri=uri,
@@ -171,6 +183,15 @@ def _address(text: str) -> tuple[str, int] | None:
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
         raise StartRefused(f"[probes] bind must be an address, a colon and a port from 1 to 65535; it is {text!r}.")
     return host.strip("[]"), int(port)
+
+
+def _allowed_hosts(given: Sequence[str]) -> Iterator[str]:
+    for name in given:
+        if HOST_NAME.fullmatch(name) is None:
+            raise StartRefused(
+                f"[server] allowed_hosts must be names of hosts, without ports and schemes; one is {name[:100]!r}."
+            )
+        yield name.lower()
 
 
 def queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:

@@ -30,7 +30,9 @@ class Line:
         self._socket.close()
 
     def request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        head = f"{method} {path} HTTP/1.1\r\nHost: zq\r\nClient-ID: {CLIENT}\r\nX-Project-ID: {self._project}\r\n"
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nClient-ID: {CLIENT}\r\nX-Project-ID: {self._project}\r\n"
+        )
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server that nobody protects does not listen to the network, and passwords stay where they are (S8, S13)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from zq import server, settings
+from zq.errors import StartRefused
+from zq.settings import exposure, secrets
+
+PASSWORD = "s3cretPw"
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, **options: str) -> settings.Settings:
+    """Settings by the environment; ``admin_mode`` and ``uri`` are not the server's."""
+    groups = {"admin_mode": "default", "uri": "storage"}
+    for option, value in options.items():
+        monkeypatch.setenv(settings.variable(groups.get(option, "server"), option), value)
+    return settings.load()
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST"])
+def test_this_machine_may_be_listened_to(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
+    """Without a word in the log."""
+    assert exposure.check(chosen(monkeypatch, bind=bind)) == []
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0", "::", "[::]", "10.1.2.3", "example.org", "localhost.example.org", ""])
+def test_the_network_is_not_listened_to_unless_it_is_trusted(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
+    """Tenancy 1: its sentence; with trust_network each start warns of the same."""
+    with pytest.raises(StartRefused) as refused:
+        exposure.check(chosen(monkeypatch, bind=bind))
+    assert str(refused.value) == (
+        f"Nobody is authenticated (auth_strategy is empty), so --bind {bind} would let everyone who reaches this "
+        "machine read and delete all messages. Set auth_strategy, bind to 127.0.0.1, or accept it with [server] "
+        "trust_network = true."
+    )
+    (warning,) = exposure.check(chosen(monkeypatch, bind=bind, trust_network="true"))
+    assert "Nobody is authenticated" in warning
+    assert bind in warning
+
+
+def test_administration_is_not_open_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tenancy 1: whoever reaches it could name himself admin, from this machine too."""
+    with pytest.raises(StartRefused, match="admin_mode = true would let everyone"):
+        exposure.check(chosen(monkeypatch, admin_mode="true"))
+    assert len(exposure.check(chosen(monkeypatch, admin_mode="true", trust_network="true"))) == 1
+
+
+def test_the_server_ends_with_the_sentence(capsys: pytest.CaptureFixture[str], tidy: None) -> None:
+    """Exit code 2, before the store is opened."""
+    assert server.main(["--bind", "0.0.0.0", "--store", "rocksdb:///nowhere/at/all"]) == 2
+    assert capsys.readouterr().err.startswith("zq-server: Nobody is authenticated (auth_strategy is empty), so --bind")
+
+
+@pytest.mark.parametrize(
+    ("uri", "hosts"),
+    [
+        ("redis://db.example/0", "db.example"),
+        (f"redis://u:{PASSWORD}@10.0.0.1:6379,127.0.0.1:6379,db:6380?cluster=true", "10.0.0.1, db"),
+        (f"mongodb://u:{PASSWORD}@a:27017,[::1]:27018,b/zq?replicaSet=rs0", "a, b"),
+        ("mongodb://a/zq?tls=false", "a"),
+        ("mongodb+srv://a/zq?ssl=false", "a"),
+        *((uri, "") for uri in ("redis://127.0.0.1/0", "redis://[::1]:6379", "rediss://db/0", "unix:///a.sock")),
+        *((uri, "") for uri in ("mongodb://localhost/zq", "mongodb://a/zq?tls=true", "mongodb://a/zq?ssl=true")),
+        *((uri, "") for uri in ("mongodb+srv://a/zq", "rocksdb:///var/lib/zq", "mongodb://%2Ftmp%2Fm.sock/zq")),
+    ],
+)
+def test_a_store_in_clear_beyond_this_machine_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, uri: str, hosts: str
+) -> None:
+    """Tenancy 9: by its hosts, never with the password."""
+    warnings = exposure.check(chosen(monkeypatch, uri=uri))
+    assert len(warnings) == bool(hosts)
+    if hosts:
+        assert f"at {hosts} in clear" in warnings[0]
+        assert PASSWORD not in warnings[0]
+
+
+@pytest.fixture
+def tidy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command line puts into the environment goes again."""
+    for option in ("bind", "port", "engine"):
+        monkeypatch.delenv(settings.variable("server", option), raising=False)
+    for option in ("uri", "wait"):
+        monkeypatch.setenv(settings.variable("storage", option), "")
+        monkeypatch.delenv(settings.variable("storage", option))
+    monkeypatch.setenv(settings.variable("server", "bind"), "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *(f"redis://:{PASSWORD}@h/0", f"redis://u:{PASSWORD}@h/0", f"mongodb://u:{PASSWORD}@a,b/zq?x=y"),
+        *(f"redis://h?sentinel_password={PASSWORD}", f"rediss://h?ssl_keyfile_password={PASSWORD}"),
+        *(f"mongodb://a/zq?tlsCertificateKeyFilePassword={PASSWORD}", f"redis://u:{PASSWORD}@h[::/0"),
+    ],
+)
+def test_a_password_on_the_command_line_is_refused(capsys: pytest.CaptureFixture[str], tidy: None, uri: str) -> None:
+    """Tenancy 9: every user of the machine reads it there. The sentence says what to do, and not the password."""
+    assert secrets.holds_password(uri)
+    assert server.main(["--store", uri]) == 2
+    said = capsys.readouterr()
+    assert "use OS_STORAGE__URI or the configuration file" in said.err
+    assert PASSWORD not in said.err + said.out
+
+
+@pytest.mark.parametrize("arguments", [["--stroe", "URI"], ["URI"], ["--port", "URI"], ["--engine", "URI"]])
+def test_a_usage_error_says_no_password(capsys: pytest.CaptureFixture[str], tidy: None, arguments: list[str]) -> None:
+    """The low ones of the attack: argparse quotes what it does not know."""
+    uri = f"redis://user:{PASSWORD}@host/0"
+    with pytest.raises(SystemExit) as ended:
+        server.main([uri if each == "URI" else each for each in arguments])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert "host/0" in said.err
+    assert PASSWORD not in said.err + said.out
+
+
+FILES: Mapping[str, str] = {
+    "a $ before a name": f"[storage]\nuri = redis://:a${PASSWORD}@host/0\n",
+    "a $ before a name in braces": f"[storage]\nuri = redis://:a${{{PASSWORD}}}@host/0\n",
+    "a $ before a name with a dot": f"[storage]\nuri = redis://:a${{{PASSWORD}.b}}@host/0\n",
+    "no equals sign": f"[storage]\n  redis://:{PASSWORD}@host/0\n",
+    "no section": f"redis://:{PASSWORD}@host/0\n",
+    "another option": f"[server]\nport = redis://:{PASSWORD}@host/0\n",
+    "no uri": f"[storage]\nuri = redis://:{PASSWORD}@host[::/0\n",
+}
+
+
+@pytest.mark.parametrize("slip", FILES)
+def test_a_file_with_a_slip_of_the_pen_is_refused_without_the_password(tmp_path: Path, slip: str) -> None:
+    """The low ones of the attack: oslo.config quotes pieces of values."""
+    file = tmp_path / "zq.conf"
+    file.write_text(FILES[slip])
+    with pytest.raises(StartRefused) as refused:
+        settings.load(str(file))
+    assert PASSWORD not in str(refused.value)
+    assert len(str(refused.value)) > 20
+
+
+def test_a_dollar_is_written_twice(tmp_path: Path) -> None:
+    """As the sentence says."""
+    file = tmp_path / "zq.conf"
+    file.write_text("[storage]\nuri = redis://:a$b@host/0\n")
+    with pytest.raises(StartRefused, match=r"a \$ itself is written \$\$"):
+        settings.load(str(file))
+    file.write_text("[storage]\nuri = redis://:a$$b@host/0\n")
+    assert settings.load(str(file)).uri == "redis://:a$b@host/0"
+
+
+def test_allowed_hosts_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In lower case; a port, a scheme or a blank is refused with the option's name."""
+    assert chosen(monkeypatch, allowed_hosts="A.example, b").allowed_hosts == ("a.example", "b")
+    for wrong in ("a:80", "http://a", "a b", "*", "é"):
+        with pytest.raises(StartRefused, match="allowed_hosts"):
+            chosen(monkeypatch, allowed_hosts=wrong)

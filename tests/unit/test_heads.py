@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused of a raw head: names that WSGI would merge, and slashes that only some would decode."""
+
+import pytest
+
+from zq.http.heads import ENCODED_SLASH, IDENTITY, SINGLE, refusal
+
+PREFIXED = [
+    "X-Project-Name",
+    "X-User-Id",
+    "X-User",
+    "X-Domain-Id",
+    "X-Service-Roles",
+    "X-Identity-Status",
+    "X-Tenant-Name",
+]
+NAMES = sorted(IDENTITY | SINGLE) + PREFIXED
+COMMON = [("Host", "localhost"), ("Accept", "*/*"), ("Client-ID", "c"), ("X-Project-ID", "p"), ("X-My_Own", "1")]
+
+
+def spellings(name: str) -> list[str]:
+    """Every other spelling that WSGI gives the same name."""
+    plain = name.replace("-", "_")
+    return sorted({plain, plain.lower(), plain.title(), name.replace("-", "_", 1)} - {name})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "-" in name])
+def test_a_name_that_counts_is_spelled_with_hyphens(name: str) -> None:
+    """S1: alone, before and after the right spelling, in any letter case."""
+    for spelled in spellings(name):
+        for headers in ([(spelled, "v")], [(name, "v"), (spelled, "v")], [(spelled, "v"), (name.upper(), "v")]):
+            said = refusal(headers, "/v2/queues")
+            assert said == f"The header {name.lower()} must be spelled with hyphens.", headers
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_counts_is_given_once(name: str) -> None:
+    """S1: whatever the letter case, even with equal values; other headers between do not matter."""
+    headers = [(name, "v"), ("Accept", "*/*"), (name.swapcase(), "v")]
+    assert refusal(headers, "/") == f"The header {name.lower()} must be given once."
+
+
+def test_other_headers_may_be_spelled_and_repeated_as_they_like() -> None:
+    """Lists may come in pieces, and what zq does not read does not matter."""
+    assert refusal([*COMMON, ("Accept", "text/plain"), ("x_forwarded_for", "a"), ("X_Trace", "b")], "/v2/") is None
+
+
+@pytest.mark.parametrize("target", ["/v2/queues/a%2Fb", "/v2/queues/a%2fb", "/v2/queues/a%5Cb", "http://h/a%5cb?c"])
+def test_an_encoded_slash_is_refused(target: str) -> None:
+    """S16: a proxy that judges the path sees another one than the server."""
+    assert refusal(COMMON, target) == ENCODED_SLASH
+
+
+@pytest.mark.parametrize("target", ["/v2/queues?marker=a%2Fb", "/v2/queues/a%252Fb", "/", "*", "", "/v2/queues/a%20b"])
+def test_any_other_target_is_let_be(target: str) -> None:
+    """Parameters may hold anything, and what is encoded twice stays text."""
+    assert refusal(COMMON, target) is None

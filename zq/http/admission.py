@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused before a request is routed, its body read or the store asked, whatever the route.
+
+A head that could mean two things (``zq.http.heads``), and a ``Host`` that is not this server's: a page that a browser
+shows may name this machine by a name of its own and then read queues here (DNS rebinding), but only under that name.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Any, Final
+
+import falcon
+
+from zq.errors import Invalid, InvalidHeader
+from zq.http import heads, query
+
+TARGETS: Final = ("RAW_URI", "REQUEST_URI")
+"""Where servers leave the raw target, those that do."""
+HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]*)?", re.ASCII)
+NOT_OURS: Final = "This Host is not one of [server] allowed_hosts."
+
+
+class Admission:
+    """Falcon middleware, before any that reads more of a request. ``allowed_hosts`` are in lower case, without ports.
+
+    ``trusting``: the operator answers for the network, so that a request may come under any name.
+    """
+
+    def __init__(self, trusting: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:
+        self._trusting = trusting
+        self._allowed_hosts = allowed_hosts
+
+    def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
+        _check_head(req.env)
+        name = req.env.get("HTTP_HOST")
+        if name is None:
+            if not self._trusting or req.env.get("SERVER_PROTOCOL") != "HTTP/1.0":
+                raise InvalidHeader("Invalid header value", "The header Host is missing.")
+        elif not self._trusting and not _is_literal(name) and _host(name) not in self._allowed_hosts():
+            raise falcon.HTTPError(falcon.HTTP_421, title=falcon.HTTP_421, description=NOT_OURS)
+
+    def process_response(
+        self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
+    ) -> None:
+        if query.body_is_left(req):
+            resp.set_header("Connection", "close")  # no engine reads on for what nobody wants
+
+
+def _check_head(env: dict[str, Any]) -> None:
+    sentence = env.get(heads.REFUSED) or heads.target_refusal(next((env[name] for name in TARGETS if name in env), ""))
+    if sentence == heads.ENCODED_SLASH:
+        raise Invalid(sentence)
+    if sentence:
+        raise InvalidHeader("Invalid header value", sentence)
+
+
+@lru_cache(maxsize=1024)
+def _host(value: str) -> str:
+    """The name without its port, in lower case; "" if it is none."""
+    found = HOST.fullmatch(value)
+    return found[1].lower() if found else ""
+
+
+@lru_cache(maxsize=1024)
+def _is_literal(value: str) -> bool:
+    """Whether it is an address or ``localhost``: no name that somebody else could point at this machine."""
+    name = _host(value)
+    try:
+        return name == "localhost" or bool(ip_address(name.strip("[]")))
+    except ValueError:
+        return False
