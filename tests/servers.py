@@ -24,6 +24,7 @@ from typing import IO, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from tests.reaper import REAPER
+from zq.secrets import holds_password
 
 READY_WITHIN = 30.0
 """Seconds that a server may take to start on a busy machine."""
@@ -166,10 +167,11 @@ class ZqServer(Startable):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [*prefix, sys.executable, "-m", "zq.server", "--port", str(self.port), "--engine", engine]
-        self._command += ["--store", store_uri] if store_uri else []
+        hidden = {"OS_STORAGE__URI": store_uri} if holds_password(store_uri) else {}
+        self._command += ["--store", store_uri] if store_uri and not hidden else []
         self._command += extra_args
         self._config = config
-        self._env = {**os.environ, **OWN_PORT_ONLY, **(env or {})}
+        self._env = {**os.environ, **OWN_PORT_ONLY, **hidden, **(env or {})}
         self._process: subprocess.Popen[str] | None = None
         self._readers: list[threading.Thread] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None

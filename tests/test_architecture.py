@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.clock": VALUES,
     "zq.wire": [*VALUES, "zq.limits"],
     "zq.client": ["zq.errors", "zq.model", "zq.wire"],
-    "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.wire"],
+    "zq.secrets": [],
+    "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.secrets", "zq.wire"],
     "zq.cli.pipeline": ["zq.cli", "zq.spark"],
     "zq.spark": ["zq.client", "zq.clock", "zq.errors", "zq.model", "zq.wire"],
     "zq.spark.jobs": ["zq.spark", "zq.client", "zq.errors", "zq.cli"],
@@ -41,7 +42,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.storage.mongodb": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
     "zq.storage.redis": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
     "zq.storage.rocksdb": [*VALUES, "zq.storage.api", "zq.storage.extensions"],
-    "zq.settings": [*VALUES, "zq.limits"],
+    "zq.settings": [*VALUES, "zq.limits", "zq.secrets"],
     "zq.logs": [],
     "zq.signals": [],
     "zq.pace": VALUES,
@@ -56,7 +57,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.engines": ["zq.errors", "zq.http.heads", "zq.settings", "zq.signals", "zq.strain", "zq.stopping"],
     "zq.server": [
         *("zq.settings", "zq.logs", "zq.signals", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http"),
-        *("zq.pace", "zq.upkeep", "zq.metrics", "zq.engines", "zq.stopping", "zq.probes"),
+        *("zq.pace", "zq.upkeep", "zq.metrics", "zq.engines", "zq.stopping", "zq.probes", "zq.secrets"),
     ],
 }
 VENDORS: dict[str, list[str]] = {

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from zq import __version__, engines, logs, probes, settings, signals, stopping
+from zq import __version__, engines, logs, probes, secrets, settings, signals, stopping
 from zq.broker import Broker
 from zq.broker.watch import Watch
 from zq.clock import Clock, StoreClock
@@ -27,7 +27,7 @@ from zq.metrics import shared
 from zq.metrics.measured import measured
 from zq.metrics.options import Options
 from zq.pace import Load
-from zq.settings import Configuration, Settings, exposure, secrets
+from zq.settings import Configuration, Settings, exposure
 from zq.storage import check, connect, prepare
 from zq.storage.api import Storage
 from zq.topics import Keep

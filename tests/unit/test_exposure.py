@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from zq import server, settings
+from zq import secrets, server, settings
 from zq.errors import StartRefused
-from zq.settings import exposure, secrets
+from zq.settings import exposure
 
 PASSWORD = "s3cretPw"
 
@@ -96,6 +96,7 @@ def tidy(monkeypatch: pytest.MonkeyPatch) -> None:
         *(f"redis://:{PASSWORD}@h/0", f"redis://u:{PASSWORD}@h/0", f"mongodb://u:{PASSWORD}@a,b/zq?x=y"),
         *(f"redis://h?sentinel_password={PASSWORD}", f"rediss://h?ssl_keyfile_password={PASSWORD}"),
         *(f"mongodb://a/zq?tlsCertificateKeyFilePassword={PASSWORD}", f"redis://u:{PASSWORD}@h[::/0"),
+        *(f"redis:u:{PASSWORD}@h/0", f"u:{PASSWORD}@h/0"),
     ],
 )
 def test_a_password_on_the_command_line_is_refused(capsys: pytest.CaptureFixture[str], tidy: None, uri: str) -> None:

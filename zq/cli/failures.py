@@ -9,6 +9,7 @@ import click
 
 from zq import errors
 from zq.cli.output import note
+from zq.secrets import without_secrets
 
 EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     click.UsageError: (2, "the command line or the configuration is wrong"),
@@ -64,9 +65,9 @@ def run_to_exit(run: Callable[[], Any]) -> NoReturn:
     except click.Abort:
         code = INTERRUPTED
     except Failure as error:
-        note(error.message)
+        note(without_secrets(error.message))
         code = error.code
     except click.ClickException as error:
-        note(" ".join(error.format_message().split()))
+        note(without_secrets(" ".join(error.format_message().split())))
         code = error.exit_code
     sys.exit(code if isinstance(code, int) else 0)

@@ -2,8 +2,10 @@
 """Which server and which project: from flags and the environment, and what they leave open from a file of profiles."""
 
 import os
+import stat
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -12,7 +14,8 @@ import click
 import msgspec
 from msgspec import Struct
 
-from zq.cli.output import plain
+from zq.cli.output import note, plain
+from zq.secrets import without_secrets
 
 URL: Final = "http://localhost:8888"
 MEMBERS: Final = ("url", "project", "token", "client_id")
@@ -41,7 +44,10 @@ class Document(Struct):
 
 def without_user(url: str) -> str:
     """Without a password, if there is one in it."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no URL
+        return without_secrets(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
@@ -56,6 +62,8 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None)
     own = read_profile(profile, file)
     if "url" in own and chosen.get("url", own["url"]).rstrip("/") != own["url"].rstrip("/"):
         own = {name: value for name, value in own.items() if name != "token"}
+    if "token" in own and "token" not in chosen:
+        _warn_of_readers(file or config_file())
     found = Connection(**{**own, **chosen})
     try:
         parts = urlsplit(found.url)
@@ -63,11 +71,26 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None)
     except ValueError:
         fits = False
     if not fits:
-        raise click.UsageError(f"{found.url} is no URL of a server, as in {URL}.")
+        raise click.UsageError(f"{found.url.rpartition('@')[2]} is no URL of a server, as in {URL}.")
     for name in MEMBERS:
         if (value := getattr(found, name)) != plain(value).strip():
             raise click.UsageError(f"{name} has a control character or a space at its end.")
+    if found.token and parts.scheme == "http" and not _is_here(parts.hostname or ""):
+        note(f"The token goes to {parts.hostname} in clear: use https.")
     return found
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is this machine, so that nobody listens on the way."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _warn_of_readers(path: Path) -> None:
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        note(f"{path} holds a token, and others may read or write it: chmod 600 {path}")
 
 
 def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:

@@ -3,7 +3,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ class Root(Group):
         run = super().main
 
         def checked() -> Any:
-            check_text([*given, *(value for name, value in os.environ.items() if name.startswith("ZQ_"))])
+            check_text({f"{text!a}": text for text in given})
+            check_text({name: value for name, value in os.environ.items() if name.startswith("ZQ_")})
             return run(given, **{**options, "prog_name": "zq", "standalone_mode": False})
 
         run_to_exit(checked)
@@ -45,13 +46,13 @@ class Root(Group):
             raise failure(error) from error
 
 
-def check_text(given: Sequence[str]) -> None:
-    """Raises ``UsageError`` for bytes that are no text: they cannot be sent, noted or shown."""
-    for text in given:
+def check_text(given: Mapping[str, str]) -> None:
+    """Raises ``UsageError`` with its name for bytes that are no text: they cannot be sent, noted or shown."""
+    for name, text in given.items():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise click.UsageError(f"{text!a} is not UTF-8.") from error
+            raise click.UsageError(f"{name} is not UTF-8.") from error
 
 
 @click.group("zq", cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

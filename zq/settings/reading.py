@@ -15,8 +15,8 @@ from oslo_config import cfg
 from zq.errors import StartRefused
 from zq.expiry import Expiry
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
+from zq.secrets import without_secrets
 from zq.settings.options import BOUNDS, OPTIONS, variable
-from zq.settings.secrets import without_secrets
 
 MAX_WAITERS: Final = 40
 MAX_STREAMS: Final = 16

@@ -11,11 +11,14 @@ begins with those that wait before the opening returns. They are let ``GO`` once
 """
 
 import atexit
+import fcntl
 import json
 import logging
+import os
 import shutil
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +42,10 @@ BINDING: Final = {"raw_mode": True, "prefix_extractors": {}}
 
 GO: Final = {"disable_auto_compactions": "false"}
 """Options to be set when the compactions of the filtered family may begin."""
+
+PREFIX: Final = "zq-options-"
+OWNER: Final = "owner"
+"""A file that is locked while the folder around it is in use."""
 
 _arming = threading.Lock()
 _armed: list[str] = []
@@ -76,12 +83,26 @@ def schedule(seconds: int) -> dict[str, str]:
     return {"periodic_compaction_seconds": str(seconds), "ttl": str(seconds)}
 
 
+def _own_folder() -> str:
+    """A folder that goes when this process ends; those of processes that were killed go now."""
+    for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
+        with suppress(OSError), owner.open("r+") as file:  # another user's, gone meanwhile, or a living process's
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(owner.parent, ignore_errors=True)
+    made = tempfile.mkdtemp(prefix="zq-starting-")
+    locked = os.open(f"{made}/{OWNER}", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(locked, fcntl.LOCK_EX)  # for as long as this process lives
+    folder = made.replace("zq-starting-", PREFIX)
+    os.rename(made, folder)  # no other process has seen it without its lock
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def _arm() -> str:
     """Let RocksDB register the filter's class, and write the options, once per process: later a disk may be full."""
     with _arming:
         if not _armed:
-            folder = tempfile.mkdtemp(prefix="zq-options-")
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            folder = _own_folder()
             Rdict(f"{folder}/store", Options(raw_mode=True), access_type=AccessType.with_ttl(1)).close()
             shutil.rmtree(f"{folder}/store")
             Path(folder, "OPTIONS-000001").write_text(OPTIONS)

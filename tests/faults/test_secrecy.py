@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What real servers must not leave where others read it: bodies in logs, passwords in lists of processes, folders."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.servers import ZqServer, ask, wait_for
+from tests.stores import STORES, RedisServer, Stores
+
+SECRET = "B0DYS3CRET"
+METADATA = "M3TAS3CRET"
+
+
+def forms(text: str) -> set[str]:
+    """How a log may show it: plainly, in hexadecimal digits, and in base64 wherever it begins."""
+    shown = {text, text.encode().hex()}
+    for shift in range(3):
+        coded = base64.b64encode(b"." * shift + text.encode()).decode()
+        shown.add(coded[4 if shift else 0 : len(coded) // 4 * 4 - 4])  # those digits that hold nothing else
+    return shown
+
+
+@pytest.mark.parametrize("driver", STORES)
+def test_no_body_is_in_any_log_at_any_level(stores: Stores, tmp_path: Path, driver: str) -> None:
+    """S13: with the level DEBUG, through every way that a body takes; zq's own DEBUG lines may be there."""
+    config = "[log]\nlevel = DEBUG\nrequests = true\n[server]\ngraceful_timeout = 5\n"
+    with ZqServer(stores.empty(driver, tmp_path, "a"), config=config) as server:
+        told = {"messages": [{"body": SECRET}, {"body": {"key": SECRET}}]}
+        asked = [
+            ask(server.url, "PUT", "/v2/queues/q", {"note": METADATA, "_history_ttl": 600, "_dead_letter_queue": "d"}),
+            ask(server.url, "POST", "/v2/queues/q/messages", told, headers={"Idempotency-Key": "k"}),
+            ask(server.url, "POST", "/v2/queues/q/messages?stage=s", told),
+            ask(server.url, "POST", "/v2/commits", {"producer": "p", "batch": 1, "publish": ["s"], "settle": []}),
+            ask(server.url, "POST", "/v2/topics/t/messages", told),
+            ask(server.url, "GET", "/v2/topics/t/messages"),
+            ask(server.url, "POST", "/v2/queues/q/claims", {"ttl": 60, "grace": 60}),
+            ask(server.url, "GET", "/v2/queues/q/messages?echo=true&include_claimed=true"),
+            ask(server.url, "DELETE", "/v2/queues/q/messages?pop=1"),
+            ask(server.url, "GET", "/v2/queues/q/history"),
+            ask(server.url, "POST", "/v2/queues/q/messages", {"messages": SECRET}),
+        ]
+        assert [answer.status // 100 for answer in asked] == [2] * (len(asked) - 1) + [4]
+        assert SECRET in json.dumps(asked[7].document) + json.dumps(asked[5].document)
+        server.terminate()
+        assert " request " in server.output
+        assert [shown for text in (SECRET, METADATA) for shown in forms(text) if shown in server.output] == []
+
+
+def test_what_a_log_would_show_is_looked_for() -> None:
+    """The check of the test above finds what pymongo writes of ``"BODYSECRET"``."""
+    assert any(shown in "base64: IkJPRFlTRUNSRVQi" for shown in forms("BODYSECRET"))
+
+
+def test_the_password_of_a_store_is_in_no_list_of_processes_and_in_no_log() -> None:
+    """By the environment: neither master nor worker shows it, at DEBUG neither."""
+    with (
+        RedisServer(None, "--requirepass", SECRET) as store,
+        ZqServer(
+            "",
+            config="[log]\nlevel = DEBUG\n",
+            env={"OS_STORAGE__URI": store.uri.replace("redis://", f"redis://:{SECRET}@")},
+        ) as server,
+    ):
+        for pid in (server.pid, *server.worker_pids):
+            assert SECRET not in Path(f"/proc/{pid}/cmdline").read_text()
+        server.terminate()
+        assert SECRET not in server.output
+
+
+def test_folders_of_killed_servers_are_cleared_at_the_next_start(tmp_path: Path) -> None:
+    """Those of living ones stay."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    env = {"TMPDIR": str(folder)}
+
+    def left() -> list[str]:
+        kinds = "zq-options-", "zq-starting-"
+        return [entry.name for entry in folder.iterdir() if entry.name.startswith(kinds)]
+
+    with ZqServer(f"rocksdb://{tmp_path}/a", env=env) as living, ZqServer(f"rocksdb://{tmp_path}/b", env=env) as killed:
+        assert len(left()) == 2
+        killed.kill()
+        assert len(left()) == 2
+        before = set(left())
+        with ZqServer(f"rocksdb://{tmp_path}/c", env=env) as third:
+            wait_for(lambda: len(left()) == 2, 10, "the folder of the killed server is gone")
+            assert len(before & set(left())) == 1
+            third.terminate()
+        assert living.ready()
+        assert len(left()) == 1
+        living.terminate()
+    assert left() == []
