@@ -40,8 +40,17 @@ LOG = logging.getLogger(__name__)
 RETRY_INTERVAL = 1.0
 
 
-def open_app(configuration: Configuration) -> App:
-    """Open the store and return the application on it. Raises ``StartRefused``, ``Unavailable``."""
+Heed = Callable[[float, Callable[[], None], Callable[[], object]], None]
+"""Told for how many seconds to drain, what is to be done when this process is to end, and when it is to read its options
+again."""
+
+
+def open_app(configuration: Configuration, heed: Heed | None = None) -> App:
+    """Open the store and return the application on it. Raises ``StartRefused``, ``Unavailable``.
+
+    ``heed`` has this process obey its signals; by default from now on.
+    """
+    heed = heed or _heed_signals
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     storage = open_store(chosen)
@@ -70,7 +79,7 @@ def open_app(configuration: Configuration) -> App:
         upkeep.configure(new.expiry, new.sweep_interval)
         metrics.configure(_shown(new))
 
-    _heed_signals(chosen.drain_delay, broker.end_waiting, lambda: _reload(configuration, apply))
+    heed(chosen.drain_delay, broker.end_waiting, lambda: _reload(configuration, apply))
     return app
 
 
@@ -278,14 +287,24 @@ def _refuse(refusal: Exception) -> int:
     return 2
 
 
+def _asgi(configuration: Configuration) -> object:
+    """The application for an engine with an event loop, which has a say in signals: they are heeded when it runs."""
+    from zq.engines.granian import adapted
+
+    told: list[Callable[[], None]] = []
+    app = open_app(configuration, lambda *what: told.append(partial(_heed_signals, *what)))
+    return adapted(app, configuration.current, told[0])
+
+
 def __getattr__(name: str) -> object:
-    if name != "app":
+    opening: dict[str, Callable[[Configuration], object]] = {"app": open_app, "asgi": _asgi}
+    if name not in opening:
         raise AttributeError(name)
     try:
-        app = open_app(Configuration())
+        app = opening[name](Configuration())
     except (StartRefused, Unavailable) as refusal:
         sys.exit(_refuse(refusal))
-    globals()["app"] = app
+    globals()[name] = app
     return app
 
 

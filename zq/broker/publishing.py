@@ -2,14 +2,15 @@
 """Use cases on published messages, but streams (extensions 8): publish, list, get."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from msgspec import UNSET, Struct, structs
 
 from zq import wire
 from zq.broker.streams import Gap, check_marker
-from zq.broker.tails import Tails
+from zq.broker.tails import RECHECK, Tails
 from zq.broker.topics import Topics
 from zq.broker.waiting import Polled, Waiters
 from zq.broker.watch import Watch
@@ -90,17 +91,37 @@ class Publishing:
 
         Raises ``Invalid`` for a marker that no listing or stream has given.
         """
+        looked = self.look(topic, marker, limit, wait)
+        while isinstance(looked, Listening):
+            looked.sleep()
+            looked = self.look(topic, marker, limit, wait, looked)
+        return looked
+
+    def look(
+        self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, listening: "Listening | None" = None
+    ) -> "Polled[Listed] | Listening":
+        """The same for one who has no thread to spend: where there is nothing yet, what to wait for, and to look again
+        with. It is closed when an answer or an error comes."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = within("wait", wait or 0, 0, self._limits.max_wait)
-        pattern, after = Pattern(topic.name), as_marker(marker)
-        page = self._page(topic, pattern, after, size)
-        if page.messages or page.gap or not seconds:
+        ask = partial(self._page, topic, Pattern(topic.name), as_marker(marker), size)
+        if listening is None:
+            page = ask()
+            if page.messages or page.gap or not seconds:
+                return Polled(page)
+            if not self._waiters.sit():
+                self._watch.turned_away()
+                return Polled(page, turned_away=True)
+            listening = self._listen(topic, time.monotonic() + seconds)
+        try:
+            page = listening.look(ask)
+        except BaseException:
+            listening.close()
+            raise
+        if page.messages or page.gap or listening.over:
+            listening.close()
             return Polled(page)
-        with self._waiters.seat() as seated:
-            if seated:
-                return Polled(self._wait(topic, pattern, after, size, seconds))
-        self._watch.turned_away()
-        return Polled(page, turned_away=True)
+        return listening
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> tuple[Sequence[Published], Seconds]:
         """Those of the ids that are messages of the topic, each once, and the moment. Raises ``MessageNotFound``."""
@@ -111,19 +132,12 @@ class Publishing:
             raise MessageNotFound("There is no such message in the topic.")
         return found, now
 
-    def _wait(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int, seconds: int) -> Listed:
-        """The first page that has a message, or the last one."""
-        deadline = time.monotonic() + seconds
-        with self._tails.following(topic.project) as tail:
-            while True:
-                page = self._page(topic, pattern, after, size)
-                if page.messages or page.gap or tail.closed or time.monotonic() >= deadline:
-                    return page
-                self._watch.waiting(1)
-                try:
-                    tail.wait_for(topic.name, page.position, deadline)
-                finally:
-                    self._watch.waiting(-1)
+    def _listen(self, topic: TopicRef, deadline: float) -> "Listening":
+        try:
+            return Listening(topic, deadline, Readers(self._tails, self._waiters))
+        except BaseException:
+            self._waiters.rise()
+            raise
 
     def _page(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int) -> Listed:
         now, position, gap = self._clock.now(), after or 0, None
@@ -150,6 +164,75 @@ class Publishing:
             ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         body = bytes(posted.body)
         return Entry(body, ttl, wire.checksum(body) if self._checksum else "")
+
+
+class Listening:
+    """One request's wait for a message of a topic; ``position``: behind what. It has a place among the waiters."""
+
+    def __init__(self, topic: TopicRef, deadline: float, readers: Readers) -> None:
+        """``deadline``: of the monotonic clock. Raises ``Unavailable``."""
+        self._topic = topic
+        self._deadline = deadline
+        self._readers = readers
+        self._watch = readers.waiters.watch
+        self._tail = readers.tails.join(topic.project)
+        self._ring: Callable[[], object] | None = None
+        self._open = True
+        self.position = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether it has waited long enough."""
+        return self._tail.closed or time.monotonic() >= self._deadline
+
+    def left(self) -> float:
+        """Seconds after which to look, though nobody rings."""
+        return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
+
+    def look(self, ask: Callable[[], Listed]) -> Listed:
+        """The page that ``ask`` answers; asked for again if the tail has heard of more than it shows."""
+        page = ask()
+        self.position = page.position
+        if not (page.messages or page.gap) and self._heard():
+            known = self._tail.position
+            page = ask()
+            self.position = max(page.position, known)
+        return page
+
+    def _heard(self) -> bool:
+        """Whether something of the topic has come behind ``position``, which goes on to what has not."""
+        while batches := self._tail.after(self.position, 0):
+            if any(batch.topic == self._topic.name for batch in batches):
+                return True
+            self.position = batches[-1].last
+        return False
+
+    def sleep(self) -> None:
+        """Return when there may be something, or the time is up."""
+        self._watch.waiting(1)
+        try:
+            self._tail.wait_for(self._topic.name, self.position, self._deadline)
+        finally:
+            self._watch.waiting(-1)
+
+    def begin(self, ring: Callable[[], object]) -> None:
+        """It waits from now on; ``ring`` is called when it is to look again."""
+        self._watch.waiting(1)
+        self._ring = ring
+        self._tail.ring_when(self.position, self._topic.name.__eq__, ring)
+
+    def end(self) -> None:
+        """It waits no more."""
+        self._watch.waiting(-1)
+        if self._ring is not None:
+            self._tail.ring_no_more(self._ring)
+
+    def close(self) -> None:
+        """Give the place back. May be called twice."""
+        if self._open:
+            self._open = False
+            self._readers.tails.leave(self._topic.project, self._tail)
+            self._readers.waiters.rise()
 
 
 def as_marker(text: str) -> int | None:

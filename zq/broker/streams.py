@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live streams: readers that are sent what is published as it comes, from any place in the log (extensions 8).
 
-A stream holds a thread of the server for as long as it lasts, so their number is bounded. A reader is no burden to
+A stream holds a thread of the server for as long as it lasts, if its engine knows no other way to wait, so their number
+is bounded. A reader is no burden to
 publishers: what it cannot take stays in the log, and a reader that takes nothing is hung up on and may resume.
 """
 
@@ -13,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.broker.tails import ALL, Tail, Tails
+from zq.broker.tails import ALL, RECHECK, Tail, Tails
 from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Crowded, Invalid, Unavailable
@@ -53,19 +54,24 @@ class Stream:
         self._pattern = pattern
         self._tail = tail
         self._open = True
+        self._failed = False
         self.position = position
         self.handed: float | None = None
         """Since when the reader is being sent something; None while it waits for more."""
+        self._ring: Callable[[], object] | None = None
         self.hang_up: Callable[[], None] | None = None
         """Ends the connection of a reader that takes nothing."""
 
     def next(self, seconds: float) -> Portion:
         """What the reader is to be sent next; an empty list if there is nothing within so many seconds."""
+        self._failed = False
         try:
             return self._next(seconds)
         except Unavailable as absence:
             LOG.debug("A stream waits for the store: %s", absence)
-            time.sleep(RETRY)
+            self._failed = True
+            if seconds:
+                time.sleep(RETRY)
             return []
 
     @property
@@ -73,8 +79,29 @@ class Stream:
         """Whether it is to end: the server does."""
         return self._owner.closing
 
+    def ring_when(self, ring: Callable[[], object]) -> None:
+        """Call ``ring`` once, when ``next`` may have something; see ``Tail.ring_when``."""
+        self._ring = ring
+        self._tail.ring_when(self.position, self._pattern.matches, ring)
+
+    def rest(self) -> float:
+        """Seconds after which to ask ``next`` though nobody has rung."""
+        return RETRY if self._failed or self._tail.unsure else RECHECK
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a reader that takes nothing is to be hung up on."""
+        return LAST_PATIENCE if self._owner.closing else PATIENCE
+
+    def dropped(self) -> None:
+        """The reader was hung up on."""
+        LOG.info("A reader of a stream has taken nothing for %.0f seconds and is hung up on.", self.patience)
+        self._owner.watch.stream_dropped()
+
     def close(self) -> None:
         """Give the place back. May be called twice."""
+        if self._ring is not None:
+            self._tail.ring_no_more(self._ring)
         if self._open:
             self._open = False
             self._owner.left(self, self._project, self._tail)
@@ -177,16 +204,14 @@ class Streams:
         """Hang up on readers that have stopped reading: their threads cannot, for they wait for them."""
         while not self.closing or self._streams:
             time.sleep(LOOK)
-            patience = LAST_PATIENCE if self.closing else PATIENCE
             with self._lock:
                 streams = list(self._streams)
             for stream in streams:
                 handed, hang_up = stream.handed, stream.hang_up
-                if handed is not None and hang_up is not None and time.monotonic() - handed > patience:
-                    LOG.info("A reader of a stream has taken nothing for %.0f seconds and is hung up on.", patience)
+                if handed is not None and hang_up is not None and time.monotonic() - handed > stream.patience:
                     stream.hang_up = None
                     hang_up()
-                    self.watch.stream_dropped()
+                    stream.dropped()
 
 
 def check_marker(marker: int, last: int) -> None:

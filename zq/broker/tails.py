@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -35,6 +35,7 @@ RETRY: Final = 0.5
 BEYOND: Final = 2**62
 """Above all sequences."""
 ALL: Final = Pattern(EVERYTHING)
+Ring = Callable[[], object]
 
 
 class Tail:
@@ -49,6 +50,7 @@ class Tail:
         self._purges = 0
         self._stale = False
         self._fetching = False
+        self._rings: dict[Ring, Callable[[str], bool]] = {}
         self._asked = time.monotonic()
         self.closed = False
         self.start = self.position = -1
@@ -73,9 +75,11 @@ class Tail:
                 return
             elif before <= self.position:
                 self._append(batch)
+                self._tell(batch.topic)
+                return
             else:
                 self._stale = True
-            self._changed.notify_all()
+            self._tell(None)
 
     def after(self, position: int, seconds: float) -> list[Batch] | None:
         """The batches behind ``position`` that are remembered; none if none is published within so many seconds.
@@ -88,10 +92,12 @@ class Tail:
                 if position < self.start:
                     return None
                 found = self._behind(position)
-                left = deadline - time.monotonic()
-                if found or self.closed or left <= 0:
+                if found or self.closed:
                     return found
                 if not self._must_fetch():
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return found
                     self._changed.wait(min(left, RETRY))
                     continue
                 self._fetching, self._stale = True, False
@@ -106,11 +112,38 @@ class Tail:
                 return
             position = batches[-1].last
 
+    def ring_when(self, position: int, wanted: Callable[[str], bool], ring: Ring) -> None:
+        """Call ``ring`` once, from any thread, when ``after`` may find something in a topic that is ``wanted``, or has
+        to ask the store; at once if that is so already. ``ring`` must return at once."""
+        with self._changed:
+            if self.closed or position < self.position or self._must_fetch():
+                ring()
+            else:
+                self._rings[ring] = wanted
+
+    def ring_no_more(self, ring: Ring) -> None:
+        """Whoever gave it waits no more."""
+        with self._changed:
+            self._rings.pop(ring, None)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether it lacks what it knows of: the store did not answer, and is to be asked again after ``RETRY``."""
+        return self._stale
+
     def close(self) -> None:
         """Let nobody wait any more."""
         with self._changed:
             self.closed = True
-            self._changed.notify_all()
+            self._tell(None)
+
+    def _tell(self, topic: str | None) -> None:
+        """Wake all who wait for something of the topic; None: of any. Under the lock."""
+        self._changed.notify_all()
+        for ring, wanted in list(self._rings.items()) if self._rings else ():
+            if topic is None or wanted(topic):
+                del self._rings[ring]
+                ring()
 
     def _must_fetch(self) -> bool:
         """Whether this thread is to ask the store now."""
@@ -134,7 +167,7 @@ class Tail:
                     self._stale = True
                 else:
                     self._take_over(reading)
-                self._changed.notify_all()
+                self._tell(None)
 
     def _take_over(self, reading: Reading) -> None:
         """Remember what was read, but for what was told meanwhile."""

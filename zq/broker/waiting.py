@@ -8,10 +8,9 @@ want to take messages one is woken, and wakes the next one if it found something
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -37,14 +36,26 @@ class Polled(Struct, Generic[T], frozen=True):
     turned_away: bool = False
 
 
+class _Bell(threading.Event):
+    """Wakes a thread that waits for it, and calls ``tell`` for who waits without one."""
+
+    tell: Callable[[], object] | None = None
+
+    def set(self) -> None:
+        if not self.is_set():
+            super().set()
+            if (tell := self.tell) is not None:
+                tell()
+
+
 class _Waiter:
-    """One waiting thread. ``in_vain``: the last look of one whose time is up found nothing."""
+    """One request that waits. ``in_vain``: the last look of one whose time is up found nothing."""
 
     __slots__ = ("bell", "in_vain", "takes")
 
     def __init__(self, takes: bool) -> None:
         self.takes = takes
-        self.bell = threading.Event()
+        self.bell = _Bell()
         self.in_vain = False
 
 
@@ -77,16 +88,16 @@ class Waiters:
 
     def __init__(self, storage: Storage, clock: Clock, limits: Limits, most: int, watch: Watch = UNWATCHED) -> None:
         self._queues = storage.queues
-        self._clock = clock
         self._limits = limits
         self._free = most
         self._lock = threading.Lock()
         self._lines: dict[QueueRef, _Line] = {}
         self._alarms: list[tuple[float, QueueRef]] = []
         self._set_alarm = threading.Condition(self._lock)
-        self._closing = False
+        self.closing = False
         self._alarm_clock: threading.Thread | None = None
-        self._watch = watch
+        self.clock = clock
+        self.watch = watch
         storage.listen(self.wake)
 
     def poll(
@@ -104,45 +115,23 @@ class Waiters:
         ``takes``: asking takes what it finds, so it is not done for one who waited and is ``gone``.
         Raises ``Invalid`` for a ``wait`` out of bounds, before asking.
         """
-        if not within("wait", wait or 0, 0, self._limits.max_wait):
-            return Polled(ask())
-        deadline = time.monotonic() + (wait or 0)
-        with self._place(queue, takes) as waiter:
-            if waiter is None:
-                return self._at_once(ask, found)
-            woken = False
-            while True:
-                waiter.bell.clear()
-                asked = self._clock.now()
-                answer = ask()
-                if woken:
-                    self._watch.woken(bool(found(answer)))
-                if found(answer):
-                    return Polled(answer)
-                self._expect(queue, asked)
-                left = deadline - time.monotonic()
-                if left <= 0 or self._closing:
-                    waiter.in_vain = True
-                    return Polled(answer)
-                woken = self._wait(waiter, left)
-                if takes and gone():
-                    return Polled(answer)  # what came is the next one's: see _leave
-
-    def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> Polled[T]:
-        """For whom there is no place to wait."""
-        answer = ask()
-        if found(answer):
-            return Polled(answer)
-        self._watch.turned_away()
-        return Polled(answer, turned_away=True)
-
-    def _wait(self, waiter: _Waiter, seconds: float) -> bool:
-        """Whether the waiter was woken within so many seconds."""
-        self._watch.waiting(1)
+        visit = self.enter(queue, wait, takes=takes)
         try:
-            return waiter.bell.wait(seconds)
+            while (polled := visit.look(ask, found, gone)) is None:
+                visit.sleep()
+            return polled
         finally:
-            self._watch.waiting(-1)
+            visit.close()
+
+    def enter(self, queue: QueueRef, wait: int | None, *, takes: bool) -> "Visit":
+        """The same for one who has no thread to spend: looks, and between two looks is rung for.
+
+        Raises ``Invalid`` for a ``wait`` out of bounds.
+        """
+        if not within("wait", wait or 0, 0, self._limits.max_wait):
+            return Visit(self, queue, None, 0.0)
+        deadline = time.monotonic() + (wait or 0)
+        return Visit(self, queue, self._place(queue, takes), deadline)
 
     def wake(self, queue: QueueRef) -> None:
         """Something came to the queue. Returns at once; most of the time nobody waits."""
@@ -155,43 +144,35 @@ class Waiters:
     def close(self) -> None:
         """Answer all who wait, and let nobody wait any more. May be called twice."""
         with self._lock:
-            self._closing = True
+            self.closing = True
             for line in self._lines.values():
                 for waiter in line.waiters:
                     waiter.bell.set()
             self._set_alarm.notify()
 
-    @contextmanager
-    def seat(self) -> Iterator[bool]:
-        """A place for a request that waits for something else than a queue; False if there is none."""
+    def sit(self) -> bool:
+        """Take a place for a request that waits for something else than a queue; False if there is none."""
         with self._lock:
-            seated = self._free > 0 and not self._closing
+            seated = self._free > 0 and not self.closing
             self._free -= seated
-        try:
-            yield seated
-        finally:
-            with self._lock:
-                self._free += seated
+            return seated
 
-    @contextmanager
-    def _place(self, queue: QueueRef, takes: bool) -> Iterator[_Waiter | None]:
+    def rise(self) -> None:
+        """Give it back."""
+        with self._lock:
+            self._free += 1
+
+    def _place(self, queue: QueueRef, takes: bool) -> _Waiter | None:
         """A place to wait, or None."""
         with self._lock:
-            if not self._free or self._closing:
-                waiter = None
-            else:
-                self._free -= 1
-                waiter = _Waiter(takes)
-                self._lines.setdefault(queue, _Line()).waiters[waiter] = None
-        if waiter is None:
-            yield None
-            return
-        try:
-            yield waiter
-        finally:
-            self._leave(queue, waiter)
+            if not self._free or self.closing:
+                return None
+            self._free -= 1
+            waiter = _Waiter(takes)
+            self._lines.setdefault(queue, _Line()).waiters[waiter] = None
+            return waiter
 
-    def _leave(self, queue: QueueRef, waiter: _Waiter) -> None:
+    def leave(self, queue: QueueRef, waiter: _Waiter) -> None:
         """Whoever leaves wakes the next one, for there may be more; but for one that looked in vain and was not woken
         since."""
         with self._lock:
@@ -203,7 +184,7 @@ class Waiters:
             elif waiter.takes and (waiter.bell.is_set() or not waiter.in_vain):
                 line.ring_taker()
 
-    def _expect(self, queue: QueueRef, asked: Seconds) -> None:
+    def expect(self, queue: QueueRef, asked: Seconds) -> None:
         """Have the queue looked at when a message becomes ready by itself, or when it is time to look anyway.
 
         ``asked``: a moment not after the one by which nothing was found. What has become ready since is due at once.
@@ -211,7 +192,7 @@ class Waiters:
         due = self._queues.due(queue, asked)
         after = max(RECHECK, len(self._lines) / LOOKS)
         if due is not None:
-            after = min(after, max(0.0, due - self._clock.now()) + LATE)
+            after = min(after, max(0.0, due - self.clock.now()) + LATE)
         alarm = time.monotonic() + after
         with self._lock:
             line = self._lines.get(queue)
@@ -229,7 +210,7 @@ class Waiters:
     def _run(self) -> None:
         """Ring when alarms are due."""
         with self._lock:
-            while not self._closing:
+            while not self.closing:
                 if not self._alarms:
                     self._set_alarm.wait()
                     continue
@@ -242,3 +223,81 @@ class Waiters:
                 line = self._lines.get(queue)
                 if line is not None and line.alarm == moment:
                     line.ring()
+
+
+class Visit:
+    """One request's way to the messages of a queue; see ``Waiters.poll``.
+
+    ``waiter`` is None if it does not wait, or there was no place to: ``deadline``, of the monotonic clock, tells which.
+    """
+
+    def __init__(self, owner: Waiters, queue: QueueRef, waiter: _Waiter | None, deadline: float) -> None:
+        self._owner = owner
+        self._queue = queue
+        self._waiter = waiter
+        self._deadline = deadline
+        self._woken = False
+        self._last: Polled[Any] | None = None
+
+    def look(
+        self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
+    ) -> Polled[T] | None:
+        """What ``ask`` answers, if that is something or the time is up; else None: sleep, and look again."""
+        waiter, owner = self._waiter, self._owner
+        if waiter is None:
+            return self._at_once(ask, found)
+        if waiter.takes and self._last is not None and gone():
+            return self._last  # what came is the next one's: see leave
+        waiter.bell.clear()
+        asked = owner.clock.now()
+        answer = ask()
+        if self._woken:
+            owner.watch.woken(bool(found(answer)))
+        if found(answer):
+            return Polled(answer)
+        self._last = Polled(answer)
+        owner.expect(self._queue, asked)
+        if self.left() > 0 and not owner.closing:
+            return None
+        waiter.in_vain = True
+        return self._last
+
+    def left(self) -> float:
+        """Seconds until the time is up."""
+        return self._deadline - time.monotonic()
+
+    def sleep(self) -> None:
+        """Return when it is woken, or the time is up."""
+        self.begin()
+        if self._waiter is not None:
+            self._waiter.bell.wait(self.left())
+        self.end()
+
+    def begin(self, ring: Callable[[], object] | None = None) -> None:
+        """It waits from now on. ``ring`` is called when it is to look again, if need be at once."""
+        self._owner.watch.waiting(1)
+        if self._waiter is not None and ring is not None:
+            self._waiter.bell.tell = ring
+            if self._waiter.bell.is_set():
+                ring()
+
+    def end(self) -> None:
+        """It waits no more."""
+        self._owner.watch.waiting(-1)
+        if self._waiter is not None:
+            self._waiter.bell.tell = None
+            self._woken = self._waiter.bell.is_set()
+
+    def close(self) -> None:
+        """Give the place back. May be called twice."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            self._owner.leave(self._queue, waiter)
+
+    def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> Polled[T]:
+        """For one who does not wait, or finds no place to."""
+        answer = ask()
+        if not self._deadline or found(answer):
+            return Polled(answer)
+        self._owner.watch.turned_away()
+        return Polled(answer, turned_away=True)

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Granian: its master and how it is started."""
 
+import asyncio
 import os
-from collections.abc import Callable
+import resource
+import signal
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from granian import Granian
 from granian.constants import Interfaces
+from granian.http import HTTP1Settings
 
 from zq import signals
+from zq.engines.asgi import Adapter, Limits
+from zq.engines.sockets import Keeper, Patience
 from zq.settings import Settings
 
 
@@ -29,12 +35,56 @@ def run(chosen: Settings, reload: Callable[[], bool]) -> int:
                         os.kill(worker.inner.pid, signals.RELOAD)
 
     Master(
-        target="zq.server:app",
+        target="zq.server:asgi",
         address=chosen.bind,
         port=chosen.port,
-        interface=Interfaces.WSGI,
+        interface=Interfaces.ASGINL,
+        websockets=False,
         workers=chosen.workers,
-        blocking_threads=chosen.threads,
-        workers_kill_timeout=chosen.graceful_timeout,
+        backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
+        http1_settings=HTTP1Settings(header_read_timeout=int(chosen.head_timeout * 1000)),
+        workers_kill_timeout=chosen.drain_delay + chosen.graceful_timeout,
     ).serve()
     return 0
+
+
+def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callable[[], object]) -> Adapter:
+    """The application as Granian is to run it. ``ready`` is called in the main thread when it begins to."""
+    _allow_connections()
+    limits = Limits(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body)
+    adapter = Adapter(app, chosen.threads, limits)
+    crowd = None if chosen.behind_proxy else chosen.max_connections_per_address
+    patience = Patience(chosen.head_timeout, chosen.keepalive, chosen.send_timeout, crowd)
+    keeper = Keeper(chosen.port, patience, adapter.busy)
+    adapter.hang_up = keeper.hang_up
+    loop = asyncio.get_event_loop()
+    _delay_end(loop, chosen.drain_delay)
+    loop.call_soon(ready)
+    loop.call_soon(keeper.start)  # Granian listens by then
+    return adapter
+
+
+def _delay_end(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """Have the loop, which Granian is about to tell what ends it, obey SIGTERM so much later; other signals at once."""
+    add, told = loop.add_signal_handler, False
+
+    def added(number: int, callback: Callable[..., object], *arguments: Any) -> None:
+        def end() -> None:
+            nonlocal told
+            if not told:  # a second call could hold up the loop
+                told = True
+                loop.call_later(seconds, callback, *arguments)
+
+        if number == signal.SIGTERM:
+            add(number, end)
+        else:
+            add(number, callback, *arguments)
+
+    loop.add_signal_handler = added  # type: ignore[method-assign, assignment]
+
+
+def _allow_connections() -> None:
+    """As many open files as the system lets this process have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

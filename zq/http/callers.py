@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a caller is still there, as far as the engine lets us look: gunicorn gives the socket, Granian does not."""
+"""Whether a caller is still there, as the engine lets us look: gunicorn gives the socket, Granian an answer."""
 
 import select
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import falcon
+
+from zq.http.suspension import GONE as TOLD
 
 GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
@@ -23,3 +27,9 @@ def hung_up(caller: socket.socket | None) -> bool:
     poll = select.poll()
     poll.register(caller, GONE)
     return bool(poll.poll(0))
+
+
+def gone(req: falcon.Request) -> Callable[[], bool]:
+    """Tells whether this caller has hung up."""
+    told: Callable[[], bool] | None = req.env.get(TOLD)
+    return told or partial(hung_up, connection(req))

@@ -7,6 +7,7 @@ from typing import Any
 import falcon
 
 from zq import errors, wire
+from zq.http import suspension
 from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
@@ -18,6 +19,7 @@ def register(app: "falcon.App[Any, Any]") -> None:
     app.add_error_handler(falcon.HTTPError, _from_falcon)
     app.add_error_handler(RecursionError, _too_deep)
     app.add_error_handler(errors.ZqError, _deliberate)
+    app.add_error_handler(suspension.Suspended, suspension.leave)
 
 
 def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:

@@ -8,10 +8,13 @@ from uuid import uuid4
 
 import falcon
 
+from zq.http import suspension
 from zq.http.faults import context
 from zq.http.metrics import Meter
 
 LOG = logging.getLogger("zq.requests")
+BEGAN = "zq.began"
+"""Where the environment keeps when a request came, over its waits."""
 
 
 class Journal:
@@ -22,7 +25,7 @@ class Journal:
         self._meter = meter
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        req.context.began = time.monotonic()
+        req.context.began = req.env.setdefault(BEGAN, time.monotonic())
         identity = f"req-{uuid4()}"
         req.context.request_id = identity
         resp.set_header("X-OpenStack-Request-ID", identity)
@@ -31,6 +34,8 @@ class Journal:
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
     ) -> None:
+        if suspension.SUSPENDED in req.env:
+            return  # nothing was answered
         took = time.monotonic() - req.context.began
         status, waited = resp.status_code, getattr(req.context, "waits", False)
         self._meter.answered(req.method, req.uri_template or "", status, took, waited)

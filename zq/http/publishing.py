@@ -5,8 +5,10 @@ import falcon
 
 from zq import wire
 from zq.broker import Broker
+from zq.broker.publishing import Listed
+from zq.broker.waiting import Polled
 from zq.errors import Invalid
-from zq.http import idempotency, query
+from zq.http import idempotency, query, suspension
 from zq.wire import publishing
 
 
@@ -47,7 +49,7 @@ class TopicMessages:
     def _list(self, req: falcon.Request, resp: falcon.Response, topic: str, detailed: bool | None) -> None:
         limit, wait = query.integer(req, "limit"), query.integer(req, "wait")
         req.context.waits = bool(wait)
-        polled = self._publishing.list(req.context.topic, query.text(req, "marker"), limit, wait)
+        polled = self._look(req, limit, wait)
         if polled.turned_away:
             resp.set_header("Retry-After", "1")
         found, link, gap = polled.answer, None, None
@@ -56,6 +58,17 @@ class TopicMessages:
         if found.gap:
             gap = found.gap.after, found.gap.resumes
         resp.data = publishing.page(topic, found.messages, found.now, link, gap, found.position if detailed else None)
+
+    def _look(self, req: falcon.Request, limit: int | None, wait: int | None) -> Polled[Listed]:
+        """The page, waited for without a thread where the engine can: see ``zq.http.suspension``."""
+        marker = query.text(req, "marker")
+        if not suspension.offered(req):
+            return self._publishing.list(req.context.topic, marker, limit, wait)
+        resumed = req.env.pop(suspension.RESUMED, None)
+        looked = self._publishing.look(req.context.topic, marker, limit, wait, resumed)
+        if isinstance(looked, Polled):
+            return looked
+        raise suspension.Suspended(looked)
 
 
 class TopicMessage:

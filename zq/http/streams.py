@@ -2,8 +2,8 @@
 """``/v2/topics/{topic}/stream`` and ``/v2/stream``: Server-Sent Events (extensions 8).
 
 The engine asks for one portion after the other and sends it before it asks for the next, so that a slow reader holds up
-its own thread and nothing else. What tells that a reader has gone away depends on the engine: gunicorn's socket can be
-looked at, and Granian notices when it is given something, be it nothing.
+its own thread and nothing else, or, under an engine with an event loop, nothing at all (``Events.step``). Such an
+engine knows whether the reader is there; gunicorn's socket can be looked at.
 """
 
 import socket
@@ -17,8 +17,8 @@ import falcon
 from zq import limits
 from zq.broker import Broker
 from zq.broker.publishing import as_marker
-from zq.broker.streams import PATIENCE, Gap, Stream
-from zq.http import callers, query, unread
+from zq.broker.streams import Gap, Portion, Stream
+from zq.http import callers, query, suspension
 from zq.topics import EVERYTHING, Pattern
 from zq.wire import publishing
 
@@ -28,7 +28,7 @@ HEARTBEAT: Final = 15.0
 LOOK: Final = 1.0
 """Seconds after which a stream that has nothing to send looks whether its reader is there."""
 PIECE: Final = 64 << 10
-"""Bytes that are sent at a time: a reader that takes so much in ``PATIENCE`` is a slow one, and no dead one."""
+"""Bytes that are sent at a time: a reader that takes so much in ``streams.PATIENCE`` is a slow one, and no dead one."""
 EVENT_END: Final = b"\n\n"
 
 
@@ -43,13 +43,13 @@ class _Streaming:
     def _open(self, req: falcon.Request, resp: falcon.Response, pattern: Pattern) -> None:
         after = as_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
         connection = callers.connection(req)
-        if connection is None and req.env["SERVER_PORT"].isdecimal():
-            unread.bound(int(req.env["SERVER_PORT"]), PATIENCE)
         stream = self._streams.open(req.context.project, pattern, after)
         resp.content_type = MEDIA
         resp.set_header("Cache-Control", "no-store")
         resp.set_header("X-Accel-Buffering", "no")
-        resp.stream = Events(stream, connection, self._streams.now)
+        resp.stream = events = Events(stream, connection, self._streams.now)
+        if suspension.offered(req):
+            req.env[suspension.LIVE] = events
 
 
 class TopicStream(_Streaming):
@@ -104,18 +104,49 @@ class Events:
         while self._at == len(self._portion):
             if self._stream.over:
                 raise StopIteration
-            portion = self._stream.next(LOOK)
-            if isinstance(portion, Gap):
-                self._portion, self._at = publishing.gap_event(portion.after, portion.resumes), 0
-            elif portion:
-                self._portion, self._at = publishing.events(portion, self._now()), 0
-            elif time.monotonic() - self._looked >= LOOK:
+            if not self._take(self._stream.next(LOOK)) and time.monotonic() - self._looked >= LOOK:
                 self._looked = time.monotonic()
                 if self._looked - self._sent < HEARTBEAT and not callers.hung_up(self._connection):
                     return b""  # to one that has hung up sending fails, unless it still reads
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
         self._sent = time.monotonic()
         return self._piece()
+
+    def step(self) -> bytes | None:
+        """What is to be sent now; b"" if there is nothing yet, None if there will be nothing more."""
+        if self._at == len(self._portion):
+            if self._stream.over:
+                return None
+            if not self._take(self._stream.next(0)):
+                if self.left():
+                    return b""
+                self._portion, self._at = publishing.heartbeat(self._stream.position), 0
+        self._sent = time.monotonic()
+        return self._piece()
+
+    def left(self) -> float:
+        """Seconds after which to take another ``step`` though nobody rings."""
+        return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), self._stream.rest()))
+
+    def begin(self, ring: Callable[[], object]) -> None:
+        """Call ``ring`` when there may be something to send."""
+        self._stream.ring_when(ring)
+
+    def patience(self) -> float:
+        """Seconds that the reader may take for a piece."""
+        return self._stream.patience
+
+    def drop(self) -> None:
+        """The reader was hung up on."""
+        self._stream.dropped()
+
+    def _take(self, portion: Portion) -> bool:
+        """Whether there is something to send of it."""
+        if isinstance(portion, Gap):
+            self._portion, self._at = publishing.gap_event(portion.after, portion.resumes), 0
+        elif portion:
+            self._portion, self._at = publishing.events(portion, self._now()), 0
+        return bool(portion)
 
     def _piece(self) -> bytes:
         """The next whole events of the portion, or a piece of a large one."""

@@ -88,14 +88,15 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         cfg.IntOpt(
             "max_waiters",
             min=0,
-            help="Requests of one process that may wait for messages at once; with max_streams at most threads - 8. "
-            "Default: 40, or what threads allow.",
+            help="Requests of one process that may wait for messages at once. Default with Granian: 10000. With "
+            "gunicorn they hold threads, and with max_streams may be at most threads - 8; default: 40, or what threads "
+            "allow.",
         ),
         cfg.IntOpt(
             "max_streams",
             min=0,
-            help="Live streams of topics that one process serves at once; with max_waiters at most threads - 8. "
-            "Default: 16, or what threads allow.",
+            help="Live streams of topics that one process serves at once. Default with Granian: 2000. With gunicorn "
+            "they hold threads, and with max_waiters may be at most threads - 8; default: 16, or what threads allow.",
         ),
         cfg.IntOpt("workers", default=1, min=1, max=256, help="Processes. The embedded store allows one."),
         cfg.IntOpt("graceful_timeout", default=30, min=1, help="Seconds that requests in flight get on shutdown."),
@@ -107,7 +108,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             help="Seconds for which a server that was told to end still takes requests, while its /readyz says "
             "stopping and answers close their connections.",
         ),
-        cfg.IntOpt("keepalive", default=65, min=0, help="Seconds that an idle connection is kept open (gunicorn)."),
+        cfg.IntOpt("keepalive", default=65, min=0, help="Seconds that an idle connection is kept open."),
         cfg.FloatOpt(
             "head_timeout",
             default=10.0,
@@ -138,13 +139,20 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             help="Seconds that a request may wait for a thread: it is refused then with 503, and new ones at once as "
             "long as others wait so long.",
         ),
-        cfg.IntOpt("max_connections", default=4096, min=16, max=1_000_000, help="Connections of one process."),
+        cfg.IntOpt(
+            "max_connections",
+            default=4096,
+            min=16,
+            max=1_000_000,
+            help="Connections of one process; with Granian those of max_waiters and max_streams come besides.",
+        ),
         cfg.IntOpt(
             "max_connections_per_address",
             default=2048,
             min=1,
             max=1_000_000,
-            help="Connections of one process from one address, of IPv6 from one /64 network.",
+            help="Connections of one process from one address, of IPv6 from one /64 network. With Granian those "
+            "without a request under way count.",
         ),
         cfg.BoolOpt(
             "behind_proxy",

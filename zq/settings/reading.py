@@ -20,6 +20,8 @@ from zq.settings.options import BOUNDS, OPTIONS, variable
 
 MAX_WAITERS: Final = 40
 MAX_STREAMS: Final = 16
+WAITERS_WITHOUT_THREADS: Final = 10_000
+STREAMS_WITHOUT_THREADS: Final = 2_000
 THREADS_FOR_WORK: Final = 8
 """Threads that are never lent to requests that wait, nor to streams."""
 
@@ -147,7 +149,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
     server = {option.dest: conf.server[option.dest] for option in OPTIONS["server"]}
     server["allowed_hosts"] = tuple(_allowed_hosts(server["allowed_hosts"]))
     return Settings(
-        **server | _lent(server["max_waiters"], server["max_streams"], server["threads"]),
+        **server | _places(server),
         uri=uri,
         shared_store=scheme in NETWORKED,
         wait_for_store=conf.storage.wait,
@@ -211,6 +213,17 @@ def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
                 f"seconds from {MIN_TTL} to {most}; line {number} is {line[:100]!r}."
             )
         yield told[1], int(told[2])
+
+
+def _places(server: dict[str, Any]) -> dict[str, int]:
+    """How many requests may wait, and how many streams may be open, at once."""
+    waiters, streams = server["max_waiters"], server["max_streams"]
+    if server["engine"] != "granian":
+        return _lent(waiters, streams, server["threads"])
+    return {
+        "max_waiters": WAITERS_WITHOUT_THREADS if waiters is None else waiters,
+        "max_streams": STREAMS_WITHOUT_THREADS if streams is None else streams,
+    }
 
 
 def _lent(waiters: int | None, streams: int | None, threads: int) -> dict[str, int]:

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The application under Granian: an event loop waits for clients, threads ask the store.
+
+Granian reads heads; here bodies are read, within a bound and a deadline, and answers are sent in pieces, of which
+Granian takes no more than it can hand on. So no client holds a thread, however slow it is, and neither does a request
+that waits for messages, or a stream (``zq.http.suspension``).
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from zq import stopping, strain
+from zq.engines.environ import UNANNOUNCED, environment, with_body
+from zq.engines.pool import Pool
+from zq.engines.sockets import Peer
+from zq.http import suspension
+from zq.strain import Reason
+
+LOG = logging.getLogger(__name__)
+PIECE: Final = 64 << 10
+"""Bytes of an answer that are handed over at a time."""
+BODY_RATE: Final = 10_000
+"""Bytes a second at which a body extends its deadline."""
+MAX_BODIES: Final = 256 << 20
+"""Bytes of bodies that may be in memory together; beyond, requests are turned away."""
+MAX_UNSENT: Final = 64 << 20
+"""Bytes of answers that may wait for their readers before all are given less time."""
+HURRY: Final = 2.0
+"""Seconds that they get then."""
+LOOK: Final = 0.5
+"""Seconds between two looks at an answer that is not taken."""
+INLINE: Final = frozenset({"/healthz"})
+"""What is answered in the loop: nothing is asked for it."""
+TOO_SLOW: Final = "The request's body did not come in time."
+BROKEN: Final = "The request's body is not framed as HTTP has it, or ended too early."
+BUSY: Final = "The server has more to do than it can do in time. Try again later."
+
+Receive = Callable[[], Any]
+Send = Callable[[dict[str, Any]], Any]
+
+
+class Limits(Struct, frozen=True):
+    """Seconds that clients get, and what they may send. ``body``: without what comes; ``queue``: for a thread."""
+
+    body: float
+    send: float
+    queue: float
+    max_body: int
+
+
+class Answer(Struct):
+    """What the application answered."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    parts: Iterable[bytes]
+
+
+class Gone(Exception):
+    """The client has hung up, or is hung up on."""
+
+
+class Adapter:
+    """An application of ASGI around one of WSGI. ``threads``: requests that ask the store at once."""
+
+    def __init__(self, app: Callable[..., Iterable[bytes]], threads: int, limits: Limits) -> None:
+        self.hang_up: Callable[[Peer], object] = lambda _: None
+        """Ends the connection of a client that takes nothing. Granian alone would wait until it does."""
+        self._app = app
+        self._threads = threads
+        self._limits = limits
+        self._bodies = 0
+        self._unsent = 0
+        self._busy: Counter[Peer] = Counter()
+        self._pool: Pool | None = None
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            exchange = _Exchange(self, scope["client"], environment(scope), receive, send)
+            self._busy[scope["client"]] += 1
+            try:
+                await exchange.run()
+            except Gone:
+                pass
+            finally:
+                exchange.close()
+                self._left(scope["client"])
+
+    def busy(self) -> set[Peer]:
+        """The clients whose requests are under way. From any thread."""
+        return set(self._busy)
+
+    def _left(self, client: Peer) -> None:
+        """One of the client's requests has ended; with HTTP/2 there may be more."""
+        self._busy[client] -= 1
+        if not self._busy[client]:
+            del self._busy[client]
+
+    @property
+    def pool(self) -> Pool:
+        """The threads; they begin with the first request, in the process that serves."""
+        if self._pool is None:
+            self._pool = Pool(self._threads, asyncio.get_running_loop())
+        return self._pool
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def overloaded(self) -> bool:
+        """Whether a request that comes now would not be served in time."""
+        return self.pool.lag() > self._limits.queue or self._bodies > MAX_BODIES
+
+    def took(self, size: int) -> None:
+        """So many bytes of bodies came into memory, or left it."""
+        self._bodies += size
+
+    def holds(self, size: int) -> None:
+        """So many bytes of answers wait for their readers, or no longer."""
+        self._unsent += size
+
+    def patience(self) -> float:
+        """Seconds that a reader may take nothing of its answer."""
+        return self._limits.send if self._unsent <= MAX_UNSENT else min(HURRY, self._limits.send)
+
+    def call(self, environ: dict[str, Any]) -> Answer:
+        """What the application answers, or leaves in the environment; blocks."""
+        begun: list[Any] = []
+        parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
+        status, headers = begun
+        encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        return Answer(int(status[:3]), encoded, parts)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, owner: Adapter, client: Peer, environ: dict[str, Any], receive: Receive, send: Send) -> None:
+        self._owner = owner
+        self._client = client
+        self._environ = environ
+        self._receive = receive
+        self._send = send
+        self._body = b""
+        self._close = False
+        self._watch: asyncio.Task[None] | None = None
+        self._wait: suspension.Wait | None = None
+
+    async def run(self) -> None:
+        """Read, have it answered, and send the answer. Raises ``Gone``."""
+        if self._environ["PATH_INFO"] in INLINE:
+            with_body(self._environ, b"")
+            self._close = _announces(self._environ)
+            await self._answer(self._owner.call(self._environ))
+            return
+        if self._owner.overloaded():
+            strain.note(Reason.QUEUE)
+            self._close = _announces(self._environ)
+            await self._refuse(503, "Service unavailable", BUSY, [(b"retry-after", b"1")])
+            return
+        if await self._read():
+            await self._serve()
+
+    def close(self) -> None:
+        """Free what it holds."""
+        self._owner.took(-len(self._body))
+        if self._wait is not None:
+            self._wait.close()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _read(self) -> bool:
+        """Read the body, if it is not larger than any that is allowed; False if it did not come in time."""
+        announced = self._environ.get("CONTENT_LENGTH", "")
+        if announced == "0" or not (announced or self._environ.pop(UNANNOUNCED, False)):
+            return True
+        if announced.isdecimal() and int(announced[:20]) > self._owner.limits.max_body:
+            self._close = True  # the application refuses it by its announced size
+            return True
+        try:
+            await self._read_on()
+            return True
+        except TimeoutError:
+            strain.note(Reason.BODY)
+            status, title, sentence = 408, "Request timeout", TOO_SLOW
+        except Gone:
+            strain.note(Reason.MALFORMED)
+            status, title, sentence = 400, "Invalid request body", BROKEN
+        self._close = True
+        await self._refuse(status, title, sentence, [])
+        return False
+
+    async def _read_on(self) -> None:
+        pieces, size, limits, begun = [], 0, self._owner.limits, asyncio.get_running_loop().time()
+        more = True
+        try:
+            while more and size <= limits.max_body:
+                async with asyncio.timeout_at(begun + limits.body + size / BODY_RATE):
+                    event = await self._receive()
+                if event["type"] != "http.request":
+                    raise Gone
+                pieces.append(event.get("body", b""))
+                size += len(pieces[-1])
+                self._owner.took(len(pieces[-1]))
+                more = event.get("more_body", False)
+        except BaseException:
+            self._owner.took(-size)
+            raise
+        self._body = b"".join(pieces)
+        self._close = more
+
+    async def _serve(self) -> None:
+        """Have it answered on a thread; wait without one."""
+        environ, owner = self._environ, self._owner
+        environ[suspension.OFFERED] = True
+        environ[suspension.GONE] = self._gone
+        while True:
+            with_body(environ, self._body)
+            answer = await owner.pool.do(lambda: self._call())
+            self._wait = environ.pop(suspension.SUSPENDED, None)
+            if self._wait is None:
+                break
+            await self._sleep(self._wait)
+            environ[suspension.RESUMED] = self._wait
+        feed = environ.get(suspension.LIVE)
+        if feed is None:
+            await self._answer(answer)
+        else:
+            await self._feed(answer, feed)
+
+    def _call(self) -> Answer:
+        """On a thread."""
+        return self._owner.call(self._environ)
+
+    def _gone(self) -> bool:
+        """Whether the client has hung up, as far as it was looked for."""
+        return self._watch is not None and self._watch.done()
+
+    def _look_out(self) -> "asyncio.Task[None]":
+        """Ends when the client has hung up. Nothing more of its body is read then."""
+        if self._watch is None:
+            self._watch = asyncio.ensure_future(self._until_gone())
+        return self._watch
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] == "http.request":
+            pass
+
+    async def _sleep(self, wait: suspension.Wait) -> None:
+        """Return when the wait is rung, or its time is up. Raises ``Gone``."""
+        rung, watch = _Ring(), self._look_out()
+        wait.begin(rung)
+        try:
+            await asyncio.wait({rung.future, watch}, timeout=wait.left(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wait.end()
+            rung.future.cancel()
+        if watch.done():
+            raise Gone
+
+    async def _refuse(self, status: int, title: str, description: str, headers: list[tuple[bytes, bytes]]) -> None:
+        body = json.dumps({"title": title, "description": description}).encode()
+        headers = [
+            *((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())),
+            *headers,
+        ]
+        await self._answer(Answer(status, headers, [body]))
+
+    async def _answer(self, answer: Answer) -> None:
+        """Send an answer whose parts are all there."""
+        body = b"".join(answer.parts)
+        self._start(answer)
+        if len(body) <= PIECE:
+            await self._send({"type": "http.response.body", "body": body})
+            return
+        self._owner.holds(len(body))
+        try:
+            watch, left = self._look_out(), len(body)
+            for begin in range(0, len(body), PIECE):
+                last = begin + PIECE >= len(body)
+                await self._piece(body[begin : begin + PIECE], not last, self._owner.patience)
+                self._owner.holds(-min(PIECE, left))
+                left -= min(PIECE, left)
+                if watch.done() and not last:
+                    raise Gone
+        finally:
+            self._owner.holds(-left)
+
+    async def _feed(self, answer: Answer, feed: suspension.Feed) -> None:
+        """Send what comes, as it comes."""
+        self._start(answer)
+        watch, pool = self._look_out(), self._owner.pool
+        try:
+            while not watch.done():
+                part = await pool.do(feed.step)
+                if part is None:
+                    await self._send({"type": "http.response.body", "body": b""})
+                    return
+                for begin in range(0, len(part), PIECE):
+                    await self._piece(part[begin : begin + PIECE], True, feed.patience, feed.drop)
+                if not part:
+                    await self._sleep_between(feed, watch)
+        finally:
+            feed.close()
+
+    async def _sleep_between(self, feed: suspension.Feed, watch: "asyncio.Task[None]") -> None:
+        rung = _Ring()
+        feed.begin(rung)
+        await asyncio.wait({rung.future, watch}, timeout=feed.left(), return_when=asyncio.FIRST_COMPLETED)
+        rung.future.cancel()
+
+    def _start(self, answer: Answer) -> None:
+        headers = answer.headers
+        if (self._close or stopping.is_stopping()) and self._environ["SERVER_PROTOCOL"] < "HTTP/2":
+            headers = [(name, value) for name, value in headers if name != b"connection"] + [(b"connection", b"close")]
+        self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+
+    async def _piece(
+        self, piece: bytes, more: bool, patience: Callable[[], float], drop: Callable[[], object] | None = None
+    ) -> None:
+        """Return when the piece is handed on. Raises ``Gone`` if the reader takes nothing for too long."""
+        handed = self._send({"type": "http.response.body", "body": piece, "more_body": more})
+        if not asyncio.isfuture(handed):
+            await handed
+            return
+        taken, since = asyncio.ensure_future(_awaited(handed)), time.monotonic()
+        while not (await asyncio.wait({taken}, timeout=LOOK))[0]:
+            if time.monotonic() - since > patience():
+                taken.cancel()
+                if drop is not None:
+                    drop()
+                self._owner.hang_up(self._client)
+                raise Gone
+
+
+class _Ring:
+    """Called from any thread, resolves a future of the loop that made it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future = self._loop.create_future()
+
+    def __call__(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._resolve)
+        except RuntimeError:  # the loop has ended, and with it whoever waited
+            LOG.debug("Nobody waits any more.")
+
+    def _resolve(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+async def _awaited(handed: Any) -> None:
+    await handed
+
+
+def _announces(environ: dict[str, Any]) -> bool:
+    """Whether a body comes, or is to come, that nobody reads."""
+    return environ.get("CONTENT_LENGTH", "0") != "0" or UNANNOUNCED in environ

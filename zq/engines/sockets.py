@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deadlines of connections that the engine neither has nor lets the application set: looked after by their descriptors.
+
+Granian gives no head a deadline before it knows which HTTP it is (24 bytes), none to a silent connection of HTTP/2,
+none to a client that does not take what it is sent, and no address a bound. The kernel tells of each connection how
+much came and when, and ends what is shut down, whoever reads from it.
+"""
+
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from zq import strain
+from zq.strain import Reason
+
+LOG = logging.getLogger(__name__)
+DESCRIPTORS: Final = Path("/proc/self/fd")
+INTERVAL: Final = 1.0
+"""Seconds between two looks."""
+PREFACE: Final = 24
+"""Bytes by which HTTP/1 and HTTP/2 are told apart."""
+TCP_INFO: Final = struct.Struct("=52xI4xI68xQ")
+"""Of the kernel's ``struct tcp_info``: ``tcpi_last_data_sent`` and ``tcpi_last_data_recv``, milliseconds ago, and
+``tcpi_bytes_received``; see linux/tcp.h."""
+
+Peer = tuple[str, str]
+"""Address and port."""
+
+
+class Patience(Struct, frozen=True):
+    """Seconds that connections get. ``connections``: how many of one address may be idle; None: any number."""
+
+    head: float
+    idle: float
+    send: float
+    connections: int | None
+
+
+class Seen(Struct):
+    """What was seen of one connection: its socket's number in the kernel, and since when it is known."""
+
+    inode: int
+    peer: Peer
+    since: float
+
+
+class Idle(Struct):
+    """A connection without a request. ``seconds``: for how long nothing came on it or went out."""
+
+    descriptor: int
+    peer: Peer
+    seconds: float
+
+
+class Keeper:
+    """Looks after the connections to ``port`` of this process. ``busy`` tells whose requests are under way."""
+
+    def __init__(self, port: int, patience: Patience, busy: Callable[[], Collection[Peer]]) -> None:
+        self._port = port
+        self._patience = patience
+        self._busy = busy
+        self._known: dict[int, Seen] = {}
+
+    def start(self) -> None:
+        """Look every second, from a thread of its own."""
+        _bound_sending(self._port, self._patience.send)
+        threading.Thread(target=self._run, name="zq-connections", daemon=True).start()
+
+    def hang_up(self, peer: Peer) -> None:
+        """End the connection of a client, whatever is still to be sent to it. From any thread."""
+        for descriptor, seen in list(self._known.items()):
+            if seen.peer == peer:
+                _hang_up(descriptor, peer, Reason.ANSWER)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(INTERVAL)
+            try:
+                self.look()
+            except Exception:  # the edge of this thread, which must look again
+                LOG.critical("Connections were not looked after, for a reason that nobody foresaw.", exc_info=True)
+
+    def look(self) -> None:
+        """Hang up on those whose time is up."""
+        idle: dict[str, list[Idle]] = defaultdict(list)
+        busy = self._busy()
+        for descriptor, seen in self._connections():
+            if seen.peer in busy:
+                continue
+            received, seconds = _told(descriptor)
+            age = time.monotonic() - seen.since
+            if received < PREFACE and age > self._patience.head:
+                _hang_up(descriptor, seen.peer, Reason.HEAD)
+            elif seconds > self._patience.idle:
+                _hang_up(descriptor, seen.peer, Reason.IDLE)
+            elif seconds > INTERVAL or received < PREFACE:
+                idle[_network(seen.peer[0])].append(Idle(descriptor, seen.peer, seconds))
+        if self._patience.connections is not None:
+            for crowd in idle.values():
+                self._thin(crowd, self._patience.connections)
+
+    def _thin(self, crowd: list[Idle], most: int) -> None:
+        """Hang up on those that have been idle longest, so that no more are left."""
+        crowd.sort(key=lambda connection: -connection.seconds)
+        for connection in crowd[: max(0, len(crowd) - most)]:
+            _hang_up(connection.descriptor, connection.peer, Reason.CONNECTIONS)
+
+    def _connections(self) -> list[tuple[int, Seen]]:
+        """Those of clients, as far as they are known; the others are looked at for the first time."""
+        known: dict[int, Seen] = {}
+        for name in os.listdir(DESCRIPTORS):
+            descriptor = int(name)
+            with suppress(OSError):  # closed meanwhile
+                inode = os.fstat(descriptor).st_ino
+                seen = self._known.get(descriptor)
+                if seen is None or seen.inode != inode:
+                    seen = Seen(inode, _peer(descriptor, self._port), time.monotonic())
+                known[descriptor] = seen
+        self._known = known
+        return [(descriptor, seen) for descriptor, seen in known.items() if seen.peer[0]]
+
+
+def _peer(descriptor: int, port: int) -> Peer:
+    """Who is at the other end of a connection to the port; ("", "") if it is none."""
+    if not os.readlink(DESCRIPTORS / str(descriptor)).startswith("socket:"):
+        return "", ""
+    with socket.socket(fileno=os.dup(descriptor)) as opened, suppress(OSError):
+        if opened.family in (socket.AF_INET, socket.AF_INET6) and opened.getsockname()[1] == port:
+            host, number = opened.getpeername()[:2]
+            return host, str(number)
+    return "", ""
+
+
+def _told(descriptor: int) -> tuple[int, float]:
+    """Bytes received on a connection, and seconds for which nothing came or went."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as opened:
+        raw = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        if len(raw) >= TCP_INFO.size:
+            sent, came, received = TCP_INFO.unpack_from(raw)
+            return received, min(sent, came) / 1000
+    return PREFACE, 0.0
+
+
+def _network(host: str) -> str:
+    """What counts as one address: of IPv6 the /64 network."""
+    if ":" not in host:
+        return host
+    return str(ip_network((host.partition("%")[0], 64), strict=False))
+
+
+def _hang_up(descriptor: int, peer: Peer, reason: Reason) -> None:
+    """End a connection, if it is still that of the peer: another may have got its number."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as opened:
+        host, number = opened.getpeername()[:2]
+        if (host, str(number)) == peer:
+            strain.note(reason)
+            opened.shutdown(socket.SHUT_RDWR)
+
+
+def _bound_sending(port: int, seconds: float) -> None:
+    """The kernel ends any connection to ``port`` of this process, now or later, when what was sent on it has not been
+    taken for so long: connections to come have it from the socket that listens."""
+    for name in os.listdir(DESCRIPTORS):
+        with suppress(OSError):  # no socket, or closed meanwhile
+            if os.readlink(DESCRIPTORS / name).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(name))) as opened:
+                    if opened.family != socket.AF_UNIX and opened.getsockname()[1] == port:
+                        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1e3))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that wait without a thread: what an engine with an event loop and the application say to each other.
+
+Such an engine puts ``OFFERED`` into the environment. A request that has to wait then raises ``Suspended``; the engine
+finds its ``Wait`` under ``SUSPENDED``, drops what else was answered, and when the wait is rung, or its time is up, it
+calls the application again with the same request and the wait under ``RESUMED``. So no rule of waiting is written
+twice, for engines of either kind.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import falcon
+
+OFFERED: Final = "zq.suspend"
+"""True: the engine can suspend this request."""
+SUSPENDED: Final = "zq.suspended"
+"""The ``Wait`` of a request that was suspended; what the application has answered means nothing then."""
+RESUMED: Final = "zq.resumed"
+"""The ``Wait`` that has ended, or is to be looked at again."""
+GONE: Final = "zq.gone"
+"""A function: whether the caller has hung up."""
+LIVE: Final = "zq.live"
+"""The ``Feed`` that is the body of the answer, where there is one."""
+
+
+class Wait(Protocol):
+    """A request that waits for something."""
+
+    def left(self) -> float:
+        """Seconds for which it is to wait at most."""
+        ...
+
+    def begin(self, ring: Callable[[], object]) -> None:
+        """It waits from now on; ``ring`` is called, from any thread, when it is to look again. Maybe at once."""
+        ...
+
+    def end(self) -> None:
+        """It waits no more."""
+        ...
+
+    def close(self) -> None:
+        """It is over: its place is free. May be called twice."""
+        ...
+
+
+class Feed(Protocol):
+    """A body without an end: the parts of it, as they come."""
+
+    def step(self) -> bytes | None:
+        """What is to be sent now; b"" if there is nothing yet, None if there will be nothing more."""
+        ...
+
+    def left(self) -> float:
+        """Seconds after which there is something to send, or to look for, though nobody rings."""
+        ...
+
+    def begin(self, ring: Callable[[], object]) -> None:
+        """Call ``ring``, from any thread, when there may be something to send. Maybe at once."""
+        ...
+
+    def patience(self) -> float:
+        """Seconds that a reader may take for what it is sent."""
+        ...
+
+    def drop(self) -> None:
+        """The reader took nothing and is hung up on."""
+        ...
+
+    def close(self) -> None:
+        """It is over. May be called twice."""
+        ...
+
+
+class Suspended(Exception):
+    """The request goes on when ``wait`` says so."""
+
+    def __init__(self, wait: Wait) -> None:
+        super().__init__()
+        self.wait = wait
+
+
+def offered(req: falcon.Request) -> bool:
+    """Whether this request may be suspended."""
+    return OFFERED in req.env
+
+
+def leave(req: falcon.Request, _resp: falcon.Response, suspended: Suspended, _params: Any) -> None:
+    """The error handler of ``Suspended``."""
+    req.env[SUSPENDED] = suspended.wait
