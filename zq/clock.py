@@ -2,15 +2,17 @@
 """The one clock of a server. Everything below the broker gets its moments as arguments.
 
 ``StoreClock`` follows the store's time, so that all servers of a deployment agree, and never runs backwards;
-``ManualClock`` is for tests. Contract: extensions 1, "Time"; the numbers are those of its protocol.
+``ManualClock`` is for tests. Contract: extensions 1, "Time"; the numbers are those of its protocol, and decision 0054
+says why a moment that is not known well enough is waited for.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
+from zq.errors import Unavailable
 from zq.model import Seconds
 
 JUMP = 1.0
@@ -18,78 +20,195 @@ JUMP = 1.0
 AGREEING = 3
 SLEW = 0.05
 """Share of elapsed time by which the clock may run slow while it waits for a store that fell behind."""
-SLOWEST_ROUND_TRIP = 0.1
+SAMPLES = 5
+"""How often the store is asked in a row at most; until the best of what was heard is ``EXACT``."""
+EXACT = 0.01
+PATIENCE = 1.0
+"""Seconds after which it is not asked once more."""
+GRAIN = 0.001
+"""Seconds to which a store may round its answer."""
+MEMORY = 60.0
+"""Seconds for which an answer counts: a store may be set by less than a slow answer can tell."""
+DRIFT = 200e-6
+"""By how much two machines' oscillators may disagree: what was heard an hour ago is known 0.7 s worse."""
+TOLERANCE = 0.025
+"""Seconds by which a moment may be wrong either way: servers may differ by 50 ms (extensions 1)."""
+LONGEST_WAIT = 5.0
+"""Seconds that ``now`` waits at most for a moment to have surely come."""
 
 
 class Clock(Protocol):
     """What the broker needs of a clock."""
 
     def now(self) -> Seconds:
-        """The present moment in seconds, to the millisecond; never less than the last one returned."""
+        """A moment between the call and its return, in seconds, to the millisecond; never less than the last one."""
         ...
 
     def drift(self) -> Seconds:
         """How far this clock is from the store's; positive = ahead."""
         ...
 
+    def uncertainty(self) -> Seconds:
+        """How far the store's time may be from what is thought to be its time, either way."""
+        ...
+
+
+class Offset(NamedTuple):
+    """What is known of the store's time minus the monotonic clock's: it lay from ``low`` to ``high`` at ``heard``."""
+
+    low: float
+    high: float
+    heard: float
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
+
+    def at(self, moment: float) -> "Offset":
+        """What of it is still known at a later moment of the monotonic clock."""
+        grown = DRIFT * max(0.0, moment - self.heard)
+        return Offset(self.low - grown, self.high + grown, moment)
+
+    def wrong(self, offset: float) -> Seconds:
+        """By how much that offset may be wrong."""
+        return max(self.high - offset, offset - self.low)
+
 
 class StoreClock:
     """The store's time, as an offset to this machine's monotonic clock.
 
-    ``read`` asks the store for its time; ``refresh`` is to be called every few seconds. A smaller offset is slewed in,
-    a forward jump of more than a second is believed after three samples that agree.
+    ``read`` asks the store for its time; ``refresh`` is to be called every few seconds. The store read its clock at
+    some time between question and answer, nobody knows when; so each answer bounds the offset, and what the answers of
+    the last minute agree on is believed: a slow one says little and moves nothing. An answer that contradicts the
+    others tells of a step. A smaller offset is slewed in then, a forward jump of more than a second is believed after
+    three samples that agree. ``doubted``: how far the clock of the store's machine has leapt ahead of the store's.
     """
 
-    def __init__(self, read: Callable[[], Seconds], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Seconds],
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        doubted: Callable[[], Seconds] = lambda: 0.0,
+    ) -> None:
         self._read = read
         self._monotonic = monotonic
+        self._sleep = sleep
+        self._doubted = doubted
         self._lock = threading.Lock()
-        self._jumps: deque[float] = deque(maxlen=AGREEING)
-        self._offset = self._sample() or read() - monotonic()
-        self._target = self._heard = self._offset
-        self._slewed_at = monotonic()
+        self._jumps: deque[Offset] = deque(maxlen=AGREEING)
         self._last = 0.0
+        began = monotonic()
+        self._known = sample = self._sample()
+        self._heard = [sample]
+        self._offset = self._target = self._told = sample.middle
+        self._slewed_at = sample.heard
+        self._sharpen(began)
 
     def now(self) -> Seconds:
+        """The store's time to ``TOLERANCE``. Where less is known of it, a moment that had not come when this was called
+        and has come when it returns, which takes as long as the two may be apart. Raises ``Unavailable`` if that is
+        longer than ``LONGEST_WAIT``."""
         with self._lock:
             moment = self._monotonic()
-            if self._target < self._offset:
-                step = (moment - self._slewed_at) * SLEW
-                self._offset = max(self._target, self._offset - step)
-            self._slewed_at = moment
-            self._last = max(self._last, round(moment + self._offset, 3))
-            return self._last
+            self._slew(moment)
+            known = self._known.at(moment)
+            earliest = min(self._target, known.low + TOLERANCE)
+            latest = max(self._target, known.high - TOLERANCE)
+            reached = moment + latest + (self._offset - self._target)
+            if latest == earliest:
+                return self._rise(reached)
+        if latest - earliest > LONGEST_WAIT:
+            raise Unavailable("This server does not know the store's time well enough. Try again later.")
+        self._sleep(latest - earliest)
+        with self._lock:
+            return self._rise(reached)
 
     def refresh(self) -> None:
-        """Ask the store once more and follow it. A reply that took too long to be exact changes nothing."""
-        offset = self._sample()
-        if offset is None:
-            return
-        with self._lock:
-            self._heard = offset
-            if offset - self._offset <= JUMP:
-                self._jumps.clear()
-                self._target = offset
-                self._offset = max(self._offset, offset)
-                return
-            self._jumps.append(offset)
-            if len(self._jumps) == AGREEING and max(self._jumps) - min(self._jumps) <= JUMP:
-                self._target = self._offset = offset
-                self._jumps.clear()
+        """Ask the store once more and follow it; more often, if what is known is not ``EXACT``."""
+        began = self._monotonic()
+        self._follow(self._sample())
+        self._sharpen(began)
 
     def drift(self) -> Seconds:
-        """How far this clock is from the store's last answer; positive = ahead."""
+        """How far this clock is from the store's last answer, or from its machine's clock; positive = ahead."""
+        doubted = self._doubted()
         with self._lock:
-            return self._offset - self._heard
+            return self._offset - self._told - doubted
 
-    def _sample(self) -> float | None:
-        """Store time minus monotonic time; None if the round trip was too slow to tell."""
+    def uncertainty(self) -> Seconds:
+        """Half the round trip of the best answer, and more as it grows old."""
+        with self._lock:
+            return self._known.at(self._monotonic()).wrong(self._target)
+
+    def _sample(self) -> Offset:
         sent = self._monotonic()
         told = self._read()
         received = self._monotonic()
-        if received - sent > SLOWEST_ROUND_TRIP:
-            return None
-        return told - (sent + received) / 2
+        return Offset(told - received - GRAIN, told - sent + GRAIN, received)
+
+    def _sharpen(self, began: float) -> None:
+        for _ in range(SAMPLES - 1):
+            if self._jumps or self.uncertainty() <= EXACT or self._monotonic() - began > PATIENCE:
+                return
+            self._follow(self._sample())
+
+    def _follow(self, sample: Offset) -> None:
+        with self._lock:
+            self._slew(sample.heard)
+            former = [known for known in self._heard if known.heard > sample.heard - MEMORY] or [self._known]
+            if (agreed := _common([*former, sample])) is not None:
+                self._heard = [*former, sample]
+                self._sharper(agreed)
+            elif sample.middle - self._offset <= JUMP:
+                self._stepped([sample])
+            else:
+                self._told = sample.middle
+                self._jumps.append(sample)
+                if len(self._jumps) == AGREEING and _agree(self._jumps):
+                    self._stepped(list(self._jumps))
+
+    def _sharper(self, known: Offset) -> None:
+        """The store's clock ran on; what is known of it is better than before, or worse. A worse one moves nothing, and
+        a better one does not change by how much the clock is slow to follow a step back."""
+        behind = self._offset - self._target
+        if known.high - known.low <= 2 * self._known.at(known.heard).wrong(self._target):
+            self._target = known.middle
+        else:
+            self._target = min(max(self._target, known.low), known.high)
+        self._offset = max(self._target, min(self._offset, self._target + behind))
+        self._known, self._told = known, self._target
+        self._jumps.clear()
+
+    def _stepped(self, samples: list[Offset]) -> None:
+        """The store's clock was set: followed at once ahead, by and by back."""
+        self._known = _common(samples) or samples[-1]
+        self._heard = samples if _common(samples) else samples[-1:]
+        self._target = self._told = self._known.middle
+        self._offset = max(self._offset, self._target)
+        self._jumps.clear()
+
+    def _slew(self, moment: float) -> None:
+        if self._target < self._offset:
+            step = max(0.0, moment - self._slewed_at) * SLEW
+            self._offset = max(self._target, self._offset - step)
+        self._slewed_at = max(self._slewed_at, moment)
+
+    def _rise(self, moment: Seconds) -> Seconds:
+        self._last = max(self._last, round(moment, 3))
+        return self._last
+
+
+def _common(offsets: Sequence[Offset]) -> Offset | None:
+    """What all of them say, of the moment of the last one; None if they contradict each other."""
+    heard = offsets[-1].heard
+    grown = [offset.at(heard) for offset in offsets]
+    low, high = max(offset.low for offset in grown), min(offset.high for offset in grown)
+    return Offset(low, high, heard) if low <= high else None
+
+
+def _agree(jumps: Sequence[Offset]) -> bool:
+    return max(jump.low for jump in jumps) - min(jump.high for jump in jumps) <= JUMP
 
 
 def own() -> Seconds:
@@ -107,6 +226,9 @@ class ManualClock:
         return self._now
 
     def drift(self) -> Seconds:
+        return 0.0
+
+    def uncertainty(self) -> Seconds:
         return 0.0
 
     def advance(self, seconds: float) -> Seconds:

@@ -20,6 +20,8 @@ MAX_BODY_NUMBER: Final = 2**63 - 1
 MAX_NESTING: Final = 64
 MAX_DRIFT: Final = 60
 """Seconds that a ready server's clock may be away from the store's."""
+MAX_UNCERTAINTY: Final = 0.05
+"""Seconds by which a ready server's idea of the store's time may be wrong: half a round trip to the store."""
 MAX_CONTROL_BODY: Final = 65536
 """Bytes of a claim's, a purge's or another small request's body."""
 MAX_REASON: Final = 1024

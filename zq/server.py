@@ -54,7 +54,7 @@ def open_app(configuration: Configuration, heed: Heed | None = None) -> App:
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     storage = open_store(chosen)
-    clock, load = StoreClock(storage.now), Load()
+    clock, load = StoreClock(storage.now, doubted=storage.doubted), Load()
     metrics = _metrics(chosen, storage, clock)
     broker = _broker(chosen, measured(storage, metrics.observe, load.note), clock, metrics)
     app = create_app(

@@ -17,7 +17,7 @@ from zq.broker.waiting import Waiters
 from zq.broker.watch import UNWATCHED, Watch
 from zq.clock import Clock
 from zq.errors import Unavailable
-from zq.limits import DEFAULT_KEEP, MAX_DRIFT, Limits
+from zq.limits import DEFAULT_KEEP, MAX_DRIFT, MAX_UNCERTAINTY, Limits
 from zq.storage.api import Storage
 from zq.topics import Keep
 
@@ -68,11 +68,17 @@ class Broker:
         self.streams.close()
 
     def check_ready(self) -> None:
-        """Raise ``Unavailable`` with what is wrong: the store does not answer, or its clock and ours disagree."""
+        """Raise ``Unavailable`` with what is wrong: the store does not answer, its clock and ours disagree, or the way
+        to it is too slow to know its time."""
         self.storage.ping()
-        drift = self._clock.drift()
+        drift, uncertainty = self._clock.drift(), self._clock.uncertainty()
         if abs(drift) > MAX_DRIFT:
             raise Unavailable(f"This server's clock and the store's are {abs(drift):.0f} seconds apart.")
+        if uncertainty > MAX_UNCERTAINTY:
+            raise Unavailable(
+                f"The store's time is known to {1000 * uncertainty:.0f} ms only, and {1000 * MAX_UNCERTAINTY:.0f} ms "
+                "are allowed: the best of the last answers took twice that long."
+            )
 
     def store_answers(self) -> bool:
         """Whether the store can read and write now."""

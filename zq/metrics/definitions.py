@@ -106,6 +106,7 @@ READ: Final[dict[str, Definition]] = {
     # what is found out when the page is read, by the process that answers.
     "info": _gauge("1; the labels say which server this is.", "version", "store", "engine"),
     "clock_offset_seconds": _gauge("How far the server's clock is ahead of the store's."),
+    "clock_uncertainty_seconds": _gauge("How far the store's time may be from what the server takes for it."),
     "store_up": _gauge("1 if the store has answered what this page asked."),
     "queues": _gauge("Queues that the next figures are of."),
     "queue_messages": _gauge("Messages of the queues by state, each queue's counted up to max_counted.", "state"),

@@ -56,6 +56,9 @@ class _Measured:
     def now(self) -> Seconds:
         return self._storage.now()
 
+    def doubted(self) -> Seconds:
+        return self._storage.doubted()
+
     def ping(self) -> None:
         self._storage.ping()
 

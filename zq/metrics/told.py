@@ -83,6 +83,7 @@ class Told(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         yield _one("info", 1, self._about)
         yield _one("clock_offset_seconds", self._clock.drift())
+        yield _one("clock_uncertainty_seconds", self._clock.uncertainty())
         measures = self.measures.get()
         depths = None if measures is None else self._depths.get()
         yield _one("store_up", int(measures is not None and depths is not None))

@@ -249,6 +249,10 @@ class Storage(Protocol):
         """The store's own time, by which all its servers judge."""
         ...
 
+    def doubted(self) -> Seconds:
+        """How far ahead of ``now`` the clock of the store's machine has leapt and is not believed yet; else 0."""
+        ...
+
     def ping(self) -> None:
         """Return if the store can read and write; raises ``Unavailable``."""
         ...

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -58,7 +59,9 @@ class RocksStorage:
         self._clock = StorageClock()
         with keeper as (store, _):
             guard.check_version(store)
-            self._clock.seen = guard.check_clock(store, layout.ms(self.now()), max_clock_jump) / 1000
+            guard.check_clock(store, self._clock, max_clock_jump)
+        self._held = self._clock.doubted > 0
+        keeper.hold_filter(self._held)
         keeper.trust()
         self.queues = QueueController(keeper)
         self.messages = MessageController(keeper)
@@ -70,7 +73,13 @@ class RocksStorage:
         self._remover.start()
 
     def now(self) -> Seconds:
-        return self._clock.now()
+        moment = self._clock.now()
+        if self._held != (self._clock.doubted > 0):
+            self._hold_filter()
+        return moment
+
+    def doubted(self) -> Seconds:
+        return self._clock.doubted
 
     def ping(self) -> None:
         self._record_clock()
@@ -102,9 +111,18 @@ class RocksStorage:
         self._keeper.close()
 
     def _record_clock(self) -> None:
+        self.now()
         with self._keeper as (store, _):
-            guard.record_clock(store, layout.ms(self.now()))
+            guard.record_clock(store, self._clock)
             store.settle()
+
+    def _hold_filter(self) -> None:
+        """The filter goes by the machine's clock, whatever is thought of it here."""
+        with self._configuring:
+            held = self._clock.doubted > 0
+            with suppress(Unavailable):  # tried again at the next reading
+                self._keeper.hold_filter(held)
+                self._held = held
 
     def _compact(self) -> None:
         """Once a minute, have the bodies compacted that the filter has not seen for long (see ``compaction``), and the

@@ -1,30 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks at start: that the store is of this version, and that the machine's clock can be believed.
+"""Checks that the store is of this version, and that the machine's clock can be believed, at the start and later.
 
 Expiry destroys data for good, so a clock that stands days ahead of what the store last saw is not taken at its word;
 neither is one that fell back, since moments in the store would lie in the future. A small step back is waited out.
+A clock that leaps ahead while the store is in use is believed once that has lasted (decision 0055).
 """
 
+import logging
+import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
 
 from zq.errors import StartRefused
 from zq.model import Seconds
 from zq.storage.rocksdb import layout
 from zq.storage.rocksdb.port import Store
 
+LOG = logging.getLogger(__name__)
 STEP_BACK_MS = 60_000
+LEAP: Final = 60.0
+"""Seconds that the machine's clock may go ahead at once without being doubted."""
+LASTING: Final = 300.0
+"""Seconds that it has to stay there until it is believed."""
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def uptime() -> float:
+    """Seconds since the machine started, those in which it slept too; nobody can set this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class StorageClock:
-    """The machine's clock, which never goes back behind what the store has seen."""
+    """The machine's clock without leaps ahead that have not lasted, and not behind what the store had ``seen``."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: Seconds | None = None
+        self._leapt = 0.0
         self.seen: Seconds = 0.0
+        self.latest: Seconds = 0.0
+        """The largest moment that was told: what the store has to remember."""
+        self.doubted: Seconds = 0.0
+        """How far ahead of what is told the machine's clock is, if it is not believed."""
+        self._offset: Seconds | None = None
+
+    @property
+    def offset(self) -> Seconds:
+        """What is believed to be the time at which the machine started."""
+        return self._offset or 0.0
+
+    def believe(self, offset: Seconds) -> None:
+        """Go on from an offset that was known before this clock was looked at."""
+        with self._lock:
+            self._offset, self.latest = offset, 0.0
 
     def now(self) -> Seconds:
-        self.seen = max(self.seen, time.time())
-        return self.seen
+        with self._lock:
+            ran = uptime()
+            self._look(time.time() - ran, ran)
+            moment = max(self.seen, ran + self.offset)
+            self.latest = max(self.latest, moment)
+            return moment
+
+    def _look(self, offset: Seconds, ran: Seconds) -> None:
+        """Believe that offset, or doubt it."""
+        leap = 0.0 if self._offset is None else offset - self._offset
+        if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
+            self._since, self._leapt = ran, leap
+            LOG.error(LEAPT, leap, LASTING)
+        if leap > LEAP and self._since is not None and ran - self._since < LASTING:
+            self.doubted = leap
+            return
+        if self._since is not None:
+            LOG.warning(STAYED if leap > LEAP else WENT_BACK, abs(self._leapt))
+        self._since, self.doubted, self._offset = None, 0.0, offset
+
+
+LEAPT: Final = (
+    "This machine's clock has leapt ahead by %.0f seconds. It is not believed before it has stayed there for %.0f "
+    "seconds, since messages would expire for good: until then the server is not ready. If it is wrong, set it."
+)
+STAYED: Final = "This machine's clock has stayed where it leapt to, %.0f seconds ahead, and is believed now."
+WENT_BACK: Final = "This machine's clock, which had leapt ahead by %.0f seconds, is right again."
 
 
 def check_version(store: Store) -> None:
@@ -39,9 +99,9 @@ def check_version(store: Store) -> None:
         )
 
 
-def check_clock(store: Store, now: int, max_jump: int) -> int:
-    """The largest moment that the store has seen, in ms. ``max_jump`` in seconds; 0 believes any clock."""
-    seen = last_seen(store)
+def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
+    """Tell the clock what the store has seen. ``max_jump`` in seconds; 0 believes any clock."""
+    seen, now = last_seen(store), layout.ms(clock.now())
     if seen and max_jump:
         ahead = timedelta(milliseconds=now - seen)
         told, known = (datetime.fromtimestamp(moment / 1000, UTC).isoformat(" ", "seconds") for moment in (now, seen))
@@ -55,7 +115,24 @@ def check_clock(store: Store, now: int, max_jump: int) -> int:
                 f"This machine's clock says {told}, but the store was in use at {known}. Set the clock; if it is right "
                 "now and was wrong then, start once with --force-clock."
             )
-    return min(seen, now + STEP_BACK_MS)
+        _recall(store, clock)
+    clock.seen = min(seen, now + STEP_BACK_MS) / 1000
+    clock.now()  # so that it is known at once whether it is doubted
+
+
+def boot() -> bytes:
+    """Which start of the machine this is; b"" if the system does not tell."""
+    with suppress(OSError):
+        return BOOT.read_bytes().strip()
+    return b""
+
+
+def _recall(store: Store, clock: StorageClock) -> None:
+    """A clock that has leapt since the store was in use, at the same start of the machine, is doubted from here on, by
+    a server that was started anew too."""
+    known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
+    if known and known == boot() and clock.offset - int(believed) / 1000 > LEAP:
+        clock.believe(int(believed) / 1000)
 
 
 def last_seen(store: Store) -> int:
@@ -63,6 +140,7 @@ def last_seen(store: Store) -> int:
     return int.from_bytes(store.get("default", b"clock") or b"")
 
 
-def record_clock(store: Store, now: int) -> None:
-    """Keep the moment for the next start."""
-    store.write([("default", b"clock", layout.number.pack(now))])
+def record_clock(store: Store, clock: StorageClock) -> None:
+    """Keep the largest moment for the next start, and what is believed of this start of the machine."""
+    moment, offset = layout.ms(clock.latest), layout.ms(clock.offset)
+    store.write([("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (boot(), offset))])

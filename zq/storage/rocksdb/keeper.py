@@ -42,6 +42,7 @@ class Keeper:
         self._tried = 0.0
         self._past: Counter[str] = Counter()
         self._trusted = False
+        self._held = False
         self.around = around
         self._opened: Opened | None = self._open()
 
@@ -71,6 +72,14 @@ class Keeper:
         with self as (store, _):
             self._opened = self._begin(store)
         self._trusted = True
+
+    def hold_filter(self, held: bool) -> None:
+        """Have no expired bodies destroyed by compactions, in stores opened later too, or have them again. The caller
+        is within no verb. Raises ``Unavailable``."""
+        self._held = held
+        if self._trusted:
+            with self as (store, _):
+                store.let_filter(not held)
 
     def reopen(self) -> None:
         """Close the store and open it anew between verbs, which wait meanwhile. The caller is within none."""
@@ -108,7 +117,7 @@ class Keeper:
 
     def _begin(self, store: Store) -> Opened:
         opened = Opened(store, Registry(store, self.around, starts.count(store)))
-        store.begin_filtering()
+        store.let_filter(not self._held)
         return opened
 
     def _shut(self, store: Store) -> None:

@@ -61,7 +61,7 @@ class Store:
     def __init__(
         self, path: Path, families: Sequence[str], sync: str, sync_interval: float, filtered: str = ""
     ) -> None:
-        """``filtered``: the family that carries the compaction filter, which works from ``begin_filtering`` on; see
+        """``filtered``: the family that carries the compaction filter, which works from ``let_filter`` on; see
         ``compaction`` for what it must hold."""
         self._path = path
         self._always = sync == "always"
@@ -154,10 +154,11 @@ class Store:
         """Return when everything this thread wrote is on disk, in any sync mode. Raises ``Unavailable``."""
         self._barrier.wait()
 
-    def begin_filtering(self) -> None:
-        """Let the compaction filter work; what it takes is gone for good. Raises ``Unavailable``."""
+    def let_filter(self, work: bool) -> None:
+        """Let the compaction filter work, which takes things for good, or hold its family's compactions back. Those
+        that are under way go on. Raises ``Unavailable``."""
         if self.filtering:
-            self._set_options(self._filtered, compaction.GO)
+            self._set_options(self._filtered, compaction.GO if work else compaction.HOLD)
 
     def compact_after(self, family: str, seconds: int) -> None:
         """Have the family's files compacted so long after they were written, those that are due soon after this call.
