@@ -113,14 +113,13 @@ class StoreClock:
             moment = self._monotonic()
             self._slew(moment)
             known = self._known.at(moment)
-            earliest = min(self._target, known.low + TOLERANCE)
-            latest = max(self._target, known.high - TOLERANCE)
-            reached = moment + latest + (self._offset - self._target)
-            if latest == earliest:
-                return self._rise(reached)
-        if latest - earliest > LONGEST_WAIT:
+            if known.wrong(self._target) <= TOLERANCE:
+                return self._rise(moment + self._offset)
+            reached = moment + known.high + (self._offset - self._target)
+        wait = known.high - known.low - TOLERANCE
+        if wait > LONGEST_WAIT:
             raise Unavailable("This server does not know the store's time well enough. Try again later.")
-        self._sleep(latest - earliest)
+        self._sleep(wait)
         with self._lock:
             return self._rise(reached)
 

@@ -76,8 +76,8 @@ class Broker:
             raise Unavailable(f"This server's clock and the store's are {abs(drift):.0f} seconds apart.")
         if uncertainty > MAX_UNCERTAINTY:
             raise Unavailable(
-                f"The store's time is known to {1000 * uncertainty:.0f} ms only, and {1000 * MAX_UNCERTAINTY:.0f} ms "
-                "are allowed: the best of the last answers took twice that long."
+                f"The store's time is known to {1000 * uncertainty:.0f} ms only, half of what the quickest of its last "
+                f"answers took; {1000 * MAX_UNCERTAINTY:.0f} ms are allowed."
             )
 
     def store_answers(self) -> bool:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two servers on one store, of which one gets the store's answers a second late: its time is as good as the other's."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+
+from tests.faults.slow_path import SlowPath
+from tests.servers import Answer, Lost, ZqServer, ask, wait_for
+from tests.stores import MongoServer, RedisServer, StoreServer
+from zq.clock import StoreClock
+from zq.model import Draft, Lease, QueueRef, new_ids
+from zq.storage import connect
+from zq.storage.api import Storage
+
+TOLERANCE = 0.05
+LATE = 1.0
+LATE_OVER_HTTP = 0.3
+"""A server's start asks the store a dozen times in a row."""
+MESSAGES = "/v2/queues/jobs/messages"
+JOBS = QueueRef("acme", "jobs")
+
+
+@pytest.fixture(params=["mongodb", "redis"])
+def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    with MongoServer() if request.param == "mongodb" else RedisServer() as server:
+        yield server
+
+
+@contextmanager
+def slow_path(store: StoreServer, late: float) -> Iterator[str]:
+    """The store's URI, by a slow path."""
+    with SlowPath(store.port, late) as path:
+        if isinstance(store, MongoServer):
+            yield f"mongodb://127.0.0.1:{path.port}/zq?directConnection=true"
+        else:
+            yield f"redis://127.0.0.1:{path.port}/0"
+
+
+def healthy(server: ZqServer) -> bool:
+    try:
+        return ask(server.url, "GET", "/healthz").status == 200
+    except Lost:
+        return False
+
+
+@contextmanager
+def launched(uri: str) -> Iterator[ZqServer]:
+    """A server that serves, and need not be ready."""
+    with closing(ZqServer(uri).launch()) as server:
+        wait_for(lambda: healthy(server), 60, "the server serves")
+        yield server
+
+
+def post(server: ZqServer, **fields: int) -> Answer:
+    return ask(server.url, "POST", MESSAGES, {"messages": [{"body": "x", "ttl": 600, **fields}]})
+
+
+def test_a_server_whose_answers_come_late_is_not_ready_and_gives_nothing_away_early(store: StoreServer):
+    """It says so by ``/readyz``. What it delays is not handed out by the other one before its moment, and what the
+    other one has stored it sees."""
+    with ZqServer(store.uri) as near, slow_path(store, LATE_OVER_HTTP) as slow, launched(slow) as far:
+        assert ask(near.url, "PUT", "/v2/queues/jobs", {"_default_message_delay": 1}).status == 201
+        assert post(far, delay=0).status == 201  # the far server has made its connections
+        assert ask(near.url, "DELETE", MESSAGES + "?pop=1").status == 200
+
+        asked = time.monotonic()
+        assert post(far, delay=3).status == 201
+        wait_for(lambda: ask(near.url, "DELETE", MESSAGES + "?pop=1").document["messages"], 30, "the message is due")
+        assert time.monotonic() - asked >= 3 - TOLERANCE
+
+        assert post(near, delay=0).status == 201
+        assert ask(far.url, "DELETE", MESSAGES + "?pop=1").document["messages"]
+
+        answer = ask(far.url, "GET", "/readyz")
+        assert answer.status == 503
+        assert "ms only" in answer.document["description"]
+
+
+def by(storage: Storage) -> tuple[Storage, StoreClock]:
+    return storage, StoreClock(storage.now)
+
+
+def test_a_claim_made_on_a_slow_path_is_not_cut_short(store: StoreServer):
+    """The other server does not hand its message out before the claim's time has passed since it was asked for."""
+    with slow_path(store, LATE) as slow, ExitStack() as opened:
+        near, there = by(connect(store.uri))
+        opened.callback(near.close)
+        far, here = by(connect(slow))
+        opened.callback(far.close)
+        assert LATE / 2 <= here.uncertainty() < 5
+        now = there.now()
+        near.queues.create(JOBS, b"{}")
+        near.messages.post(JOBS, [Draft(new_ids(1, now)[0], b"1", 600, 0, "alice")], now)
+        taken = None
+        while taken is None:  # clocks differ by some milliseconds
+            asked = time.monotonic()
+            taken = far.claims.create(JOBS, Lease("a.far", 4, 0), 1, here.now())
+        assert near.claims.create(JOBS, Lease("a.near", 60, 0), 1, there.now()) is None
+        wait_for(lambda: near.claims.create(JOBS, Lease("a.near", 60, 0), 1, there.now()), 30, "the claim has lapsed")
+        assert time.monotonic() - asked >= 4 - TOLERANCE
