@@ -22,3 +22,34 @@ def shifted(tmp_path: Path) -> Callable[[float], dict[str, str]]:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(SHIFT)
     return lambda seconds: {"PYTHONPATH": str(folder), "ZQ_TEST_CLOCK_SHIFT": str(seconds)}
+
+
+LEAPS = """\
+import pathlib, time
+_real = time.time
+_file = pathlib.Path({file!r})
+time.time = lambda: _real() + float(_file.read_text())
+time.time_ns = lambda: int(time.time() * 1e9)
+"""
+
+
+class Leaping:
+    """Processes started with ``env`` have a wall clock that is ``set`` so many seconds off, while they run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "shift"
+        self.env = {"PYTHONPATH": str(folder)}
+        (folder / "sitecustomize.py").write_text(LEAPS.format(file=str(self._file)))
+        self.set(0)
+
+    def set(self, seconds: float) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(str(seconds))
+        new.rename(self._file)
+
+
+@pytest.fixture
+def leaping(tmp_path: Path) -> Leaping:
+    folder = tmp_path / "leaping"
+    folder.mkdir()
+    return Leaping(folder)

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine whose clock is days off from what its store has recorded: refused with a sentence, unless forced."""
 
+import contextlib
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.faults.refusal import sentence_of
-from tests.servers import ZqServer, ask, every_message
+from tests.servers import Lost, ZqServer, ask, every_message, wait_for
 
 DAY = 86400
+HOUR = 3600
 POST = {"messages": [{"body": "early", "ttl": 14 * DAY}]}
 
 
@@ -47,3 +52,64 @@ def test_a_clock_that_is_seconds_off_is_no_reason_to_refuse(tmp_path: Path, shif
     for seconds in (2, -1):
         with ZqServer(uri, env=shifted(seconds)) as server:
             assert len(every_message(server.url, "jobs")) == 1
+
+
+MESSAGES = "/v2/queues/jobs/messages"
+CLAIMS = "/v2/queues/jobs/claims?limit=20"
+HALF_AN_HOUR = {"ttl": 1800, "grace": 60}
+SWEEPING = "[expiry]\nsweep_interval = 1\n"
+
+
+def offset(server: ZqServer) -> float:
+    """What the metrics say of the clocks."""
+    page = ask(server.url, "GET", "/metrics").body.decode()
+    [line] = [line for line in page.splitlines() if line.startswith("zq_clock_offset_seconds")]
+    return float(line.split()[-1])
+
+
+def put(server: ZqServer, body: str) -> None:
+    answer = ask(server.url, "POST", MESSAGES, {"messages": [{"body": body, "ttl": 1800}]})
+    assert answer.status == 201
+
+
+def test_a_clock_that_leaps_ahead_for_seconds_destroys_nothing_and_stops_no_start(tmp_path: Path, leaping) -> None:
+    """An hour ahead for twelve seconds: what has half an hour to live lives, what is claimed for it is not handed
+    out, and the server says that it is not ready, by the true difference. A worker that is killed meanwhile, or when
+    the clock is right again, is replaced; nobody forces a start, and what was posted at any time can be claimed."""
+    with ZqServer(f"rocksdb://{tmp_path}/store", config=SWEEPING, env=leaping.env) as server:
+        put(server, "claimed")
+        assert ask(server.url, "POST", CLAIMS, HALF_AN_HOUR).status == 201
+        put(server, "kept")
+
+        leaping.set(HOUR)
+        began = time.monotonic()
+        wait_for(lambda: not server.ready(), 20, "the server is not ready")
+        assert offset(server) == pytest.approx(-HOUR, abs=60)
+        put(server, "meanwhile")
+        os.kill(server.worker_pids[0], signal.SIGKILL)
+        wait_for(lambda: healthy(server), 30, "the worker is replaced")
+        assert not server.ready()
+        time.sleep(max(0.0, began + 12 - time.monotonic()))  # as long as it takes to believe a store on the network
+        assert bodies(server) == ["claimed", "kept", "meanwhile"]
+
+        leaping.set(0)
+        wait_for(server.ready, 20, "the server is ready again")
+        assert abs(offset(server)) < 60
+        put(server, "afterwards")
+        os.kill(server.worker_pids[0], signal.SIGKILL)
+        wait_for(server.ready, 30, "the worker is replaced")
+        assert server.terminate() == 0
+        server.start()
+        assert bodies(server) == ["claimed", "kept", "meanwhile", "afterwards"]
+        claimed = ask(server.url, "POST", CLAIMS, HALF_AN_HOUR).document["messages"]
+        assert [message["body"] for message in claimed] == ["kept", "meanwhile", "afterwards"]
+
+
+def healthy(server: ZqServer) -> bool:
+    with contextlib.suppress(Lost):
+        return ask(server.url, "GET", "/healthz", timeout=5).status == 200
+    return False
+
+
+def bodies(server: ZqServer) -> list[str]:
+    return [message["body"] for message in every_message(server.url, "jobs")]

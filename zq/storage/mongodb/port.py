@@ -191,9 +191,16 @@ class Port:
         """Delete all that fit; how many."""
         return self.delete([{"q": conditions, "limit": 0, "hint": hint}], session, durable=durable)
 
-    def modify(self, command: Document, session: Session | None = None, collection: str = MESSAGES) -> Document | None:
-        """A findAndModify; the document."""
-        found: Document | None = self._write({"findAndModify": collection, **command}, session).get("value")
+    def modify(
+        self,
+        command: Document,
+        session: Session | None = None,
+        collection: str = MESSAGES,
+        *,
+        durable: bool = True,
+    ) -> Document | None:
+        """A findAndModify; the document. ``durable`` False: for what anybody would do again."""
+        found: Document | None = self._write({"findAndModify": collection, **command}, session, durable).get("value")
         return found
 
     def transaction(
