@@ -5,6 +5,12 @@ import pytest
 
 from tests.http.api import Api
 from tests.http.stores import bug, down
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.http.app import create_app
+from zq.limits import MAX_DRIFT, MAX_UNCERTAINTY
+from zq.metrics.counting import Metrics
+from zq.storage.api import Storage
 
 pytestmark = pytest.mark.one_store
 
@@ -49,3 +55,43 @@ def test_a_probe_can_only_be_read(door: Api, path: str, method: str) -> None:
 def test_a_probe_has_one_path(door: Api, path: str) -> None:
     """1.1: 404 elsewhere."""
     door.get(path, 404, NOBODY)
+
+
+class Unsure(ManualClock):
+    """A clock that is so far from the store's, and so uncertain of that."""
+
+    off = 0.0
+    unsure = 0.0
+
+    def drift(self) -> float:
+        return self.off
+
+    def uncertainty(self) -> float:
+        return self.unsure
+
+
+@pytest.mark.parametrize(
+    ("off", "unsure", "status", "sentence"),
+    [
+        (0, 0, 200, ""),
+        (MAX_DRIFT, MAX_UNCERTAINTY, 200, ""),
+        (-3600, 0, 503, "This server's clock and the store's are 3600 seconds apart."),
+        (MAX_DRIFT + 1, 0, 503, "This server's clock and the store's are 61 seconds apart."),
+        (0, 0.5, 503, "The store's time is known to 500 ms only"),
+        (0, MAX_UNCERTAINTY + 0.001, 503, "50 ms are allowed"),
+    ],
+)
+def test_a_server_that_does_not_know_the_time_is_not_ready(
+    storage: Storage, off: float, unsure: float, status: int, sentence: str
+) -> None:
+    """It says by how much it may be wrong, in ``/readyz`` and in the metrics, and serves all the same."""
+    clock = Unsure(storage.now())
+    clock.off, clock.unsure = off, unsure
+    metrics = Metrics(storage, clock, store="some", engine="none")
+    api = Api(create_app(Broker(storage, clock, watch=metrics), meter=metrics), "acme")
+    assert sentence in api.get("/readyz", status, NOBODY).text
+    page = api.get("/metrics", 200, NOBODY).text
+    assert f"zq_clock_offset_seconds {float(off)}" in page
+    assert f"zq_clock_uncertainty_seconds {float(unsure)}" in page
+    api.get("/v2/queues", 200)
+    api.get("/v2/ping", 204)

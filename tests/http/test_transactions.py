@@ -219,3 +219,11 @@ def test_a_project_of_too_long_a_name(door: Api, method: str, path: str) -> None
     """1.7: 256 characters, also where something is kept that has no queue."""
     body = {"producer": "p", "batch": 1} if path == COMMITS else None
     assert "256" in door.tenant("x" * 257).call(method, path, 400, body).json["description"]
+
+
+@pytest.mark.parametrize("batch", [2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1])
+def test_a_batch_may_have_any_number_that_a_body_may_hold(api: Api, batch: int) -> None:
+    """A restarted job that numbers its batches by the clock is told which was its last one."""
+    assert commit(api, batch) == {"published": 0, "deleted": 0, "replayed": False}
+    assert api.get(f"{COMMITS}/etl", 200).json == {"batch": batch, "published": 0, "deleted": 0}
+    assert commit(api, batch)["replayed"]

@@ -66,7 +66,7 @@ def _finished(key: QueueKey, found: Document, now: int) -> Finished:
     if "x" not in found:
         return Finished(layout.message(key, found, now))
     message = layout.message(key, {**found, "_id": _place(found), "e": found["z"]}, now)
-    return Finished(replace(message, claim=""), Outcome(found["x"]), found["f"] / 1000, found["p"])
+    return Finished(replace(message, claim=""), Outcome(found["x"]), found["f"] / 1000, int(found["p"]))
 
 
 def _place(record: Document) -> str:

@@ -187,7 +187,10 @@ def document(key: QueueKey, draft: Draft, sequence: int, available: int, now: in
 
 
 def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
-    """The model's message, as it stands at ``now``."""
+    """The model's message, as it stands at ``now``.
+
+    Where a number may need more than 32 bits, PyMongo gives an ``Int64``, which nobody above the driver knows.
+    """
     pin: Mapping[str, Any] | None = found.get("y")
     if pin:  # a commit keeps it: shown as it was before
         found = {**found, **pin}
@@ -196,11 +199,11 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
     return Message(
         id=original(found["_id"][len(key.project) :]),
         body=found["b"],
-        ttl=found["t"],
+        ttl=int(found["t"]),
         created=found["a"] / 1000,
         expires=int(found["e"]) / 1000,
         available=found["d"] / 1000,
-        sequence=found["k"],
+        sequence=int(found["k"]),
         client=original(found["u"]),
         claim=original(claim["i"]) if pin or claim.get("e", 0) > now else "",
         claim_count=claim["n"],
@@ -215,7 +218,7 @@ def claim(key: QueueKey, held: Sequence[Document], now: int) -> Claim:
     """The model's claim, from what it holds."""
     terms = held[0].get("y", held[0])["c"]
     messages = [message(key, found, now) for found in sorted(held, key=lambda found: int(found["k"]))]
-    return Claim(original(terms["i"]), terms["t"], terms["s"] / 1000, messages)
+    return Claim(original(terms["i"]), int(terms["t"]), terms["s"] / 1000, messages)
 
 
 NO_CLAIM: Final[Document] = {"n": 0}

@@ -62,7 +62,7 @@ def remembered(record: Document, now: int) -> bool:
 
 def committed(record: Document, *, replayed: bool = False) -> Committed:
     """The producer's last batch."""
-    return Committed(record["batch"], record["published"], record["deleted"], replayed)
+    return Committed(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed)
 
 
 def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> Document:

@@ -85,7 +85,7 @@ class QueueController:
             claimed = self._port.count({**living, **held}, layout.CLAIMS)
             total = self._port.count(living, layout.CLAIMS)
         ends = [
-            Landmark(layout.original(end["_id"][len(key.project) :]), end["a"] / 1000, end["k"])
+            Landmark(layout.original(end["_id"][len(key.project) :]), end["a"] / 1000, int(end["k"]))
             for end in (oldest, newest or oldest)
         ]
         return Stats(claimed, max(0, total - claimed), *ends)

@@ -51,7 +51,7 @@ class Reader:
         """As ``TopicController.read`` says."""
         counters, moment = self._port.snapshot(_counter(key))
         counter: Document = counters[0] if counters else {}
-        last, dropped = counter.get("k1", 0), counter.get("x", 0)
+        last, dropped = int(counter.get("k1", 0)), int(counter.get("x", 0))
         start = max(after, dropped)
         if start >= last:
             return Reading([], max(after, last), False, last, dropped)
@@ -84,7 +84,7 @@ class Reader:
             fields={"_id": 0, "k": 1, "d": 1},  # which the index has
             snapshot=moment,
         )
-        end = named[-1]["k"] if len(named) == MOST else last
+        end = int(named[-1]["k"]) if len(named) == MOST else last
         meant = [one["k"] for one in named if pattern.matches(layout.original(one["d"]))]
         return Span(self._port.where(key, k={"$in": meant[: limit + 1]}), layout.OBSERVERS, end)
 
