@@ -13,6 +13,7 @@ import redis
 
 from tests.conformance.builders import EVERYTHING, Scene
 from tests.conformance.topic_builders import Follower, Log
+from tests.faults.failovers import SLOTS, Sentinel, admin
 from tests.faults.test_redis_faults import BINARIES, TIMEOUT, open_scene, round_trip, verbs
 from tests.faults.test_redis_topics import readers
 from tests.servers import free_port, wait_for
@@ -22,29 +23,7 @@ from zq.storage import connect
 from zq.storage.redis import batches, layout
 
 IDS = ["valkey", "redis"][: len(BINARIES)]
-SLOTS = 16384
 DEADLINE = 40.0
-
-
-class Sentinel(RedisServer):
-    """A Sentinel of its own, one vote is enough, that watches a master."""
-
-    def __init__(self, binary: str | None, master: RedisServer) -> None:
-        super().__init__(binary)
-        config = self.folder / "sentinel.conf"
-        config.write_text(
-            f"port {self.port}\ndir {self.folder}\nbind 127.0.0.1\n"
-            f"sentinel monitor main 127.0.0.1 {master.port} 1\n"
-            "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 4000\n"
-        )
-        self._config = config
-
-    def command(self) -> list[str]:
-        return [self._binary, str(self._config), "--sentinel"]
-
-
-def admin(server: RedisServer) -> redis.Redis:
-    return redis.Redis(port=server.port, socket_timeout=5)
 
 
 def until_served(work: Callable[[], Any]) -> Any:
@@ -73,7 +52,7 @@ def watched(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, Redis
             30,
             "the replica follows",
         )
-        sentinel = stack.enter_context(Sentinel(request.param, master))
+        sentinel = stack.enter_context(Sentinel(request.param, master.port, patience=2000))
         wait_for(lambda: admin(sentinel).sentinel_slaves("main") != [], 30, "the Sentinel knows the replica")
         yield master, replica, f"redis://127.0.0.1:{sentinel.port},127.0.0.1:{sentinel.port}/0?master=main"
 

@@ -4,7 +4,7 @@
 import pytest
 
 from zq.model import Committed, Draft, QueueRef
-from zq.storage.redis import batches, follower, layout, listener, scripts, stages
+from zq.storage.redis import batches, layout, listener, scripts, speech, stages
 from zq.topics import Batch, Entry
 
 ODD = QueueRef("a{b}\x00\ud800\U0001f600", "q.1")
@@ -118,8 +118,8 @@ def test_what_a_server_says_is_read_however_it_arrives():
         plain = [b":%d\r\n" % part if isinstance(part, int) else layout.wire(part) for part in parts]
         stream += b"*%d\r\n" % len(parts) + b"".join(plain) if len(parts) > 1 else parts[0] + b"\r\n"
     for cut in range(len(stream) + 1):
-        first, rest = follower.spoken(stream[:cut])
-        second, rest = follower.spoken(rest + stream[cut:])
+        first, rest = speech.spoken(stream[:cut])
+        second, rest = speech.spoken(rest + stream[cut:])
         assert (first + second, rest) == (told, b"")
 
 

@@ -20,6 +20,7 @@ from zq.storage.redis import batches
 from zq.storage.redis.layout import wire
 from zq.storage.redis.lines import Line, Lines
 from zq.storage.redis.port import Network, translated
+from zq.storage.redis.speech import Part, spoken
 from zq.storage.redis.subscriber import Subscriber
 from zq.topics import Batch, Listener
 
@@ -28,9 +29,6 @@ PATIENCE: Final = 1.0
 PAUSE: Final = 0.001
 """Seconds: each time that this thread wakes up costs a publisher 50 us."""
 SUBSCRIBE, UNSUBSCRIBE = b"SSUBSCRIBE", b"SUNSUBSCRIBE"
-
-Part = bytes | int
-"""Of what a server says."""
 
 
 class Followed:
@@ -192,28 +190,3 @@ class Reader(Subscriber):
 
 def _command(name: bytes, channel: bytes) -> bytes:
     return b"*2\r\n" + wire(name, channel)
-
-
-def spoken(read: bytes) -> tuple[list[list[Part]], bytes]:
-    """What a server says: arrays of strings and numbers, or a line by itself; and the end that is not complete."""
-    found: list[list[Part]] = []
-    at = 0
-    while (end := read.find(b"\r\n", at)) >= 0:
-        count = int(read[at + 1 : end]) if read[at : at + 1] == b"*" else 0
-        parts: list[Part] = [] if count else [read[at:end]]
-        begin = end + 2
-        while len(parts) < count and (end := read.find(b"\r\n", begin)) >= 0:
-            kind, number = read[begin : begin + 1], read[begin + 1 : end]
-            begin = end + 2
-            if kind != b"$":
-                parts.append(int(number))
-            elif begin + int(number) + 2 <= len(read):
-                parts.append(read[begin : begin + int(number)])
-                begin += int(number) + 2
-            else:
-                break
-        if len(parts) < max(count, 1):
-            break
-        found.append(parts)
-        at = begin
-    return found, read[at:]

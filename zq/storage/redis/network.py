@@ -7,28 +7,27 @@ answers; whatever is left of the whole is for its own answer. redis-py's own rep
 
 import contextlib
 import random
-import socket
 import threading
 from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
-from redis.exceptions import AskError, ConnectionError
+from redis.exceptions import AskError, ConnectionError, NoPermissionError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
 
 from zq.storage.redis.address import Address
-from zq.storage.redis.lines import CONNECTIONS, VENDOR, Line, Lines
+from zq.storage.redis.failover import Watched
+from zq.storage.redis.lines import CONNECTIONS, RETIRED, VENDOR, Line, Lines
 from zq.storage.redis.port import Network
+from zq.storage.redis.sentinel import Host
 
 Node: Any = ClusterNode
-Watchers: Any = Sentinel
-"""redis-py leaves these without types."""
+"""redis-py leaves it without types."""
 
 
 class Single:
-    """One server, or what takes its part: the pool that makes the connections knows."""
+    """One server."""
 
     def __init__(self, client: Any, name: str) -> None:
         self.name = name
@@ -41,10 +40,13 @@ class Single:
         return self._lines.own()
 
     def relearn(self) -> None:
-        """Nothing to learn: a connection that is opened anew asks the Sentinels, if there are any."""
+        """Nothing to learn."""
 
     def doubt(self) -> None:
         """As little."""
+
+    def still(self, lines: Lines) -> bool:
+        return True
 
     def asked(self, error: AskError) -> Lines:
         raise error
@@ -82,6 +84,9 @@ class Cluster:
         if not self._learning.locked():
             threading.Thread(target=self.relearn, name="zq-redis-cluster", daemon=True).start()
 
+    def still(self, lines: Lines) -> bool:
+        return True
+
     def asked(self, error: AskError) -> Lines:
         node = self._connected().get_node(host=error.host, port=error.port)
         if node is None:
@@ -116,14 +121,6 @@ def lines_of(client: Any) -> Lines:
     return Lines(lambda: pool.connection_class(**pool.connection_kwargs))
 
 
-def socket_of(line: Any) -> socket.socket:
-    """The socket of an open connection, which is read and written past redis-py from now on."""
-    opened: socket.socket | None = line._sock
-    if opened is None:
-        raise ConnectionError("The connection was closed meanwhile.")
-    return opened
-
-
 def reach(address: Address, timeout: float) -> Network:
     """The network behind an address. Nothing is sent yet."""
     options: dict[str, Any] = {
@@ -139,15 +136,42 @@ def reach(address: Address, timeout: float) -> Network:
     if address.cluster:
         return Cluster(address, own_tls(address, options | address.credentials))
     if address.master:
-        quick = timeout / 8 / len(address.hosts)
-        sentinels = options | address.sentinel_credentials
-        sentinels |= {"socket_timeout": quick, "socket_connect_timeout": quick}
-        watchers = Watchers(address.hosts, sentinel_kwargs=own_tls(address, sentinels), **own_tls(address, own))
-        return Single(watchers.master_for(address.master), address.name)
+        return watched(address, options, own, timeout)
     if address.path:
         return Single(redis.Redis(unix_socket_path=address.path, **own), address.name)
     [(host, port)] = address.hosts
     return Single(redis.Redis(host=host, port=port, **own_tls(address, own)), address.name)
+
+
+def watched(address: Address, options: dict[str, Any], own: dict[str, Any], timeout: float) -> Watched:
+    """The network of a master behind Sentinels."""
+    quick = timeout / 8 / len(address.hosts)
+    sentinels = options | address.sentinel_credentials
+    sentinels |= {"socket_timeout": quick, "socket_connect_timeout": quick}
+
+    def connection(host: Host) -> Line:
+        return lines_of(redis.Redis(host=host[0], port=host[1], **own_tls(address, sentinels))).own()
+
+    def to_master(host: Host) -> Lines:
+        def greet(line: Any) -> None:
+            line.on_connect()
+            check_role(line)
+            if lines.retired:
+                raise ConnectionError(RETIRED)
+
+        options = own_tls(address, own) | {"redis_connect_func": greet}
+        lines = lines_of(redis.Redis(host=host[0], port=host[1], **options))
+        return lines
+
+    return Watched(address.name, address.master, address.hosts, connection, to_master, timeout)
+
+
+def check_role(line: Any) -> None:
+    """Whoever is taken for the master must say that it is one. The user may call INFO, but maybe not ROLE."""
+    line.send_command("INFO", "replication")
+    with contextlib.suppress(NoPermissionError):
+        if b"role:master" not in line.read_response(disable_decoding=True).splitlines():
+            raise ConnectionError("The server that the Sentinels name is no master.")
 
 
 def own_tls(address: Address, options: dict[str, Any]) -> dict[str, Any]:

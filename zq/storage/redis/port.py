@@ -18,6 +18,7 @@ from redis.exceptions import (
     MovedError,
     NoScriptError,
     OutOfMemoryError,
+    ReadOnlyError,
     RedisClusterException,
     RedisError,
     ResponseError,
@@ -35,6 +36,8 @@ MOVES: Final = 3
 """How often a command follows a key that moved to another server of a cluster."""
 LOST: Final = "The store does not answer. Try again later."
 FULL: Final = "The store is full. Messages can be taken from it, but none added."
+ALONE: Final = "Too few replicas of the store are connected, so it takes no changes. Nothing was changed."
+DOUBTFUL: Final = "The store's master was being replaced meanwhile. The change may have happened."
 UNCONFIRMED: Final = "Too few replicas of the store confirmed the change in time. It may have happened."
 
 
@@ -58,6 +61,11 @@ class Network(Protocol):
 
     def doubt(self) -> None:
         """The same, in the background: somebody did not answer."""
+        ...
+
+    def still(self, lines: Lines) -> bool:
+        """Whether what was written over these connections is with the server that others write to. May raise
+        ``RedisError`` if that cannot be found out in time."""
         ...
 
     def asked(self, error: AskError) -> Lines:
@@ -174,7 +182,7 @@ class Port:
     def _ask(self, key: bytes, packed: bytes, confirm: bool) -> Reply:
         try:
             return self._follow(key, packed, confirm, time.monotonic() + self._timeout)
-        except (ConnectionError, TimeoutError, ClusterError, RedisClusterException):
+        except (ConnectionError, TimeoutError, ClusterError, RedisClusterException, ReadOnlyError):
             self.network.doubt()
             raise
 
@@ -205,6 +213,8 @@ class Port:
                 confirmed = _read(connection, deadline) if waits and connection.is_connected else 0
         finally:
             lines.give_back(connection)
+        if confirm and not self.network.still(lines):
+            raise Unavailable(DOUBTFUL)
         if waits and confirmed < self._replicas:
             raise Unavailable(UNCONFIRMED)
         return reply
@@ -218,7 +228,12 @@ def translated() -> Iterator[None]:
     except OutOfMemoryError as error:
         raise Unavailable(FULL) from error
     except VENDOR as error:
-        raise Unavailable(LOST) from error
+        raise Unavailable(ALONE if lacks_replicas(error) else LOST) from error
+
+
+def lacks_replicas(error: BaseException | None) -> bool:
+    """Whether a server refuses changes by its option min-replicas-to-write."""
+    return isinstance(error, ResponseError) and str(error).startswith("NOREPLICAS")
 
 
 def _call(front: bytes, keys: int, packed: bytes, arguments: Sequence[bytes]) -> bytes:

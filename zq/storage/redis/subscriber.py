@@ -16,8 +16,7 @@ from typing import Final
 from redis.exceptions import ConnectionError
 
 from zq.storage.redis.layout import wire
-from zq.storage.redis.lines import VENDOR, Line
-from zq.storage.redis.network import socket_of
+from zq.storage.redis.lines import VENDOR, Line, socket_of
 
 LOG = logging.getLogger(__name__)
 LOST: Final = "%s: nothing that the store tells is heard, it is tried again: %s"
