@@ -92,16 +92,26 @@ class Group(Startable):
 
 
 class SentinelGroup(Group):
-    """A master with replicas, and Sentinels. ``told``: how many of them the store's URI names."""
+    """A master with replicas, and Sentinels. ``told``: how many of them the store's URI names. ``stubborn``: the first
+    master never becomes a replica, so that whoever still writes to it after a failover goes on to do so."""
 
-    def __init__(self, binary: str | None = None, *, replicas: int = 1, sentinels: int = 3, told: int = 3) -> None:
+    def __init__(
+        self,
+        binary: str | None = None,
+        *,
+        replicas: int = 1,
+        sentinels: int = 3,
+        told: int = 3,
+        stubborn: bool = False,
+    ) -> None:
         super().__init__()
+        self._own = ("--rename-command", "SLAVEOF", "", "--rename-command", "REPLICAOF", "") if stubborn else ()
         self._binary, self._replicas, self._count, self._told = binary, replicas, sentinels, told
         self.sentinels: list[Sentinel] = []
 
     def start(self) -> Self:
         enter = self._stack.enter_context
-        first = enter(RedisServer(self._binary, "--repl-diskless-sync-delay", "0"))
+        first = enter(RedisServer(self._binary, "--repl-diskless-sync-delay", "0", *self._own))
         follow = ("--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", str(first.port))
         self.servers = [first, *(enter(RedisServer(self._binary, *follow)) for _ in range(self._replicas))]
         quorum = self._count // 2 + 1
@@ -258,7 +268,12 @@ def replaced_under_load(group: Group, server: ZqServer) -> Outcome:
         wait_for(lambda: group.master is not former, DEADLINE, "there is a new master")
         posts.go_on()
         time.sleep(1.5)  # in which a server that had not heard of the new master would go on with the old one
-    found = stored(group.uri)
+    return judged(group.uri, posts)
+
+
+def judged(uri: str, posts: Posts) -> Outcome:
+    """What has become of posts that have ended."""
+    found = stored(uri)
     assert len(found) == len(set(found)), "A post is there twice."
     missing = {number for _, number in posts.acknowledged} - set(found)
     moments = sorted(moment for moment, _ in posts.acknowledged)

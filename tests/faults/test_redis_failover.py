@@ -7,12 +7,29 @@
 
 import logging
 import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from tests.faults.failovers import DEADLINE, ClusterGroup, Group, SentinelGroup, replaced_under_load
-from tests.faults.test_redis_faults import BINARIES
+from tests.conformance.topic_builders import Follower, Log
+from tests.faults.failovers import (
+    DEADLINE,
+    ClusterGroup,
+    Group,
+    Posts,
+    SentinelGroup,
+    admin,
+    judged,
+    replaced_under_load,
+    role,
+)
+from tests.faults.test_redis_faults import BINARIES, open_scene
 from tests.servers import ZqServer, wait_for
+from tests.stores import RedisServer
+from zq.storage.redis import failover
 
 LOG = logging.getLogger(__name__)
 RUNS = int(os.environ.get("ZQ_FAILOVER_RUNS", "1"))
@@ -41,3 +58,57 @@ def test_an_ordered_failover_by_sentinels_loses_nothing(binary: str | None):
 def test_an_ordered_failover_of_a_cluster_loses_nothing():
     """CLUSTER FAILOVER, likewise."""
     run_through(ClusterGroup())
+
+
+@contextmanager
+def standing_still(server: ZqServer) -> Iterator[None]:
+    """No thread of it runs, as in a machine that is moved to another one."""
+    os.killpg(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(server.pid, signal.SIGCONT)
+
+
+def test_a_server_that_stood_still_writes_to_nobody_before_it_has_asked():
+    """It slept through a whole failover, and the old master would still take what it writes."""
+    with SentinelGroup(stubborn=True) as group, ZqServer(group.uri) as server:
+        posts, former = Posts(server.url), group.master
+        with posts.running():
+            posts.go_on()
+            with standing_still(server):
+                wait_for(group.order, DEADLINE, "the order is taken")
+                wait_for(lambda: group.master is not former, DEADLINE, "there is a new master")
+                time.sleep(failover.SURE)
+            posts.go_on()
+            assert role(former) == "master"
+        outcome = judged(group.uri, posts)
+        assert outcome.lost == 0, outcome
+
+
+def ours(server: RedisServer) -> int:
+    """Connections of zq that it has."""
+    with admin(server) as client:
+        return sum(found["name"] == "zq" for found in client.client_list())
+
+
+def test_no_connection_is_left_to_a_master_that_was_replaced():
+    """Those that wait for what is told neither, long before it knows that it is none; all find the new one."""
+    with SentinelGroup(sentinels=1, told=1, stubborn=True) as group:
+        scene = open_scene(group.uri)
+        follower = Follower(scene.storage, "acme")
+        heard: list[object] = []
+        scene.storage.listen(heard.append)
+        former = group.master
+        posted = scene.post(2)
+        wait_for(group.order, DEADLINE, "the order is taken")
+        wait_for(lambda: group.master is not former and ours(former) == 0, DEADLINE, "nobody talks to the old one")
+        assert role(former) == "master"
+        assert follower.hears_of_loss()
+        heard.clear()
+        wait_for(lambda: posted.extend(scene.post(1)) or heard, DEADLINE, "a post is told")
+        log = Log(scene.storage, scene.clock, "acme")
+        wait_for(lambda: follower.hears_of(log.publish()[0]), DEADLINE, "a batch is told")
+        assert scene.page() == posted
+        assert ours(former) == 0
+        scene.storage.close()

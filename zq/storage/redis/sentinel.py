@@ -31,7 +31,8 @@ Make = Callable[[Host], Line]
 
 
 class Told(NamedTuple):
-    """What a Sentinel knows of the master. ``epoch``: whose is larger knows better. ``failing_over``: it leads one."""
+    """What a Sentinel knows of the master. ``epoch``: whose is larger knows better. ``failing_over``: the Sentinel
+    leads a failover in which no replica has been promoted yet."""
 
     address: Host
     epoch: int
@@ -85,7 +86,8 @@ class Sentinel:
 
 def _told(address: Any, state: Any, peers: Any) -> Told:
     facts = _pairs(state)
-    failing_over = IN_PROGRESS in facts[b"flags"].split(b",")
+    # The first question is answered with the promoted replica already while the second one still has its master.
+    failing_over = IN_PROGRESS in facts[b"flags"].split(b",") and [facts[b"ip"], facts[b"port"]] == address
     return Told(_host(*address), int(facts[b"config-epoch"]), failing_over, [_peer(peer) for peer in peers])
 
 

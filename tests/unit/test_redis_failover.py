@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How verbs wait while Sentinels replace a master, by Sentinels that say what the test wants."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+from tests.servers import wait_for
+from zq.storage.redis import failover
+from zq.storage.redis.failover import Watched
+from zq.storage.redis.lines import Lines
+from zq.storage.redis.sentinel import Host
+
+OLD, NEW = ("old", 1), ("new", 2)
+FIRST, SECOND = ("s1", 3), ("s2", 4)
+SOON = 10.0
+
+
+class Says:
+    """What a Sentinel answers, as the connection to it."""
+
+    is_connected = True
+
+    def __init__(self) -> None:
+        self.address, self.epoch, self.flags = OLD, 0, "master"
+        self.former: Host | None = None
+        """The master, while the address is that of the replica that takes its place."""
+        self.gone = False
+        self.speaks = threading.Event()
+        self.speaks.set()
+        self.asked = 0
+        self._left: list[Any] = []
+
+    def connect(self) -> None:
+        if self.gone:
+            raise ConnectionError("gone")
+
+    def disconnect(self) -> None: ...
+
+    def send_packed_command(self, command: list[bytes], check_health: bool) -> None:
+        self.speaks.wait()
+        self.asked += 1
+        address, master = ([host[0].encode(), b"%d" % host[1]] for host in (self.address, self.former or self.address))
+        state = [b"flags", self.flags.encode(), b"config-epoch", b"%d" % self.epoch]
+        self._left = [address, [*state, b"ip", master[0], b"port", master[1]], []]
+
+    def read_response(self, disable_decoding: bool, *, timeout: float) -> Any:
+        return self._left.pop(0)
+
+
+class Opened:
+    """A connection to a master. ``faulty``: why it cannot be opened."""
+
+    _sock = None
+    is_connected = True
+
+    def __init__(self, host: Host, faulty: set[Host]) -> None:
+        self.host, self._faulty = host, faulty
+
+    def connect(self) -> None:
+        if self.host in self._faulty:
+            raise ConnectionError("no master")
+
+    def disconnect(self) -> None: ...
+
+    def can_read(self) -> bool:
+        return False
+
+
+class Deaf:
+    """Announcements that never come: tests call ``hear``."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.sentinels = {FIRST: Says(), SECOND: Says()}
+        self.faulty: set[Host] = set()
+        known: Any = self.sentinels
+        self.watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, self._lines, 4.0)
+
+    def _lines(self, host: Host) -> Lines:
+        opened: Any = Opened
+        return Lines(lambda: opened(host, self.faulty))
+
+    def master(self) -> Host:
+        """Whom a verb would write to now."""
+        line: Any = self.watched.lines(b"").take(1)
+        found: Host = line.host
+        return found
+
+    def rounds(self) -> None:
+        """Return when everybody that answers was asked twice more: answers of the first may be older than now."""
+        enough = {says: says.asked + 2 for says in self.sentinels.values() if not says.gone}
+        wait_for(lambda: all(says.asked >= number for says, number in enough.items()), SOON, "all were asked")
+
+    def waits(self) -> bool:
+        """Whether a verb would wait now, and not find a master in two rounds."""
+        self.rounds()
+        return self.watched._lines is None
+
+    def all_say(self, **said: Any) -> None:
+        for says in self.sentinels.values():
+            for name, value in said.items():
+                setattr(says, name, value)
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setattr(failover, "Announcements", Deaf)
+    monkeypatch.setattr(failover, "EVERY", 0.05)
+    made = Scene()
+    yield made
+    for says in made.sentinels.values():
+        says.speaks.set()
+    made.watched.close()
+
+
+def begun(scene: Scene) -> Says:
+    """A failover that the first Sentinel leads."""
+    assert scene.master() == OLD
+    leader = scene.sentinels[FIRST]
+    leader.flags = "master,failover_in_progress"
+    scene.watched.hear(FIRST, True)
+    return leader
+
+
+def test_verbs_wait_from_the_first_word_until_there_is_a_new_master(scene: Scene) -> None:
+    """And what was under way at that word is not believed, whatever comes of it."""
+    before = scene.watched.lines(b"")
+    leader = begun(scene)
+    assert before.retired
+    assert scene.waits()
+    found: list[Host] = []
+    verb = threading.Thread(target=lambda: found.append(scene.master()))
+    verb.start()
+    leader.address, leader.epoch, leader.flags = NEW, 1, "master"
+    verb.join(SOON)
+    assert found == [NEW]
+    assert not scene.watched.still(before)
+    with pytest.raises(ConnectionError):
+        before.take(0)
+
+
+def test_a_new_master_serves_when_it_says_that_it_is_one(scene: Scene) -> None:
+    """Not when the Sentinels call it one."""
+    scene.faulty.add(NEW)
+    leader = begun(scene)
+    leader.address, leader.epoch, leader.flags = NEW, 1, "master"
+    assert scene.waits()
+    scene.faulty.clear()
+    assert scene.master() == NEW
+
+
+def test_a_replica_that_was_promoted_serves_while_the_rest_of_the_failover_goes_on(scene: Scene) -> None:
+    """The leader calls the failover under way until the other replicas follow too."""
+    leader = begun(scene)
+    leader.former, leader.address, leader.epoch = OLD, NEW, 1
+    assert scene.master() == NEW
+    lines = scene.watched.lines(b"")
+    assert not scene.waits()
+    assert scene.watched.lines(b"") is lines
+
+
+def test_a_failover_that_ends_without_a_new_master_is_over(scene: Scene) -> None:
+    """The former one serves on, over new connections."""
+    before = scene.watched.lines(b"")
+    leader = begun(scene)
+    assert scene.waits()
+    leader.flags = "master"
+    assert scene.master() == OLD
+    assert scene.watched.lines(b"") is not before
+
+
+def test_one_who_spoke_of_a_failover_must_say_that_it_is_over(scene: Scene) -> None:
+    """Others do not know of it."""
+    leader = begun(scene)
+    leader.gone = True
+    scene.sentinels[FIRST] = leader
+    assert scene.waits()
+    leader.gone, leader.flags = False, "master"
+    assert wait_for(lambda: scene.watched._lines is not None, SOON, "verbs go on")
+
+
+def test_a_failover_that_nobody_announced_is_seen_by_asking(scene: Scene) -> None:
+    """Its beginning as well as its end."""
+    assert scene.master() == OLD
+    leader = scene.sentinels[SECOND]
+    leader.flags = "master,failover_in_progress"
+    assert scene.waits()
+    leader.address, leader.epoch, leader.flags = NEW, 1, "master"
+    assert scene.master() == NEW
+
+
+def test_a_pause_has_an_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the failover hangs, verbs go on with the master that the Sentinels name, and the same failover does not stop
+    them again."""
+    monkeypatch.setattr(failover, "LONGEST_PAUSE", 0.3)
+    begun(scene)
+    wait_for(lambda: scene.watched._lines is not None, SOON, "verbs go on")
+    assert not scene.waits()
+    assert scene.master() == OLD
+
+
+def test_whoever_knows_less_is_outvoted(scene: Scene) -> None:
+    """A Sentinel that was cut off names the former master, under a smaller epoch."""
+    assert scene.master() == OLD
+    scene.sentinels[SECOND].address, scene.sentinels[SECOND].epoch = NEW, 7
+    wait_for(lambda: scene.watched._address == NEW, SOON, "the newer word counts")
+    scene.rounds()
+    assert scene.master() == NEW
+
+
+def test_without_sentinels_the_last_master_serves(scene: Scene) -> None:
+    """There is nobody to replace it."""
+    assert scene.master() == OLD
+    scene.all_say(gone=True)
+    rounds = scene.watched._rounds
+    wait_for(lambda: scene.watched._rounds > rounds + 3, SOON, "they were asked")
+    assert scene.master() == OLD
+
+
+def test_without_a_sentinel_from_the_start_there_is_no_master(scene: Scene) -> None:
+    """Said within the timeout; and once one answers, all is well."""
+    scene.all_say(gone=True)
+    with pytest.raises(RedisError):
+        scene.master()
+    scene.all_say(gone=False)
+    wait_for(lambda: scene.watched._sentinels != {}, SOON, "they are known")
+    for sentinel in scene.watched._sentinels.values():
+        sentinel._rest_until = 0.0
+    assert wait_for(lambda: served(scene.master), SOON, "there is a master") == OLD
+
+
+def served(master: Callable[[], Host]) -> Host | None:
+    try:
+        return master()
+    except RedisError:
+        return None
+
+
+def test_whoever_has_not_asked_lately_asks_before_it_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the process stood still: neither is anything sent, nor an answer believed."""
+    monkeypatch.setattr(failover, "SURE", 0.5)
+    before = scene.watched.lines(b"")
+    for says in scene.sentinels.values():
+        says.speaks.clear()
+    deadline = scene.watched._sure_until
+    wait_for(lambda: time.monotonic() > max(deadline, scene.watched._sure_until), SOON, "it is long ago")
+    with pytest.raises(TimeoutError):
+        scene.watched.lines(b"")
+    answers: list[bool] = []
+    verb = threading.Thread(target=lambda: answers.append(scene.watched.still(before)))
+    verb.start()
+    scene.all_say(address=NEW, epoch=1)
+    for says in scene.sentinels.values():
+        says.speaks.set()
+    verb.join(SOON)
+    assert answers == [False]
+    assert scene.master() == NEW
