@@ -112,6 +112,39 @@ def test_an_open_store_follows_a_failover(watched: tuple[RedisServer, RedisServe
     scene.storage.close()
 
 
+@pytest.mark.parametrize("binary", BINARIES, ids=IDS)
+def test_a_master_without_replicas_says_so(binary: str | None):
+    """With min-replicas-to-write 1 and none connected: at start and later nobody is told that it does not answer."""
+    with RedisServer(binary) as server:
+        scene = open_scene(server.uri)
+        admin(server).config_set("min-replicas-to-write", 1)
+        with pytest.raises(Unavailable, match="Too few replicas"):
+            scene.post(1)
+        with pytest.raises(Unavailable, match="fewer replicas are connected"):
+            connect(server.uri, {"timeout": TIMEOUT})
+        admin(server).config_set("min-replicas-to-write", 0)
+        assert len(scene.post(1)) == len(scene.walk())
+        scene.storage.close()
+
+
+def test_whoever_may_lose_what_is_not_replicated_is_warned(
+    watched: tuple[RedisServer, RedisServer, str], caplog: pytest.LogCaptureFixture
+):
+    """At the start, behind Sentinels; not where one of the two options is set, nor without Sentinels."""
+    master, _, uri = watched
+
+    def warned(address: str, **options: int) -> bool:
+        caplog.clear()
+        connect(address, {"timeout": TIMEOUT, **options}).close()
+        return "min-replicas-to-write" in caplog.text
+
+    assert warned(uri)
+    assert not warned(uri, wait_replicas=1)
+    assert not warned(master.uri)
+    admin(master).config_set("min-replicas-to-write", 1)
+    assert not warned(uri)
+
+
 def test_a_wrong_masters_name_is_told(watched: tuple[RedisServer, RedisServer, str]):
     _, replica, uri = watched
     with pytest.raises((StartRefused, Unavailable), match="does not answer"):

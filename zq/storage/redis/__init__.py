@@ -98,7 +98,7 @@ def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0, expiry: Expi
     where = address.parse(uri)
     port = Port(network.reach(where, timeout), timeout, wait_replicas)
     try:
-        guard.check(port, where)
+        guard.check(port, where, wait_replicas)
         return RedisStorage(port, expiry, where.db)
     except BaseException:
         port.close()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks at start: that this is a Redis that keeps what it is given, and that the store is of this layout."""
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -19,17 +20,20 @@ from zq.errors import StartRefused, Unavailable
 from zq.storage.redis import layout
 from zq.storage.redis.address import Address
 from zq.storage.redis.lines import Reply
-from zq.storage.redis.port import Port
+from zq.storage.redis.port import Port, lacks_replicas
 
+LOG = logging.getLogger(__name__)
 OLDEST: Final = (7, 0)
 
 
-def check(port: Port, address: Address) -> None:
+def check(port: Port, address: Address, wait_replicas: int = 0) -> None:
     """Raises ``StartRefused`` if waiting will not help, ``Unavailable`` if it may."""
     told = _told(lambda: port.command(layout.VERSION_KEY, b"INFO"), address)
     facts = dict(line.split(":", 1) for line in told.decode(errors="replace").splitlines() if ":" in line)
     _check_server(facts, address)
     _check_eviction(facts, address)
+    if address.master and not wait_replicas and BOUND not in facts:
+        LOG.warning(UNBOUND, address.name)
     number = b"%d" % layout.VERSION
     _told(lambda: port.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
     _told(lambda: port.command(layout.VERSION_KEY, b"PUBLISH", layout.READY, b""), address)
@@ -77,6 +81,8 @@ def _told(ask: Callable[[], Reply], address: Address) -> Reply:
                 raise StartRefused(sentence.format(address.name, address.db)) from cause
         if isinstance(cause, OutOfMemoryError):
             return None
+        if lacks_replicas(cause):
+            raise Unavailable(ALONE.format(address.name)) from cause
         text = str(cause).lower()
         if isinstance(cause, ResponseError) and ("db index" in text or "invalid database" in text):
             raise StartRefused(NO_DATABASE.format(address.name, address.db)) from cause
@@ -85,6 +91,15 @@ def _told(ask: Callable[[], Reply], address: Address) -> Reply:
         raise Unavailable(f"The Redis server at {address.name} does not answer.") from cause
 
 
+BOUND: Final = "min_slaves_good_slaves"
+"""Redis tells this of itself where min-replicas-to-write is set."""
+UNBOUND: Final = (
+    "The master behind the Sentinels at %s has no min-replicas-to-write, and [storage:redis] wait_replicas is 0: a "
+    "failover may lose what was acknowledged and not yet replicated."
+)
+ALONE: Final = (
+    "The Redis server at {} takes no changes: fewer replicas are connected than its option min-replicas-to-write wants."
+)
 NO_DATABASE: Final = "The Redis server at {} has no database {}: its option databases says how many it has."
 REFUSALS: Final[tuple[tuple[type[RedisError], str], ...]] = (
     (
