@@ -28,6 +28,7 @@ WATCHED = {
     "store_bytes": "space growing",
     "compaction_filter_active": "filter inactive",
     "store_background_errors_total": "background errors",
+    "store_corruptions_total": "store damaged",
     "sweep_lag_seconds": "sweep behind",
     "sweep_limit_reached_total": "sweep at its limit",
     "store_up": "store down",

@@ -128,6 +128,10 @@ class Unavailable(ZqError):
     """The store cannot serve now. The cause is chained, for the log only."""
 
 
+class StoreDamaged(Unavailable):
+    """What the request reads is corrupt in the store's files: trying again does not help. The cause is for the log."""
+
+
 class Crowded(ZqError):
     """This server has no place left for a request that would hold one for long: try again later, or another server."""
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.damaged import cut, flushed, table_of
 from tests.faults.refusal import sentence_of
 from tests.servers import ZqServer, ask
+from zq.storage.rocksdb import connect
 
 POST = {"messages": [{"body": "kept", "ttl": 600}]}
 
@@ -55,6 +57,22 @@ def test_a_damaged_store_is_refused_and_left_alone(tmp_path: Path, damage: str) 
     with ZqServer(uri) as server:
         stats = ask(server.url, "GET", "/v2/queues/jobs/stats").document["messages"]
         assert stats["total"] == 1
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "cut short"])
+def test_a_store_whose_table_file_is_gone_or_cut_short_is_refused_with_the_way_out(tmp_path: Path, gone: bool) -> None:
+    """The sentence names the file and the commands that help, and does not speak of another process."""
+    folder = tmp_path / "store"
+    connect(f"rocksdb://{folder}").close()
+    file = table_of(flushed(folder), "default")
+    if gone:
+        file.unlink()
+    else:
+        cut(file, 0.5)
+    told = sentence_of(ZqServer(f"rocksdb://{folder}"))
+    assert file.name in told
+    assert "salvage" in told
+    assert "another process" not in told
 
 
 @pytest.mark.parametrize(

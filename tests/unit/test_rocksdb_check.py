@@ -207,7 +207,7 @@ def test_a_store_that_is_not_there_is_refused_and_not_made(uri: str, made: bool,
 
 def test_a_store_in_use_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch):
     """With the sentence of a second server."""
-    monkeypatch.setattr("zq.storage.rocksdb.port.LOCK_PATIENCE", 0.0)
+    monkeypatch.setattr("zq.storage.rocksdb.opening.LOCK_PATIENCE", 0.0)
     storage = connect(uri)
     with pytest.raises(StartRefused, match="in use by another process"):
         check(uri)

@@ -84,6 +84,7 @@ STORE_TOTALS: Final[dict[str, Definition]] = {
     # what each process's driver has counted since it opened the store.
     "expired_removed_total": _counter("Expired messages removed, by the layer that did it.", "layer"),
     "delete_queue_dropped_total": _counter("Entries for which the delete queue had no room."),
+    "store_corruptions_total": _counter("Reads and writes that met damage in the store's files."),
     "store_background_errors_total": _counter("Failures of the store's background work."),
     "store_stall_seconds_total": _counter("Time for which the store held up writes."),
     "store_compacted_bytes_total": _counter("Bytes written by compactions."),

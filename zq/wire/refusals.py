@@ -26,6 +26,7 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.NotBuilt: (400, "Not implemented"),
     errors.Crowded: (503, "Too many streams"),
     errors.Unavailable: (503, "Service temporarily unavailable"),
+    errors.StoreDamaged: (503, "Store damaged"),
 }
 """A class without a row has that of its base."""
 

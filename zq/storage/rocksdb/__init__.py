@@ -83,6 +83,7 @@ class RocksStorage:
 
     def ping(self) -> None:
         self._record_clock()
+        self._keeper.around.damage.check()
 
     def configure(self, expiry: Expiry) -> None:
         with self._configuring:
@@ -132,10 +133,10 @@ class RocksStorage:
         if moment - self._compacted >= NUDGE:
             self._compacted = moment
             with self._keeper as (store, registry):
-                if store.filtering:
+                if store.filtering and store.may_compact(FILTERED):
                     store.compact_after(FILTERED, self._keeper.around.expiry.compaction_interval)
                 store.flush_removals("batches")
-                for gone in registry.logs.wastes():
+                for gone in registry.logs.wastes() if store.may_compact("batches") else ():
                     store.compact_range(gone)
                     if time.monotonic() > moment + COMPACTING:
                         break
@@ -156,10 +157,12 @@ def connect(
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
     path = _path(uri)
     around = Around(expiry or Expiry())
-    keeper = Keeper(
-        lambda: Store(path, layout.FAMILIES, sync, sync_interval, FILTERED if around.expiry.compaction_filter else ""),
-        around,
-    )
+
+    def open_store() -> Store:
+        filtered = FILTERED if around.expiry.compaction_filter else ""
+        return Store(path, layout.FAMILIES, sync, sync_interval, filtered, around.damage)
+
+    keeper = Keeper(open_store, around)
     try:
         return RocksStorage(keeper, max_clock_jump)
     except (StartRefused, Unavailable):

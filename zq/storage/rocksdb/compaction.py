@@ -42,8 +42,9 @@ BINDING: Final = {"raw_mode": True, "prefix_extractors": {}}
 
 GO: Final = {"disable_auto_compactions": "false"}
 """Options to be set when the compactions of the filtered family may begin."""
-HOLD: Final = {"disable_auto_compactions": "true"}
-"""Options that hold them back again. Writers are not held up for the files that pile up meanwhile."""
+STOP: Final = {"disable_auto_compactions": "true"}
+"""Options of a family that must not be compacted, for now or for good. Writers are not held up for the files that pile
+up meanwhile."""
 
 PREFIX: Final = "zq-options-"
 OWNER: Final = "owner"

@@ -3,9 +3,11 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+from zq.errors import StoreDamaged
 from zq.measures import Depth, Measure
 from zq.model import QueueRef
 from zq.storage.rocksdb import layout
@@ -43,7 +45,10 @@ class Figures:
         """As ``zq.storage.api.Storage.measures``."""
         with self._keeper as opened:
             totals = self._keeper.totals(opened.store)
-            return [*self._expiry(opened, totals, now), *_space(opened.store), *_work(opened.store, totals)]
+            parts = self._expiry(opened, totals, now), _space(opened.store), _work(opened.store, totals)
+            figures = [figure for part in parts for figure in _readable(part)]
+            damage = opened.registry.around.damage
+            return [*figures, Measure("store_corruptions_total", damage.count)]
 
     def _due(self, store: Store, now: int) -> Iterator[bytes]:
         """Entries of the expiry index that are due."""
@@ -62,6 +67,12 @@ class Figures:
         yield Measure("delete_queue_capacity", leftovers.capacity)
         yield Measure("delete_queue_dropped_total", leftovers.dropped)
         yield Measure("compaction_filter_active", opened.store.filtering)
+
+
+def _readable(figures: Iterator[Measure]) -> Iterator[Measure]:
+    """These, up to the first one that cannot be told for damage."""
+    with suppress(StoreDamaged):
+        yield from figures
 
 
 def _space(store: Store) -> Iterator[Measure]:

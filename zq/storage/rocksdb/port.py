@@ -19,19 +19,18 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from rocksdict import BottommostLevelCompaction, CompactOptions, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import BottommostLevelCompaction, CompactOptions, Options, ReadOptions, WriteBatch, WriteOptions
 
-from zq.errors import StartRefused, Unavailable
+from zq.errors import StoreDamaged, Unavailable
 from zq.storage.rocksdb import compaction
 from zq.storage.rocksdb.barrier import Barrier
+from zq.storage.rocksdb.damage import UNREADABLE, Damage, is_damage, place_of
+from zq.storage.rocksdb.opening import close_part, open_database, unavailable
 from zq.storage.rocksdb.tuning import Tuning
 
 LOG = logging.getLogger(__name__)
 STALL_PAUSE: Final = 0.002
 STALL_PATIENCE: Final = 5.0
-LOCK_PAUSE: Final = 0.1
-LOCK_PATIENCE: Final = 3.0
-"""A server whose master was killed takes about a second to notice."""
 SYNC_MODES: Final = ("always", "interval", "never")
 UNFILTERED: Final = (
     "The compaction filter is NOT active: the installed rocksdict does not load it. What expires is removed by the "
@@ -59,10 +58,17 @@ class Store:
     """
 
     def __init__(
-        self, path: Path, families: Sequence[str], sync: str, sync_interval: float, filtered: str = ""
+        self,
+        path: Path,
+        families: Sequence[str],
+        sync: str,
+        sync_interval: float,
+        filtered: str = "",
+        damage: Damage | None = None,
     ) -> None:
         """``filtered``: the family that carries the compaction filter, which works from ``let_filter`` on; see
-        ``compaction`` for what it must hold."""
+        ``compaction`` for what it must hold. ``damage``: what was met when the store was open before."""
+        self._damage = damage or Damage()
         self._path = path
         self._always = sync == "always"
         self.failure: Exception | None = None
@@ -71,7 +77,9 @@ class Store:
         self._options = tuned.store()
         plain = {name: tuned.family(Options(raw_mode=True)) for name in families if name != filtered}
         special = {filtered: tuned.family(compaction.filtered_options())} if filtered else {}
-        self._db = _open(path, self._options, plain | special)
+        for name in self._damage.families & plain.keys():
+            plain[name].set_disable_auto_compactions(True)
+        self._db = open_database(path, self._options, plain | special)
         self.filtering = bool(filtered) and compaction.is_active(path, filtered)
         """Whether the compaction filter works."""
         if filtered and not self.filtering:
@@ -94,17 +102,19 @@ class Store:
         try:
             value: bytes | None = self._views[family].get(key)
         except Exception as error:
-            raise _unavailable() from error
+            raise self._unread(error, family, key) from error
         return value
 
-    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of several keys, in their order."""
+    def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
+        """The values of several keys, in their order; ``spare``: ``b""`` for a damaged one instead of an error."""
         get = self._views[family].get
         try:
             # The binding's own multi-get is no faster for a page of keys, and lets go of the GIL while a lock is held.
             return [get(key) for key in keys]
         except Exception as error:
-            raise _unavailable() from error
+            if not spare or not is_damage(error):
+                raise self._unread(error, family, keys[0]) from error
+        return [self._spared(family, key) for key in keys]
 
     def scan(self, family: str, lower: bytes, upper: bytes, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Items with ``lower <= key < upper`` in key order, as they stand when the scan begins."""
@@ -120,7 +130,7 @@ class Store:
                 items = takewhile(lambda item: item[0] >= lower, items)
             yield from items
         except Exception as error:
-            raise _unavailable() from error
+            raise self._unread(error, family, lower) from error
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
         """Apply all writes, and the removal of ranges that hold none of them, in one step: visible to every thread and
@@ -129,7 +139,7 @@ class Store:
         Raises ``Unavailable``; then none of them is applied. After a failure the store takes no further write.
         """
         if self.failure is not None:
-            raise _unavailable()
+            raise unavailable()
         deadline = time.monotonic() + STALL_PATIENCE
         while True:
             batch = self._batch(writes, gone)
@@ -139,7 +149,9 @@ class Store:
             except Exception as error:
                 if "stall" not in str(error):
                     self.failure = error
-                    raise _unavailable() from error
+                    if is_damage(error):  # a compaction met it, and RocksDB takes no write until it is opened anew
+                        self._damage.meet(error, self._family_of(place_of(error)[0]))
+                    raise unavailable() from error
                 if time.monotonic() > deadline:
                     raise Unavailable("The store is too busy to take writes. Try again later.") from error
             time.sleep(STALL_PAUSE)
@@ -158,7 +170,12 @@ class Store:
         """Let the compaction filter work, which takes things for good, or hold its family's compactions back. Those
         that are under way go on. Raises ``Unavailable``."""
         if self.filtering:
-            self._set_options(self._filtered, compaction.GO if work else compaction.HOLD)
+            allowed = work and self.may_compact(self._filtered)
+            self._set_options(self._filtered, compaction.GO if allowed else compaction.STOP)
+
+    def may_compact(self, family: str) -> bool:
+        """Whether nothing damaged was met in the family: a compaction that meets it stops all writes to the store."""
+        return family not in self._damage.families
 
     def compact_after(self, family: str, seconds: int) -> None:
         """Have the family's files compacted so long after they were written, those that are due soon after this call.
@@ -174,7 +191,7 @@ class Store:
             if self.figure(family, "num-deletes-active-mem-table"):
                 self._views[family].flush()
         except Exception as error:
-            raise _unavailable() from error
+            raise unavailable() from error
 
     def compact_range(self, gone: Range) -> None:
         """Give back the space of a range that was removed; returns when that is done. Raises ``Unavailable``."""
@@ -184,7 +201,7 @@ class Store:
         try:
             self._views[family].compact_range(lower, upper, options)
         except Exception as error:
-            raise _unavailable() from error
+            raise unavailable() from error
 
     def compact(self, family: str) -> None:
         """Compact all of the family now."""
@@ -216,13 +233,35 @@ class Store:
         finally:
             self._let_go()
 
+    def _unread(self, error: Exception, family: str, key: bytes) -> Unavailable:
+        """What to raise of a read that failed."""
+        if not is_damage(error):
+            return unavailable()
+        if self._damage.meet(error, family, key):
+            with suppress(Unavailable):
+                self._set_options(family, compaction.STOP)
+        return StoreDamaged(UNREADABLE)
+
+    def _spared(self, family: str, key: bytes) -> bytes | None:
+        try:
+            return self.get(family, key)
+        except StoreDamaged:
+            return b""
+
+    def _family_of(self, file: int) -> str:
+        """The family that a table file belongs to, "" if none does."""
+        for name, view in self._views.items():
+            if f" {file}:" in (view.property_value("rocksdb.sstables") or ""):
+                return name
+        return ""
+
     def _let_go(self) -> None:
         # The directory stays locked while any view or handle exists, even when closing one of them fails.
         parts = [*self._views.values(), self._db]
         self._views, self._handles = {}, {}
         del self._db
         while parts:
-            _close(parts.pop(0))
+            close_part(parts.pop(0))
         gc.collect()
 
     def _batch(self, writes: Iterable[Write], gone: Iterable[Range]) -> WriteBatch:
@@ -240,54 +279,18 @@ class Store:
         try:
             self._views[family].set_options(options)
         except Exception as error:
-            raise _unavailable() from error
+            raise unavailable() from error
 
     def _flush(self) -> None:
         if self.failure is not None:  # the system may have let go of what the flush that failed was to write
-            raise _unavailable()
+            raise unavailable()
         try:
             self._db.flush_wal(True)
         except Exception as error:
             self.failure = error
-            raise _unavailable() from error
+            raise unavailable() from error
 
     def _sync_every(self, seconds: float) -> None:
         with suppress(Unavailable):
             while not self._closing.wait(seconds) and self.failure is None:
                 self._flush()
-
-
-def _open(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
-    """Open the directory; one that a dying process still holds is waited for a little."""
-    deadline = time.monotonic() + LOCK_PATIENCE
-    while True:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            return Rdict(str(path), options, column_families=families)
-        except Exception as error:
-            if "lock" not in str(error).lower() or time.monotonic() > deadline:
-                raise _refusal(path, error) from error
-        time.sleep(LOCK_PAUSE)
-
-
-def _close(part: Rdict) -> None:
-    try:
-        part.close()
-    except Exception as error:
-        # After a failed write closing fails too; what was acknowledged is in the log already.
-        if "IO error" not in str(error):
-            raise _unavailable() from error
-
-
-def _unavailable() -> Unavailable:
-    return Unavailable("The store cannot serve now. Try again later.")
-
-
-def _refusal(path: Path, error: Exception) -> StartRefused:
-    text = str(error)
-    if "lock" in text.lower():
-        return StartRefused(
-            f"The store {path} is in use by another process: stop that one, or give this server a store of its own "
-            "(--store rocksdb:///another/path). One process owns an embedded store."
-        )
-    return StartRefused(f"The store {path} cannot be opened: {text.splitlines()[0]}.")

@@ -15,6 +15,7 @@ from msgspec import structs
 from zq.expiry import Expiry
 from zq.model import QueueRef
 from zq.storage.rocksdb import layout, starts
+from zq.storage.rocksdb.damage import Damage
 from zq.storage.rocksdb.front import Front
 from zq.storage.rocksdb.layout import QueueRecord, Tally
 from zq.storage.rocksdb.leftovers import Leftovers
@@ -30,6 +31,7 @@ class Around:
 
     def __init__(self, expiry: Expiry) -> None:
         self.leftovers = Leftovers()
+        self.damage = Damage()
         self.listener: Callable[[QueueRef], None] | None = None
         """Whom to tell of queues that have something new."""
         self.configure(expiry)

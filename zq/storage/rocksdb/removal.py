@@ -33,7 +33,10 @@ def remove(opened: Opened, number: int, told: Told, sweeping: bool) -> tuple[int
             return 0, None
         change = Change(opened.store)
         count = 0
-        for (key, moment), value in zip(told.items(), opened.store.get_many("messages", list(told)), strict=True):
+        values = opened.store.get_many("messages", list(told), spare=True)
+        for (key, moment), value in zip(told.items(), values, strict=True):
+            if value == b"":  # damaged: its index entries are what a salvage has of it
+                continue
             trace = layout.decode_trace(value) if value is not None else None
             if trace is not None and trace.expires <= moment:
                 change.remove(state, layout.pair.unpack(key)[1], trace)

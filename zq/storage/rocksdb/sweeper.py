@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
+from zq.errors import StoreDamaged
 from zq.expiry import Pace
 from zq.storage.rocksdb import batches, due, layout, past, records, stages
 from zq.storage.rocksdb.keeper import Keeper, Opened
@@ -77,7 +78,10 @@ class Sweeper:
             while left:
                 asked = min(left, SLICE)
                 with self._keeper as opened:
-                    if step(opened, asked) < asked:
+                    try:
+                        if step(opened, asked) < asked:
+                            return True
+                    except StoreDamaged:  # noted where it was met; the other kinds go on
                         return True
                 left -= asked
                 time.sleep(BREATH)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damage done to the files of an embedded store that nobody has open: bits turned over, files cut short and removed."""
+
+import gc
+import os
+from pathlib import Path
+
+from rocksdict import AccessType, Options, Rdict
+
+from zq.storage.rocksdb import layout
+from zq.storage.rocksdb.port import Store
+
+
+def flushed(path: Path) -> Path:
+    """The same store with everything in table files, one for each family that has anything."""
+    store = Store(path, layout.FAMILIES, "never", 0)
+    for family in layout.FAMILIES:
+        store.compact(family)
+    store.close()
+    return path
+
+
+def table_of(path: Path, family: str) -> Path:
+    """The largest table file of a family."""
+    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(path))}
+    db = Rdict(str(path), Options(raw_mode=True), families, AccessType.read_only(False))
+    told = db.get_column_family(family).property_value("rocksdb.sstables")
+    db.close()
+    del db
+    gc.collect()
+    files = [path / f"{file.stem}.sst" for file in path.glob("*.sst") if f" {int(file.stem)}:" in told]
+    return max(files, key=lambda file: file.stat().st_size)
+
+
+def flip(file: Path, at: float = 0.3, count: int = 8) -> None:
+    """Turn bits over, at a part of the file's length; by default in a block of data, if it has several."""
+    content = bytearray(file.read_bytes())
+    begin = int(at * len(content))
+    for place in range(begin, begin + count):
+        content[place] ^= 0xFF
+    file.write_bytes(content)
+
+
+def cut(file: Path, at: float) -> None:
+    """Keep only the first part of a file."""
+    os.truncate(file, int(file.stat().st_size * at))

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server on an embedded store with a corrupt block: it says so, and everything else is served."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.damaged import flip, flushed, table_of
+from tests.servers import ZqServer, ask, wait_for
+from zq.errors import StoreDamaged, Unavailable
+from zq.model import Draft, QueueRef, View, new_ids
+from zq.storage.rocksdb import connect
+
+MESSAGES = 1000
+JOBS, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
+
+
+def fill(path: Path) -> None:
+    """A long queue whose bodies take many blocks, and a short one."""
+    storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
+    for queue, count in ((JOBS, MESSAGES), (OTHER, 20)):
+        drafts = [Draft(id, b'"' + os.urandom(150).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(count, now)]
+        for begin in range(0, count, 100):
+            storage.messages.post(queue, drafts[begin : begin + 100], now)
+    storage.close()
+    flushed(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store one of whose bodies' blocks is corrupt; it lies in the first third of ``jobs``."""
+    path = tmp_path / "store"
+    fill(path)
+    flip(table_of(path, "bodies"))
+    return path
+
+
+@pytest.fixture
+def server(path: Path) -> Iterator[ZqServer]:
+    with ZqServer(f"rocksdb://{path}") as server:
+        yield server
+
+
+def popped(server: ZqServer, queue: str) -> int:
+    """Pop everything; each answer is 200."""
+    count = 0
+    while True:
+        answer = ask(server.url, "DELETE", f"/v2/queues/{queue}/messages?pop=20")
+        assert answer.status == 200, answer
+        if not answer.document["messages"]:
+            return count
+        count += len(answer.document["messages"])
+
+
+def metric(server: ZqServer, name: str) -> float:
+    lines = ask(server.url, "GET", "/metrics").body.decode().splitlines()
+    return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} ")))
+
+
+def test_a_corrupt_block_is_told_as_corruption_and_the_server_is_not_ready_any_more(server: ZqServer) -> None:
+    """The listing that meets it is answered with its own class, title and sentence, not "try again later"; from then on
+    /readyz says why, the metric counts, and the log names file and family."""
+    assert ask(server.url, "GET", "/readyz").status == 200
+    assert metric(server, "zq_store_corruptions_total") == 0
+    path, pages = "/v2/queues/jobs/messages?limit=20&echo=true", 0
+    while (answer := ask(server.url, "GET", path)).status == 200:
+        path, pages = answer.document["links"][0]["href"], pages + 1
+        assert pages <= MESSAGES / 20, "the listing never met the damage"
+    assert answer.status == 503
+    assert answer.headers["x-zq-error"] == "StoreDamaged"
+    assert answer.document["title"] == "Store damaged"
+    assert "damaged" in answer.document["description"]
+    assert "again later" not in answer.document["description"]
+    ready = ask(server.url, "GET", "/readyz")
+    assert ready.status == 503
+    assert "salvage" in ready.document["description"]
+    assert ".sst" not in ready.document["description"], "no file names leave the server"
+    wait_for(
+        lambda: metric(server, "zq_store_corruptions_total") >= 1, 20, "the metric, which is asked for now and then"
+    )
+    assert "damaged in family bodies" in server.output
+    assert ".sst" in server.output
+
+
+def test_pops_step_over_what_cannot_be_read(server: ZqServer) -> None:
+    """All messages behind the corrupt block are handed out; only those in it are not: a block has a dozen."""
+    assert MESSAGES - 40 <= popped(server, "jobs") < MESSAGES
+    assert ask(server.url, "GET", "/readyz").status == 503
+
+
+def test_claims_step_over_what_cannot_be_read(server: ZqServer) -> None:
+    """As pops do."""
+    count = 0
+    while (answer := ask(server.url, "POST", "/v2/queues/jobs/claims", {"ttl": 600, "grace": 60})).status == 201:
+        count += len(answer.document["messages"])
+    assert answer.status == 204
+    assert MESSAGES - 40 <= count < MESSAGES
+
+
+def test_posts_and_other_queues_are_served_beside_a_corrupt_block(server: ZqServer) -> None:
+    """Before it is met and after."""
+    popped(server, "jobs")
+    assert ask(server.url, "GET", "/readyz").status == 503
+    post = {"messages": [{"body": 1, "ttl": 600}]}
+    assert ask(server.url, "POST", "/v2/queues/jobs/messages", post).status == 201
+    assert popped(server, "jobs") == 1
+    assert ask(server.url, "POST", "/v2/queues/other/messages", post).status == 201
+    assert popped(server, "other") == 21
+
+
+def test_a_compaction_that_meets_a_corrupt_block_does_not_stop_writes_for_good(path: Path) -> None:
+    """RocksDB refuses all writes after that; the store is opened anew, and the family is not compacted any more."""
+    storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
+    try:
+        with storage._keeper as (store, _), contextlib.suppress(Exception):  # it fails now, or leaves that to a write
+            store.compact("bodies")
+
+        def posted() -> bool:
+            try:
+                storage.messages.post(OTHER, [Draft(new_ids(1, now)[0], b"1", 600, 0, "a")], now)
+            except Unavailable:
+                return False
+            return True
+
+        wait_for(lambda: not posted(), 20, "a write that RocksDB refuses")
+        wait_for(posted, 20, "a post")
+        with storage._keeper as (store, _):
+            assert not store.may_compact("bodies")
+        storage.maintain(now)
+        assert posted()
+        assert len(storage.messages.list(OTHER, 0, 100, View(), now).items) >= 22
+        with pytest.raises(StoreDamaged):
+            storage.ping()
+    finally:
+        storage.close()

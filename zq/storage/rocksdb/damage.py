@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a store's files cannot be read: told apart from a store that cannot serve now, counted, and remembered."""
+
+import logging
+import re
+import threading
+from typing import Final
+
+from zq.errors import StoreDamaged
+
+LOG = logging.getLogger(__name__)
+UNREADABLE: Final = "The store is damaged where this request reads. Trying again does not help: it must be salvaged."
+SEEN: Final = (
+    "Parts of the store cannot be read. What does not need them is served; the log names the files. "
+    "Stop the server, then run zq-server check-store and zq-server salvage."
+)
+PLACE: Final = re.compile(r"([0-9]+)\.sst(?: offset ([0-9]+))?")
+TRUNCATED: Final = "IO error: No such file"
+"""How RocksDB tells of a table file that is gone."""
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether RocksDB says that a file is corrupt or gone, by the text of its error."""
+    text = str(error)
+    return text.startswith("Corruption") or (text.startswith(TRUNCATED) and ".sst" in text)
+
+
+def place_of(error: Exception) -> tuple[int, int]:
+    """(number of the table file, offset of the block) that an error of RocksDB names; -1 for what it does not name."""
+    found = PLACE.search(str(error))
+    return (int(found[1]), int(found[2] or -1)) if found else (-1, -1)
+
+
+class Damage:
+    """What was met of one store, by any number of threads; it outlives stores that are opened anew."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: set[tuple[int, int]] = set()
+        self.families: frozenset[str] = frozenset()
+        """Families of which something cannot be read: RocksDB must not compact them, or it would stop all writes."""
+        self.count = 0
+        """How often something was met; the same block each time that it is read."""
+
+    def meet(self, error: Exception, family: str, key: bytes | None = None) -> bool:
+        """Note what was met in a family, at or above ``key``, and log it once; whether it is the family's first."""
+        place = place_of(error)
+        with self._lock:
+            self.count += 1
+            known, first = place in self._places, family not in self.families
+            self._places.add(place)
+            self.families |= {family}
+        if not known:
+            where = "" if key is None else f", from key {key.hex() or 'the first'} on"
+            LOG.critical("The store is damaged in family %s%s: %s", family or "unknown", where, error)
+        return first
+
+    def check(self) -> None:
+        """Raises ``StoreDamaged`` once something was met."""
+        if self.count:
+            raise StoreDamaged(SEEN)

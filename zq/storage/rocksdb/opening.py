@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The opening and closing of a RocksDB directory, and what is said when that fails."""
+
+import re
+import time
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Options, Rdict
+
+from zq.errors import StartRefused, Unavailable
+from zq.storage.rocksdb.damage import is_damage
+
+LOCK_PAUSE: Final = 0.1
+LOCK_PATIENCE: Final = 3.0
+"""A server whose master was killed takes about a second to notice."""
+
+
+def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
+    """Open the directory; one that a dying process still holds is waited for a little."""
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            return Rdict(str(path), options, column_families=families)
+        except Exception as error:
+            if not is_locked(error) or time.monotonic() > deadline:
+                raise _refusal(path, error) from error
+        time.sleep(LOCK_PAUSE)
+
+
+def close_part(part: Rdict) -> None:
+    """Close a database, or a view of one of its families. Raises ``Unavailable``."""
+    try:
+        part.close()
+    except Exception as error:
+        # After a failed write closing fails too; what was acknowledged is in the log already.
+        if "IO error" not in str(error) and not is_damage(error):
+            raise unavailable() from error
+
+
+def unavailable() -> Unavailable:
+    """What to raise where RocksDB refuses, with its error as the cause."""
+    return Unavailable("The store cannot serve now. Try again later.")
+
+
+def _refusal(path: Path, error: Exception) -> StartRefused:
+    if is_locked(error):
+        return in_use(path)
+    told = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."
+    if is_damage(error):
+        told = f"{told[:-1]}; zq-server check-store tells what is damaged, zq-server salvage saves what can be read."
+    return StartRefused(told)
+
+
+def is_locked(error: Exception) -> bool:
+    """Whether another process, or this one, has the store open. RocksDB speaks of blocks too."""
+    return re.search(r"\block (file|hold)", str(error)) is not None
+
+
+def in_use(path: Path) -> StartRefused:
+    """The refusal of a store that another process has open."""
+    return StartRefused(
+        f"The store {path} is in use by another process: stop that one, or give this server a store of its own "
+        "(--store rocksdb:///another/path). One process owns an embedded store."
+    )
