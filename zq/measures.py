@@ -52,3 +52,15 @@ class Report(Struct, frozen=True):
     contradictions: int
     examples: list[str]
     """A sentence each."""
+    damage: list[str]
+    """What cannot be read, a sentence each: all of it."""
+
+
+class Salvaged(Struct, frozen=True):
+    """What a salvage did. ``lost`` and ``damage``: a sentence each, all of them."""
+
+    saved: dict[str, int]
+    lost: list[str]
+    damage: list[str]
+    report: Report
+    """Of the check of the new store."""

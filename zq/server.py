@@ -23,12 +23,13 @@ from zq.broker.watch import Watch
 from zq.clock import Clock, StoreClock
 from zq.errors import StartRefused, Unavailable
 from zq.http.app import App, create_app
+from zq.measures import Report
 from zq.metrics import shared
 from zq.metrics.measured import measured
 from zq.metrics.options import Options
 from zq.pace import Load
 from zq.settings import Configuration, Settings, exposure
-from zq.storage import check, connect, prepare
+from zq.storage import check, connect, prepare, salvage
 from zq.storage.api import Storage
 from zq.topics import Keep
 from zq.upkeep import Upkeep
@@ -41,8 +42,7 @@ RETRY_INTERVAL = 1.0
 
 
 Heed = Callable[[float, Callable[[], None], Callable[[], object]], None]
-"""Told for how many seconds to drain, what is to be done when this process is to end, and when it is to read its options
-again."""
+"""Told for how many seconds to drain, what to do when this process is to end, and how to read its options again."""
 
 
 def open_app(configuration: Configuration, heed: Heed | None = None) -> App:
@@ -190,6 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.command == "check-store":
             return _check_store(chosen.uri)
+        if given.command == "salvage":
+            return _salvage(chosen.uri, given.to)
         if given.init_store:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
@@ -208,16 +210,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_store(uri: str) -> int:
-    """Say whether the parts of a store agree: 0 if they do, 1 if not."""
+    """Say whether all of a store can be read and its parts agree: 0 if so, 1 if not."""
     report = check(uri)
     if report is None:
         raise StartRefused("Only an embedded store can be checked: rocksdb:///var/lib/zq.")
+    return _tell(report)
+
+
+def _salvage(uri: str, to: str | None) -> int:
+    """Save what can be read into a new store: 0 if that is all, 1 if not."""
+    if not to:
+        raise StartRefused("Where shall the new store be? zq-server salvage --store rocksdb:///old --to /new")
+    salvaged = salvage(uri, to)
+    if salvaged is None:
+        raise StartRefused("Only an embedded store can be salvaged: rocksdb:///var/lib/zq.")
+    for kind, count in salvaged.saved.items():
+        print(f"{count:>12,} {kind} saved")  # noqa: T201
+    print(f"{len(salvaged.damage):>12,} places that cannot be read")  # noqa: T201
+    print(f"{len(salvaged.lost):>12,} losses known by name")  # noqa: T201
+    for sentence in salvaged.damage + salvaged.lost:
+        print(f"{sentence.rstrip('.')}.")  # noqa: T201
+    print("The new store:")  # noqa: T201
+    return max(_tell(salvaged.report), 1 if salvaged.damage or salvaged.lost else 0)
+
+
+def _tell(report: Report) -> int:
     for kind, count in report.counted.items():
         print(f"{count:>12,} {kind}")  # noqa: T201
     print(f"{report.contradictions:>12,} contradictions")  # noqa: T201
-    for example in report.examples:
-        print(example)  # noqa: T201
-    return 1 if report.contradictions else 0
+    print(f"{len(report.damage):>12,} places that cannot be read")  # noqa: T201
+    for sentence in report.examples + report.damage:
+        print(f"{sentence.rstrip('.')}.")  # noqa: T201
+    return 1 if report.contradictions or report.damage else 0
 
 
 class Parser(argparse.ArgumentParser):
@@ -232,9 +256,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=["check-store"],
-        help="check-store: read all of an embedded store that no server has open, and say whether its parts agree",
+        choices=["check-store", "salvage"],
+        help="check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
+        "salvage: write what can be read of a damaged one into a new one, and say what is lost",
     )
+    parser.add_argument("--to", metavar="PATH", help="where salvage makes the new store")
     parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", metavar="N", type=_port, help="port to listen on (default 8888)")
     parser.add_argument("--store", metavar="URI", help="the store, as rocksdb:///var/lib/zq (default rocksdb:var/zq)")

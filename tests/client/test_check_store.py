@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server check-store`` as an operator runs it: what it prints, and how it ends."""
 
+import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.servers import ZqServer
+from tests.blocks import ROOT, blocks
+from tests.damaged import flip, flushed, table_of
+from tests.servers import ZqServer, ask, every_message
 from zq.model import Draft, QueueRef, new_ids
 from zq.storage.rocksdb import connect, layout
 from zq.storage.rocksdb.port import Store
@@ -49,6 +54,84 @@ def test_a_contradiction_is_shown_and_the_command_ends_with_1(uri: str, tmp_path
     assert done.returncode == 1
     assert "1 contradictions" in done.stdout
     assert "ids" in done.stdout.splitlines()[-1]
+
+
+def commands_of_the_page() -> list[str]:
+    """What an operator does about damage."""
+    (block,) = (block for block in blocks(ROOT / "api-ref/storage-rocksdb.md") if "zq-server salvage" in block.text)
+    return [line for line in block.text.splitlines() if not line.startswith("#")]
+
+
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command of the page, with its paths in ``folder``."""
+    words = command.replace("/var/lib/", f"{folder}/").split(" > ")[0].split()
+    assert words[0] == "zq-server"
+    words[:1] = [sys.executable, "-m", "zq.server"]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_steps_of_the_page_save_all_but_what_is_named_as_lost(tmp_path: Path) -> None:
+    """On a store whose bodies have a corrupt block: what is told as damaged and as lost is exactly what is missing of
+    the new store, which is sound and is served, and the old store is as it was."""
+    old, new = tmp_path / "zq", tmp_path / "zq-new"
+    ids = fill_and_flush(old)
+    flip(table_of(old, "bodies"))
+    before = {file: file.read_bytes() for file in old.iterdir()}
+    check, salvage, check_again, serve = commands_of_the_page()
+
+    checked = run(check, tmp_path)
+    assert checked.returncode == 1
+    assert re.search(r"\d+\.sst, family bodies, keys from [0-9a-f]+ to [0-9a-f]+: about \d+ entries", checked.stdout)
+    assert ["1", "places that cannot be read"] in [line.split(maxsplit=1) for line in checked.stdout.splitlines()]
+    assert ["0", "contradictions"] in [line.split(maxsplit=1) for line in checked.stdout.splitlines()]
+
+    saved = run(salvage, tmp_path)
+    assert saved.returncode == 1
+    lost = set(re.findall(r"Message (\w{32}) of queue jobs of project 'acme': its body\.", saved.stdout))
+    assert 1 <= len(lost) <= 40, "a block of data has a dozen bodies"
+    assert {file: file.read_bytes() for file in old.iterdir()} == before
+
+    assert run(check_again, tmp_path).returncode == 0
+    with ZqServer(serve.split()[-1].replace("/var/lib/", f"{tmp_path}/")) as server:
+        left = [message["href"].rpartition("/")[2] for message in every_message(server.url, "jobs")]
+        assert sorted(left) == sorted(ids - lost)
+        assert ask(server.url, "GET", "/readyz").status == 200
+    assert run(salvage, tmp_path).returncode == 2, "the target is there now"
+    assert new.is_dir()
+
+
+def fill_and_flush(path: Path) -> set[str]:
+    """A queue of 1,000 messages in many blocks; their ids."""
+    storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
+    ids = new_ids(1000, now)
+    for begin in range(0, len(ids), 100):
+        bodies = [b'"' + os.urandom(150).hex().encode() + b'"' for _ in range(100)]
+        drafts = [Draft(id, body, 3600, 0, "a") for id, body in zip(ids[begin : begin + 100], bodies, strict=True)]
+        storage.messages.post(QueueRef("acme", "jobs"), drafts, now)
+    storage.close()
+    flushed(path)
+    return set(ids)
+
+
+def test_a_salvage_without_a_target_or_of_another_store_is_refused(tmp_path: Path) -> None:
+    """Each by a sentence."""
+    for command in (
+        "zq-server salvage --store rocksdb:///nowhere",
+        "zq-server salvage --store redis://x/0 --to /nowhere",
+    ):
+        done = run(command, tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.startswith("zq-server: ")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_store_that_a_server_has_open_is_not_salvaged(uri: str, tmp_path: Path) -> None:
+    """And nothing is made."""
+    with ZqServer(uri):
+        done = run(f"zq-server salvage --store {uri} --to {tmp_path}/new", tmp_path)
+    assert done.returncode == 2
+    assert "in use by another process" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["store"]
 
 
 @pytest.mark.parametrize("store", ["rocksdb:///nowhere/at/all", "redis://127.0.0.1:1/0"])

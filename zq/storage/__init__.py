@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage drivers behind one interface; the only ways to a driver are ``connect``, ``prepare`` and ``check``."""
+"""Storage drivers behind one interface; the only ways to a driver are ``connect``, ``prepare``, ``check``
+and ``salvage``."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -8,7 +9,7 @@ from urllib.parse import urlsplit
 
 from zq.errors import StartRefused
 from zq.expiry import Expiry
-from zq.measures import Report
+from zq.measures import Report, Salvaged
 from zq.storage.api import Storage
 
 
@@ -51,6 +52,16 @@ def check(uri: str) -> Report | None:
     driver = _drivers("zq.storage.check").get(_scheme(uri))
     report: Report | None = driver.load()(uri) if driver else None
     return report
+
+
+def salvage(uri: str, to: str) -> Salvaged | None:
+    """Write what can be read of a store, which no server may have open, into a new one; the old one is not changed.
+
+    None if the driver has no such thing. Raises as ``connect`` does.
+    """
+    driver = _drivers("zq.storage.salvage").get(_scheme(uri))
+    salvaged: Salvaged | None = driver.load()(uri, to) if driver else None
+    return salvaged
 
 
 @cache

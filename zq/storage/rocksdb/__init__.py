@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from msgspec import structs
+
 from zq.errors import StartRefused, Unavailable
 from zq.expiry import Expiry, Pace, Steps
-from zq.measures import Depth, Measure, Report
+from zq.measures import Depth, Measure, Report, Salvaged
 from zq.model import QueueRef, Seconds
 from zq.storage.rocksdb import guard, layout
+from zq.storage.rocksdb import salvage as salvaging
 from zq.storage.rocksdb.claims import ClaimController
 from zq.storage.rocksdb.figures import Figures
 from zq.storage.rocksdb.guard import StorageClock
@@ -27,12 +30,14 @@ from zq.storage.rocksdb.history import HistoryController
 from zq.storage.rocksdb.integrity import Integrity
 from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.messages import MessageController
+from zq.storage.rocksdb.opening import refusal
 from zq.storage.rocksdb.port import SYNC_MODES, Store
 from zq.storage.rocksdb.queues import QueueController
 from zq.storage.rocksdb.records import RecordController
 from zq.storage.rocksdb.registry import Around
 from zq.storage.rocksdb.remover import Remover
 from zq.storage.rocksdb.stripes import Stripes
+from zq.storage.rocksdb.survey import Survey
 from zq.storage.rocksdb.sweeper import Sweeper
 from zq.storage.rocksdb.topics import TopicController
 from zq.storage.rocksdb.transactions import TransactionController
@@ -175,12 +180,23 @@ def check(uri: str) -> Report:
     path = _path(uri)
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
-    store = Store(path, layout.FAMILIES, "never", 0)
     try:
-        guard.check_version(store)
-        return Integrity(store, layout.ms(StorageClock().now())).report()
+        survey = Survey(path)
+    except StartRefused:
+        raise
+    except Exception as error:
+        raise refusal(path, error) from error
+    try:
+        guard.check_readable(survey)
+        report = Integrity(survey, layout.ms(StorageClock().now())).report()
+        return structs.replace(report, damage=[*survey.notes, *map(str, survey.gaps())])
     finally:
-        store.close()
+        survey.close()
+
+
+def salvage(uri: str, to: str) -> Salvaged:
+    """Write what can be read of a store into a new one, a path or a URI. Raises ``StartRefused``."""
+    return salvaging.salvage(_path(uri), _path(to) if ":" in to else Path(to), layout.ms(StorageClock().now()))
 
 
 def _path(uri: str) -> Path:

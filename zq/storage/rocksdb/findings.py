@@ -7,9 +7,11 @@ from typing import Final, TypeVar
 
 from msgspec import MsgspecError
 
+from zq.errors import StoreDamaged
 from zq.measures import Report
 from zq.storage.rocksdb import layout
-from zq.storage.rocksdb.port import Store, Write
+from zq.storage.rocksdb.port import Write
+from zq.storage.rocksdb.readable import Readable
 
 T = TypeVar("T")
 EXAMPLES: Final = 20
@@ -17,17 +19,37 @@ TOP: Final = b"\xff" * 256
 """Above every key."""
 
 
+class _Lenient:
+    """A store in which what cannot be read is absent, and ``missed`` is set."""
+
+    def __init__(self, store: Readable) -> None:
+        self._store = store
+        self.scan = store.scan
+        self.missed = False
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        try:
+            return self._store.get(family, key)
+        except StoreDamaged:
+            self.missed = True
+            return None
+
+
 class Findings:
     """Of one check of an open store that nobody writes to."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Readable) -> None:
+        self.store = _Lenient(store)
         self.counted: Counter[str] = Counter()
         self._contradictions = 0
         self._examples: list[str] = []
 
     def found(self, sentence: str) -> None:
-        """A contradiction."""
+        """A contradiction, unless damage hides what it is about."""
+        if self.store.missed:
+            self.store.missed = False
+            self.counted["comparisons that damage prevents"] += 1
+            return
         self._contradictions += 1
         if len(self._examples) < EXAMPLES:
             self._examples.append(f"{sentence}.")
@@ -60,5 +82,5 @@ class Findings:
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.after(kind))}
 
     def report(self) -> Report:
-        """All of it."""
-        return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples)
+        """All of it, but for damage."""
+        return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])

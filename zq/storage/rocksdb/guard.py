@@ -14,10 +14,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from zq.errors import StartRefused
+from zq.errors import StartRefused, StoreDamaged
 from zq.model import Seconds
 from zq.storage.rocksdb import layout
 from zq.storage.rocksdb.port import Store
+from zq.storage.rocksdb.readable import Readable
 
 LOG = logging.getLogger(__name__)
 STEP_BACK_MS = 60_000
@@ -92,7 +93,20 @@ def check_version(store: Store) -> None:
     found = store.get("default", b"version")
     if found in (None, layout.FORMER_VERSION):
         store.write([("default", b"version", layout.VERSION)])
-    elif found is not None and found != layout.VERSION:
+    else:
+        _check_layout(found)
+
+
+def check_readable(store: Readable) -> None:
+    """Refuse a store of another layout, unless damage hides which one it has."""
+    with suppress(StoreDamaged):
+        found = store.get("default", b"version")
+        if found not in (None, layout.FORMER_VERSION):
+            _check_layout(found)
+
+
+def _check_layout(found: bytes | None) -> None:
+    if found is not None and found != layout.VERSION:
         raise StartRefused(
             f"The store has layout {found.decode(errors='replace')}, this zq needs {layout.VERSION.decode()}: "
             "use the zq that wrote it, or another store."

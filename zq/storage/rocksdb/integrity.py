@@ -14,7 +14,8 @@ from zq.storage.rocksdb import due, layout, past, records, stages
 from zq.storage.rocksdb.findings import Findings
 from zq.storage.rocksdb.layout import QueueRecord, Record
 from zq.storage.rocksdb.log_integrity import LogIntegrity, check_records
-from zq.storage.rocksdb.port import Store, Write
+from zq.storage.rocksdb.port import Write
+from zq.storage.rocksdb.readable import Readable
 
 INDEXES: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
     "bodies": lambda key, _: key,
@@ -34,7 +35,7 @@ TRACES: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 class Integrity(Findings):
     """One check of an open store that nobody writes to; ``now`` by the machine's clock, in ms."""
 
-    def __init__(self, store: Store, now: int) -> None:
+    def __init__(self, store: Readable, now: int) -> None:
         super().__init__(store)
         self._now = now
         self._queues: dict[bytes, bytes] = {}
@@ -206,17 +207,7 @@ class Integrity(Findings):
 
     def _index_entries(self, key: bytes, record: Record) -> list[Write]:
         """What else there is of a message, its body excepted."""
-        project = layout.prefix_of(self._queues.get(key[:8], b""))
-        number, sequence = layout.pair.unpack(key)
-        wanted: list[Write] = [
-            ("available", layout.triple.pack(number, record.available, sequence), layout.number.pack(record.expires)),
-            ("expiry", layout.number.pack(record.expires) + key, b""),
-            ("ids", layout.id_key(project, record.id), key),
-        ]
-        if record.claim:
-            claim = layout.claim_prefix(number, record.claim) + key[8:]
-            wanted.append(("claims", claim, layout.number.pack(record.ends)))
-        return wanted
+        return index_entries(layout.prefix_of(self._queues.get(key[:8], b"")), key, record)
 
     def _is_ruin(self, number: bytes, family: str) -> bool:
         if number not in self._doomed:
@@ -231,6 +222,20 @@ class Integrity(Findings):
             return False
         self.counted[f"{family} of former owners"] += 1
         return True
+
+
+def index_entries(project: bytes, key: bytes, record: Record) -> list[Write]:
+    """All entries of a message that lead to its record; ``project``: its ``layout.project_prefix``."""
+    number, sequence = layout.pair.unpack(key)
+    wanted: list[Write] = [
+        ("available", layout.triple.pack(number, record.available, sequence), layout.number.pack(record.expires)),
+        ("expiry", layout.number.pack(record.expires) + key, b""),
+        ("ids", layout.id_key(project, record.id), key),
+    ]
+    if record.claim:
+        claim = layout.claim_prefix(number, record.claim) + key[8:]
+        wanted.append(("claims", claim, layout.number.pack(record.ends)))
+    return wanted
 
 
 def _stamp(value: bytes) -> int:

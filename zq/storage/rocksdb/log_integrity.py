@@ -90,10 +90,11 @@ class LogIntegrity:
 
     def _wanted(self, key: bytes, value: bytes) -> list[Write]:
         """All entries of a batch, by its own; itself included. None if it cannot be read."""
-        return self._findings.decoded(lambda stored: _entries_of(key, stored), "batches", key, value) or []
+        return self._findings.decoded(lambda stored: entries_of(key, stored), "batches", key, value) or []
 
 
-def _entries_of(key: bytes, value: bytes) -> list[Write]:
+def entries_of(key: bytes, value: bytes) -> list[Write]:
+    """All entries of a stored batch, itself included."""
     stored = batches.decode_stored(value)
     before = LogRecord(layout.pair.unpack(key)[0], size=stored.size, messages=stored.messages)
     return batches.writes(stored.batch, before)

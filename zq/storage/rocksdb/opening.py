@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The opening and closing of a RocksDB directory, and what is said when that fails."""
 
+import fcntl
 import re
 import time
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from rocksdict import Options, Rdict
 
@@ -14,6 +15,8 @@ from zq.storage.rocksdb.damage import is_damage
 LOCK_PAUSE: Final = 0.1
 LOCK_PATIENCE: Final = 3.0
 """A server whose master was killed takes about a second to notice."""
+_opened: Final[set[Path]] = set()
+"""Directories that this process has open: closing any file of one would end the lock on it."""
 
 
 def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
@@ -22,11 +25,38 @@ def open_database(path: Path, options: Options, families: dict[str, Options]) ->
     while True:
         try:
             path.mkdir(parents=True, exist_ok=True)
-            return Rdict(str(path), options, column_families=families)
+            opened = Rdict(str(path), options, column_families=families)
+            _opened.add(path.resolve())
+            return opened
         except Exception as error:
             if not is_locked(error) or time.monotonic() > deadline:
-                raise _refusal(path, error) from error
+                raise refusal(path, error) from error
         time.sleep(LOCK_PAUSE)
+
+
+def hold_lock(path: Path) -> IO[bytes]:
+    """Keep every server from opening the directory, until the answer is closed, and change nothing in it.
+
+    Raises ``StartRefused`` if one has it open. RocksDB takes the same lock, of the whole process: two parts of one
+    process must not rely on it.
+    """
+    deadline = time.monotonic() + LOCK_PATIENCE
+    file = (path / "LOCK" if (path / "LOCK").exists() else path / "CURRENT").open("rb")
+    while path.resolve() not in _opened:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline:
+                break
+        else:
+            return file
+        time.sleep(LOCK_PAUSE)
+    raise in_use(path)
+
+
+def let_go(path: Path) -> None:
+    """The directory was closed."""
+    _opened.discard(path.resolve())
 
 
 def close_part(part: Rdict) -> None:
@@ -44,7 +74,8 @@ def unavailable() -> Unavailable:
     return Unavailable("The store cannot serve now. Try again later.")
 
 
-def _refusal(path: Path, error: Exception) -> StartRefused:
+def refusal(path: Path, error: Exception) -> StartRefused:
+    """What to say of a directory that RocksDB does not open."""
     if is_locked(error):
         return in_use(path)
     told = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."

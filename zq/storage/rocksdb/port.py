@@ -25,7 +25,7 @@ from zq.errors import StoreDamaged, Unavailable
 from zq.storage.rocksdb import compaction
 from zq.storage.rocksdb.barrier import Barrier
 from zq.storage.rocksdb.damage import UNREADABLE, Damage, is_damage, place_of
-from zq.storage.rocksdb.opening import close_part, open_database, unavailable
+from zq.storage.rocksdb.opening import close_part, let_go, open_database, unavailable
 from zq.storage.rocksdb.tuning import Tuning
 
 LOG = logging.getLogger(__name__)
@@ -263,6 +263,7 @@ class Store:
         while parts:
             close_part(parts.pop(0))
         gc.collect()
+        let_go(self._path)
 
     def _batch(self, writes: Iterable[Write], gone: Iterable[Range]) -> WriteBatch:
         batch, handles = WriteBatch(raw_mode=True), self._handles

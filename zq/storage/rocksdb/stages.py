@@ -8,6 +8,7 @@ from zq.model import Draft
 from zq.storage.rocksdb import due, layout
 from zq.storage.rocksdb.layout import Stage, Staged
 from zq.storage.rocksdb.port import Store, Write
+from zq.storage.rocksdb.readable import Readable
 from zq.storage.rocksdb.registry import Registry
 
 
@@ -44,7 +45,7 @@ def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most
     return writes
 
 
-def messages(store: Store, stage: Stage) -> Iterator[Staged]:
+def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
     """What is staged, in the order of staging."""
     bounds = layout.number.pack(stage.number), layout.number.pack(stage.number + 1)
     return (layout.decode_staged(value) for _, value in store.scan("staged", *bounds))

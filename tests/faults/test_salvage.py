@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A new store of what can be read of a damaged one: everything else is there, and every loss is told."""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.damaged import cut, flip, flushed, table_of
+from tests.unit.test_rocksdb_check import NOW, use
+from zq.errors import StartRefused
+from zq.expiry import Expiry
+from zq.measures import Salvaged
+from zq.model import Lease, QueueRef, View
+from zq.storage import salvage
+from zq.storage.rocksdb import connect, layout
+from zq.storage.rocksdb.survey import Survey
+from zq.topics import TopicRef
+
+Dump = dict[str, dict[bytes, bytes]]
+MADE_ANEW = ("numbers", "available", "expiry", "ids", "claims", "sequences", "endings", "topics")
+"""Families whose loss costs nothing: other families say what they had."""
+BLOCK_OF_FEW = 0.01
+"""Where a small table has its one block of data."""
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of everything: delayed, claimed and dead messages, history, keys, a stage, topics; swept of ruins."""
+    path = tmp_path_factory.mktemp("sound") / "store"
+    storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
+    use(storage)
+    storage.maintain(NOW)
+    storage.topics.purge(TopicRef("acme", "t2"))
+    storage.close()
+    return flushed(path)
+
+
+@pytest.fixture
+def path(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "old"))
+
+
+def dumped(path: Path) -> Dump:
+    """All that the families have, but for the numbers of the store itself."""
+    survey = Survey(path)
+    try:
+        return {family: dict(survey.scan(family, b"", b"\xff" * 256)) for family in layout.FAMILIES[1:]}
+    finally:
+        survey.close()
+
+
+def digest(path: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
+
+
+def salvaged(path: Path) -> tuple[Salvaged, Dump]:
+    """Salvage it to ``new``: the old store is as it was, and the new one agrees with itself."""
+    before, new = digest(path), path.with_name("new")
+    told = salvage(f"rocksdb://{path}", str(new))
+    assert told is not None
+    assert digest(path) == before, "the damaged store is not changed"
+    assert told.report.contradictions == 0, told.report.examples
+    assert told.report.damage == []
+    assert sorted(file.name for file in path.parent.iterdir()) == ["new", "old"], "nothing else is left behind"
+    return told, dumped(new)
+
+
+def differing(old: Dump, new: Dump) -> set[str]:
+    return {family for family in old if old[family] != new[family]}
+
+
+def test_a_sound_store_is_copied_whole(path: Path) -> None:
+    """Every family is the same, entry by entry, and nothing is told as lost."""
+    old = dumped(path)
+    assert all(old[family] for family in old if family not in ("hidden",)), "there is something of everything"
+    told, new = salvaged(path)
+    assert differing(old, new) == set()
+    assert told.lost == told.damage == []
+    assert told.saved["messages"] == len(old["messages"]) > 15
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["block", "gone"])
+def test_indexes_that_cannot_be_read_cost_nothing(path: Path, gone: bool) -> None:
+    """They are made anew of the records, entry by entry as they were; here all of them at once."""
+    old, files = dumped(path), {family: table_of(path, family) for family in MADE_ANEW}
+    for file in files.values():
+        file.unlink() if gone else flip(file, BLOCK_OF_FEW)
+    told, new = salvaged(path)
+    assert differing(old, new) == set()
+    assert told.lost == []
+    assert len(told.damage) == len(files)
+    for family, file in files.items():
+        assert any(sentence.startswith(f"{file.name}, family {family}, keys from ") for sentence in told.damage)
+
+
+OTHERWISE = {
+    "queues": {"queues", "keys", "due"},
+    "tallies": {"tallies"},
+    "messages": {"messages", "claims"},
+    "bodies": {"messages", "bodies", "available", "expiry", "ids", "claims", "tallies"},
+    "history": {"history", "sequences", "endings", "due"},
+    "keys": {"keys", "due"},
+    "fences": {"fences"},
+    "stages": {"stages", "staged", "due"},
+    "staged": {"stages", "staged", "due"},
+    "producers": {"producers", "due"},
+    "batches": {"batches", "topics", "due", "logs"},
+    "floors": {"floors"},
+    "records": {"records", "due"},
+    "due": set(),
+    "logs": {"logs", "batches", "topics", "due", "floors", "keys"},
+}
+"""What a salvage cannot give back as it was, by the family that is damaged; all others are the same."""
+
+
+@pytest.mark.parametrize("family", OTHERWISE)
+def test_a_family_that_cannot_be_read_costs_itself_alone(path: Path, family: str) -> None:
+    """The rest is there, entry by entry; what is lost is told, by name where another family knows it."""
+    old = dumped(path)
+    flip(table_of(path, family), BLOCK_OF_FEW)
+    told, new = salvaged(path)
+    assert differing(old, new) <= OTHERWISE[family]
+    assert any(f"family {family}," in sentence for sentence in told.damage)
+    named = {
+        "queues": len(old["queues"]) + 1,
+        "tallies": len(old["tallies"]),
+        "messages": len(old["messages"]),
+        "bodies": len(old["messages"]),
+        "history": len(old["history"]),
+        "keys": len(old["keys"]),
+        "stages": 1,
+        "staged": 1,
+        "producers": 1,
+        "batches": len(old["topics"]) - sum(key[:8] + key[-8:] not in old["batches"] for key in old["topics"]),
+        "records": 1,
+    }
+    if family in named:
+        assert len(told.lost) == named[family], told.lost
+
+
+def test_messages_whose_records_are_lost_come_back_without_claims_and_counts(path: Path) -> None:
+    """Index entries know id, end and place in the order; the bodies are their own."""
+    old = dumped(path)
+    flip(table_of(path, "messages"), BLOCK_OF_FEW)
+    _, new = salvaged(path)
+    for family in ("messages", "available", "expiry", "ids"):
+        assert old[family].keys() == new[family].keys()
+    assert old["bodies"] == new["bodies"]
+    assert new["claims"] == {}
+    records = [layout.decode_record(value) for value in new["messages"].values()]
+    known = {layout.decode_record(value).id for value in old["messages"].values()}
+    assert {record.id for record in records} == known
+
+
+def test_messages_of_a_queue_that_is_lost_are_in_one_of_their_project(path: Path) -> None:
+    """Neither its entry nor its number can be read; the ids know the project."""
+    old = dumped(path)
+    for family in ("queues", "numbers"):
+        flip(table_of(path, family), BLOCK_OF_FEW)
+    told, new = salvaged(path)
+    assert told.saved["messages"] == len(old["messages"])
+    assert {layout.queue_ref(key).project for key in new["queues"]} == {"acme"}
+    assert all(layout.queue_ref(key).name.startswith("salvaged-") for key in new["queues"])
+
+
+@pytest.mark.parametrize("family", ["tallies", "default", "messages", "queues"])
+def test_sequences_never_go_back(path: Path, family: str) -> None:
+    """Whatever is damaged, the next message of a queue has a higher sequence than any that was there (L5, L6), and
+    positions of history and of topics rise too."""
+    old = dumped(path)
+    flip(table_of(path, family), BLOCK_OF_FEW)
+    before = {key: layout.decode_tally(value) for key, value in old["tallies"].items()}
+    _, new = salvaged(path)
+    after = {key: layout.decode_tally(value) for key, value in new["tallies"].items()}
+    assert before.keys() == after.keys()
+    for number, tally in before.items():
+        assert after[number].sequence >= tally.sequence
+        assert after[number].count == tally.count
+    storage = connect(f"rocksdb://{path.with_name('new')}", sync="never", max_clock_jump=0)
+    try:
+        with storage._keeper as (_, registry):
+            for key in old["queues"]:
+                state = registry.find(layout.queue_ref(key))
+                assert state is not None
+                known = before.get(layout.number.pack(state.number))
+                assert known is not None
+                assert state.tally.sequence > known.sequence
+                assert state.tally.position > known.position
+            assert registry.new_number() > max(layout.number.unpack(key)[0] for key in old["numbers"])
+    finally:
+        storage.close()
+
+
+def test_a_salvaged_store_is_served_and_claims_go_on(path: Path) -> None:
+    """A claim that was live is live in the new store, and what it holds can be deleted with it."""
+    flip(table_of(path, "claims"), BLOCK_OF_FEW)
+    salvaged(path)
+    storage = connect(f"rocksdb://{path.with_name('new')}", sync="never", max_clock_jump=0)
+    try:
+        jobs = QueueRef("acme", "jobs")
+        claim = storage.claims.get(jobs, "a.e", NOW + 6)
+        assert claim.messages
+        storage.messages.delete(jobs, claim.messages[0].id, NOW + 6, claim="a.e")
+        assert storage.claims.create(jobs, Lease("a.z", 60, 60), 100, NOW + 20) is not None
+        assert storage.messages.list(jobs, 0, 100, View(claimed=True, delayed=True), NOW + 20).items
+    finally:
+        storage.close()
+
+
+@pytest.mark.parametrize(
+    ("file", "harm"),
+    [("MANIFEST-*", lambda file: cut(file, 0.5)), ("MANIFEST-*", Path.unlink), ("CURRENT", Path.unlink)],
+    ids=["list cut short", "list gone", "CURRENT gone"],
+)
+def test_a_store_whose_list_of_files_is_damaged_is_saved_whole(
+    path: Path, file: str, harm: Callable[[Path], None]
+) -> None:
+    """The list is made anew in a copy, as the old store must not be changed."""
+    old = dumped(path)
+    harm(next(path.glob(file)))
+    told, new = salvaged(path)
+    assert differing(old, new) == set()
+    assert told.lost == []
+    assert told.damage
+
+
+def test_a_target_that_is_there_is_refused(path: Path) -> None:
+    """Neither a store nor an empty folder is written to."""
+    path.with_name("new").mkdir()
+    with pytest.raises(StartRefused, match="is there already"):
+        salvage(f"rocksdb://{path}", str(path.with_name("new")))
+    assert list(path.with_name("new").iterdir()) == []
+
+
+def test_a_store_in_use_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is made."""
+    monkeypatch.setattr("zq.storage.rocksdb.opening.LOCK_PATIENCE", 0.0)
+    storage = connect(f"rocksdb://{path}", max_clock_jump=0)
+    try:
+        with pytest.raises(StartRefused, match="in use by another process"):
+            salvage(f"rocksdb://{path}", str(path.with_name("new")))
+    finally:
+        storage.close()
+    assert not path.with_name("new").exists()

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A damaged store is read past its damage: what lies in damaged blocks is missing, and nothing is changed."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.damaged import cut, flip, table_of
+from zq.errors import StoreDamaged
+from zq.storage.rocksdb.port import Store
+from zq.storage.rocksdb.survey import Survey
+
+FAMILIES = ("default", "rows")
+ROWS = 3000
+TOP = b"\xff" * 64
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """3,000 rows of 100 bytes in one table file."""
+    path = tmp_path / "store"
+    store = Store(path, FAMILIES, "never", 0)
+    store.write([("rows", key(number), os.urandom(100)) for number in range(ROWS)])
+    store.compact("rows")
+    store.close()
+    return path
+
+
+@contextmanager
+def surveyed(path: Path) -> Iterator[Survey]:
+    survey = Survey(path)
+    try:
+        yield survey
+    finally:
+        survey.close()
+
+
+def read(survey: Survey) -> set[int]:
+    return {int.from_bytes(found) for found, _ in survey.scan("rows", b"", TOP)}
+
+
+def contents(path: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
+
+
+def test_exactly_the_rows_of_the_damaged_blocks_are_missing(path: Path) -> None:
+    """Every row that a get finds is scanned too, also between two damaged blocks, and each gap tells its range, its
+    file and about how many entries it had."""
+    file = table_of(path, "rows")
+    flip(file, 0.3)
+    flip(file, 0.32)
+    before = contents(path)
+    with surveyed(path) as survey:
+        found, gaps = read(survey), survey.gaps()
+        lost = set()
+        for number in range(ROWS):
+            try:
+                assert survey.get("rows", key(number)) is not None
+            except StoreDamaged:
+                lost.add(number)
+    assert found == set(range(ROWS)) - lost
+    assert 2 * 20 <= len(lost) <= 2 * 60, "two blocks of 4 KB, of about 38 rows each"
+    assert len(gaps) == 2
+    assert {number for number in range(ROWS) if any(gap.lower <= key(number) < gap.upper for gap in gaps)} == lost
+    assert all(gap.file == file.name and gap.family == "rows" for gap in gaps)
+    assert len(lost) / 2 <= sum(gap.entries for gap in gaps) <= len(lost) * 2
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [lambda file: cut(file, 0.5), lambda file: flip(file, 0.999), Path.unlink],
+    ids=["cut short", "footer", "gone"],
+)
+def test_a_file_that_cannot_be_opened_is_one_gap(path: Path, harm: Callable[[Path], None]) -> None:
+    """What is in other files is read: here a row above it."""
+    store = Store(path, FAMILIES, "never", 0)
+    store.write([("rows", key(ROWS + 5), b"above")])
+    store.close()
+    file = table_of(path, "rows")
+    harm(file)
+    with surveyed(path) as survey:
+        assert read(survey) == {ROWS + 5}
+        (gap,) = survey.gaps()
+        assert survey.get("rows", key(ROWS + 5)) == b"above"
+        with pytest.raises(StoreDamaged):
+            survey.get("rows", key(7))
+    assert gap.file == file.name
+    assert gap.lower <= key(0)
+    assert gap.upper > key(ROWS - 1)
+
+
+def test_a_newer_file_is_read_where_an_older_one_is_damaged(path: Path) -> None:
+    """A get finds a row that was written again after the damaged block."""
+    store = Store(path, FAMILIES, "never", 0)
+    store.write([("rows", key(number), b"new") for number in range(0, ROWS, 2)])
+    store._views["rows"].flush()
+    store.close()
+    flip(table_of(path, "rows"))
+    with surveyed(path) as survey:
+        read(survey)
+        (gap,) = survey.gaps()
+        inside = [number for number in range(ROWS) if gap.lower <= key(number) < gap.upper]
+        assert len(inside) >= 20
+        assert all(survey.get("rows", key(number)) == b"new" for number in inside if number % 2 == 0)
+
+
+@pytest.mark.parametrize("part", [0.5, None], ids=["in the middle", "torn"])
+def test_a_damaged_log_is_noted_and_what_stands_before_it_is_read(path: Path, part: float | None) -> None:
+    """A log that ends within a record, as after a power cut, and one with damage within."""
+    store = Store(path, FAMILIES, "never", 0)
+    for number in range(ROWS, ROWS + 100):
+        store.write([("rows", key(number), os.urandom(100))])
+    killed = Path(shutil.copytree(path, path.with_name("killed")))
+    store.close()
+    log = max(killed.glob("*.log"), key=lambda file: file.stat().st_size)
+    if part is None:
+        os.truncate(log, log.stat().st_size - 20)
+    else:
+        flip(log, part)
+    with surveyed(killed) as survey:
+        assert set(range(ROWS + 40)) <= read(survey) < set(range(ROWS + 100))
+        assert len(survey.notes) == 1
+        assert "log" in survey.notes[0]

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that can be read of a damaged store, family by family.
+
+A scan ends at a damaged block for all files at once, so a gap hides what other files have in its range. Keys there come
+from two sides: from index entries of other families, and from a second directory that RocksDB's repair makes of the
+files that are whole. What such a key has is asked of the store itself, so that no older value comes to light.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Options, Rdict
+
+from zq.errors import StartRefused, StoreDamaged
+from zq.storage.rocksdb import layout
+from zq.storage.rocksdb.findings import TOP
+from zq.storage.rocksdb.opening import refusal
+from zq.storage.rocksdb.survey import Spans, Survey
+
+MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG")
+"""How files begin that a repair does without."""
+Known = Callable[[], Iterable[bytes]]
+
+
+def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
+    """A copy of a store for which RocksDB makes its list of files anew. Tables are linked where that can be done."""
+    to.mkdir(mode=0o700)
+    for file in path.iterdir():
+        if file.name in without or file.name.startswith(MADE_ANEW) or not file.is_file():
+            continue
+        try:
+            if file.suffix != ".sst":
+                raise OSError
+            os.link(file, to / file.name)
+        except OSError:
+            shutil.copyfile(file, to / file.name)
+    Rdict.repair(str(to), Options(raw_mode=True))
+    return to
+
+
+class Rescue:
+    """Of one store; ``workshop``: a directory for copies, removed by whoever made it."""
+
+    def __init__(self, path: Path, workshop: Path) -> None:
+        """Raises ``StartRefused`` if the store is in use, or has nothing that could be read."""
+        self._workshop = workshop
+        self._rest: Survey | None = None
+        notes: list[str] = []
+        self.survey = self._open(path, notes)
+        self.survey.notes += notes
+        for family in layout.FAMILIES:
+            for _ in self.survey.scan(family, b"", TOP):
+                pass
+        damaged = {gap.file for gap in self.survey.gaps()}
+        if damaged:
+            with suppress(Exception):  # it only finds more
+                self._rest = Survey(repaired(self._source, workshop / "rest", damaged))
+
+    def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
+        """All that can be read; and with None keys that are ``known`` to be there, of which nothing can be told."""
+        yield from self.survey.scan(family, b"", TOP)
+        spans = Spans(self.survey.gaps(family))
+        if not spans:
+            return
+        sure = {key for keys in known for key in keys() if key in spans}
+        rest = self._rest.scan(family, b"", TOP) if self._rest is not None else ()
+        for key in sorted(sure.union(key for key, _ in rest if key in spans)):
+            try:
+                value = self.survey.get(family, key)
+            except StoreDamaged:
+                if key in sure:
+                    yield key, None
+                continue
+            if value is not None:
+                yield key, value
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._rest is not None:
+            self._rest.close()
+        self.survey.close()
+
+    def _open(self, path: Path, notes: list[str]) -> Survey:
+        self._source = path
+        try:
+            survey = Survey(path)
+            if not survey.unlisted:
+                return survey
+            notes += survey.notes
+            survey.close()
+        except StartRefused:
+            raise
+        except Exception as error:  # noqa: BLE001  (the binding raises no other)
+            cause = str(error).splitlines()[0].strip(" .")
+            notes.append(f"The list of files cannot be read and was made anew from the files that are whole ({cause})")
+        try:
+            self._source = repaired(path, self._workshop / "repaired")
+            survey = Survey(self._source)
+        except Exception as error:
+            raise refusal(path, error) from error
+        notes += (f"{file.name} cannot be read at all" for file in (self._source / "lost").glob("*.sst"))
+        return survey

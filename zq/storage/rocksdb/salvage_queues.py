@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a salvage that is about queues: their messages, claims, counters and histories."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, structs
+
+from zq.errors import StoreDamaged
+from zq.storage.rocksdb import layout, past, starts
+from zq.storage.rocksdb.findings import TOP
+from zq.storage.rocksdb.integrity import index_entries
+from zq.storage.rocksdb.layout import QueueRecord, Record, Tally
+from zq.storage.rocksdb.registry import NO_METADATA
+from zq.storage.rocksdb.survey import Spans
+
+if TYPE_CHECKING:
+    from zq.storage.rocksdb.salvage import Salvage
+
+LOST_COUNTER: Final = 1000 * starts.LOST_TAIL
+"""By how much a counter that was lost begins above all that is known to have been given out."""
+
+
+class Trace(Struct):
+    """What index entries say of a message."""
+
+    id: str = ""
+    expires: int = 0
+    available: int = 0
+
+
+def named(key: bytes) -> str:
+    """A queue for people."""
+    ref = layout.queue_ref(key)
+    return f"queue {ref.name} of project {ref.project!r}"
+
+
+class Queues:
+    """``histories``: the numbers of all histories, and so of keys, that someone owns."""
+
+    def __init__(self, salvage: "Salvage") -> None:
+        self._salvage = salvage
+        self._rescue = salvage.rescue
+        self._survey = salvage.rescue.survey
+        self.histories: set[bytes] = set()
+        self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
+        """(key, record) by number."""
+        self._counts: Counter[bytes] = Counter()
+        self._last: defaultdict[bytes, int] = defaultdict(int)
+        """The largest sequence met, by a queue's number; and so positions and moments, by that of a history."""
+        self._positions: defaultdict[bytes, int] = defaultdict(int)
+        self._finished: defaultdict[bytes, int] = defaultdict(int)
+
+    def run(self) -> None:
+        self._copy_queues()
+        self._copy_messages()
+        self._copy_history()
+        self._write_tallies()
+
+    def _copy_queues(self) -> None:
+        numbers = {value: key for key, value in self._rescue.entries("numbers") if value is not None}
+        for key, value in self._rescue.entries("queues", lambda: numbers):
+            if value is None:
+                number = layout.number.unpack(numbers[key])[0]
+                record = QueueRecord(number, NO_METADATA, number)
+                self._salvage.lost.append(f"The metadata and the former history of {named(key)}")
+            else:
+                record = layout.decode_queue(value)
+            self._add(key, record)
+        for key, value in self._rescue.entries("hidden"):
+            if value is not None:
+                record = layout.decode_queue(value)
+                self._own(record)
+                self._salvage.save("hidden", [("hidden", key, value)])
+
+    def _add(self, key: bytes, record: QueueRecord) -> None:
+        number = layout.number.pack(record.number)
+        self._own(record)
+        self._records[number] = key, record
+        self._salvage.save("queues", [("queues", key, layout.encode(record)), ("numbers", number, key)])
+
+    def _own(self, record: QueueRecord) -> None:
+        self.histories.add(layout.number.pack(record.history))
+        self._salvage.top = max(self._salvage.top, record.number, record.history)
+
+    @cached_property
+    def _ruins(self) -> set[bytes]:
+        """Numbers of former queues."""
+        notes = self._survey.scan("default", layout.DOOMED, layout.after(layout.DOOMED))
+        return {key[len(layout.DOOMED) :] for key, _ in notes}
+
+    @cached_property
+    def _traces(self) -> dict[bytes, Trace]:
+        """Of messages whose records may be damaged."""
+        spans = Spans(self._survey.gaps("messages"))
+        traces: defaultdict[bytes, Trace] = defaultdict(Trace)
+        if spans:
+            for key, value in self._survey.scan("ids", b"", TOP):
+                if value in spans:
+                    traces[value].id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
+            for key, _ in self._survey.scan("expiry", b"", TOP):
+                if key[8:] in spans:
+                    traces[key[8:]].expires = layout.number.unpack_from(key)[0]
+            for key, _ in self._survey.scan("available", b"", TOP):
+                if key[:8] + key[16:] in spans:
+                    traces[key[:8] + key[16:]].available = layout.triple.unpack(key)[1]
+        return dict(traces)
+
+    def _copy_messages(self) -> None:
+        for key, value in self._rescue.entries("messages", lambda: self._traces):
+            number = key[:8]
+            if number in self._ruins:
+                continue
+            if number not in self._records and not self._adopt(number):
+                self._salvage.lost.append(f"Message {key.hex()}, of a queue of which nothing is known")
+                continue
+            self._last[number] = max(self._last[number], layout.pair.unpack(key)[1])
+            record = self._restored(key) if value is None else layout.decode_record(value)
+            if record is not None:
+                self._copy_message(key, record)
+
+    def _copy_message(self, key: bytes, record: Record) -> None:
+        queue = self._records[key[:8]][0]
+        try:
+            body = self._survey.get("bodies", key)
+        except StoreDamaged:
+            body = None
+            self._salvage.lost.append(f"Message {record.id} of {named(queue)}: its body")
+        else:
+            if body is None and record.expires > self._salvage.now:
+                self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
+        if body is not None:
+            writes = [("messages", key, layout.encode(record)), ("bodies", key, body)]
+            self._salvage.save("messages", [*writes, *index_entries(layout.prefix_of(queue), key, record)])
+            self._counts[key[:8]] += 1
+
+    def _restored(self, key: bytes) -> Record | None:
+        """A record by what index entries say of it: a message that nobody has claimed yet."""
+        queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
+        trace, now = self._traces[key], self._salvage.now
+        if not trace.id or not trace.expires or not trace.available:
+            told = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
+            self._salvage.lost.append(f"{told} of {named(queue)}: its record")
+            return None
+        created = min(trace.available, trace.expires, now)
+        ttl = max(1, round((trace.expires - created) / 1000))
+        self._salvage.lost.append(f"Of message {trace.id} of {named(queue)}, which was saved: client, claim and counts")
+        return Record(trace.id, created, trace.expires, trace.available, ttl, "")
+
+    def _adopt(self, number: bytes) -> bool:
+        """Make a queue for messages whose queue is lost, if their project is known."""
+        key = self._orphans.get(number)
+        if key is not None:
+            self._salvage.lost.append(f"Name, metadata and history of a queue, whose messages are in {named(key)} now")
+            self._add(key, QueueRecord(layout.number.unpack(number)[0], NO_METADATA, layout.number.unpack(number)[0]))
+        return key is not None
+
+    @cached_property
+    def _orphans(self) -> dict[bytes, bytes]:
+        """Keys for queues of numbers that are no known queue's."""
+        found = {}
+        for key, value in self._survey.scan("ids", b"", TOP):
+            if value[:8] not in self._records and value[:8] not in found:
+                name = f"salvaged-{layout.number.unpack_from(value)[0]}"
+                found[value[:8]] = layout.prefix_of(key) + name.encode()
+        return found
+
+    def _copy_history(self) -> None:
+        for key, value in self._rescue.entries("history", self._history_keys):
+            if key[:8] in self._salvage.dropped:
+                continue
+            if key[:8] not in self.histories:
+                self._salvage.strays[f"records of history {key[:8].hex()}"] += 1
+                continue
+            number, position = layout.pair.unpack(key)
+            self._positions[key[:8]] = max(self._positions[key[:8]], position)
+            if value is None:
+                self._salvage.lost.append(f"Record {position} of the history {number} ({self._owner(key[:8])})")
+                continue
+            kept = layout.decode_past(value)
+            self._finished[key[:8]] = max(self._finished[key[:8]], kept.finished)
+            self._salvage.save("history", past.writes(number, position, kept))
+
+    def _owner(self, history: bytes) -> str:
+        number = layout.number.unpack(history)[0]
+        return next((named(key) for key, record in self._records.values() if record.history == number), "no queue")
+
+    def _history_keys(self) -> Iterator[bytes]:
+        """Where there are records of history, by what leads to them."""
+        for key, value in self._survey.scan("sequences", b"", TOP):
+            yield key[:8] + value
+        for key, _ in self._survey.scan("endings", b"", TOP):
+            yield key[:8] + key[-8:]
+
+    def _write_tallies(self) -> None:
+        start = self._salvage.starts
+        for number, (key, record) in self._records.items():
+            history = layout.number.pack(record.history)
+            try:
+                value = self._survey.get("tallies", number)
+                tally = layout.decode_tally(value) if value else None
+            except StoreDamaged:
+                tally = None
+            if tally is None:
+                beyond = starts.origin(start) + LOST_COUNTER
+                tally = Tally(self._last[number] + beyond, 0, 0, self._positions[history] + beyond, 0, start)
+                self._salvage.lost.append(f"The counters of {named(key)}; they go on far above what is known")
+            tally = structs.replace(
+                tally,
+                count=self._counts[number],
+                sequence=max(tally.sequence, self._last[number]),
+                position=max(tally.position, self._positions[history]),
+                finished=max(tally.finished, self._finished[history]),
+            )
+            self._salvage.write([("tallies", number, layout.encode(tally))])

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store opened to be looked at, however damaged: nothing in its directory is changed, and scans step over damage.
+
+RocksDB's iterators end at the first block that cannot be read, and name its file and offset. Where the block ends in
+the order of keys is found by binary search: a seek to a key fails with the same place as long as the key lies in it.
+Other files may have keys in that range; whoever knows such a key asks for it by ``get``.
+"""
+
+import gc
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, ReadOptions
+
+from zq.errors import StoreDamaged
+from zq.storage.rocksdb.damage import UNREADABLE, is_damage, place_of
+from zq.storage.rocksdb.opening import close_part, hold_lock, unavailable
+from zq.storage.rocksdb.tuning import Tuning
+
+READ_ALL: Final = DBRecoveryMode.skip_any_corrupted_record()
+SLACK: Final = 16
+"""Bytes by which the end of a damaged block may be longer than the keys around it that are known."""
+MAGIC: Final = bytes.fromhex("f7cff485b741e288")
+"""The end of every complete table file."""
+UNLISTED: Final = "{files}: not in the list of files, MANIFEST-*, which seems to have lost its end"
+TORN: Final = (
+    "The log of the last writes, *.log, cannot be read to its end ({cause}): what was written last may be missing. "
+    "After a power cut that is as it should be"
+)
+
+
+class Gap(NamedTuple):
+    """Keys of a family that cannot be read: ``lower <= key < upper``, about ``entries`` of them, by RocksDB's word."""
+
+    family: str
+    file: str
+    lower: bytes
+    upper: bytes
+    entries: int
+    cause: str
+
+    def __str__(self) -> str:
+        upper = "the end" if self.upper.startswith(b"\xff" * 16) else self.upper.hex()
+        return (
+            f"{self.file}, family {self.family}, keys from {self.lower.hex() or 'the first'} to {upper}: "
+            f"about {self.entries} entries cannot be read ({self.cause})"
+        )
+
+
+class Table(NamedTuple):
+    """A table file by the store's own word."""
+
+    end: bytes
+    entries: int
+    size: int
+
+
+class Survey:
+    """A ``Readable`` that goes on behind damage. The lock of the directory is held until ``close``: no server opens it.
+
+    ``notes``: sentences on damage that is no gap.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises ``StartRefused`` if the store is in use, and RocksDB's own error if it cannot be opened at all."""
+        self.notes: list[str] = []
+        self._gaps: dict[tuple[str, tuple[int, int]], Gap] = {}
+        self._lock = hold_lock(path)
+        try:
+            self._note_log(path)
+            self._plain = _open(path, READ_ALL, Options(raw_mode=True))
+            # With filters a key that is not in a damaged block is found elsewhere; but filters may be damaged too.
+            self._filtered = _open(path, READ_ALL, Tuning().family(Options(raw_mode=True)))
+        except BaseException:
+            self._lock.close()
+            raise
+        self._views = [{name: db.get_column_family(name) for name in names} for db, names in self._databases()]
+        self._tables = {_number(file["name"]): _table(file) for file in self._plain[0].live_files()}
+        newest = max(self._tables, default=0)
+        self.unlisted = sorted(file.name for file in path.glob("*.sst") if _number(file) > newest and _ends_well(file))
+        """Complete table files that are newer than all that the store knows: RocksDB would remove them."""
+        if self.unlisted:
+            self.notes.append(UNLISTED.format(files=", ".join(self.unlisted)))
+
+    def _note_log(self, path: Path) -> None:
+        """Have RocksDB replay the log strictly; damaged tables may keep it from doing so to the end."""
+        for paranoid in (True, False):
+            try:
+                close_part(_open(path, DBRecoveryMode.absolute_consistency(), Options(raw_mode=True), paranoid)[0])
+            except Exception as error:  # noqa: BLE001  (the binding raises no other)
+                cause = str(error).splitlines()[0].strip(" .")
+                if not re.search(r"\.sst|MANIFEST|CURRENT", str(error)):
+                    self.notes.append(TORN.format(cause=cause))
+                    return
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of one key. Raises ``StoreDamaged`` where it cannot be told."""
+        damage: Exception | None = None
+        for views in self._views:
+            if family not in views:
+                return None
+            try:
+                value: bytes | None = views[family].get(key)
+                return value
+            except Exception as error:  # noqa: BLE001  (the same)
+                damage = error
+        if damage is None or not is_damage(damage):
+            raise unavailable() from damage
+        raise StoreDamaged(UNREADABLE) from damage
+
+    def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All items in the range that can be read; what lies between is in ``gaps`` from then on."""
+        view = self._views[0].get(family)
+        while view is not None and lower < upper:
+            cursor = _Cursor(view, upper)
+            for item in cursor.items(lower):
+                yield item
+                lower = item[0] + b"\0"
+            error = cursor.failure()
+            if error is None:
+                return
+            lower = self._step_over(family, view, lower, upper, error)
+
+    def gaps(self, family: str = "") -> list[Gap]:
+        """What could not be read so far, of one family or of all, in the order of keys."""
+        found = [gap for gap in self._gaps.values() if family in ("", gap.family)]
+        return sorted(found, key=lambda gap: (gap.family, gap.lower))
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        parts = [view for views in self._views for view in views.values()] + [db for db, _ in self._databases()]
+        self._views = [{}, {}]
+        del self._plain, self._filtered
+        while parts:
+            close_part(parts.pop())
+        gc.collect()
+        self._lock.close()
+
+    def _databases(self) -> list[tuple[Rdict, list[str]]]:
+        return [self._plain, self._filtered]
+
+    def _step_over(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
+        """Note a gap that begins at ``lower``; the key behind it."""
+        if not is_damage(error):
+            raise unavailable() from error
+        place = place_of(error)
+
+        def fails(key: bytes) -> bool:
+            found = _Cursor(view, upper).failure(key)  # a failure may stick to an iterator when it seeks forward
+            return found is not None and place_of(found) == place
+
+        table = self._tables.get(place[0])
+        end = upper if table is None or not lower <= table.end < upper else table.end + b"\0"
+        beyond = _first_not(fails, lower, upper if fails(end) else end)
+        file = f"{place[0]:06d}.sst" if place[0] >= 0 else "a file"
+        gap = Gap(family, file, lower, beyond, _lost(table, error), str(error).splitlines()[0].strip())
+        self._gaps.setdefault((family, place), gap)
+        return beyond
+
+
+class Spans:
+    """Which keys lie in gaps."""
+
+    def __init__(self, gaps: list[Gap]) -> None:
+        self._gaps = gaps
+        self._lowers = [gap.lower for gap in gaps]
+
+    def __bool__(self) -> bool:
+        return bool(self._gaps)
+
+    def __contains__(self, key: bytes) -> bool:
+        index = bisect_right(self._lowers, key) - 1
+        return index >= 0 and key < self._gaps[index].upper
+
+
+def _open(path: Path, mode: DBRecoveryMode, family: Options, paranoid: bool = False) -> tuple[Rdict, list[str]]:
+    options = Options(raw_mode=True)
+    options.set_paranoid_checks(paranoid)  # without, a table that is damaged or gone is met when it is read
+    options.set_wal_recovery_mode(mode)
+    names: list[str] = Rdict.list_cf(str(path))
+    return Rdict(str(path), options, dict.fromkeys(names, family), AccessType.read_only(False)), names
+
+
+class _Cursor:
+    """An iterator up to a key. It lives no longer than the options that hold the bound: RocksDB has a pointer to it."""
+
+    def __init__(self, view: Rdict, upper: bytes) -> None:
+        self._bounds = ReadOptions()
+        self._bounds.set_iterate_upper_bound(upper)
+        self._iterator = view.iter(self._bounds)
+
+    def items(self, lower: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """From a key on, up to what cannot be read."""
+        iterator = self._iterator
+        iterator.seek(lower)
+        while iterator.valid():
+            yield iterator.key(), iterator.value()
+            iterator.next()
+
+    def failure(self, key: bytes | None = None) -> Exception | None:
+        """Why the items have ended, or, where a key is given, why there are none from there on."""
+        if key is not None:
+            self._iterator.seek(key)
+        if self._iterator.valid():
+            return None
+        try:
+            self._iterator.status()
+        except Exception as error:  # noqa: BLE001  (the same)
+            return error
+        return None
+
+
+def _first_not(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
+    """The smallest key, of the length of these or a little longer, for which ``fails`` is False; so it is for upper."""
+    width = max(len(lower), len(upper)) + SLACK
+    low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fails(middle.to_bytes(width)):
+            low = middle
+        else:
+            high = middle
+    found = high.to_bytes(width)
+    return upper if upper.ljust(width, b"\0") == found else found
+
+
+def _lost(table: Table | None, error: Exception) -> int:
+    """About how many entries a block has that cannot be read, or the table."""
+    if table is None:
+        return 0
+    size = str(error).rpartition(" size ")[2].split()[:1]
+    if place_of(error)[1] < 0 or not size or not size[0].isdigit():
+        return table.entries
+    return max(1, round(table.entries * int(size[0]) / max(table.size, 1)))
+
+
+def _ends_well(file: Path) -> bool:
+    with file.open("rb") as content:
+        content.seek(max(0, file.stat().st_size - len(MAGIC)))
+        return content.read() == MAGIC
+
+
+def _number(name: str | Path) -> int:
+    return int(Path(name).stem)
+
+
+def _table(file: dict[str, Any]) -> Table:
+    return Table(file["end_key"] or b"", file["num_entries"], file["size"])
