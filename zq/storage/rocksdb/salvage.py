@@ -97,7 +97,10 @@ class Salvage:
 
 
 def salvage(path: Path, to: Path, now: int) -> Salvaged:
-    """Make a new store in ``to``; ``now`` in ms. Raises ``StartRefused`` if that is there, or the old one is not, or is in use."""
+    """Make a new store in ``to``; ``now`` in ms.
+
+    Raises ``StartRefused`` if that is there, or the old one is not, or is in use.
+    """
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
