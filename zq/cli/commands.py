@@ -22,7 +22,8 @@ class Commands:
     ) -> int:
         """A command's exit code. ``then`` is called whenever ``often`` seconds have passed. Raises ``OSError``."""
         rest: bytes | None = given
-        with subprocess.Popen(words, stdin=subprocess.PIPE, process_group=0) as process:
+        # The command is the user's own, as a list of words: no shell reads it.
+        with subprocess.Popen(words, stdin=subprocess.PIPE, process_group=0) as process:  # noqa: S603
             self._running.add(process)
             if self.killed:
                 kill(process)

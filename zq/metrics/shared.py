@@ -12,7 +12,7 @@ from typing import Final
 
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 """By prometheus-client's rules; it reads this when it is imported."""
-MEMORY: Final = Path("/dev/shm")
+MEMORY: Final = Path("/dev/shm")  # noqa: S108  (only mkdtemp makes anything there: 0700, under a name of its own)
 """Where files are no files: counting must neither wait for a disk nor die (of SIGBUS) when it is full."""
 
 PREFIX: Final = "zq-metrics-"

@@ -21,7 +21,7 @@ class Script:
         source = "".join([f"{first}\n", *map(read, self.parts), rest])
         self.confirmed = confirmed and "no-writes" not in first
         """Whether replicas are to have what it writes, where that is asked for."""
-        self.call = wire(b"EVALSHA", sha1(source.encode()).hexdigest().encode())
+        self.call = wire(b"EVALSHA", sha1(source.encode(), usedforsecurity=False).hexdigest().encode())
         """The front of the command for a server that knows the script."""
         self.load = wire(b"EVAL", source.encode())
         """The same for one that does not; it knows it then."""
