@@ -25,7 +25,7 @@ ROUNDS = 60
 CROWD = 1000
 WATCHED = 15.0
 """Seconds for which the crowd is watched."""
-CONFIG = f"[server]\nthreads = {CROWD + 16}\nmax_waiters = {CROWD}\n"
+CONFIG = f"[server]\nthreads = {4 * CROWD + 16}\nmax_waiters = {4 * CROWD}\n"
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
 
 

@@ -95,8 +95,8 @@ def test_nothing_is_taken_for_a_caller_that_has_hung_up(tmp_path: Path) -> None:
 
 
 def test_waiters_leave_threads_for_work(store_uri: str, send: Sent) -> None:
-    """With every place taken, work and health find a thread, and another waiter is turned away at once."""
-    with ZqServer(store_uri, config="[server]\nthreads = 12\nmax_waiters = 4\n") as server:
+    """With every place of a project taken, work and health find a thread, and another waiter is turned away at once."""
+    with ZqServer(store_uri, config="[server]\nthreads = 24\nmax_waiters = 16\n") as server:
         running = [send(server) for _ in range(4)]
         turned_away = ask(server.url, "POST", f"/v2/queues/jobs/claims?wait={WAIT}", {}, timeout=5)
         assert (turned_away.status, turned_away.headers["retry-after"]) == (204, "1")

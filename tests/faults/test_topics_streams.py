@@ -18,7 +18,8 @@ TOPIC = "/v2/topics/news"
 PATTERN = "/v2/stream?match=*"
 ENGINES = ["gunicorn", "granian"]
 PLACES = 2
-CONFIG = f"[server]\nthreads = 16\nmax_waiters = 4\nmax_streams = {PLACES}\n"
+"""Streams of one project, which gets a quarter."""
+CONFIG = f"[server]\nthreads = 24\nmax_waiters = 4\nmax_streams = {4 * PLACES}\n"
 RECONNECTS = 200
 LARGE = "x" * 200_000
 BACKLOG = 60

@@ -213,6 +213,19 @@ def test_beyond_max_streams_there_is_no_place(compose: Any) -> None:
         assert reader.bodies(1) == ["work goes on"]
 
 
+def test_one_project_gets_a_quarter_of_the_streams(compose: Any) -> None:
+    """S7: with that many of its own open it gets no more, and another project does."""
+    api = compose(max_streams=8)
+    own = [Reader(api, f"{TOPIC}/stream") for _ in range(2)]
+    try:
+        assert "2 of one project" in api.get(f"{TOPIC}/stream", 503).json["description"]
+        with closing(Reader(api.tenant("rival"), f"{TOPIC}/stream")) as reader:
+            assert reader.status == "200 OK"
+    finally:
+        for one in own:
+            one.close()
+
+
 def test_a_refused_stream_takes_no_place(compose: Any) -> None:
     """Whatever it was refused for."""
     api = compose(max_streams=1)

@@ -78,7 +78,7 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    made = Scene(most=10)
+    made = Scene(most=40)
     yield made
     made.waiters.close()
     made.pool.shutdown()
@@ -190,6 +190,24 @@ def test_without_a_place_a_poll_is_turned_away() -> None:
     assert running.result(SOON) == Polled("a")
     scene.shelf.items.append("b")
     assert scene.waiters.poll(QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("b"), "the place is free again"
+    scene.pool.shutdown()
+
+
+def test_one_project_gets_a_quarter_of_the_places_to_wait() -> None:
+    """S7: whoever has its share is turned away at once, and another project's request waits as before."""
+    scene = Scene(most=8)
+    mine = [scene.start() for _ in range(2)]
+    turned_away = scene.waiters.poll(OTHER, LONG, lambda: None, bool, takes=True)
+    assert turned_away == Polled(None, turned_away=True)
+    assert not scene.waiters.sit(QUEUE.project)
+    neighbour = QueueRef("rival", "jobs")
+    theirs = scene.start(queue=neighbour)
+    assert scene.waiters.sit(neighbour.project)
+    scene.waiters.rise(neighbour.project)
+    scene.shelf.items += ["a", "b", "c"]
+    for queue in (QUEUE, QUEUE, neighbour):
+        scene.waiters.wake(queue)
+    assert sorted(future.result(SOON).answer for future in [*mine, theirs]) == ["a", "b", "c"]
     scene.pool.shutdown()
 
 

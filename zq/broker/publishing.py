@@ -109,7 +109,7 @@ class Publishing:
             page = ask()
             if page.messages or page.gap or not seconds:
                 return Polled(page)
-            if not self._waiters.sit():
+            if not self._waiters.sit(topic.project):
                 self._watch.turned_away()
                 return Polled(page, turned_away=True)
             listening = self._listen(topic, time.monotonic() + seconds)
@@ -136,7 +136,7 @@ class Publishing:
         try:
             return Listening(topic, deadline, Readers(self._tails, self._waiters))
         except BaseException:
-            self._waiters.rise()
+            self._waiters.rise(topic.project)
             raise
 
     def _page(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int) -> Listed:
@@ -232,7 +232,7 @@ class Listening:
         if self._open:
             self._open = False
             self._readers.tails.leave(self._topic.project, self._tail)
-            self._readers.waiters.rise()
+            self._readers.waiters.rise(self._topic.project)
 
 
 def as_marker(text: str) -> int | None:

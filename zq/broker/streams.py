@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from zq.broker.places import Places
 from zq.broker.tails import ALL, RECHECK, Tail, Tails
 from zq.broker.watch import Watch
 from zq.clock import Clock
@@ -131,7 +132,7 @@ class Stream:
 
 
 class Streams:
-    """The streams of one server, at most ``most`` of them at a time."""
+    """The streams of one server, at most ``most`` of them at a time, and of one project a quarter of that."""
 
     def __init__(self, storage: Storage, clock: Clock, tails: Tails, most: int, watch: Watch) -> None:
         self.topics = storage.topics
@@ -141,7 +142,7 @@ class Streams:
         self.watch = watch
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
-        self._places = most
+        self._places = Places(most)
         self._warden: threading.Thread | None = None
         self.closing = False
 
@@ -155,10 +156,12 @@ class Streams:
         Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
         """
         with self._lock:
-            if not self._places or self.closing:
+            if self.closing or not self._places.take(project):
                 self.watch.stream_refused()
-                raise Crowded(f"This server has {self._most} streams open and takes no more. Try again later.")
-            self._places -= 1
+                raise Crowded(
+                    f"This server serves at most {self._most} streams at once, and {self._places.share} of one "
+                    "project. Try again later."
+                )
         tail = None
         try:
             tail = self._tails.join(project)
@@ -167,7 +170,7 @@ class Streams:
             if tail is not None:
                 self._tails.leave(project, tail)
             with self._lock:
-                self._places += 1
+                self._places.give_back(project)
             raise
         self._enter(stream)
         return stream
@@ -176,7 +179,7 @@ class Streams:
         """A stream has ended."""
         with self._lock:
             self._streams.discard(stream)
-            self._places += 1
+            self._places.give_back(project)
         self._tails.leave(project, tail)
         self.watch.streams(-1)
 

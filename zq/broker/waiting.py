@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
+from zq.broker.places import Places
 from zq.broker.watch import UNWATCHED, Watch
 from zq.clock import Clock
 from zq.limits import Limits, within
@@ -84,12 +85,12 @@ class _Line:
 
 
 class Waiters:
-    """The requests of one server that wait. ``most`` of them at a time."""
+    """The requests of one server that wait. ``most`` of them at a time, and of one project a quarter of that."""
 
     def __init__(self, storage: Storage, clock: Clock, limits: Limits, most: int, watch: Watch = UNWATCHED) -> None:
         self._queues = storage.queues
         self._limits = limits
-        self._free = most
+        self._places = Places(most)
         self._lock = threading.Lock()
         self._lines: dict[QueueRef, _Line] = {}
         self._alarms: list[tuple[float, QueueRef]] = []
@@ -150,24 +151,21 @@ class Waiters:
                     waiter.bell.set()
             self._set_alarm.notify()
 
-    def sit(self) -> bool:
+    def sit(self, project: str) -> bool:
         """Take a place for a request that waits for something else than a queue; False if there is none."""
         with self._lock:
-            seated = self._free > 0 and not self.closing
-            self._free -= seated
-            return seated
+            return not self.closing and self._places.take(project)
 
-    def rise(self) -> None:
+    def rise(self, project: str) -> None:
         """Give it back."""
         with self._lock:
-            self._free += 1
+            self._places.give_back(project)
 
     def _place(self, queue: QueueRef, takes: bool) -> _Waiter | None:
         """A place to wait, or None."""
         with self._lock:
-            if not self._free or self.closing:
+            if self.closing or not self._places.take(queue.project):
                 return None
-            self._free -= 1
             waiter = _Waiter(takes)
             self._lines.setdefault(queue, _Line()).waiters[waiter] = None
             return waiter
@@ -176,7 +174,7 @@ class Waiters:
         """Whoever leaves wakes the next one, for there may be more; but for one that looked in vain and was not woken
         since."""
         with self._lock:
-            self._free += 1
+            self._places.give_back(queue.project)
             line = self._lines[queue]
             del line.waiters[waiter]
             if not line.waiters:
