@@ -96,6 +96,14 @@ class ClaimLapsed(Conflict):
     """A claim that a commit settles is not live any more; nothing has changed."""
 
 
+class StageDiffers(Conflict):
+    """A stage holds another number of messages than the commit expects; nothing has changed."""
+
+
+class CommitTooLarge(ZqError):
+    """A commit is about more messages than one may be; nothing has changed."""
+
+
 class CommitRunning(Conflict):
     """Another attempt at this producer's commit is under way: try again soon."""
 

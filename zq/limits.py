@@ -67,11 +67,16 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_messages_per_claim_or_pop: int = 20
     max_queue_metadata: int = 65536
     max_messages_post_size: int = 262144
+    max_messages_per_post: int = 1000
     min_length_client_id: int = 10
     max_length_client_id: int = 36
     max_wait: int = 30
     stage_ttl: int = 3600
     max_stage_bytes: int = 268435456
+    max_stage_messages: int = 100_000
+    max_commit_messages: int = 1_000_000
+    commit_slice: int = 2000
+    max_metadata_walk: int = 1000
     producer_ttl: int = 2592000
     idempotency_window: int = 86400
 

@@ -6,9 +6,9 @@ to the millisecond; ``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies a
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -207,6 +207,10 @@ class Finished(Struct, frozen=True):
     position: int = 0
 
 
+MOST_STAGED: Final = 1 << 31
+"""Messages of a stage that nobody bounds."""
+
+
 class Held(NamedTuple):
     """A claim to be settled by a commit: all that it holds. ``history``: as in ``DeadLetters``."""
 
@@ -218,7 +222,8 @@ class Held(NamedTuple):
 class Commit(Struct, frozen=True):
     """One batch of a producer: stages to publish, in this order, and claims to settle, as one decision (extensions 9).
 
-    ``ttl``: seconds for which the producer is remembered.
+    ``ttl``: seconds for which the producer is remembered. ``expected``: how many messages stages are to hold, of those
+    that are named there.
     """
 
     project: str
@@ -228,15 +233,36 @@ class Commit(Struct, frozen=True):
     settle: Sequence[Held]
     ttl: int
     fence: Fence | None = None
+    expected: Mapping[str, int] = {}
+
+
+class Bounds(Struct, frozen=True):
+    """Messages, published and deleted together, that a commit may be about: ``step`` in one step of the store, ``most``
+    at all."""
+
+    step: int = 2000
+    most: int = 1_000_000
 
 
 class Committed(Struct, frozen=True):
-    """A producer's last batch and what it did. ``replayed``: the caller's own batch was not above it."""
+    """A producer's last batch and what it does. ``replayed``: the caller's own batch was not above it.
+
+    ``open``: it is decided, and not all of it is done yet.
+    """
 
     batch: int
     published: int
     deleted: int
     replayed: bool = False
+    open: bool = False
+
+
+class Unfinished(NamedTuple):
+    """A commit that is decided and not done. ``progress`` is another text after each slice of it."""
+
+    project: str
+    producer: str
+    progress: str
 
 
 class Claim(Struct, frozen=True):

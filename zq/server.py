@@ -68,7 +68,7 @@ def open_app(configuration: Configuration, heed: Heed | None = None) -> App:
         metrics_page=chosen.metrics_on_main_port,
     )
     _listen(chosen, broker, metrics)
-    upkeep = Upkeep(storage, clock, chosen.expiry, chosen.sweep_interval, load, metrics)
+    upkeep = Upkeep(storage, clock, chosen.expiry, chosen.sweep_interval, load, metrics, broker.transactions.resume)
     upkeep.start()
     atexit.register(upkeep.stop)
 
@@ -109,6 +109,7 @@ def _broker(chosen: Settings, storage: Storage, clock: Clock, watch: Watch) -> B
         keep=_kept(chosen),
         queue_ttl=chosen.queue_ttl,
         watch=watch,
+        patience=chosen.storage_timeout,
     )
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes on beside the requests: the clock follows the store, and the store gives space back."""
+"""What goes on beside the requests: the clock follows the store, the store gives space back, and commits that nobody
+carries on are finished."""
 
 import logging
 import threading
@@ -16,6 +17,8 @@ from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
 CLOCK_INTERVAL: Final = 2.0
+RESUME_INTERVAL: Final = 1.0
+"""Seconds between two looks for commits that nobody carries on."""
 
 
 class Sweeping(Protocol):
@@ -48,7 +51,7 @@ UNCOUNTED: Final = Uncounted()
 
 
 class Upkeep:
-    """Two threads: ``start``, ``configure`` as often as options change, ``stop``, which closes the store too."""
+    """Three threads: ``start``, ``configure`` as often as options change, ``stop``, which closes the store too."""
 
     def __init__(
         self,
@@ -58,13 +61,16 @@ class Upkeep:
         sweep_interval: float,
         load: Load,
         watch: Sweeping = UNCOUNTED,
+        resume: Callable[[], None] = lambda: None,
     ) -> None:
+        """``resume`` goes on with commits that nobody carries on."""
         self._storage = storage
         self._clock = clock
         self._expiry = expiry
         self._interval = sweep_interval
         self._load = load
         self._watch = watch
+        self._resume = resume
         self._stopping = threading.Event()
         self._sleep = self._stopping.wait
         self._changed = threading.Event()
@@ -72,6 +78,7 @@ class Upkeep:
         self._threads = [
             threading.Thread(target=self._follow, name="zq-clock", daemon=True),
             threading.Thread(target=self._sweep, name="zq-upkeep", daemon=True),
+            threading.Thread(target=self._finish, name="zq-commits", daemon=True),
         ]
 
     def configure(self, expiry: Expiry, sweep_interval: float) -> None:
@@ -119,6 +126,10 @@ class Upkeep:
     def _follow(self) -> None:
         while not self._sleep(CLOCK_INTERVAL):
             self._spared(self._clock.refresh)
+
+    def _finish(self) -> None:
+        while not self._sleep(RESUME_INTERVAL):
+            self._spared(self._resume)
 
     def _spared(self, task: Callable[[], bool | None]) -> bool:
         """Run what must not end its thread, whatever happens; its answer, False if it failed."""

@@ -2,17 +2,20 @@
 """Short words for the verbs, so that a test reads as the sentence that it proves."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TypeVar
 
 import pytest
 
+from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
 from zq.measures import Depth
 from zq.model import (
     AT_ONCE,
+    Bounds,
     Claim,
     Commit,
     Committed,
@@ -35,6 +38,7 @@ from zq.model import (
     new_ids,
 )
 from zq.storage.api import Storage
+from zq.storage.extensions import BOUNDS
 
 EVERYTHING = View(claimed=True, delayed=True)
 FAR = 9_999_999_999.0
@@ -269,12 +273,15 @@ class Scene:
         delay: int = 0,
         lives: int = 3600,
         most_bytes: int = 1_000_000,
+        most_messages: int = 100_000,
         once: Once | None = None,
     ) -> list[str]:
         """Stage ``count`` messages for the queue, in a stage that ``lives`` so many seconds; their ids."""
         new = drafts(count, self.now, delay=delay)
         project = self.queue.project
-        self.storage.transactions.stage(project, stage, self.queue, new, self.now, lives, most_bytes, once)
+        self.storage.transactions.stage(
+            project, stage, self.queue, new, self.now, lives, most_bytes, once, most_messages
+        )
         return ids_of(new)
 
     def drop_stage(self, stage: str) -> None:
@@ -289,9 +296,23 @@ class Scene:
         producer: str = "etl",
         ttl: int = 86400,
         fence: Fence | None = None,
+        expected: Mapping[str, int] = MappingProxyType({}),
+        bounds: Bounds = BOUNDS,
     ) -> Committed:
-        commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence)
-        return self.storage.transactions.commit(commit, self.now)
+        """The commit, carried out as a server does it."""
+        commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence, expected)
+        return Carrier(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
+
+    def decide(
+        self, batch: int, publish: Sequence[str] = (), settle: Sequence[Held] = (), *, producer: str = "etl"
+    ) -> Committed:
+        """A commit that is decided, and not carried out: as if its server had died then."""
+        commit = Commit(self.queue.project, producer, batch, publish, settle, 86400)
+        return self.storage.transactions.commit(commit, self.now, Bounds(1, 1_000_000))
+
+    def carry_on(self, most: int = 2, *, producer: str = "etl") -> bool:
+        """One slice of an open commit."""
+        return self.storage.transactions.carry_on(self.queue.project, producer, most, self.now)
 
     def last(self, producer: str = "etl") -> Committed:
         return self.storage.transactions.last(self.queue.project, producer, self.now)

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.builders import EVERYTHING, Scene, ids_of
 from zq.clock import ManualClock
 from zq.errors import ClaimNotFound
-from zq.model import DeadLetters, QueueRef, Stats
+from zq.model import Committed, DeadLetters, Held, QueueRef, Stats
 from zq.storage import connect
 
 
@@ -249,3 +249,27 @@ def test_thousands_of_messages_in_many_queues_survive(scene: Restarting):
         assert room.held(claim) == held
         assert ids_of(room.walk()) == listed
         assert room.counts() == (40, 100)
+
+
+def test_an_open_commit_survives(scene: Restarting):
+    """What it holds is nobody's after the start either, its stages are safe, and whoever comes finishes it."""
+    source = scene.at("in")
+    posted = source.post(4)
+    source.named("etl.0", 3, ttl=60)
+    staged = scene.stage("s1", 5, lives=60)
+    assert scene.decide(1, ["s1"], [Held(source.queue, "etl.0")]).open
+    scene.carry_on(1)
+    scene.restart()
+    source = Scene(scene.storage, scene.clock, source.queue)
+    scene.tick(61)
+    scene.reclaimed()
+    assert source.claimable() == posted[3:]
+    assert source.counts() == (3, 0)
+    for _ in range(3):
+        assert scene.carry_on(2)
+        scene.restart()
+    assert scene.commit(1, ["s1"]) == Committed(1, 5, 3, replayed=True)
+    assert scene.page() == staged
+    scene.restart()
+    assert ids_of(scene.walk()) == staged
+    assert scene.last() == Committed(1, 5, 3)

@@ -160,6 +160,21 @@ def test_a_full_stage_takes_nothing_more(scene: Scene):
     assert (scene.page(), other.page()) == (staged, others)
 
 
+def test_a_stage_of_many_messages_takes_nothing_more(scene: Scene):
+    """S4: messages of all its queues together count; what does not fit is refused as a whole, what is there stays."""
+    staged = scene.stage("s1", 4, most_messages=5)
+    other = scene.at("other")
+    with pytest.raises(StageFull):
+        other.stage("s1", 2, most_messages=5)
+    others = other.stage("s1", 1, most_messages=5)
+    with pytest.raises(StageFull):
+        scene.stage("s1", 1, most_messages=5)
+    with pytest.raises(StageFull):
+        scene.stage("s2", 6, most_messages=5)
+    assert scene.commit(1, ["s1"]).published == 5
+    assert (scene.page(), other.page()) == (staged, others)
+
+
 def test_names_of_stages_are_told_apart(scene: Scene):
     """By every character, and by project."""
     names = ["s", "S", "s.1", "s.", "s.10", "s-1", "x" * 128]

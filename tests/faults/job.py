@@ -9,9 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.builders import Scene, drafts, ids_of
+from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
 from zq.errors import ProducerNotFound
-from zq.model import Commit, Committed, Fence, Held, Outcome, QueueRef
+from zq.model import Bounds, Commit, Committed, Fence, Held, Outcome, QueueRef
 from zq.storage.api import Storage
 from zq.storage.mongodb import MongoStorage, steps
 from zq.storage.mongodb.port import Port
@@ -51,6 +52,8 @@ class Job:
 
     def __init__(self, port: Port) -> None:
         self._port = port
+        self.step = PART
+        """Messages in one step of the store."""
         self.messages = port.messages
         self._servers: list[MongoStorage] = []
         store = self.server()
@@ -80,7 +83,18 @@ class Job:
         return Commit("acme", "etl", batch, [f"stage.{number}" for number in range(3)], settle, 3600, fence)
 
     def commit(self, store: Storage, order: Commit | None = None) -> Committed:
-        return store.transactions.commit(order or self.order(), self.input.now)
+        return self.carrier(store).commit(order or self.order())
+
+    def carrier(self, store: Storage) -> Carrier:
+        """What a server has that works on this store."""
+        return Carrier(store.transactions, self.input.clock, Bounds(self.step, 10**6), 30)
+
+    def upkeep(self, store: Storage) -> None:
+        """What a server does beside requests, until it has seen twice what nobody carries on."""
+        store.maintain(self.input.now)
+        carrier = self.carrier(store)
+        for _ in range(2):
+            carrier.resume()
 
     def dies(self, step: str, nth: int = 1, store: Storage | None = None) -> None:
         """A server that commits dies at this step."""

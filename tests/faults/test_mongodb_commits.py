@@ -11,10 +11,11 @@ from tests.conformance.builders import Scene, drafts, ids_of, together
 from tests.faults.job import ALL, HELD, PART, PATIENCE, REPLAYED, TIMEOUT, At, Dead, Job, die
 from tests.faults.test_mongodb_faults import failing
 from tests.stores import MongoServer
+from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, Fenced, MessageClaimed, ProducerNotFound, StageNotFound
-from zq.model import Commit, Committed, Fence, Held, QueueRef
-from zq.storage.mongodb import MongoStorage, connect, pins, publishing, steps
+from zq.model import Bounds, Commit, Committed, Fence, Held, QueueRef
+from zq.storage.mongodb import MongoStorage, connect, pins, steps
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,6 @@ def store(server: MongoServer) -> Iterator[MongoStorage]:
 
 @pytest.fixture
 def job(store: MongoStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    monkeypatch.setattr(publishing, "CHUNK", PART)
     monkeypatch.setattr(pins, "CHUNK", PART)
     store._port.messages.delete_many({})
     made = Job(store._port)
@@ -43,12 +43,13 @@ def job(store: MongoStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
 UNDECIDED = [(steps.BEGUN, 1), (steps.PINNED, 1), (steps.PINNED, 2), (steps.PINNED, 3)]
 DECIDED = [
     (steps.DECIDED, 1),
+    (steps.SETTLED, 1),
+    (steps.SETTLED, 3),
     (steps.PUBLISHED, 1),
     (steps.PUBLISHED, 2),
     (steps.PUBLISHED, 3),
     (steps.UNSTAGED, 1),
     (steps.UNSTAGED, 3),
-    (steps.SETTLED, 1),
     (steps.DONE, 1),
 ]
 
@@ -60,7 +61,7 @@ def test_a_commit_that_dies_before_it_is_decided_never_was(job: Job, step: str, 
     with pytest.raises(CommitRunning):
         job.commit(job.input.storage)
     job.input.tick(PATIENCE)
-    job.server().maintain(job.input.now)
+    job.upkeep(job.server())
     job.assert_undone()
 
 
@@ -77,7 +78,7 @@ def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_upkeep(job: Jo
     """From wherever it stopped, and each message once."""
     job.dies(step, nth)
     job.input.tick(PATIENCE)
-    job.server().maintain(job.input.now)
+    job.upkeep(job.server())
     job.assert_done()
 
 
@@ -85,7 +86,7 @@ def test_a_decided_commit_loses_nothing_however_late_it_is_carried_out(job: Job)
     """The stages' end is long past, and whoever comes sweeps before anything else: drafts have no expiry any more."""
     job.dies(steps.DECIDED)
     job.input.tick(1200)
-    job.server().maintain(job.input.now)
+    job.upkeep(job.server())
     job.assert_done()
 
 
@@ -108,7 +109,7 @@ def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_its_repetition
     if nth == 1:
         assert job.commit(job.server()) == REPLAYED
     else:
-        assert job.server().transactions.last("acme", "etl", job.input.now) == ALL
+        assert job.carrier(job.server()).last("acme", "etl") == ALL
     job.assert_done()
 
 
@@ -119,9 +120,9 @@ def test_whoever_carries_a_commit_out_may_die_too(job: Job, step: str):
     for nth in (1, 2):
         job.input.tick(PATIENCE)
         with contextlib.suppress(Dead):
-            job.server(At(step, nth, die)).maintain(job.input.now)
+            job.upkeep(job.server(At(step, nth, die)))
     job.input.tick(PATIENCE)
-    job.server().maintain(job.input.now)
+    job.upkeep(job.server())
     job.assert_done()
 
 
@@ -131,9 +132,9 @@ def test_whoever_gives_a_commit_up_may_die_too(job: Job, step: str):
     job.dies(steps.PINNED, 3)
     job.input.tick(PATIENCE)
     with pytest.raises(Dead):
-        job.server(At(step, 1, die)).maintain(job.input.now)
+        job.upkeep(job.server(At(step, 1, die)))
     job.input.tick(PATIENCE)
-    job.server().maintain(job.input.now)
+    job.upkeep(job.server())
     job.assert_undone()
 
 
@@ -142,7 +143,7 @@ def test_a_commit_that_was_given_up_cannot_be_decided(job: Job):
 
     def overtake() -> None:
         job.input.tick(PATIENCE)
-        job.server().maintain(job.input.now)
+        job.upkeep(job.server())
 
     with pytest.raises(CommitRunning):
         job.commit(job.server(At(steps.PINNED, 3, overtake)))
@@ -158,9 +159,9 @@ def test_a_decided_commit_may_be_carried_out_by_two_at_once(job: Job):
 
 
 @pytest.mark.parametrize("part", [PART, 1000])
-def test_a_batch_that_many_commit_at_once_takes_effect_once(job: Job, monkeypatch: pytest.MonkeyPatch, part: int):
+def test_a_batch_that_many_commit_at_once_takes_effect_once(job: Job, part: int):
     """Large or small; the others learn that it runs, or what it did."""
-    monkeypatch.setattr(publishing, "CHUNK", part)
+    job.step = part
 
     def attempt() -> Committed | None:
         try:
@@ -178,11 +179,9 @@ def test_a_batch_that_many_commit_at_once_takes_effect_once(job: Job, monkeypatc
     ("part", "command"),
     [(1000, "commitTransaction"), (PART, "commitTransaction"), (PART, "update"), (PART, "insert"), (PART, "delete")],
 )
-def test_a_commit_whose_connection_breaks_takes_effect_once(
-    server: MongoServer, job: Job, monkeypatch: pytest.MonkeyPatch, part: int, command: str
-):
+def test_a_commit_whose_connection_breaks_takes_effect_once(server: MongoServer, job: Job, part: int, command: str):
     """Whichever of its commands is lost, large or small."""
-    monkeypatch.setattr(publishing, "CHUNK", part)
+    job.step = part
     with failing(server, command, 2, closeConnection=True):
         assert job.commit(job.server()) == ALL
     job.assert_done()
@@ -267,7 +266,7 @@ def test_a_stage_that_a_commit_has_is_neither_dropped_nor_filled_nor_used_by_oth
     with pytest.raises(CommitRunning):
         stages.commit(Commit("acme", "other", 1, ["stage.1"], [], 3600), job.input.now)
     job.input.tick(700)
-    job.server().maintain(job.input.now)
+    job.upkeep(job.server())
     job.assert_done()
 
 
@@ -276,7 +275,7 @@ def test_a_stage_that_has_expired_is_gone_with_its_drafts(job: Job):
     job.input.tick(601)
     with pytest.raises(StageNotFound):
         job.commit(job.input.storage)
-    job.server().maintain(job.input.now)
+    job.upkeep(job.server())
     assert job.leftovers() == []
 
 
@@ -291,7 +290,8 @@ def test_thousands_of_messages_are_one_commit(store: MongoStorage):
     store.transactions.stage("acme", "big", QueueRef("acme", "out"), new, scene.now, 600, 1 << 20)
     began = time.monotonic()
     order = Commit("acme", "etl", 1, ["big"], [Held(scene.queue, claim) for claim in claims], 3600)
-    assert store.transactions.commit(order, scene.now) == Committed(1, 2500, 2500)
+    carrier = Carrier(store.transactions, scene.clock, Bounds(), 30)
+    assert carrier.commit(order) == Committed(1, 2500, 2500)
     assert time.monotonic() - began < 15
     assert ids_of(scene.at("out").walk()) == ids_of(new)
     assert scene.walk() == []

@@ -231,3 +231,23 @@ def test_projects_do_not_share_messages(api: Api) -> None:
     other.delete(f"{URL}/{message}", 204)
     other.delete(f"{URL}?ids={message}", 204)
     assert api.seen("jobs") == ["ours"]
+
+
+def test_a_post_names_a_bounded_number_of_messages(compose: Any) -> None:
+    """S5: beyond max_messages_per_post nothing is stored, staged or published; the bound is in the sentence."""
+    api = compose(max_messages_per_post=3)
+    bodies = {"messages": [{"body": number} for number in range(4)]}
+    for path in ("/v2/queues/jobs/messages", "/v2/queues/jobs/messages?stage=s.1", "/v2/topics/news/messages"):
+        refused = api.post(path, 400, bodies).json
+        assert refused["description"] == "messages must name 1 to 3 values; it names 4."
+        stored = {"messages": bodies["messages"][:3]}
+        api.post(path, 202 if "stage" in path else 201, stored)
+    assert api.get("/v2/queues/jobs/stats", 200).json["messages"]["total"] == 3
+
+
+def test_twenty_three_thousand_messages_are_no_post(api: Api) -> None:
+    """S5, by the default: the post that was 253 kB of bodies of one digit."""
+    raw = b'{"messages":[' + b",".join([b'{"body":1}'] * 23_000) + b"]}"
+    refused = api.post("/v2/queues/jobs/messages", 400, raw).json
+    assert refused["description"] == "messages must name 1 to 1000 values; it names 23000."
+    api.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}] * 1000})

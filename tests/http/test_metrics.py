@@ -29,6 +29,12 @@ LEASE = {"ttl": 60, "grace": 60}
 PER_QUEUE = Options(per_queue=True, max_queues=100_000)
 
 
+@pytest.fixture(autouse=True)
+def each_page_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test looks more than once in a second."""
+    monkeypatch.setattr("zq.metrics.counting.FRESH", 0.0)
+
+
 class Watched:
     """An app that counts, and its page."""
 

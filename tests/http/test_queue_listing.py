@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.http.api import Api, Kind, query_of
+from zq.broker import named
 
 URL = "/v2/queues"
 
@@ -246,6 +247,31 @@ def test_filters_apply_before_the_page_is_cut(api: Api) -> None:
     assert names(api, "name=x&limit=3") == ["x14", "x29", "x44"]
     assert names(api, "n=13&limit=3") == ["q13", "q28", "q43"]
     assert [len(page) for page in api.pages(f"{URL}?name=x&limit=1", "queues")] == [1, 1, 1, 0]
+
+
+def test_a_filtered_listing_walks_a_bounded_way(compose: Any, kind: Kind) -> None:
+    """S7: a page ends after max_metadata_walk things, short or empty; its link goes on with the same filters."""
+    api = compose(max_metadata_walk=4)
+    for number in range(11):
+        api.put(f"{kind.path}/q{number:02}", 201, {"last": "yes" if number in (1, 10) else "no"})
+    path, pages = f"{kind.path}?last=yes&limit=5&detailed=true", []
+    while path:
+        page = api.get(path, 200).json
+        pages.append([thing["name"] for thing in page[f"{kind.word}s"]])
+        path = page["links"][0]["href"] if page["links"] else ""
+    assert pages == [["q01"], [], ["q10"]] or pages == [["q01"], [], ["q10"], []]
+    by_name = f"{kind.path}?name=0&limit=20"
+    assert len(api.get(by_name, 200).json[f"{kind.word}s"]) == 4
+
+
+def test_a_filtered_listing_decodes_a_bounded_number_of_bytes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S7: large metadata end a page early, too."""
+    monkeypatch.setattr(named, "WALKED_SECONDS", 60.0)
+    for number in range(30):
+        api.put(f"{URL}/q{number:02}", 201, {"x": "y" * 50_000})
+    page = api.get(f"{URL}?nothere=1", 200).json
+    assert page["queues"] == []
+    assert "marker=q2" in page["links"][0]["href"]
 
 
 FILTERED: dict[str, dict[str, Any]] = {

@@ -22,6 +22,12 @@ NOW = 1000.0
 A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
 
 
+@pytest.fixture(autouse=True)
+def each_page_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test looks more than once in a second."""
+    monkeypatch.setattr("zq.metrics.counting.FRESH", 0.0)
+
+
 class Figures:
     """A store that tells what it is told to."""
 
@@ -341,3 +347,14 @@ def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics
         assert not page.done()
         answer.set()
         assert b"zq_store_up 0.0" in page.result(5)
+
+
+def test_a_page_is_rendered_once_a_second_whoever_asks(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S7: others get the same bytes, also those who ask at the same time, and then a new page."""
+    monkeypatch.setattr("zq.metrics.counting.FRESH", 3600.0)
+    page = metrics.page()
+    metrics.woken(True)
+    with ThreadPoolExecutor(8) as pool:
+        assert {*pool.map(lambda _: metrics.page(), range(50))} == {page}
+    monkeypatch.setattr("zq.metrics.counting.FRESH", 0.0)
+    assert metrics.page() != page

@@ -29,12 +29,13 @@ def test_the_keys_of_a_project_share_a_hash_tag():
         keys.history,
         *batches.whole(ODD.project),
         layout.content(ODD.project, "s.1"),
+        layout.opened(ODD.project, "etl", 3),
     )
     more = [key for block in blocks for key in arguments(block.packed)]
     assert len(more) == sum(block.number for block in blocks)
     every = arguments(keys.project + keys.queue) + more
     tags = {key[: key.index(b"}") + 1] for key in every}
-    assert len(every) == 34
+    assert len(every) == 37
     assert len(set(every)) == 34
     assert len(tags) == 1
     assert layout.keys(QueueRef("a", "q.1")).anchor.split(b"}")[0] not in {tag[:-1] for tag in tags}
@@ -147,5 +148,5 @@ def test_a_stage_tells_its_queues():
 def test_a_producer_tells_its_last_batch():
     """A batch may have more digits than a number in Lua."""
     kept = stages.PRODUCER.pack(9, 2, 3) + b"%d" % 10**30
-    assert stages.committed(kept, True) == Committed(10**30, 2, 3, replayed=True)
+    assert stages.committed(kept, replayed=True) == Committed(10**30, 2, 3, replayed=True)
     assert stages.expiry(kept) == 9

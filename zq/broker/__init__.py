@@ -28,6 +28,7 @@ class Broker:
     """The use cases on one store. ``checksum`` and ``delete_with_claim_id`` are options of contract 16.
 
     ``keep``: how much of a project's log of topics is kept. ``watch`` is told what they did.
+    ``patience``: seconds that the caller of a large commit waits for its end.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Broker:
         keep: Keep = DEFAULT_KEEP,
         queue_ttl: Patterns = (),
         watch: Watch = UNWATCHED,
+        patience: float = 5.0,
     ) -> None:
         self.lifetimes = Lifetimes(limits.default_message_ttl, queue_ttl)
         book = Book(limits, storage, lifetimes=self.lifetimes)
@@ -54,7 +56,7 @@ class Broker:
         self.claims = Claims(storage, clock, limits, book, watch)
         self.settling = Settling(storage, clock, limits, book, checksum, watch)
         self.history = History(storage, clock, limits, book, watch)
-        self.transactions = Transactions(storage, clock, limits, book, watch)
+        self.transactions = Transactions(storage, clock, limits, book, watch, patience)
         self.topics = Topics(storage, clock, limits, self.lifetimes)
         self.waiters = Waiters(storage, clock, limits, max_waiters, watch)
         self._tails = Tails(storage)

@@ -68,6 +68,7 @@ class Messages:
 
         Raises ``Invalid``, ``KeyReused``.
         """
+        self._check_count(posted)
         while True:
             body_size(size, rules.max_post_size)
             now = self._clock.now()
@@ -96,15 +97,27 @@ class Messages:
         Raises ``Invalid``, ``StageFull``, ``KeyReused``.
         """
         stage = free_name("stage", stage)
+        self._check_count(posted)
         rules = self._book.recent(queue)
         body_size(size, rules.max_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now)
-        bounds = self._limits.stage_ttl, self._limits.max_stage_bytes
+        limits = self._limits
         try:
-            self._transactions.stage(queue.project, stage, queue, drafts, now, *bounds, once)
+            self._transactions.stage(
+                queue.project,
+                stage,
+                queue,
+                drafts,
+                now,
+                limits.stage_ttl,
+                limits.max_stage_bytes,
+                once,
+                limits.max_stage_messages,
+            )
         except StageFull as full:
-            raise StageFull(f"A stage may hold at most {self._limits.max_stage_bytes} bytes of bodies.") from full
+            most = f"{limits.max_stage_messages} messages and {limits.max_stage_bytes} bytes of bodies"
+            raise StageFull(f"A stage may hold at most {most}.") from full
         except Repeated as first:
             return len(first.answer), True
         self._watch.posted(drafts)
@@ -180,6 +193,9 @@ class Messages:
         if MESSAGE_ID.fullmatch(marker):
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
         return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
+
+    def _check_count(self, posted: Sequence[wire.Posted]) -> None:
+        count_within("messages", len(posted), self._limits.max_messages_per_post)
 
     def _read_rules(self, queue: QueueRef) -> Rules:
         stored = self._queues.get(queue)

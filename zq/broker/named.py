@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on named things with metadata: what queues and topics have in common (contract 6, 13)."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from zq import wire
 from zq.broker.vocabulary import Metadata, Vocabulary
@@ -11,11 +14,43 @@ from zq.errors import InvalidBody, NotFound
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Page, Seconds, Stats
 
-READ_AHEAD = 200
-"""Things read at a time when a filter may drop most of them."""
+READ_AHEAD: Final = 200
+"""Things read at a time when a filter may drop most of them,"""
+FIRST_READ: Final = 25
+"""but fewer at first: metadata may be large."""
+WALKED_BYTES: Final = 1 << 20
+"""Bytes of metadata that one request decodes to compare them with filters,"""
+WALKED_SECONDS: Final = 0.05
+"""and how long it is at it: then its page ends, and its marker goes on."""
 
 Listed = tuple[str, Metadata]
 """(name, stored metadata)"""
+
+
+class Listing(Struct, frozen=True):
+    """A page of a listing. ``next`` continues after it; ``cut``: it was ended early, and may even be empty."""
+
+    items: list[Listed]
+    next: str | None
+    cut: bool = False
+
+
+class Walk:
+    """How much one request has looked at, of ``most`` things."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._bytes = WALKED_BYTES
+        self._ends = time.monotonic() + WALKED_SECONDS
+
+    def read(self, size: int) -> None:
+        """Metadata of so many bytes were decoded."""
+        self._bytes -= size
+
+    def ends_with_next(self) -> bool:
+        """Count one thing more; whether that was enough."""
+        self._left -= 1
+        return self._left <= 0 or self._bytes <= 0 or time.monotonic() > self._ends
 
 
 class Name(Protocol):
@@ -79,22 +114,30 @@ class Named(Generic[R, T]):
 
     def list(
         self, project: str, marker: str, limit: int | None, name: str = "", filters: Mapping[str, object] | None = None
-    ) -> Page[Listed]:
-        """A page of the things whose name contains ``name`` and whose stored metadata equal every filter."""
+    ) -> Listing:
+        """A page of the things whose name contains ``name`` and whose stored metadata equal every filter.
+
+        What is looked at for one page is bounded: a page of filtered things may be short, or empty, and go on.
+        """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_queues_per_page)
+        walk = Walk(self._limits.max_metadata_walk)
         found: list[Listed] = []
-        chunk = READ_AHEAD if name or filters else size
-        while len(found) < size:
+        chunk = FIRST_READ if name or filters else size
+        while True:
             page = self._catalogue.list(project, marker, chunk)
             for thing in page.items:
-                if len(found) < size and name in thing.ref.name:
+                if name in thing.ref.name:
                     metadata = wire.json_object(thing.metadata)
+                    walk.read(len(thing.metadata))
                     if _matches(metadata, filters or {}):
                         found.append((thing.ref.name, metadata))
+                if len(found) == size:
+                    return Listing(found, thing.ref.name)
+                if walk.ends_with_next() and (name or filters):
+                    return Listing(found, thing.ref.name, cut=True)
             if page.next is None or len(page.items) < chunk:
-                break
-            marker = page.next
-        return Page(found, found[-1][0] if found else None)
+                return Listing(found, found[-1][0] if found else None)
+            marker, chunk = page.next, min(2 * chunk, READ_AHEAD) if name or filters else chunk
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
         """Metadata with the reserved defaults filled in."""

@@ -74,6 +74,7 @@ class Publishing:
 
         Raises ``Invalid``, ``KeyReused``.
         """
+        count_within("messages", len(posted), self._limits.max_messages_per_post)
         rules = self._topics.rules(topic)
         body_size(size, rules.max_post_size)
         entries = [self._entry(message, rules.ttl) for message in posted]

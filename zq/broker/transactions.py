@@ -4,12 +4,13 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+from zq.broker.carrying import Carrier
 from zq.broker.metadata import Book
 from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Invalid
 from zq.limits import MAX_BODY_NUMBER, MAX_COMMITTED, Limits, free_name, project_id, queue_ref, within
-from zq.model import Commit, Committed, Fence, Held, Outcome, QueueRef
+from zq.model import Bounds, Commit, Committed, Fence, Held, Outcome, QueueRef
 from zq.storage.api import Storage
 from zq.wire.committing import CommitTerms, HeldClaim
 
@@ -19,9 +20,13 @@ T = TypeVar("T")
 class Transactions:
     """What a batch job can do that may be restarted anywhere."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book, watch: Watch) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, limits: Limits, book: Book, watch: Watch, patience: float
+    ) -> None:
+        """``patience``: seconds after which the caller of a large commit is told that it is under way."""
         self._transactions = storage.transactions
-        self._clock = clock
+        bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
+        self._carrier = Carrier(storage.transactions, clock, bounds, patience)
         self._limits = limits
         self._book = book
         self._watch = watch
@@ -35,29 +40,39 @@ class Transactions:
         self._transactions.drop_stage(project_id(project), free_name("stage", stage))
 
     def commit(self, project: str, terms: CommitTerms, fence: Fence | None) -> Committed:
-        """Publish the stages and delete what the claims hold, as one decision.
+        """Publish the stages and delete what the claims hold, as one decision; ``open`` if that takes longer.
 
-        Raises ``Invalid``, ``StageNotFound``, ``ClaimLapsed``, ``CommitRunning``, ``Fenced``: nothing has changed.
+        Raises ``Invalid``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``, ``CommitRunning``,
+        ``Fenced``: nothing has changed.
         """
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
         commit = Commit(
             project=project_id(project),
             producer=free_name("producer", terms.producer),
             batch=within("batch", terms.batch, 0, MAX_BODY_NUMBER),
-            publish=_each_once("publish", [free_name("publish", stage) for stage in terms.publish]),
+            publish=_each_once("publish", [free_name("publish", stage) for stage in terms.stages]),
             settle=[Held(queue, claim, self._book.recent(queue).history_ttl) for queue, claim in held],
             ttl=self._limits.producer_ttl,
             fence=fence,
+            expected={stage: _count(count) for stage, count in terms.expected.items()},
         )
-        committed = self._transactions.commit(commit, self._clock.now())
+        committed = self._carrier.commit(commit)
         if not committed.replayed:
             self._watch.finished(Outcome.DELETED, committed.deleted)
         self._watch.committed(committed)
         return committed
 
     def last(self, project: str, producer: str) -> Committed:
-        """The producer's last batch. Raises ``ProducerNotFound``."""
-        return self._transactions.last(project_id(project), free_name("producer", producer), self._clock.now())
+        """The producer's last batch; ``open`` if it is still being carried out. Raises ``ProducerNotFound``."""
+        return self._carrier.last(project_id(project), free_name("producer", producer))
+
+    def resume(self) -> None:
+        """Go on with commits whose server has left them: to be called every second."""
+        self._carrier.resume()
+
+
+def _count(count: int) -> int:
+    return within("messages", count, 0, MAX_BODY_NUMBER)
 
 
 def _named(project: str, held: HeldClaim) -> tuple[QueueRef, str]:

@@ -31,7 +31,9 @@ def bench(session: Session, count: int, batch: int, concurrency: int, size: int)
     Rates are messages per second; p50 … p100: milliseconds within which so many percent of the requests were answered.
     """
     queue = session.queue(f"zq-bench-{uuid4().hex[:12]}")
-    taking = min(batch, session.client.limits()["max_messages_per_claim_or_pop"])
+    limits = session.client.limits()
+    batch = min(batch, limits["max_messages_per_post"])
+    taking = min(batch, limits["max_messages_per_claim_or_pop"])
     body = "x" * size
     counts = [min(batch, count - before) for before in range(0, count, batch)]
     posts = [partial(post, queue, body, one) for one in counts]

@@ -19,7 +19,7 @@ from zq.cli.output import Stopwatch, progress
 from zq.cli.session import Session
 from zq.cli.uploads import line_body
 from zq.client import Queue, Topic
-from zq.client.batches import Batch, Packer, Tally, batch_call, largest_batch
+from zq.client.batches import MOST_CALL, Batch, Packer, Tally, batch_call, largest_batch
 from zq.client.posting import post_all
 from zq.client.stopping import told_to_stop
 from zq.errors import InvalidBody
@@ -34,7 +34,8 @@ def send_input(
 ) -> None:
     """Send the lines of standard input until it ends. A signal ends it after what was read; a second one at once."""
     stopped = threading.Event()
-    packer = Packer(largest_batch(thing.metadata()), ttl, delay)
+    most = thing.transport.run(MOST_CALL)
+    packer = Packer(largest_batch(thing.metadata()), ttl, delay, most=most)
     source = timely(packer, bodies(text, stopped.is_set))
     send = partial(batch_call, thing.kind, thing.name, key=None)
     with (

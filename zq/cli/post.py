@@ -13,7 +13,7 @@ from zq.cli.output import Stopwatch, note, progress
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.uploads import Batch, Sender, Terms, Upload, resume
 from zq.cli.values import Count
-from zq.client.batches import largest_batch
+from zq.client.batches import MOST_CALL, largest_batch
 from zq.errors import ZqError
 
 
@@ -59,9 +59,9 @@ def post(
         place = session.connection
         terms = Terms(place.place, place.project, queue, ttl, delay, text)
         session.patient = True
-        bound = largest_batch(session.queue(queue).metadata())
+        bounds = largest_batch(session.queue(queue).metadata()), session.client.transport.run(MOST_CALL)
         with Note(path) as beside:
-            post_file(session, beside, resume(beside, terms, bound, restart), concurrency)
+            post_file(session, beside, resume(beside, terms, *bounds, restart=restart), concurrency)
     elif body == "-":
         session.patient = True
         send_input(session, session.queue(queue), text, ttl, delay, concurrency)

@@ -58,6 +58,7 @@ class Upload(Struct, frozen=True):
     line: int = 0
     offset: int = 0
     messages: int = 0
+    batch_messages: int = MOST
     before: str = ""
     """Of what stands before the offset, if nothing behind it was sent: then the rest of the file may change."""
 
@@ -71,12 +72,12 @@ class Batch(Struct, frozen=True):
     bodies: list[Raw]
 
 
-def resume(note: Note, terms: Terms, batch_bytes: int, restart: bool = False) -> Upload:
+def resume(note: Note, terms: Terms, batch_bytes: int, batch_messages: int = MOST, *, restart: bool = False) -> Upload:
     """The post that was interrupted, or a new one. Raises ``Conflict``: it was begun otherwise."""
     path, kept = note.source, b"" if restart else note.read()
     size, head = path.stat().st_size, digest(path, 0)
     if not kept:
-        return noted(note, Upload(terms, uuid4().hex, batch_bytes, size, head))
+        return noted(note, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages))
     way_out = f"Finish it that way, or begin anew with --restart: {note.path}."
     try:
         upload = msgspec.json.decode(kept, type=Upload)
@@ -162,7 +163,7 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
         size = len(bytes(body)) + AROUND if body is not None else 0
         if body is not None and size > upload.batch_bytes:
             check_size(body, number + 1, upload)
-        if bodies and (filled + size > upload.batch_bytes or len(bodies) == MOST):
+        if bodies and (filled + size > upload.batch_bytes or len(bodies) == upload.batch_messages):
             yield Batch(first, number, offset, bodies)
             first, bodies, filled = number + 1, [], AROUND
         number, offset, filled = number + 1, offset + len(line), filled + size

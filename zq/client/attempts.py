@@ -14,7 +14,7 @@ from tenacity import RetryCallState, retry_if_exception_type, wait_random_expone
 
 from zq.client.answers import retry_after, told
 from zq.client.calls import Answer, Call, Repeat
-from zq.errors import Invalid, Unavailable, ZqError
+from zq.errors import CommitRunning, Invalid, Unavailable, ZqError
 
 Auth = httpx.Auth | Callable[[httpx.Request], httpx.Request]
 PASSING: Final = frozenset({429, 502, 503, 504})
@@ -82,6 +82,8 @@ class Progress:
         self._ends = time.monotonic() + settings.retries.deadline + call.wait
         self._jitter = wait_random_exponential(settings.retries.first, settings.retries.most)
         self._failed: Again | None = None
+        self._under_way = 0
+        """Answers that say that it goes on: they are no failures."""
 
     def options(self) -> dict[str, Any]:
         """Those of a repeating."""
@@ -124,9 +126,15 @@ class Progress:
 
     def answer(self, response: httpx.Response) -> Answer:
         """What the response says. Raises the error that it tells, as ``Again`` if the call may be repeated."""
+        pause = retry_after(response.headers)
+        if response.status_code == 202 and pause > 0:  # a commit is under way, for as long as it takes
+            self._under_way += 1
+            self._ends = max(self._ends, time.monotonic() + self._settings.retries.deadline)
+            self._failed = Again(CommitRunning("The commit is decided and still being carried out."), pause)
+            raise self._failed
         if response.is_success:
             return Answer(response.status_code, response.headers, response.content)
-        error, pause = told(response), retry_after(response.headers)
+        error = told(response)
         running = response.status_code == 409 and pause > 0
         if self.call.repeat is Repeat.SAFE and (response.status_code in PASSING or running):
             self._failed = Again(error, pause)
@@ -150,7 +158,7 @@ class Progress:
         return max(asked, self._jitter(state))
 
     def _over(self, state: RetryCallState) -> bool:
-        too_often = state.attempt_number >= self._settings.retries.attempts
+        too_often = state.attempt_number - self._under_way >= self._settings.retries.attempts
         left = min(self._ends - time.monotonic(), self.call.patience())
         return too_often or state.upcoming_sleep >= left
 

@@ -16,7 +16,7 @@ from zq.client.values import Draft
 from zq.errors import InvalidBody, ZqError
 
 MOST: Final = 1000
-"""Messages in a batch; more make it no faster."""
+"""Messages in a batch; more make it no faster, and a server may allow fewer."""
 DEFAULT_BYTES: Final = 262_144
 """What a batch may have with a server that tells no bound."""
 LINGER: Final = 1.0
@@ -232,6 +232,18 @@ def largest_batch(metadata: dict[str, Any]) -> int:
     """Bytes that a batch may have, by what a queue or a topic shows of itself: its own bound, or the server's."""
     size = metadata.get("_max_messages_post_size")
     return size if isinstance(size, int) else DEFAULT_BYTES
+
+
+def _most(answer: Answer) -> int:
+    return min(MOST, msgspec.json.decode(answer.body, type=_Limits).max_messages_per_post)
+
+
+class _Limits(Struct):
+    max_messages_per_post: int = MOST
+
+
+MOST_CALL: Final = Call(method="GET", path="/v2/limits", read=_most)
+"""Messages that a batch may have, by what the server says of its limits."""
 
 
 def _ids(answer: Answer) -> list[str]:

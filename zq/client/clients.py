@@ -90,20 +90,24 @@ class ClientVerbs:
         producer: str,
         batch: int,
         *,
-        publish: Iterable[str] = (),
+        publish: Iterable[str | tuple[str, int]] = (),
         settle: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
     ) -> Call[Committed]:
         """Publish stages and delete what claims, pairs of queue and claim, hold: both or neither, once for each batch.
 
-        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``: nothing has changed.
+        A stage may be a pair of its name and the messages that it is to hold. A large commit takes as long as it takes:
+        it is asked for again until all is done, and then says ``replayed``.
+        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers``, ``CommitTooLarge``; then nothing has
+        changed.
         """
+        stages = [stage if isinstance(stage, str) else committing.CountedStage(*stage) for stage in publish]
         held = [committing.HeldClaim(queue, claim) for queue, claim in settle]
         return Call(
             method="POST",
             path=path("commits"),
             params=fenced(fence),
-            body=wire.encode(committing.CommitTerms(producer, batch, [*publish], held)),
+            body=wire.encode(committing.CommitTerms(producer, batch, stages, held)),
             read=lambda answer: Committed(batch, **msgspec.json.decode(answer.body, type=dict[str, Any])),
         )
 

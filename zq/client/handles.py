@@ -7,7 +7,7 @@ from typing import Any, Final, TypedDict, Unpack, cast
 
 import msgspec
 
-from zq.client.batches import LINGER, Batch, Packer, Tally, batch_call, batches, batches_async, largest_batch
+from zq.client.batches import LINGER, MOST_CALL, Batch, Packer, Tally, batch_call, batches, batches_async, largest_batch
 from zq.client.calls import Asynchronous, Blocking, Call
 from zq.client.habits import Habits
 from zq.client.loops import Lost
@@ -135,20 +135,21 @@ class AsyncTopic(TopicVerbs, Asynchronous):
 
 
 def _post_many(thing: Queue | Topic, bodies: Iterable[Any], how: Sending) -> int:
-    source = batches(_packer(thing.metadata(), how), bodies)
+    source = batches(_packer(thing.metadata(), thing.transport.run(MOST_CALL), how), bodies)
     return post_all(thing.transport, _sender(thing, how), source, Tally(how.get("progress")), how.get("concurrency", 1))
 
 
 async def _post_many_async(
     thing: AsyncQueue | AsyncTopic, bodies: Iterable[Any] | AsyncIterable[Any], how: Sending
 ) -> int:
-    source, tally = batches_async(_packer(await thing.metadata(), how), bodies), Tally(how.get("progress"))
+    packer = _packer(await thing.metadata(), await thing.transport.run(MOST_CALL), how)
+    source, tally = batches_async(packer, bodies), Tally(how.get("progress"))
     return await post_all_async(thing.transport, _sender(thing, how), source, tally, how.get("concurrency", 1))
 
 
-def _packer(metadata: dict[str, Any], how: Sending) -> Packer:
-    linger = inf if how.get("key") else LINGER
-    return Packer(largest_batch(metadata), how.get("ttl"), cast(Posting, how).get("delay"), linger=linger)
+def _packer(metadata: dict[str, Any], most: int, how: Sending) -> Packer:
+    linger, delay = inf if how.get("key") else LINGER, cast(Posting, how).get("delay")
+    return Packer(largest_batch(metadata), how.get("ttl"), delay, most=most, linger=linger)
 
 
 def _sender(thing: NamedVerbs, how: Sending) -> Callable[[Batch], Call[None]]:

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -117,13 +118,22 @@ def named_page(kind: str, page_size: int | None, detailed: bool, filters: Params
 
     def read(answer: Answer) -> Page[Listed]:
         listed = _listed(kind, answer)
-        # The server's own link to the next page does not repeat the filters.
-        return Page(listed, page_call(listed[-1].name) if listed else None)
+        # The link need not repeat the filters, but it tells where to go on, behind an empty page too.
+        marker = _marker(answer)
+        return Page(listed, page_call(marker) if marker else None)
 
     def page_call(marker: str | None) -> Call[Page[Listed]]:
         return Call(method="GET", path=path(kind), params={"marker": marker, **params}, read=read)
 
     return page_call(None)
+
+
+def _marker(answer: Answer) -> str | None:
+    """Where the listing goes on, by the link to its next page."""
+    for link in _document(answer).get("links", []):
+        if link["rel"] == "next":
+            return dict(parse_qsl(urlsplit(link["href"]).query)).get("marker")
+    return None
 
 
 def _listed(kind: str, answer: Answer) -> list[Listed]:

@@ -37,10 +37,13 @@ class Collection:
     def _page(self, req: falcon.Request, repeated: dict[str, Any]) -> dict[str, Any]:
         """A page; its link to the next one repeats what the listing was asked for, and ``repeated``."""
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
-        page = self._things.list(req.context.project, query.text(req, "marker"), limit, name, self._filters(req))
+        filters = self._filters(req)
+        page = self._things.list(req.context.project, query.text(req, "marker"), limit, name, filters)
         links = []
         if page.next is not None:
             given = query.repeated({"limit": limit, "detailed": detailed, "name": name} | repeated)
+            if page.cut:  # who follows the link must not get what was not asked for
+                given = {**{key: str(req.params[key]) for key in filters}, **given}
             links = [answers.next_link(f"/v2/{self._key}", given | {"marker": page.next})]
         return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
 

@@ -6,6 +6,7 @@ import falcon
 from zq.broker import Broker
 from zq.http import query
 from zq.limits import MAX_COMMIT_BODY
+from zq.model import Committed
 from zq.wire import committing
 
 
@@ -45,7 +46,9 @@ class CommitCollection:
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
         terms = committing.terms(query.needed_body(req, MAX_COMMIT_BODY))
-        resp.data = committing.committed(self._transactions.commit(req.context.project, terms, fence))
+        committed = self._transactions.commit(req.context.project, terms, fence)
+        _tell(resp, committed)
+        resp.data = committing.committed(committed)
 
 
 class CommitItem:
@@ -57,4 +60,13 @@ class CommitItem:
         self._transactions = broker.transactions
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, producer: str) -> None:
-        resp.data = committing.last(self._transactions.last(req.context.project, producer))
+        committed = self._transactions.last(req.context.project, producer)
+        _tell(resp, committed)
+        resp.data = committing.last(committed)
+
+
+def _tell(resp: falcon.Response, committed: Committed) -> None:
+    """202, and when to ask again, while the commit is under way."""
+    if committed.open:
+        resp.status = falcon.HTTP_202
+        resp.set_header("Retry-After", "1")

@@ -2,6 +2,7 @@
 """``Metrics``: counts what happens in this process, and writes the page that Prometheus reads."""
 
 import atexit
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Secon
 from zq.storage.api import Storage
 from zq.topics import Entry
 
+FRESH = 1.0
+"""Seconds for which a page is served as it was rendered: a page costs what all queues cost."""
 FLUSHED: Final = 1.0
 """Seconds after which what a process has counted is on the pages of the others too."""
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -61,6 +64,9 @@ class Metrics:
         self._metrics["waiters_limit"].set(max_waiters)
         self._metrics["streams_limit"].set(max_streams)
         self._lock = threading.Lock()
+        self._rendering = threading.Lock()
+        self._rendered = -math.inf
+        self._page = b""
         self._tallying = threading.Lock()
         self._tallied: dict[tuple[str, ...], float] = {}
         self._queues: set[QueueRef] = set()
@@ -94,7 +100,17 @@ class Metrics:
         self._told.configure(options)
 
     def page(self) -> bytes:
-        """Every metric in Prometheus's text format; without the store's where it does not answer."""
+        """Every metric in Prometheus's text format; without the store's where it does not answer.
+
+        Whoever asks, it is rendered by one thread at a time, and then served for ``FRESH`` seconds.
+        """
+        with self._rendering:
+            if time.monotonic() - self._rendered >= FRESH:
+                self._page = self._render()
+                self._rendered = time.monotonic()
+            return self._page
+
+    def _render(self) -> bytes:
         self._flush()
         self._tally()
         return generate_latest(self._registry)

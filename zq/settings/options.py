@@ -25,11 +25,17 @@ LIMIT_HELP: Final = {
     "max_messages_per_claim_or_pop": "Most messages that one claim or pop returns.",
     "max_queue_metadata": "Largest metadata document, in bytes.",
     "max_messages_post_size": "Largest body of one post of messages, in bytes.",
+    "max_messages_per_post": "Most messages in one post, staged or published ones too.",
     "min_length_client_id": "Fewest characters of a Client-ID, when client_id_uuid_safe is off.",
     "max_length_client_id": "Most characters of a Client-ID, when client_id_uuid_safe is off.",
     "max_wait": "Most seconds that a request may wait for messages.",
     "stage_ttl": "Seconds after which a stage that was not published is dropped.",
     "max_stage_bytes": "Most bytes of message bodies in one stage.",
+    "max_stage_messages": "Most messages in one stage.",
+    "max_commit_messages": "Most messages that one commit publishes and deletes together.",
+    "commit_slice": "Most messages, published and deleted together, that one step of the store commits; a larger "
+    "commit is carried out slice by slice.",
+    "max_metadata_walk": "Most queues or topics that one request looks at to find those that its filters mean.",
     "producer_ttl": "Seconds that the last commit of a producer is remembered.",
     "idempotency_window": "Seconds for which a request with an Idempotency-Key is remembered.",
 }
@@ -51,6 +57,11 @@ BOUNDS: Final[dict[str, tuple[int, int | str | None]]] = {
     "max_queues_per_page": (1, None),
     "max_messages_per_page": (1, None),
     "max_messages_per_claim_or_pop": (1, None),
+    "max_messages_per_post": (1, None),
+    "max_stage_messages": (1, None),
+    "max_commit_messages": (1, None),
+    "commit_slice": (1, None),
+    "max_metadata_walk": (1, None),
 }
 """Of [transport]: the least and the most; a name is that of the option whose value is the most. The others: from 0."""
 

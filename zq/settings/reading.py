@@ -66,6 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     wait_for_store: bool
     driver_options: dict[str, Any]
     limits: Limits
+    storage_timeout: float
     queue_ttl: tuple[tuple[str, int], ...]
     """(pattern of queue names, default ttl of their messages); the first that fits counts."""
     strict_client_id: bool
@@ -155,6 +156,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         wait_for_store=conf.storage.wait,
         driver_options=driver_options,
         limits=limits,
+        storage_timeout=conf.transport.storage_timeout,
         queue_ttl=tuple(_queue_ttl(queue_ttl_lines(conf), limits.max_message_ttl)),
         strict_client_id=conf.transport.client_id_uuid_safe == "strict",
         delete_with_claim_id=conf.transport.message_delete_with_claim_id,

@@ -86,7 +86,7 @@ class Staging:
         Raises ``Invalid`` if the producer has committed later batches, so that this one is not what it once was.
         """
         tasks = list(staged)
-        stages = [task.stage for task in tasks if task.stage]
+        stages = [(task.stage, task.count) for task in tasks if task.stage]
         claims = sorted({claim for task in tasks for claim in task.claims}.union(held))
         if len(stages) > MOST:
             raise Invalid(f"{len(stages)} partitions hold rows, and a commit takes {MOST}: coalesce the data before.")

@@ -4,11 +4,43 @@ arguments holds here too.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from zq.model import Commit, Committed, Draft, Finished, Once, Page, QueueRef, Seconds, Stats
+from zq.errors import CommitTooLarge, StageDiffers
+from zq.model import (
+    MOST_STAGED,
+    Bounds,
+    Commit,
+    Committed,
+    Draft,
+    Finished,
+    Once,
+    Page,
+    QueueRef,
+    Seconds,
+    Stats,
+    Unfinished,
+)
 from zq.records import Record, RecordRef
 from zq.topics import Entry, Keep, Listener, Pattern, Reading, TopicRef
+
+BOUNDS: Final = Bounds()
+
+
+def check_stage(commit: Commit, stage: str, count: int) -> None:
+    """Refuse a commit that expects another number of messages in a stage. Raises ``StageDiffers``."""
+    expected = commit.expected.get(stage, count)
+    if expected != count:
+        raise StageDiffers(
+            f"The stage {stage} holds {count} messages, and {expected} are expected; nothing has changed."
+        )
+
+
+def check_size(committed: Committed, bounds: Bounds) -> None:
+    """Refuse a commit of more messages than one may be about. Raises ``CommitTooLarge``."""
+    count = committed.published + committed.deleted
+    if count > bounds.most:
+        raise CommitTooLarge(f"A commit may publish and delete {bounds.most} messages together; this one has {count}.")
 
 
 class HistoryController(Protocol):
@@ -50,11 +82,12 @@ class TransactionController(Protocol):
         ttl: int,
         most_bytes: int,
         once: Once | None = None,
+        most_messages: int = MOST_STAGED,
     ) -> None:
         """Store drafts for the queue where nobody sees them, all or none. ``once`` is remembered in the queue.
 
-        The first drafts make the stage; ``ttl`` seconds later it is gone. Raises ``StageFull`` if its bodies would be
-        more than ``most_bytes`` together. What ``once`` repeats is the list of ids.
+        The first drafts make the stage; ``ttl`` seconds later it is gone. Raises ``StageFull`` if it would be more than
+        ``most_messages``, or their bodies more than ``most_bytes``. What ``once`` repeats is the list of ids.
         """
         ...
 
@@ -62,18 +95,36 @@ class TransactionController(Protocol):
         """Drop what is staged there. A missing or published stage is fine; one that an open commit names stays."""
         ...
 
-    def commit(self, commit: Commit, now: Seconds) -> Committed:
-        """Publish every message of the stages, as a post does at ``now``, and delete all that the claims hold: as one
-        decision, wholly or not at all, whatever is killed when; the answer comes when all is done.
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+        """Decide to publish every message of the stages, as posts, and to delete all that the claims hold: wholly or
+        not at all, whatever is killed when.
 
-        A batch that is not above the producer's last one: that one's figures (if it is decided and not done, it is
-        finished first), ``replayed``; its stages are dropped like ``drop_stage``. Raises ``StageNotFound``,
-        ``ClaimLapsed`` (a claim holds nothing), ``CommitRunning``; then nothing has changed.
+        Up to ``bounds.step`` messages, and some megabytes, are one step. What is more is decided only: the answer is
+        ``open``, and ``carry_on`` does it. From then on its claims' messages are nobody's: they count as claimed, do
+        not lapse, and their holder is refused (``MessageClaimed``). Its stages are not there any more for any other
+        verb.
+        If a batch of the producer is open, that one is the answer, and nothing else is done. A batch that is not above
+        the producer's last one: that one's figures, ``replayed``; its stages are dropped like ``drop_stage``.
+        Raises ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed`` (a claim holds nothing), ``CommitTooLarge``,
+        ``CommitRunning``; then nothing has changed.
         """
         ...
 
+    def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
+        """One slice of the producer's open batch, if there is one; whether anything of it is left.
+
+        A slice deletes or publishes up to ``most`` messages in one step; what claims held is deleted before anything is
+        published, and stages are published in order. Any number of callers may be at it: each message is published
+        once.
+        """
+        ...
+
+    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+        """Open batches, of all projects; those of a few, if there are very many."""
+        ...
+
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
-        """The producer's last decided batch, finished first if it is not. Raises ``ProducerNotFound``."""
+        """The producer's last decided batch. Raises ``ProducerNotFound``."""
         ...
 
 

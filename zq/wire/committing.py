@@ -17,13 +17,30 @@ class HeldClaim(Struct):
     claim: str
 
 
+class CountedStage(Struct):
+    """A stage that a commit publishes, and how many messages it is to hold."""
+
+    stage: str
+    messages: int
+
+
 class CommitTerms(Struct):
-    """The body of a commit."""
+    """The body of a commit. A stage may stand there by its name alone, or with the messages that it is to hold."""
 
     producer: str
     batch: int
-    publish: list[str] = []
+    publish: list[str | CountedStage] = []
     settle: list[HeldClaim] = []
+
+    @property
+    def stages(self) -> list[str]:
+        """The names of the stages."""
+        return [stage if isinstance(stage, str) else stage.stage for stage in self.publish]
+
+    @property
+    def expected(self) -> dict[str, int]:
+        """How many messages stages are to hold, of those of which that is told."""
+        return {stage.stage: stage.messages for stage in self.publish if isinstance(stage, CountedStage)}
 
 
 _decoder: Final = msgspec.json.Decoder(CommitTerms)

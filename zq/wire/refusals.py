@@ -21,6 +21,7 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.NotFound: (404, "Not found"),
     errors.Conflict: (409, "Conflict"),
     errors.MetadataConflict: (409, "Resource conflict"),
+    errors.CommitTooLarge: (413, "Commit too large"),
     errors.KeyReused: (422, "Idempotency-Key reused"),
     errors.UnsupportedMediaType: (415, "415 Unsupported Media Type"),
     errors.NotBuilt: (400, "Not implemented"),

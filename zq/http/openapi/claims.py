@@ -94,15 +94,24 @@ def transactions() -> Json:
             "post": operation(
                 "commit",
                 "Publish stages and settle claims as one decision",
-                {200: answer("What was done.", "Committed")},
+                {
+                    200: answer("What was done.", "Committed"),
+                    202: answer("It is decided and being carried out: ask again.", "Committed", "Retry-After"),
+                },
                 parameters=[FENCE],
                 body=body("CommitTerms", required=True),
-                errors=[404, 409],
+                errors=[404, 409, 413],
             )
         },
         "/v2/commits/{producer}": {
             "get": operation(
-                "get_commit", "A producer's last commit", {200: answer("It.", "LastCommit")}, errors=[404]
+                "get_commit",
+                "A producer's last commit",
+                {
+                    200: answer("It.", "LastCommit"),
+                    202: answer("It, which is still being carried out.", "LastCommit", "Retry-After"),
+                },
+                errors=[404],
             ),
         },
     }

@@ -84,9 +84,10 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
         "CommitTerms": {
             "producer": FREE_NAMES,
             "batch": integer(0, MAX_BODY_NUMBER),
-            "publish": {"items": FREE_NAMES, "maxItems": MAX_COMMITTED, "uniqueItems": True},
+            "publish": {"maxItems": MAX_COMMITTED, "uniqueItems": True},
             "settle": {"maxItems": MAX_COMMITTED, "uniqueItems": True},
         },
+        "CountedStage": {"stage": FREE_NAMES, "messages": integer(0, MAX_BODY_NUMBER)},
         "HeldClaim": {"queue": QUEUE_NAMES, "claim": {"minLength": 1}},
     }
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits: prepared, decided in one step, then carried out by whoever finds them; see ``producers`` for what is noted.
+"""Commits: prepared and decided, then carried out in slices. See ``producers`` for what is noted.
 
-A commit on few messages is one transaction. A larger one first keeps what it needs: its stages, and what its claims
-hold. Then one write decides. What follows is repeated until it is done: each step finds by itself what is left.
+A commit on few messages is one transaction. A larger one first keeps what it needs, in bounded transactions: its
+stages, and what its claims hold. Then one write decides. Each slice is one transaction, which notes how far it came.
 Whoever prepares has a time for each step; past it anybody may give the commit up, but only before it is decided.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -15,7 +16,8 @@ from uuid import uuid4
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ClaimLapsed, CommitRunning, Fenced, StageNotFound
-from zq.model import Commit, Committed, Fence, Held
+from zq.model import Bounds, Commit, Committed, Fence, Held, Unfinished
+from zq.storage.extensions import check_size, check_stage
 from zq.storage.mongodb import fences, layout, producers, stages, steps
 from zq.storage.mongodb.layout import Document, QueueKey
 from zq.storage.mongodb.pins import Holdings, Pins
@@ -27,7 +29,9 @@ from zq.storage.mongodb.takers import Takers
 from zq.storage.mongodb.taking import Announce
 
 AT_WORK: Final = 2000
-"""Milliseconds for which upkeep leaves a decided commit to whoever took its last step."""
+"""Milliseconds for which a commit that is being given up is left to whoever is at it."""
+CLEANED: Final = 5000
+"""Drafts that one slice removes from stages at least, if there are so many."""
 MANY: Final = 100
 ROUNDS: Final = 100
 """How much upkeep does at a time."""
@@ -65,21 +69,21 @@ class Commits:
         self._patience = int(2000 * port.timeout)
         """Milliseconds for a step of preparing."""
 
-    def commit(self, commit: Commit, now: int) -> Committed:
+    def commit(self, commit: Commit, now: int, bounds: Bounds) -> Committed:
+        """The commit, done if it is small, else decided; or what the producer's last one did."""
         watch = Watch(now)
         while True:
             record = self._find(producers.identity(commit.project, commit.producer))
-            if record.get("state") == DECIDED:
-                self._carry_out(record, watch)
-            elif producers.remembered(record, now) and commit.batch <= record["batch"]:
-                for stage in commit.publish:
+            replayed = "batch" in record and commit.batch <= record["batch"]
+            if record.get("state") == DECIDED or (replayed and producers.remembered(record, now)):
+                for stage in commit.publish if replayed else ():
                     self._stages.drop(stages.identity(commit.project, stage))
-                return producers.committed(record, replayed=True)
-            elif "state" in record:
+                return producers.committed(record, replayed=replayed)
+            if "state" in record:
                 if record["due"] > watch.now():
                     raise _running()
                 self._abort(record, watch)
-            elif result := self._attempt(commit, watch):
+            elif result := self._attempt(commit, watch, bounds):
                 return result
             elif watch.now() - now > self._patience:
                 raise _running()
@@ -87,19 +91,39 @@ class Commits:
                 time.sleep(LONGEST_PAUSE)
 
     def last(self, project: str, producer: str, now: int) -> Committed | None:
-        """The last decided batch, carried out; None if there is none."""
-        place = producers.identity(project, producer)
-        record = self._find(place)
-        while record.get("state") == DECIDED:
-            self._carry_out(record, Watch(now))
-            record = self._find(place)
+        """The last decided batch; None if there is none."""
+        record = self._find(producers.identity(project, producer))
         return producers.committed(record) if producers.remembered(record, now) else None
 
+    def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
+        """One slice of the producer's decided commit, in one transaction; whether anything is left."""
+        record = self._find(producers.identity(project, producer))
+        if record.get("state") != DECIDED:
+            return False
+        entered: list[QueueKey] = []
+        work, step = self._slice(record, most, entered, Watch(now))
+        if work is None:
+            return self._clean(record)
+        try:
+            self._step(record, work)
+        except Forsaken:  # others have done it
+            return False
+        self._tell(entered)
+        self._watcher.reached(step)
+        return True
+
+    def unfinished(self) -> list[Unfinished]:
+        """Decided commits of all producers."""
+        decided: Document = {"due": {"$exists": True}, "state": DECIDED}
+        with self._port.verb():
+            found = self._port.find(decided, limit=MANY, sort={"due": 1}, hint=layout.DUE)
+        return [producers.unfinished(record) for record in found]
+
     def resume(self, now: int, *, stages: bool = True) -> int:
-        """Carry out or give up what others have left; drop stages that have expired, if so. How many drafts went."""
+        """Give up what others have left undecided; drop stages that have expired, if so. How many drafts went."""
         # What was given back by a commit has no expiry any more, so that nobody else would drop it.
         lasting: Document = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
-        overdue: Document = {"due": {"$lte": now}, **({} if stages else lasting)}
+        overdue: Document = {"due": {"$lte": now}, "state": {"$ne": DECIDED}, **({} if stages else lasting)}
         removed = 0
         for _ in range(ROUNDS):
             with self._port.verb():
@@ -112,17 +136,14 @@ class Commits:
     def _resume(self, one: Document, now: int) -> int:
         if "state" not in one:
             return self._stages.drop(stages.exactly(one))
-        if one["state"] != DECIDED:
-            self._abort(one, Watch(now))
-        elif taken := self._take_over(one, {"due": now + AT_WORK}):
-            self._carry_out(taken, Watch(now))
+        self._abort(one, Watch(now))
         return 0
 
-    def _attempt(self, commit: Commit, watch: Watch) -> Committed | None:
+    def _attempt(self, commit: Commit, watch: Watch, bounds: Bounds) -> Committed | None:
         """None = another attempt came first."""
         try:
             with self._port.verb():
-                begun = self._port.transaction(partial(self._begin, commit, uuid4().hex, watch))
+                begun = self._port.transaction(partial(self._begin, commit, uuid4().hex, watch, bounds))
         except Forsaken:
             return None
         record = begun.record
@@ -130,12 +151,11 @@ class Commits:
         if "state" in record:
             self._watcher.reached(steps.BEGUN)
             record = self._prepare(begun, commit.fence, watch)
-            self._carry_out(record, watch)
         else:
             self._watcher.reached(steps.DONE)
         return producers.committed(record)
 
-    def _begin(self, commit: Commit, attempt: str, watch: Watch, session: Session) -> Begun:
+    def _begin(self, commit: Commit, attempt: str, watch: Watch, bounds: Bounds, session: Session) -> Begun:
         """Do it all, if it is small; else keep the stages and note what is to be done."""
         place = producers.identity(commit.project, commit.producer)
         former = next(iter(self._port.find(place, session=session)), {})
@@ -147,11 +167,14 @@ class Commits:
         if commit.fence is not None:
             fences.check(self._port, session, commit.project, commit.fence)
         kept = self._stages.find(commit.project, commit.publish, watch.start, session)
+        for name, stage in zip(dict.fromkeys(commit.publish), kept, strict=True):
+            check_stage(commit, name, stage["count"])
         held = self._pins.holdings(list(dict.fromkeys(commit.settle)), watch.start, session)
         published, deleted = sum(stage["count"] for stage in kept), sum(map(len, held.values()))
+        check_size(Committed(commit.batch, published, deleted), bounds)
         entered: Sequence[QueueKey] = ()
-        if fits(kept, deleted):
-            drafts, _ = part(self._stages, kept, BEGINNING, session)
+        if fits(kept, deleted, bounds.step):
+            drafts, _ = part(self._stages, kept, BEGINNING, bounds.step, session)
             if len(drafts) != published:
                 raise StageNotFound("A stage of the commit has expired meanwhile; nothing was committed.")
             entered = publish(self._port, session, commit.project, drafts, watch.start)
@@ -199,36 +222,48 @@ class Commits:
             fences.check(self._port, session, layout.original(record["project"]), fence)
         published = sum(stage["count"] for stage in record["publish"])
         figures = {"batch": record["next"], "published": published, "deleted": deleted}
-        return {"$set": {"state": DECIDED, "due": watch.now() + AT_WORK, **figures}}
+        return {"$set": {"state": DECIDED, "due": watch.now(), **figures}}
 
-    def _carry_out(self, record: Document, watch: Watch) -> None:
-        """Do all that a decided commit still lacks, however long it takes and whoever else is at it."""
-        while True:
-            drafts, at = part(self._stages, record["publish"], record["at"])
-            if not drafts:
-                break
-            entered: list[QueueKey] = []
-            try:
-                record = self._step(record, partial(self._publish, record, drafts, at, entered, watch))
-            except Forsaken:  # others have done it
-                return
-            self._tell(entered)
-            self._watcher.reached(steps.PUBLISHED)
-        for stage in record["publish"]:
-            self._stages.remove(stage)
-            self._watcher.reached(steps.UNSTAGED)
-        self._pins.finish(producers.claims(record), record["attempt"], record["moment"])
-        self._watcher.reached(steps.SETTLED)
-        forgotten = {"e": DatetimeMS(record["moment"] + record["ttl"] * 1000)}
-        self._end(record, {"$set": forgotten, "$unset": dict.fromkeys(producers.UNDER_WAY, "")})
-        self._watcher.reached(steps.DONE)
+    def _slice(
+        self, record: Document, most: int, entered: list[QueueKey], watch: Watch
+    ) -> tuple[Callable[[Session], Document] | None, str]:
+        """What is to be done next of a decided commit, and the name of that step; None = nothing but to clean up."""
+        if record["settled"] < len(record["settle"]):
+            return partial(self._settle, record, most, watch), steps.SETTLED
+        drafts, at = part(self._stages, record["publish"], record["at"], most)
+        if drafts:
+            return partial(self._publish, record, drafts, at, entered, watch), steps.PUBLISHED
+        return None, steps.DONE
+
+    def _settle(self, record: Document, most: int, watch: Watch, session: Session) -> Document:
+        claims = producers.claims(record)[record["settled"] :]
+        done = self._pins.finish(claims, record["attempt"], most, watch.start, session)
+        return {"$inc": {"settled": done}, "$set": {"due": watch.now()}}
 
     def _publish(
         self, record: Document, drafts: list[Document], at: At, entered: list[QueueKey], watch: Watch, session: Session
     ) -> Document:
         project = layout.original(record["project"])
-        entered[:] = publish(self._port, session, project, drafts, record["moment"])
-        return {"$set": {"at": at, "due": watch.now() + AT_WORK}}
+        entered[:] = publish(self._port, session, project, drafts, watch.start)
+        return {"$set": {"at": at, "due": watch.now()}}
+
+    def _clean(self, record: Document) -> bool:
+        """Remove some of the stages, which nobody sees any more, and then what is noted; whether anything is left."""
+        removed, drafts = record["removed"], 0
+        for stage in record["publish"][removed:]:
+            drafts += self._stages.remove(stage)
+            removed += 1
+            self._watcher.reached(steps.UNSTAGED)
+            if drafts >= CLEANED:
+                break
+        if removed < len(record["publish"]):
+            with suppress(Forsaken):
+                self._step(record, lambda session: {"$set": {"removed": removed}})
+            return True
+        forgotten = {"e": DatetimeMS(record["moment"] + record["ttl"] * 1000)}
+        self._end(record, {"$set": forgotten, "$unset": dict.fromkeys(producers.UNDER_WAY, "")})
+        self._watcher.reached(steps.DONE)
+        return False
 
     def _abort(self, record: Document, watch: Watch) -> None:
         """Give a commit up that is not decided, unless somebody has taken a step of it since."""

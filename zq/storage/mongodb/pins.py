@@ -9,7 +9,7 @@ commit.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from bson.datetime_ms import DatetimeMS
@@ -112,27 +112,18 @@ class Pins:
             with self._port.verb():
                 self._port.update([{"q": one, "u": UNPINNING, "multi": True, "hint": layout.HELD} for one in kept])
 
-    def finish(self, claims: Sequence[Held], attempt: str, now: int) -> None:
-        """Delete what the attempt has pinned, however long it takes."""
-        plain = [claim for claim in claims if not claim.history]
-        for start in range(0, len(plain), GROUP):
-            kept = [self._kept(claim, attempt) for claim in plain[start : start + GROUP]]
-            with self._port.verb():
-                self._port.delete([{"q": one, "limit": 0, "hint": layout.HELD} for one in kept])
-        for claim in claims:
-            count = RECORDED if claim.history else 0
-            while count == RECORDED:
-                with self._port.verb():
-                    count = self._port.transaction(partial(self._record, claim, attempt, now))
-
-    def _record(self, claim: Held, attempt: str, now: int, session: Session) -> int:
-        """Turn a part of what is pinned into records; how many."""
-        kept, by_id = self._kept(claim, attempt), {"_id": 1}
-        found = self._port.find(kept, limit=RECORDED, sort={"k": 1}, fields=by_id, hint=layout.HELD, session=session)
-        places = [message["_id"] for message in found]
-        ending = Ending(Outcome.DELETED, now, claim.history)
-        finish(self._port, session, layout.key(claim.queue), places, ending, first=UNPINNING)
-        return len(places)
+    def finish(self, claims: Sequence[Held], attempt: str, most: int, now: int, session: Session) -> int:
+        """Delete up to ``most`` messages that the attempt has pinned; with how many of the claims it is done."""
+        first = claims[0]
+        group = list(takewhile(lambda one: (one.queue, one.history) == (first.queue, first.history), claims[:GROUP]))
+        limit = min(most, RECORDED) if first.history else most
+        spellings = {"$in": [pinned(claim.claim) for claim in group]}
+        kept = self._port.where(layout.key(first.queue), **{"c.i": spellings, "y.i": attempt})
+        found = self._port.find(kept, limit=limit, fields={"k": 1}, hint=layout.HELD, session=session)
+        places = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
+        ending = Ending(Outcome.DELETED, now, first.history)
+        finish(self._port, session, layout.key(first.queue), places, ending, first=UNPINNING)
+        return len(group) if len(found) < limit else 0
 
     def _kept(self, claim: Held, attempt: str) -> Document:
         return self._port.where(layout.key(claim.queue), **{"c.i": pinned(claim.claim), "y.i": attempt})

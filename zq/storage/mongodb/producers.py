@@ -14,6 +14,7 @@
 ``publish``   its stages, as they were found
 ``settle``    its claims: ``queue``, ``claim``, and ``history`` of each
 ``at``        how far it is published
+``settled``   how many of its claims are done; ``removed``: how many of its stages are gone
 ``former``    what ``e`` was before
 ============= ==========================================================================================================
 """
@@ -22,7 +23,7 @@ from typing import Final
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.model import Commit, Committed, Held, QueueRef
+from zq.model import Commit, Committed, Held, QueueRef, Unfinished
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import Document
 from zq.storage.mongodb.publishing import BEGINNING
@@ -35,7 +36,8 @@ DECIDED: Final = "decided"
 """It takes effect, whoever carries it out."""
 LAST: Final = ("batch", "published", "deleted")
 UNDER_WAY: Final = (
-    "state", "turn", "due", "next", "moment", "ttl", "project", "publish", "settle", "at", "former"
+    "state", "turn", "due", "next", "moment", "ttl", "project", "publish", "settle", "at", "settled", "removed",
+    "former"
 )  # fmt: skip
 
 
@@ -62,7 +64,15 @@ def remembered(record: Document, now: int) -> bool:
 
 def committed(record: Document, *, replayed: bool = False) -> Committed:
     """The producer's last batch."""
-    return Committed(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed)
+    is_open = record.get("state") == DECIDED
+    return Committed(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed, is_open)
+
+
+def unfinished(record: Document) -> Unfinished:
+    """What is told of a decided commit."""
+    project = layout.original(record["project"])
+    producer = layout.original(record["s"][len(layout.project_prefix(project)) :])
+    return Unfinished(project, producer, f"{record['attempt']} {record['turn']}")
 
 
 def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> Document:
@@ -95,6 +105,8 @@ def preparing(commit: Commit, attempt: str, stages: list[Document], former: Docu
             for held in dict.fromkeys(commit.settle)
         ],
         "at": BEGINNING,
+        "settled": 0,
+        "removed": 0,
     }
     if remembered(former, now):
         record |= {field: former[field] for field in LAST} | {"former": former["e"]}

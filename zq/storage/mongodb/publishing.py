@@ -12,7 +12,6 @@ from zq.storage.mongodb.layout import Document, QueueKey
 from zq.storage.mongodb.port import Port, Session
 from zq.storage.mongodb.stages import Stages, draft
 
-CHUNK: Final = 1000
 CAPACITY: Final = 4 << 20
 """Bytes of bodies in one part."""
 
@@ -21,23 +20,23 @@ At = list[int]
 BEGINNING: Final[At] = [0, 0]
 
 
-def fits(stages: Sequence[Document], others: int) -> bool:
-    """Whether the stages are one part, together with other work on so many messages."""
+def fits(stages: Sequence[Document], others: int, most: int) -> bool:
+    """Whether the stages are one part, together with other work on so many messages, ``most`` in all."""
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
-    return bool(count + others <= CHUNK and weight <= CAPACITY)
+    return bool(count + others <= most and weight <= CAPACITY)
 
 
 def part(
-    keeper: Stages, stages: Sequence[Document], at: At, session: Session | None = None
+    keeper: Stages, stages: Sequence[Document], at: At, most: int, session: Session | None = None
 ) -> tuple[list[Document], At]:
-    """The next drafts to be published, and how far one is with them; none at the end."""
+    """The next drafts to be published, up to ``most``, and how far one is with them; none at the end."""
     chosen: list[Document] = []
     weight = 0
     index, order = at
-    while index < len(stages) and len(chosen) < CHUNK:
+    while index < len(stages) and len(chosen) < most:
         stage = stages[index]
         usual = CAPACITY * stage["count"] // max(1, stage["bytes"])
-        found = keeper.drafts(stage, order, min(CHUNK - len(chosen), 1 + usual), session)
+        found = keeper.drafts(stage, order, min(most - len(chosen), 1 + usual), session)
         for one in found:
             weight += len(one["b"])
             if chosen and weight > CAPACITY:

@@ -31,7 +31,8 @@ LATE: Final = 60_000
 
 
 class Staging(NamedTuple):
-    """Drafts for a queue on their way into a stage of a project; ``expires`` and ``most_bytes`` are the stage's."""
+    """Drafts for a queue on their way into a stage of a project; ``expires``, ``most_bytes`` and ``most_messages`` are
+    the stage's."""
 
     project: str
     stage: str
@@ -40,6 +41,7 @@ class Staging(NamedTuple):
     now: int
     expires: int
     most_bytes: int
+    most_messages: int
     once: Once | None
 
 
@@ -88,8 +90,9 @@ class Stages:
             raise _committing(staging.stage)
         if found and stage["due"] <= staging.now:
             return stage, stage
-        if stage["bytes"] + more["bytes"] > staging.most_bytes:
-            raise StageFull(f"The stage {staging.stage} may hold {staging.most_bytes} bytes of bodies.")
+        count, size = stage["count"] + more["count"], stage["bytes"] + more["bytes"]
+        if size > staging.most_bytes or count > staging.most_messages:
+            raise StageFull("The stage would hold more than it may.")
         if found:
             self._port.update([{"q": named, "u": {"$inc": more}}], session)
         else:

@@ -1,17 +1,23 @@
 #!lua
 -- SPDX-License-Identifier: Apache-2.0
--- Publishes stages and settles claims, all or nothing.
+-- Publishes stages and settles claims, all or nothing; or decides to, if that is more than one step may be.
 -- KEYS: project, queue (not used), transactions, messages of each stage, claims' queues, each with its history if there
--- is one, targets: the queues of the staged messages.
--- ARGV: now, producer, batch, when the producer expires, fence or "", epoch, numbers of stages, claims and targets;
--- stages with what they are expected to be; claims with seconds of history; targets' full names.
--- Returns whether the batch was known (1 byte), then what is kept of the producer. Refuses with "restaged" if a stage
--- is another than expected, so that there may be targets whose keys are not given.
+-- is one, targets: the queues of the staged messages; if it may be decided only, the lists of an open commit.
+-- ARGV: now, producer, batch, when the producer expires, fence or "", epoch, numbers of stages, claims and targets, most
+-- messages in a step and at all, bytes in a step, number of lists of claims, "" or what is kept of an open commit;
+-- stages with what they are expected to be and with how many messages (-1: any number); claims with seconds of history
+-- and their list; targets' full names.
+-- Returns whether the batch was known (1 byte), whether it is open (1 byte), then what is kept of the producer. Refuses
+-- with "restaged" if a stage is another than expected, so that there may be targets whose keys are not given, and with
+-- "large" if it must be decided only and nothing is given for that.
 
 local now, producer, batch, ends, fence, epoch = number(), argument(), argument(), number(), argument(), number()
 local t, stages, claims = transactions(), {}, {}
 local stage_count, claim_count, target_count = number(), number(), number()
-for i = 1, stage_count do stages[i] = { name = argument(), expected = argument(), content = KEYS[keys(1)] } end
+local step, most, capacity, list_count, opening = number(), number(), number(), number(), argument()
+for i = 1, stage_count do
+  stages[i] = { name = argument(), expected = argument(), count = number(), content = KEYS[keys(1)] }
+end
 
 local function drop_all()
   for _, stage in ipairs(stages) do drop(t, stage.name, stage.content) end
@@ -20,63 +26,102 @@ end
 -- Whether a batch is above another; both in digits, which may be more than a number of Lua has.
 local function is_above(one, other) return #one > #other or #one == #other and one > other end
 
-local last = redis.call('HGET', t.producers, producer)
+local last, is_open = redis.call('HGET', t.producers, producer), redis.call('HEXISTS', t.open, producer) == 1
+if is_open and not last then return { 'running' } end
 if last then
   local expires, _, _, first = struct.unpack(PRODUCER, last)
-  if expires > now and not is_above(batch, string.sub(last, first)) then
-    drop_all()
-    return '\1' .. last
+  local above = is_above(batch, string.sub(last, first))
+  if is_open or expires > now and not above then
+    if not above then drop_all() end
+    return (above and '\0' or '\1') .. (is_open and '\1' or '\0') .. last
   end
 end
 local refused = fenced(t.fences, fence, epoch)
 if refused then return refused end
+local published, size = 0, 0
 for _, stage in ipairs(stages) do
   local packed = redis.call('HGET', t.stages, stage.name)
   local found = staged(packed, now)
   if not found then return { 'unstaged' } end
   if packed ~= stage.expected then return { 'restaged' } end
+  local count = redis.call('LLEN', stage.content) / 2
+  if stage.count >= 0 and stage.count ~= count then return { 'differs', stage.name, count, stage.count } end
   stage.queues = found.queues
+  published, size = published + count, size + found.bytes
 end
+
+-- Of all that the claim holds: members, by the index of claims alone. Pinned ones are on no claim's list.
+local function members_of(q, claim)
+  local list, found = redis.call('HGET', q.claims, claim) or '', { live = {}, lapsed = {} }
+  local members = {}
+  for at = 1, #list, DIGITS do members[#members + 1] = string.sub(list, at, at + DIGITS - 1) end
+  for first = 1, #members, SLICE do
+    local scores = redis.call('ZMSCORE', q.claimed, unpack(members, first, math.min(first + SLICE - 1, #members)))
+    for i, score in ipairs(scores) do
+      local into = score and tonumber(score) > now and found.live or found.lapsed
+      into[#into + 1] = members[first + i - 1]
+    end
+  end
+  return found
+end
+
+local deleted = 0
 for i = 1, claim_count do
   local id, q = argument(), queue_at(keys(9))
-  claims[i] = { q = q, h = history(number()), messages = held(q, id, now) }
-  if #claims[i].messages == 0 then return { 'lapsed' } end
+  local h, list = history(number()), number()
+  claims[i] = { id = id, q = q, h = h, list = list, members = members_of(q, id) }
+  if #claims[i].members.live == 0 then return { 'lapsed' } end
+  deleted = deleted + #claims[i].members.live
 end
 local targets = {}
 for _, target in ipairs(read_targets(target_count)) do targets[name_of(target.full)] = target end
+if published + deleted > most then return { 'much', published + deleted } end
+local large = published + deleted > step or size > capacity
+if large and opening == '' then return { 'large' } end
 
-local front = NEW .. struct.pack('>I8', now)
-
--- Puts staged messages, whose moments count from 0, where they belong.
-local function publish(stage)
-  local count = redis.call('LLEN', stage.content)
-  for first = 0, count - 1, SLICE do
-    local slice, batches = redis.call('LRANGE', stage.content, first, first + SLICE - 1), {}
-    for at = 1, #slice, 2 do
-      local record = slice[at]
-      local index, _, delay, life, ttl = struct.unpack('>I4I8I8I8I8', record)
-      local batch = batches[index]
-      if not batch then
-        local target = targets[stage.queues[index].name]
-        batch = batch_for(target.q, target.full, now)
-        batches[index] = batch
-      end
-      local available, rest = delay > 0 and now + delay or 0, string.sub(record, 13 + HEAD_SIZE)
-      place(batch, id_of(record, 4), available, now + life, ttl, front, rest, slice[at + 1])
-    end
-    for _, batch in pairs(batches) do store(batch) end
+-- Keeps the messages of a claim for this commit: claimed for ever, never available, and on no claim's list.
+local function pin(claim, list)
+  local far = {}
+  for i, member in ipairs(claim.members.live) do far[2 * i - 1], far[2 * i] = PINNED, member end
+  put('ZADD', claim.q.avail, far)
+  put('ZADD', claim.q.claimed, far)
+  put('RPUSH', list, claim.members.live)
+  if #claim.members.lapsed > 0 then
+    redis.call('HSET', claim.q.claims, claim.id, table.concat(claim.members.lapsed))
+  else
+    redis.call('HDEL', claim.q.claims, claim.id)
   end
-  return count / 2
 end
 
-local published_count, deleted = 0, 0
-for _, claim in ipairs(claims) do
-  finish(claim.q, claim.h, claim.messages, now, DELETED)
-  deleted = deleted + #claim.messages
+local function open()
+  local first = keys(list_count + stage_count)
+  for i = 0, list_count + stage_count - 1 do redis.call('UNLINK', KEYS[first + i]) end
+  for _, claim in ipairs(claims) do pin(claim, KEYS[first + claim.list]) end
+  for i, stage in ipairs(stages) do
+    redis.call('RENAME', stage.content, KEYS[first + list_count + i - 1])
+    drop(t, stage.name, stage.content)
+  end
+  redis.call('HSET', t.open, producer, opening)
+  redis.call('HSET', t.phase, producer, 0)
 end
-for _, stage in ipairs(stages) do published_count = published_count + publish(stage) end
-drop_all()
-local kept = struct.pack(PRODUCER, ends, published_count, deleted) .. batch
+
+local function finish_all()
+  for _, claim in ipairs(claims) do
+    table.sort(claim.members.live)
+    finish(claim.q, claim.h, load(claim.q, claim.members.live), now, DELETED)
+  end
+  for _, stage in ipairs(stages) do
+    local count = redis.call('LLEN', stage.content)
+    for from = 0, count - 1, SLICE do
+      local drafts = redis.call('LRANGE', stage.content, from, from + SLICE - 1)
+      publish(drafts, function(index) return targets[stage.queues[index].name] end, now)
+    end
+  end
+  drop_all()
+end
+
+if large then open() else finish_all() end
+local kept = struct.pack(PRODUCER, ends, published, deleted) .. batch
 redis.call('HSET', t.producers, producer, kept)
 redis.call('ZADD', t.producing, ends, producer)
-return '\0' .. kept
+return '\0' .. (large and '\1' or '\0') .. kept

@@ -7,6 +7,7 @@ local q, now, id, claim, h = queue_at(4), number(), argument(), argument(), hist
 local found = locate(q, { id }, now)
 local m = found[1]
 if not m then return '' end
+if pinned(q, found)[m.member] then return { 'claimed' } end
 local live = m.claim ~= '' and m.ends > now
 if live and m.claim ~= claim then return { 'claimed' } end
 if claim ~= '' and not live then return { 'unheld' } end

@@ -10,8 +10,9 @@ for _ = 1, count do claims[argument()] = true end
 for at = argument_at + 1, #ARGV do ids[#ids + 1] = ARGV[at] end
 local found = locate(q, ids, now)
 if count >= 0 then
+  local taken = pinned(q, found)
   for _, m in ipairs(found) do
-    if m.claim == '' or m.ends <= now or not claims[m.claim] then return { 'unheld' } end
+    if m.claim == '' or m.ends <= now or not claims[m.claim] or taken[m.member] then return { 'unheld' } end
   end
 end
 finish(q, h, found, now, DELETED)

@@ -17,6 +17,10 @@ zq:{t}:producers        hash         name -> the last batch, its figures, until 
 zq:{t}:producing        sorted set   producers by that moment: for the sweeper
 zq:{t}:stages           hash         name -> until when it is kept, bytes, queues
 zq:{t}:staging          sorted set   stages by that moment: for the sweeper
+zq:open                 sorted set   project, producer and batch of commits that may be open, by when they were begun
+zq:{t}:open             hash         producer -> its commit that is decided and not done
+zq:{t}:phase            hash         producer -> how many of that commit's lists are done
+zq:{t}:open:n:producer  list         what is left of its n-th list: sequences to delete, by queue; then a stage each
 zq:{t}:stage:name       list         records and bodies of its messages, in the order of staging
 zq:{t}:log              stream       last sequence -> published batch
 zq:{t}:counts           hash         what was ever published there, what of it has fallen off
@@ -65,6 +69,7 @@ from zq.model import Draft, Finished, Message, Messages, Outcome, QueueRef, Seco
 VERSION: Final = 2
 VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
+OPEN_KEY: Final = b"zq:open"
 READY: Final = b"zq:ready"
 """Channel on which scripts tell the full names of queues that messages came to."""
 FEED: Final = b"zq:feed"
@@ -75,7 +80,7 @@ FAR: Final = 10**15
 PROJECT_KINDS: Final = ("names", "queues", "floor")
 QUEUE_KINDS: Final = ("state", "avail", "order", "expiry", "claimed", "records", "bodies", "ids", "claims")
 ANSWER_KINDS: Final = ("answers", "windows")
-TRANSACTION_KINDS: Final = ("fences", "producers", "producing", "stages", "staging")
+TRANSACTION_KINDS: Final = ("fences", "producers", "producing", "stages", "staging", "open", "phase")
 LOG_KINDS: Final = ("log", "counts", "topics", "fading", "purged")
 DOCUMENT_KINDS: Final = ("documents", "titles", "ends")
 HISTORY_KINDS: Final = ("history", "past", "forget", "finished", "remains", "latest")
@@ -129,6 +134,8 @@ class Keys(NamedTuple):
     staging: bytes
     producers: bytes
     producing: bytes
+    open: bytes
+    phase: bytes
     fences: Block
     transactions: Block
     answers: Block
@@ -164,7 +171,7 @@ def wire(*arguments: bytes) -> bytes:
 def keys(ref: QueueRef) -> Keys:
     """The keys of a queue; with the name "" those of its project alone."""
     names, metadata, floor = own(ref.project, *PROJECT_KINDS)
-    fences, producers, producing, stages, staging = own(ref.project, *TRANSACTION_KINDS)
+    fences, producers, producing, stages, staging, opened, phase = own(ref.project, *TRANSACTION_KINDS)
     queue, answers, history = (
         own(ref.project, *(f"{kind}:{ref.name}" for kind in kinds))
         for kinds in (QUEUE_KINDS, ANSWER_KINDS, HISTORY_KINDS)
@@ -184,8 +191,10 @@ def keys(ref: QueueRef) -> Keys:
         staging=staging,
         producers=producers,
         producing=producing,
+        open=opened,
+        phase=phase,
         fences=Block.of(fences),
-        transactions=Block.of(fences, producers, producing, stages, staging),
+        transactions=Block.of(fences, producers, producing, stages, staging, opened, phase),
         answers=Block.of(*answers),
         history=Block.of(*history),
     )
@@ -199,6 +208,11 @@ def whole(project: str) -> QueueRef:
 def content(project: str, stage: str) -> Block:
     """The key of a stage's messages."""
     return Block.of(*own(project, "stage:" + stage))
+
+
+def opened(project: str, producer: str, number: int) -> Block:
+    """The key of a list of an open commit."""
+    return Block.of(*own(project, f"open:{number}:{producer}"))
 
 
 def own(project: str, *kinds: str) -> list[bytes]:

@@ -13,10 +13,16 @@ local function client_of(record)
   return string.sub(record, first, first + client - 1)
 end
 
-local function shows(record)
+-- Whether a commit is going to delete a message whose claim would have ended.
+local function is_pinned(member, record, ends)
+  if ends > now or struct.unpack('>I2', record, HEAD_SIZE - 1) == 0 then return false end
+  return tonumber(redis.call('ZSCORE', q.claimed, member) or 0) >= PINNED
+end
+
+local function shows(member, record)
   local _, available, expires, _, ends = struct.unpack('>I8I8I8I8I8', record)
   if expires <= now then return false end
-  if ends > now then return claimed end
+  if ends > now or is_pinned(member, record, ends) then return claimed end
   return delayed or available <= now
 end
 
@@ -24,7 +30,7 @@ local shown, records = {}, {}
 
 local function show(members)
   for i, record in ipairs(pick(q.records, members)) do
-    if shows(record) and (without == '' or client_of(record) ~= without) and #shown < limit then
+    if shows(members[i], record) and (without == '' or client_of(record) ~= without) and #shown < limit then
       shown[#shown + 1], records[#records + 1] = members[i], record
     end
   end

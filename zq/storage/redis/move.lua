@@ -7,9 +7,10 @@
 local q, now, full, h, count = queue_at(4), number(), argument(), history(number()), number()
 local targets = read_targets(count)
 local ways, ids = read_ways(targets)
-local moved, gone = {}, {}
-for _, m in ipairs(locate(q, ids, now)) do
-  if m.ends <= now and m.available <= now then
+local moved, gone, found = {}, {}, locate(q, ids, now)
+local taken = pinned(q, found)
+for _, m in ipairs(found) do
+  if not taken[m.member] and m.ends <= now and m.available <= now then
     local id = id_of(m.record)
     ways[id].m = m
     moved[#moved + 1], gone[#gone + 1] = ways[id], id

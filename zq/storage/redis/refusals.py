@@ -11,10 +11,12 @@ from zq.errors import (
     ClaimLapsed,
     ClaimNotFound,
     ClaimNotHeld,
+    CommitRunning,
     Fenced,
     KeyReused,
     MessageClaimed,
     Repeated,
+    StageDiffers,
     StageFull,
     StageNotFound,
     ZqError,
@@ -29,8 +31,9 @@ REFUSALS: Final[dict[bytes, tuple[type[ZqError], str]]] = {
     b"unheld": (ClaimNotHeld, "A claim given as claim_id or claim_ids does not hold the message; nothing was deleted."),
     b"unclaimed": (ClaimNotFound, "There is no live claim of this id in the queue."),
     b"fenced": (Fenced, "The epoch of the fence is not the last one that was given out."),
-    b"full": (StageFull, "The stage would hold more bytes of bodies than max_stage_bytes."),
+    b"full": (StageFull, "The stage would hold more than it may."),
     b"unstaged": (StageNotFound, "There is no stage of this name in the project, or it was dropped."),
+    b"running": (CommitRunning, "A commit of the producer is being carried out: try again soon."),
     b"lapsed": (ClaimLapsed, "A claim to be settled is not live any more, or holds nothing; nothing has changed."),
 }
 
@@ -39,6 +42,11 @@ def checked(reply: Reply, once: Once | None = None, answer: Callable[[bytes], An
     """The reply of a script that did its work. ``answer`` reads what a repeat of ``once`` is to be told."""
     if not isinstance(reply, list):
         return reply
+    if reply[0] == b"differs":
+        stage, count, expected = reply[1].decode(), int(reply[2]), int(reply[3])
+        raise StageDiffers(
+            f"The stage {stage} holds {count} messages, and {expected} are expected; nothing has changed."
+        )
     if once is None or reply[0] != b"known":
         kind, sentence = REFUSALS[reply[0]]
         raise kind(sentence)

@@ -11,6 +11,7 @@ local TAIL_SIZE = 22
 local SLICE = 2000          -- arguments of one command: Lua's stack is limited
 local STEPS = 1000          -- entries that one call steps over at most
 local FALSE_FUTURE = 60000  -- ms ahead of now at which a queue's last moment stems from a clock that was wrong
+local PINNED = 1e15         -- score of what a commit is going to delete: it is claimed for ever, and never available
 local READY = 'zq:ready'    -- channel on which the names of queues are told that messages came to
 
 local argument_at, key_at = 0, 12
@@ -201,6 +202,21 @@ local function rewrite(q, messages)
   put('ZREM', q.claimed, free)
   put('ZADD', q.expiry, expiry)
   return packed
+end
+
+-- Those of the messages that a commit is going to delete, by member; their records do not say so.
+local function pinned(q, messages)
+  local members, found = {}, {}
+  for _, m in ipairs(messages) do
+    if m.claim ~= '' then members[#members + 1] = m.member end
+  end
+  for first = 1, #members, SLICE do
+    local scores = redis.call('ZMSCORE', q.claimed, unpack(members, first, math.min(first + SLICE - 1, #members)))
+    for i, score in ipairs(scores) do
+      if score and tonumber(score) >= PINNED then found[members[first + i - 1]] = true end
+    end
+  end
+  return found
 end
 
 -- All that a live claim holds, in sequence.

@@ -2,10 +2,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Adds messages to a stage, all or none.
 -- KEYS: project, queue, transactions, the stage's messages, answers if the request has a key.
--- ARGV: now, stage, queue, when a new stage expires, most bytes of bodies, least ttl in ms; with a key: it, digest,
+-- ARGV: now, stage, queue, when a new stage expires, most bytes of bodies, most messages, least ttl in ms; with a key: it, digest,
 -- until when it is kept, the answer; then record and body of each message. Returns "".
 
-local now, name, queue, ends, most, least = number(), argument(), argument(), number(), number(), number()
+local now, name, queue, ends = number(), argument(), argument(), number()
+local most, most_messages, least = number(), number(), number()
 local t, content = transactions(), KEYS[keys(1)]
 local key, digest, expires, answer
 local once = #KEYS > key_at and keys(2)
@@ -21,7 +22,8 @@ if not stage then
   stage = { expires = ends, bytes = 0, queues = {} }
 end
 for at = argument_at + 2, #ARGV, 2 do stage.bytes = stage.bytes + #ARGV[at] end
-if stage.bytes > most then return { 'full' } end
+local count = (redis.call('LLEN', content) + #ARGV - argument_at) / 2
+if stage.bytes > most or count > most_messages then return { 'full' } end
 
 local index = #stage.queues + 1
 for i, found in ipairs(stage.queues) do

@@ -31,6 +31,6 @@ def expiry(producer: bytes) -> int:
     return int(PRODUCER.unpack_from(producer)[0])
 
 
-def committed(producer: bytes, replayed: bool) -> Committed:
+def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False) -> Committed:
     _, published, deleted = PRODUCER.unpack_from(producer)
-    return Committed(int(producer[PRODUCER.size :]), published, deleted, replayed)
+    return Committed(int(producer[PRODUCER.size :]), published, deleted, replayed, is_open)

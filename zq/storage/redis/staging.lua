@@ -5,12 +5,12 @@ local STAGE = '>I8I8I4'
 local STAGED_QUEUE = '>I8I4'
 local PRODUCER = '>I8I8I8'
 
--- The next five keys, which the project has for transactions.
+-- The next seven keys, which the project has for transactions.
 local function transactions()
-  local at = keys(5)
+  local at = keys(7)
   return {
     fences = KEYS[at], producers = KEYS[at + 1], producing = KEYS[at + 2], stages = KEYS[at + 3],
-    staging = KEYS[at + 4],
+    staging = KEYS[at + 4], open = KEYS[at + 5], phase = KEYS[at + 6],
   }
 end
 

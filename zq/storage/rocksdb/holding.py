@@ -56,7 +56,7 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
 
 
 def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
-    """All that a live claim holds, in sequence; nothing of a queue that is not there."""
+    """All that a live claim holds, in sequence; nothing of a queue that is not there, nor what a commit has pinned."""
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
@@ -67,6 +67,17 @@ def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> lis
     for key, value in zip(keys, store.get_many("messages", keys), strict=True):
         if value is not None:
             record = layout.decode_record(value)
-            if record.claim == claim and record.held(now):
-                held.append((layout.pair.unpack(key)[1], record))
+            sequence = layout.pair.unpack(key)[1]
+            if record.claim == claim and record.held(now) and sequence not in state.pinned:
+                held.append((sequence, record))
     return held
+
+
+def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
+    """The sequences of what ``held_by`` finds, by the index alone."""
+    if state is None:
+        return []
+    prefix = layout.claim_prefix(state.number, claim)
+    entries = store.scan("claims", prefix, layout.after(prefix))
+    live = (layout.number.unpack(key[-8:])[0] for key, ends in entries if layout.number.unpack(ends)[0] > now)
+    return [sequence for sequence in live if sequence not in state.pinned]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from zq.measures import Report
-from zq.storage.rocksdb import due, layout, past, records, stages
+from zq.storage.rocksdb import due, layout, past, records, stages, unfinished
 from zq.storage.rocksdb.findings import Findings
 from zq.storage.rocksdb.layout import QueueRecord, Record
 from zq.storage.rocksdb.log_integrity import LogIntegrity, check_records
@@ -167,8 +167,20 @@ class Integrity(Findings):
                 self._staged.pop(layout.number.pack(stage.number), None)
                 note = layout.number.pack(stage.number)
                 self.check_wanted("stages", key, due.writes("stages", key, value, due.end_of(key), note))
+        self._check_open()
         for number in self._staged:
             self.found(f"staged: {number.hex()} is no stage's number")
+
+    def _check_open(self) -> None:
+        """Stages that open commits have taken hold as many messages as are left to be published."""
+        for producer, value in unfinished.every(self.store):
+            commit = self.decoded(unfinished.decode, "default", layout.COMMIT + producer, value)
+            for shelf in commit.shelves if commit is not None else ():
+                count = self._staged.pop(layout.number.pack(shelf.number), 0)
+                if count != shelf.end - shelf.at:
+                    self.found(
+                        f"default: {producer!r} has {shelf.end - shelf.at} messages to publish, and {count} are there"
+                    )
 
     def _check_logs(self) -> None:
         numbers = self._logs.check()

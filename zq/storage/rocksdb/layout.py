@@ -7,6 +7,7 @@ family    key                                  value
 default   "version" "clock" "numbers" "starts" schema version; largest moment seen; last number given; last start
 default   "doomed" q                           the key in ``queues``: a former number, its space to be given back
 default   "dropped" n                          nothing: the same for the number of a history or of a stage
+default   "commit" len(project) project name 00 a commit that is decided and not done: see ``unfinished``
 default   "fallen" n                           the key in ``logs``: batches fell off, their index entries are to go
 queues    len(project) project name            QueueRecord: its number, its metadata, the number h of its history
 hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for its keys
@@ -88,6 +89,7 @@ END: Final = b"\xff" * LENGTH
 DOOMED: Final = b"doomed"
 DROPPED: Final = b"dropped"
 FALLEN: Final = b"fallen"
+COMMIT: Final = b"commit"
 FAMILY_OF: Final = {
     kind.encode()[:1]: kind for kind in ("batches", "history", "keys", "producers", "records", "stages")
 }

@@ -8,7 +8,7 @@ from zq.storage.rocksdb import layout
 from zq.storage.rocksdb.layout import Record
 from zq.storage.rocksdb.port import Store
 from zq.storage.rocksdb.quiet import BLOCK, NEVER
-from zq.storage.rocksdb.registry import QueueState
+from zq.storage.rocksdb.registry import PINNED, QueueState
 
 Found = tuple[int, Record]
 """(sequence, record)"""
@@ -123,6 +123,8 @@ class _Walk:
                     return
                 block, until = sequence // BLOCK, NEVER
             record = layout.decode_record(value)
+            if sequence in state.pinned:
+                record.ends = PINNED
             until = min(until, _hidden_until(record, view, now))
             if record.expires <= now:
                 self._expired.append(key)

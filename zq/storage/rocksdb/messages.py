@@ -13,7 +13,7 @@ from zq.storage.rocksdb.moves import Routes, by_name, targets
 from zq.storage.rocksdb.once import check_key, remember_key
 from zq.storage.rocksdb.port import Store
 from zq.storage.rocksdb.ready import take
-from zq.storage.rocksdb.registry import NO_METADATA, QueueState
+from zq.storage.rocksdb.registry import NO_METADATA, PINNED, QueueState
 
 
 class MessageController:
@@ -83,7 +83,7 @@ class MessageController:
                 if state is None or not found:
                     return
                 sequence, record = found[0]
-                _check_holder(record, claim, moment)
+                _check_holder(record, "" if sequence in state.pinned else claim, moment)
                 change = Change(store)
                 change.finish(state, sequence, record, End(Outcome.DELETED, history, moment))
                 change.commit()
@@ -98,7 +98,9 @@ class MessageController:
                 found = _locate(store, state, ids, moment) if state is not None else []
                 if state is None or not found:
                     return
-                if claims is not None and any(not r.held(moment) or r.claim not in claims for _, r in found):
+                if claims is not None and any(
+                    not r.held(moment) or r.claim not in claims or at in state.pinned for at, r in found
+                ):
                     raise ClaimNotHeld("Every message must be held by one of the given claims; nothing was deleted.")
                 change = Change(store)
                 for sequence, record in found:
@@ -153,9 +155,11 @@ def _locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> li
     found = []
     for key, value in zip(keys, store.get_many("messages", keys), strict=True):
         if value is not None:
-            record = layout.decode_record(value)
+            record, sequence = layout.decode_record(value), layout.pair.unpack(key)[1]
+            if sequence in state.pinned:
+                record.ends = PINNED
             if record.expires > now:
-                found.append((layout.pair.unpack(key)[1], record))
+                found.append((sequence, record))
             else:
                 state.around.leftovers.meet([key], now)
     return found

@@ -88,7 +88,8 @@ class QueueController:
             if state is None:
                 return 0
             came = state.front.entries(store, layout.pair.pack(state.number, moment + 1))
-            return sum(1 for _ in islice((1 for _, expires in came if _moment(expires) > moment), most))
+            ready = (1 for key, expires in came if _moment(expires) > moment and _moment(key[-8:]) not in state.pinned)
+            return sum(1 for _ in islice(ready, most))
 
     def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:
         with self._keeper as (store, registry):
@@ -108,8 +109,9 @@ def _expired(store: Store, state: QueueState, now: int) -> int:
 
 
 def _claimed(store: Store, state: QueueState, now: int) -> int:
-    """Messages under a live claim; grows with the claimed, lapsed ones included."""
-    return sum(1 for _, ends in store.scan("claims", *state.bounds()) if _moment(ends) > now)
+    """Messages under a live claim, or pinned; grows with the claimed, lapsed ones included."""
+    entries, pinned = store.scan("claims", *state.bounds()), state.pinned
+    return sum(1 for key, ends in entries if _moment(ends) > now or _moment(key[-8:]) in pinned)
 
 
 def _moment(value: bytes) -> int:

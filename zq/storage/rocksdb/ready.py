@@ -64,13 +64,16 @@ def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[b
     """Keys of up to ``limit`` live messages, of the expired ones in front of them, and where to begin next time."""
     live: list[bytes] = []
     expired: list[bytes] = []
-    head = state.front.head
+    head, steps = state.front.head, 0
     patience = STEPS_PER_MESSAGE * limit + EXTRA_STEPS
     for key, value in state.front.entries(store, layout.pair.pack(state.number, now + 1)):
+        head = key + b"\0"
+        if state.pinned and layout.triple.unpack(key)[2] in state.pinned:
+            steps += 1
+            continue
         found = live if layout.number.unpack(value)[0] > now else expired
         found.append(key[:8] + key[16:])
-        head = key + b"\0"
-        if len(live) == limit or len(live) + len(expired) == patience:
+        if len(live) == limit or len(live) + len(expired) + steps >= patience:
             break
     else:  # nothing else has come yet: next time not over what is being removed
         head = max(head, layout.pair.pack(state.number, now + 1))

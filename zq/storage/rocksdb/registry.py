@@ -14,7 +14,7 @@ from msgspec import structs
 
 from zq.expiry import Expiry
 from zq.model import QueueRef
-from zq.storage.rocksdb import layout, starts
+from zq.storage.rocksdb import layout, starts, unfinished
 from zq.storage.rocksdb.damage import Damage
 from zq.storage.rocksdb.front import Front
 from zq.storage.rocksdb.layout import QueueRecord, Tally
@@ -24,6 +24,8 @@ from zq.storage.rocksdb.port import Store, Write
 from zq.storage.rocksdb.quiet import Quiet
 
 NO_METADATA = b"{}"
+PINNED = 1 << 62
+"""When claims end whose messages a commit has pinned, for whoever reads these: never."""
 
 
 class Around:
@@ -54,6 +56,7 @@ class QueueState:
         "lock",
         "metadata",
         "number",
+        "pinned",
         "project",
         "quiet",
         "ref",
@@ -75,6 +78,8 @@ class QueueState:
         self.front = Front(*[layout.number.pack(record.number)] * 3)
         self.quiet = Quiet()
         self.walking = threading.Lock()
+        self.pinned: set[int] = set()
+        """Sequences of messages that a commit is going to delete: they are nobody's to take, and stay claimed."""
 
     def bounds(self) -> tuple[bytes, bytes]:
         """The range of this queue's keys in every family that begins with a queue number."""
@@ -94,6 +99,8 @@ class Registry:
         self._hidden: dict[QueueRef, QueueState] = {}
         self.logs = Logs(store, self.new_number, start)
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
+        self._pinned = unfinished.pinned(store)
+        """Of queues that were not asked for yet, by number."""
         for key, value in store.scan("hidden", b"", layout.END):
             ref = layout.queue_ref(key)
             self._hidden[ref] = QueueState(ref, layout.decode_queue(value), Tally(), around)
@@ -211,7 +218,9 @@ class Registry:
         tally.sequence += skipped
         tally.position += skipped
         tally.start = self._start
-        state = self._states[ref] = QueueState(ref, record, tally, self.around)
+        state = QueueState(ref, record, tally, self.around)
+        state.pinned = self._pinned.pop(record.number, set())
+        self._states[ref] = state
         return state
 
     def _create(self, ref: QueueRef, metadata: bytes, hidden: QueueState | None) -> None:

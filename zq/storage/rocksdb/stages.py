@@ -33,12 +33,12 @@ def open_until(store: Store, registry: Registry, prefix: bytes, now: int, expire
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(registry.new_number()))
 
 
-def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most_bytes: int) -> list[Write]:
-    """Drafts for a queue put behind what is staged. Raises ``StageFull``."""
+def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
+    """Drafts for a queue put behind what is staged; ``most``: bytes and messages. Raises ``StageFull``."""
     size = stage.size + sum(len(draft.body) for draft in drafts)
-    if size > most_bytes:
-        raise StageFull(f"The bodies in a stage may have {most_bytes} bytes together; these would make it {size}.")
     grown = Stage(stage.number, stage.count + len(drafts), size)
+    if size > most[0] or grown.count > most[1]:
+        raise StageFull("The stage would hold more than it may.")
     writes = due.writes("stages", key, layout.encode(grown), due.end_of(key), layout.number.pack(stage.number))
     for index, draft in enumerate(drafts, stage.count):
         writes.append(("staged", layout.pair.pack(stage.number, index), layout.encode(Staged(queue, draft))))
@@ -49,6 +49,11 @@ def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
     """What is staged, in the order of staging."""
     bounds = layout.number.pack(stage.number), layout.number.pack(stage.number + 1)
     return (layout.decode_staged(value) for _, value in store.scan("staged", *bounds))
+
+
+def item(value: bytes) -> Staged:
+    """A staged message."""
+    return layout.decode_staged(value)
 
 
 def removal(key: bytes, stage: Stage) -> list[Write]:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences, stages and commits of the embedded store. No commit is ever half done: each is one write."""
+"""Fences, stages and commits of the embedded store. The decision on a commit is one write."""
 
 from collections.abc import Sequence
 
 from zq.errors import ProducerNotFound
-from zq.model import Commit, Committed, Draft, Once, QueueRef, Seconds
+from zq.model import MOST_STAGED, Bounds, Commit, Committed, Draft, Once, QueueRef, Seconds, Unfinished
+from zq.storage.extensions import BOUNDS
 from zq.storage.rocksdb import commits, fences, layout, stages
 from zq.storage.rocksdb.change import Change
 from zq.storage.rocksdb.keeper import Keeper
@@ -36,6 +37,7 @@ class TransactionController:
         ttl: int,
         most_bytes: int,
         once: Once | None = None,
+        most_messages: int = MOST_STAGED,
     ) -> None:
         moment = layout.ms(now)
         prefix = stages.prefix(project, stage)
@@ -46,7 +48,7 @@ class TransactionController:
                     check_key(store, state, once, list[str], moment)
                     key, shelf = stages.open_until(store, registry, prefix, moment, moment + ttl * 1000)
                     change = Change(store)
-                    change.also(*stages.addition(key, shelf, queue.name, drafts, most_bytes))
+                    change.also(*stages.addition(key, shelf, queue.name, drafts, (most_bytes, most_messages)))
                     if once is not None and state is not None:
                         remember_key(change, state, once, [draft.id for draft in drafts], moment)
                     if once is None or state is not None:
@@ -66,12 +68,24 @@ class TransactionController:
                 store.write(writes)
             store.settle()
 
-    def commit(self, commit: Commit, now: Seconds) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
         with self._keeper as opened:
             with self._stripes.held(*commits.names(commit)):
-                committed = commits.run(opened, commit, layout.ms(now))
+                committed = commits.run(opened, commit, layout.ms(now), bounds)
             opened.store.settle()
         return committed
+
+    def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
+        with self._keeper as opened:
+            with self._stripes.held(commits.producer_name(project, producer)):
+                left = commits.carry_on(opened, project, producer, most, layout.ms(now))
+            if not left:
+                opened.store.settle()
+        return left
+
+    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+        with self._keeper as (store, _):
+            return commits.every_open(store)
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         with self._keeper as (store, _):
