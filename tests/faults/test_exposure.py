@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who can reach a real server that authenticates nobody: not the network, and no page by a name of its own (S8)."""
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Answer, ZqServer, ask, wait_for
+
+EVIL = {"Host": "evil.example:8888"}
+
+
+def raw(server: ZqServer, request: bytes) -> bytes:
+    """All that the server answers to these bytes."""
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_the_network_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Exit code 2, and no store is made."""
+    server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "0.0.0.0").launch()
+    try:
+        assert server.wait(30) == 2
+    finally:
+        server.close()
+    assert server.stderr.startswith(
+        "zq-server: Nobody is authenticated (auth_strategy is empty), so --bind 0.0.0.0 would"
+    )
+    assert not (tmp_path / "store").exists()
+
+
+def test_who_trusts_the_network_is_warned_at_each_start(tmp_path: Path) -> None:
+    """Once, not by each process; any Host is served then, and HTTP/1.0 may do without."""
+    trusting = {"OS_SERVER__TRUST_NETWORK": "true"}
+    with ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "0.0.0.0", env=trusting) as server:
+        for start in (1, 2):
+            warned = [line for line in server.stderr.splitlines() if "Nobody is authenticated" in line]
+            assert len(warned) == 1, start
+            assert " WARNING " in warned[0]
+            assert f"0.0.0.0:{server.port}" in warned[0]
+            assert ask(server.url, "GET", "/v2/queues", headers=EVIL).status == 200
+            assert raw(server, b"GET /healthz HTTP/1.0\r\n\r\n").split()[1] == b"200"
+            server.terminate()
+            server.start()
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_a_page_of_somebody_else_reaches_nothing(tmp_path: Path, engine: str) -> None:
+    """DNS rebinding: a Host of another's, or none, on any route; what HUP allows is served from then on."""
+    file = tmp_path / "zq.conf"
+    file.write_text("[server]\nallowed_hosts =\n")
+    with ZqServer(f"rocksdb://{tmp_path}/store", "--config", str(file), engine=engine) as server:
+        for path in ("/healthz", "/metrics", "/v2/queues", "/nowhere"):
+            refused = ask(server.url, "GET", path, headers=EVIL)
+            assert refused.status == 421
+            assert refused.document["description"] == "This Host is not one of [server] allowed_hosts."
+        head = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"
+        assert raw(server, head).split()[1] in (b"400", b"421")
+        assert ask(server.url, "GET", "/healthz", headers={"Host": f"localhost:{server.port}"}).status == 200
+
+        file.write_text("[server]\nallowed_hosts = evil.example\n")
+        os.kill(server.pid, signal.SIGHUP)
+
+        def served() -> Answer | None:
+            answer = ask(server.url, "GET", "/v2/queues", headers=EVIL)
+            return answer if answer.status == 200 else None
+
+        assert wait_for(served, 20, "the name that HUP has allowed is served")
+        assert ask(server.url, "GET", "/v2/queues", headers={"Host": "other.example"}).status == 421
