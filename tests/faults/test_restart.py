@@ -40,15 +40,6 @@ class Upload:
             return reply.status
 
 
-def stopping(server: ZqServer, engine: str) -> bool:
-    """Whether nothing new is taken any more.
-
-    gunicorn's backlog takes connections to the end, but does not answer them. Granian closes its socket; it must not be
-    sent a request meanwhile, since the thread it starts for that may swallow the signal meant for its main thread.
-    """
-    return not server.accepts() if engine == "granian" else not server.ready(timeout=0.5)
-
-
 def listed(server: ZqServer, queue: str) -> list[str]:
     return [message["body"] for message in every_message(server.url, queue)]
 
@@ -62,7 +53,7 @@ def test_sigterm_finishes_a_half_sent_upload_and_loses_nothing(store_uri: str, e
         upload = Upload(server, "slow but sure" * 1000)
         upload.begin()
         os.kill(server.pid, signal.SIGTERM)
-        wait_for(lambda: stopping(server, engine), 10, "nothing new is taken after SIGTERM")
+        wait_for(lambda: not server.accepts(), 10, "nothing new is taken after SIGTERM")
         assert upload.end() == 201
         assert server.wait(30) == 0, server.output
         assert "Traceback" not in server.output

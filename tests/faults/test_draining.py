@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a server that others stand beside: traffic goes there, and no request fails."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+import pytest
+
+from tests.servers import CLIENT, PROJECT, ZqServer, ask, wait_for
+from tests.stores import RedisServer
+
+ENGINES = ["gunicorn"]
+HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
+BODY = b'{"messages":[{"body":1}]}'
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+def test_a_stopping_server_refuses_new_connections_at_once(engine: str, tmp_path: Path) -> None:
+    """While a request is still under way: nobody hangs until that is over, as who is refused goes to another server."""
+    with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
+        upload = HTTPConnection("127.0.0.1", server.port, timeout=30)
+        upload.putrequest("POST", "/v2/queues/q/messages")
+        for name, value in {**HEADERS, "Content-Length": str(len(BODY))}.items():
+            upload.putheader(name, value)
+        upload.endheaders(BODY[:5])
+        assert ask(server.url, "GET", "/healthz").status == 200
+        os.kill(server.pid, signal.SIGTERM)
+        wait_for(lambda: not server.accepts(), 6, "new connections are refused")
+        assert server.worker_pids, "the upload is not over"
+        upload.send(BODY[5:])
+        answer = upload.getresponse()
+        assert answer.status == 201
+        assert answer.getheader("Connection") == "close"
+        upload.close()
+        assert server.wait(20) == 0, server.output
+
+
+def test_a_draining_server_says_so_and_serves_on(engine: str, tmp_path: Path) -> None:
+    """For ``drain_delay`` seconds readiness fails, health does not, and each answer ends its connection."""
+    config = "[server]\ndrain_delay = 4\n"
+    with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, config=config) as server:
+        kept = HTTPConnection("127.0.0.1", server.port, timeout=10)
+        kept.request("GET", "/v2/limits", headers=HEADERS)
+        first = kept.getresponse()
+        first.read()
+        assert first.getheader("Connection") != "close"
+        began = time.monotonic()
+        os.kill(server.pid, signal.SIGTERM)
+        unready = wait_for(lambda: (got := ask(server.url, "GET", "/readyz")).status == 503 and got, 3, "it says so")
+        assert unready.document["title"] == "Stopping"
+        assert unready.headers["retry-after"] == "1"
+        assert ask(server.url, "GET", "/healthz").status == 200
+        kept.request("POST", "/v2/queues/q/messages", BODY, HEADERS)
+        answer = kept.getresponse()
+        assert answer.status == 201
+        assert answer.getheader("Connection") == "close"
+        assert server.wait(20) == 0, server.output
+        assert time.monotonic() - began >= 4
+
+
+class Producer:
+    """Posts without a pause to one of two servers; who is refused a connection tries the other."""
+
+    def __init__(self, ports: list[int], *, keeps: bool) -> None:
+        self._ports = ports
+        self._keeps = keeps
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self.posted = 0
+        self.failures: list[str] = []
+
+    def __enter__(self) -> "Producer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def is_beyond(self, posted: int) -> bool:
+        """Whether it has posted more than that."""
+        return self.posted > posted
+
+    def _go_on(self) -> None:
+        turn, connection = 0, None
+        while not self._over.is_set():
+            if connection is None:
+                connection = HTTPConnection("127.0.0.1", self._ports[turn % 2], timeout=30)
+                try:
+                    connection.connect()
+                except ConnectionRefusedError:
+                    connection, turn = None, turn + 1
+                    time.sleep(0.01)
+                    continue
+            try:
+                status, last = self._post(connection)
+            except (OSError, HTTPException) as error:
+                status, last = repr(error), True
+            if status != 201:
+                self.failures.append(f"{time.monotonic():.3f} port {connection.port}: {status}")
+            self.posted += status == 201
+            if last or not self._keeps:
+                connection.close()
+                connection, turn = None, turn + 1
+
+    def _post(self, connection: HTTPConnection) -> tuple[int | str, bool]:
+        connection.request("POST", "/v2/queues/q/messages", BODY, HEADERS)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status, answer.will_close
+
+
+def test_a_rolling_restart_fails_no_request(engine: str, store: RedisServer) -> None:
+    """Two servers on a store, each stopped and started while producers with and without kept connections post."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(ZqServer(store.uri, engine=engine)) for _ in range(2)]
+        ports = [server.port for server in servers]
+        with ExitStack() as load:
+            producers = [load.enter_context(Producer(ports, keeps=number % 2 == 0)) for number in range(4)]
+            for server in servers:
+                before = {producer: producer.posted for producer in producers}
+                assert server.terminate() == 0, server.output
+                server.start()
+                for producer, posted in before.items():
+                    wait_for(partial(producer.is_beyond, posted), 20, "the producer goes on")
+        assert [failure for producer in producers for failure in producer.failures] == []
+        with socket.create_connection(("127.0.0.1", ports[0]), 5):
+            pass

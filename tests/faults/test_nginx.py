@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``etc/nginx.conf`` in front of a server, by the real nginx where it is installed."""
+
+import base64
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.faults.slow import HALF_BODY, HALF_HEAD, SlowClients
+from tests.http.raw_requests import SAMPLES
+from tests.servers import CLIENT, ZqServer, ask, free_port, wait_for
+from zq.http import heads
+
+ENGINES = ["gunicorn", "granian"]
+FILE = Path(__file__).parents[2] / "etc/nginx.conf"
+NGINX = shutil.which("nginx")
+LOGIN = {"Authorization": "Basic " + base64.b64encode(b"acme:secret").decode()}
+SSL = re.compile(r"^ *ssl_.*\n", re.MULTILINE)
+
+
+class Proxy:
+    """nginx with the file, before a server."""
+
+    def __init__(self, folder: Path, server: ZqServer) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.server = server
+        passwords = folder / "passwords"
+        passwords.write_text("acme:{PLAIN}secret\n")
+        text = SSL.sub("", FILE.read_text())
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
+        for written, meant in {
+            "listen 443 ssl;": f"listen 127.0.0.1:{self.port};",
+            "/etc/zq/passwords": str(passwords),
+            "127.0.0.1:8888": f"127.0.0.1:{server.port}",
+            "worker_rlimit_nofile 65536;": "user root;" if os.getuid() == 0 else "",
+            "http {\n": "http {\n" + places,
+            "/dev/stdout": f"{folder}/access.log",
+        }.items():
+            assert written in text, written
+            text = text.replace(written, meant)
+        conf = folder / "nginx.conf"
+        conf.write_text(text)
+        self._process = subprocess.Popen(
+            [NGINX or "", "-p", str(folder), "-c", str(conf), "-g", "daemon off;"], stderr=subprocess.PIPE, text=True
+        )
+
+    def up(self) -> bool:
+        assert self._process.poll() is None, self._process.stderr and self._process.stderr.read()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=20)
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    if NGINX is None:
+        pytest.skip("nginx is not installed, so etc/nginx.conf is only read.")
+    folder = tmp_path_factory.mktemp("nginx")
+    folder.chmod(0o755)
+    env = {"OS_SERVER__BEHIND_PROXY": "true"}
+    with ExitStack() as stack:
+        server = stack.enter_context(ZqServer(f"rocksdb://{folder}/store", engine=request.param, env=env))
+        found = Proxy(folder, server)
+        stack.callback(found.close)
+        wait_for(found.up, 10, "nginx listens")
+        yield found
+
+
+def test_the_file_overwrites_every_identity_header() -> None:
+    """Those that the engines judge, and one of each family."""
+    told = {name.lower() for name in re.findall(r"proxy_set_header ([\w-]+) ", FILE.read_text())}
+    assert ({*heads.IDENTITY, *SAMPLES}) - told == set()
+
+
+def test_the_project_is_who_logged_in(proxy: Proxy) -> None:
+    """Whatever else the caller sends, in any spelling; without a password nobody gets through."""
+    forged = {"X-Project-ID": "victim", "X_Project_ID": "victim", "X-Tenant-ID": "victim", "X-Roles": "admin"}
+    post = {"messages": [{"body": "mine", "ttl": 3600}]}
+    path = "/v2/queues/q/messages"
+    assert ask(proxy.url, "POST", path, post, headers=forged | LOGIN).status == 201
+    assert ask(proxy.url, "POST", path, post).status == 401
+    direct = ask(proxy.server.url, "GET", path + "?echo=true", headers={"X-Project-ID": "acme"})
+    assert [message["body"] for message in direct.document["messages"]] == ["mine"]
+    other = ask(proxy.server.url, "GET", path + "?echo=true", headers={"X-Project-ID": "victim"})
+    assert other.document["messages"] == []
+
+
+def test_what_is_for_machinery_is_closed(proxy: Proxy) -> None:
+    """Metrics and readiness are not for the internet; health is."""
+    assert ask(proxy.url, "GET", "/metrics", headers=LOGIN).status == 404
+    assert ask(proxy.url, "GET", "/readyz", headers=LOGIN).status == 404
+    assert ask(proxy.url, "GET", "/healthz").status == 200
+
+
+def test_a_body_that_is_too_large_ends_at_the_proxy(proxy: Proxy) -> None:
+    """The largest that zq takes goes through, one of 400 kB does not."""
+    path = "/v2/queues/large/messages"
+    fits = {"messages": [{"body": "x" * 262_000, "ttl": 3600}]}
+    assert ask(proxy.url, "POST", path, fits, headers=LOGIN).status == 201
+    larger = {"messages": [{"body": "x" * 400_000, "ttl": 3600}]}
+    assert ask(proxy.url, "POST", path, larger, headers=LOGIN).status == 413
+
+
+def test_events_of_a_stream_come_at_once(proxy: Proxy) -> None:
+    """nginx does not keep them until a buffer is full."""
+    ask(proxy.server.url, "PUT", "/v2/topics/news")
+    auth = LOGIN["Authorization"]
+    request = f"GET /v2/topics/news/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {auth}\r\n"
+    with socket.create_connection(("127.0.0.1", proxy.port), 20) as reader:
+        reader.sendall(f"{request}Client-ID: {CLIENT}\r\n\r\n".encode())
+        got = reader.recv(65536)
+        assert got.startswith(b"HTTP/1.1 200 "), got
+        message = {"messages": [{"body": "hear this", "ttl": 3600}]}
+        headers = {"X-Project-ID": "acme"}
+        assert ask(proxy.server.url, "POST", "/v2/topics/news/messages", message, headers=headers).status == 201
+        while b"hear this" not in got:
+            piece = reader.recv(65536)
+            assert piece, got
+            got += piece
+
+
+def test_slow_clients_wait_at_the_proxy(proxy: Proxy) -> None:
+    """Half heads and half bodies: others go through, and zq does not hear of the slow ones."""
+    body = HALF_BODY.replace(b"Host:", f"Authorization: {LOGIN['Authorization']}\r\nHost:".encode(), 1)
+    with SlowClients(proxy, heads=(60, HALF_HEAD), bodies=(60, body)):  # type: ignore[arg-type]
+        for _ in range(5):
+            assert ask(proxy.url, "GET", "/v2/limits", headers=LOGIN).status == 200
+        page = ask(proxy.server.url, "GET", "/metrics").body
+    for reason in ("head_timeout", "body_timeout"):
+        assert f'zq_refused_total{{reason="{reason}"}} 0.0'.encode() in page
