@@ -34,6 +34,7 @@ WATCHED = {
     "store_up": "store down",
     "requests_total": "errors",
     "clock_offset_seconds": "clock",
+    "clock_uncertainty_seconds": "clock uncertain",
     "waits_turned_away_total": "waits turned away",
     "streams_refused_total": "streams refused",
     "queue_oldest_ready_seconds": "messages not consumed",

@@ -242,7 +242,8 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             default=5.0,
             min=0.1,
             max=600,
-            help="Seconds after which a request is answered 503 when a store on the network does not answer.",
+            help="Seconds after which a step on a store on the network that does not answer ends with 503; a request "
+            "that waits, or takes several steps, may take longer.",
         ),
         cfg.BoolOpt(
             "message_delete_with_claim_id",
