@@ -13,7 +13,7 @@ RUN /opt/zq/bin/pip install --no-cache-dir --disable-pip-version-check '.[fast,g
 
 FROM python:3.11-slim
 RUN useradd --system --uid 8888 --home-dir /var/lib/zq --shell /usr/sbin/nologin zq \
-    && install --directory --owner=zq --group=zq --mode=0750 /var/lib/zq
+    && install --directory --owner=zq --group=zq --mode=0700 /var/lib/zq
 COPY --from=build /opt/zq /opt/zq
 ENV PATH=/opt/zq/bin:$PATH PYTHONUNBUFFERED=1
 USER zq

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 RETRY_INTERVAL = 1.0
+PRIVATE = 0o077
+"""What the files of this program are not allowed to others: the embedded store has all tenants' messages."""
 
 
 Heed = Callable[[float, Callable[[], None], Callable[[], object]], None]
@@ -181,6 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.sample_config:
         settings.print_sample()
         return 0
+    os.umask(PRIVATE)
     try:
         _hand_on(given)
         configuration = Configuration()

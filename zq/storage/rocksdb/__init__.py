@@ -30,7 +30,7 @@ from zq.storage.rocksdb.history import HistoryController
 from zq.storage.rocksdb.integrity import Integrity
 from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.messages import MessageController
-from zq.storage.rocksdb.opening import refusal
+from zq.storage.rocksdb.opening import refusal, warn_of_others
 from zq.storage.rocksdb.port import SYNC_MODES, Store
 from zq.storage.rocksdb.queues import QueueController
 from zq.storage.rocksdb.records import RecordController
@@ -161,6 +161,7 @@ def connect(
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
     path = _path(uri)
+    warn_of_others(path)
     around = Around(expiry or Expiry())
 
     def open_store() -> Store:

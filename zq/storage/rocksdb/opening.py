@@ -2,8 +2,11 @@
 """The opening and closing of a RocksDB directory, and what is said when that fails."""
 
 import fcntl
+import logging
 import re
+import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -12,6 +15,9 @@ from rocksdict import Options, Rdict
 from zq.errors import StartRefused, Unavailable
 from zq.storage.rocksdb.damage import is_damage
 
+LOG = logging.getLogger(__name__)
+OWNER_ONLY: Final = 0o700
+"""The mode of a directory that is made here. Files in it have what the umask of the process leaves them."""
 LOCK_PAUSE: Final = 0.1
 LOCK_PATIENCE: Final = 3.0
 """A server whose master was killed takes about a second to notice."""
@@ -24,7 +30,7 @@ def open_database(path: Path, options: Options, families: dict[str, Options]) ->
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
             opened = Rdict(str(path), options, column_families=families)
             _opened.add(path.resolve())
             return opened
@@ -32,6 +38,19 @@ def open_database(path: Path, options: Options, families: dict[str, Options]) ->
             if not is_locked(error) or time.monotonic() > deadline:
                 raise refusal(path, error) from error
         time.sleep(LOCK_PAUSE)
+
+
+def warn_of_others(path: Path) -> None:
+    """Say so if other users of this machine may look into a directory that is there already."""
+    with suppress(OSError):  # it is not there yet, or cannot be opened either, which is told soon
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & ~OWNER_ONLY & 0o777:
+            LOG.warning(
+                "Other users of this machine may be able to read the store's messages: %s has mode %o. chmod 700 %s",
+                path,
+                mode,
+                path,
+            )
 
 
 def hold_lock(path: Path) -> IO[bytes]:
