@@ -13,17 +13,30 @@ local t, list = transactions(), KEYS[keys(1)]
 if redis.call('HGET', t.open, producer) ~= expected then return 0 end
 if tonumber(redis.call('HGET', t.phase, producer)) ~= phase then return 1 end
 
+-- Takes the next members off the list, whose items are those of a claim each, one behind the other.
+local function next_members()
+  local members = {}
+  while #members < most do
+    local item = redis.call('LPOP', list)
+    if not item then break end
+    local size = math.min(#item, (most - #members) * DIGITS)
+    for at = 1, size, DIGITS do members[#members + 1] = string.sub(item, at, at + DIGITS - 1) end
+    if size < #item then redis.call('LPUSH', list, string.sub(item, size + 1)) end
+  end
+  return members
+end
+
 local function settle()
   local q = queue_at(keys(9))
   local h = history(number())
-  local members, messages = redis.call('LRANGE', list, 0, most - 1), {}
+  local members, messages = next_members(), {}
   for i, record in ipairs(pick(q.records, members)) do
     -- What was purged or deleted meanwhile has no record.
     if record then messages[#messages + 1] = parse(members[i], record) end
   end
   table.sort(messages, function(one, other) return one.sequence < other.sequence end)
   finish(q, h, messages, now, DELETED)
-  return #members
+  return 0
 end
 
 local function publish_some()
@@ -40,7 +53,7 @@ end
 
 local settles = argument() == '1'
 local taken = settles and settle() or not settles and publish_some()
-redis.call('LTRIM', list, taken, -1)
+if taken > 0 then redis.call('LTRIM', list, taken, -1) end
 if redis.call('EXISTS', list) == 1 then return 1 end
 if phase + 1 < phases then
   redis.call('HSET', t.phase, producer, phase + 1)

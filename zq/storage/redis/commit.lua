@@ -1,12 +1,12 @@
 #!lua
 -- SPDX-License-Identifier: Apache-2.0
 -- Publishes stages and settles claims, all or nothing; or decides to, if that is more than one step may be.
--- KEYS: project, queue (not used), transactions, messages of each stage, claims' queues, each with its history if there
+-- KEYS: project, queue (not used), transactions, messages of each stage, queues of claims, each with its history if there
 -- is one, targets: the queues of the staged messages; if it may be decided only, the lists of an open commit.
 -- ARGV: now, producer, batch, when the producer expires, fence or "", epoch, numbers of stages, claims and targets, most
--- messages in a step and at all, bytes in a step, number of lists of claims, "" or what is kept of an open commit;
--- stages with what they are expected to be and with how many messages (-1: any number); claims with seconds of history
--- and their list; targets' full names.
+-- messages in a step and at all, bytes in a step, number of claims' queues, "" or what is kept of an open commit;
+-- stages with what they are expected to be and with how many messages (-1: any number); claims' queues' seconds of
+-- history; claims with the number of their queue; targets' full names.
 -- Returns whether the batch was known (1 byte), whether it is open (1 byte), then what is kept of the producer. Refuses
 -- with "restaged" if a stage is another than expected, so that there may be targets whose keys are not given, and with
 -- "large" if it must be decided only and nothing is given for that.
@@ -50,28 +50,40 @@ for _, stage in ipairs(stages) do
   published, size = published + count, size + found.bytes
 end
 
--- Of all that the claim holds: members, by the index of claims alone. Pinned ones are on no claim's list.
-local function members_of(q, claim)
-  local list, found = redis.call('HGET', q.claims, claim) or '', { live = {}, lapsed = {} }
-  local members = {}
+local lists = {}
+for i = 1, list_count do lists[i] = { q = queue_at(keys(9)), h = history(number()) } end
+
+-- The members that a list has, and of them those with a claim end that is to come, by the index of claims alone.
+local function split(q, list)
+  local members, live, lapsed = {}, {}, {}
   for at = 1, #list, DIGITS do members[#members + 1] = string.sub(list, at, at + DIGITS - 1) end
   for first = 1, #members, SLICE do
     local scores = redis.call('ZMSCORE', q.claimed, unpack(members, first, math.min(first + SLICE - 1, #members)))
     for i, score in ipairs(scores) do
-      local into = score and tonumber(score) > now and found.live or found.lapsed
+      local into = score and tonumber(score) > now and live or lapsed
       into[#into + 1] = members[first + i - 1]
     end
   end
-  return found
+  return table.concat(live), table.concat(lapsed)
+end
+
+-- All that the claim holds. A claim of a name that lapsed before has what is left of that one in front.
+local function members_of(q, claim)
+  local list = redis.call('HGET', q.claims, claim) or ''
+  if list == '' then return list, '' end
+  local first = redis.call('ZSCORE', q.claimed, string.sub(list, 1, DIGITS))
+  if first and tonumber(first) > now then return list, '' end
+  return split(q, list)
 end
 
 local deleted = 0
 for i = 1, claim_count do
-  local id, q = argument(), queue_at(keys(9))
-  local h, list = history(number()), number()
-  claims[i] = { id = id, q = q, h = h, list = list, members = members_of(q, id) }
-  if #claims[i].members.live == 0 then return { 'lapsed' } end
-  deleted = deleted + #claims[i].members.live
+  local claim = { id = argument(), list = number() + 1 }
+  claim.q, claim.h = lists[claim.list].q, lists[claim.list].h
+  claim.live, claim.lapsed = members_of(claim.q, claim.id)
+  if claim.live == '' then return { 'lapsed' } end
+  deleted = deleted + #claim.live / DIGITS
+  claims[i] = claim
 end
 local targets = {}
 for _, target in ipairs(read_targets(target_count)) do targets[name_of(target.full)] = target end
@@ -79,15 +91,19 @@ if published + deleted > most then return { 'much', published + deleted } end
 local large = published + deleted > step or size > capacity
 if large and opening == '' then return { 'large' } end
 
--- Keeps the messages of a claim for this commit: claimed for ever, never available, and on no claim's list.
-local function pin(claim, list)
-  local far = {}
-  for i, member in ipairs(claim.members.live) do far[2 * i - 1], far[2 * i] = PINNED, member end
-  put('ZADD', claim.q.avail, far)
-  put('ZADD', claim.q.claimed, far)
-  put('RPUSH', list, claim.members.live)
-  if #claim.members.lapsed > 0 then
-    redis.call('HSET', claim.q.claims, claim.id, table.concat(claim.members.lapsed))
+local function members_in(list)
+  local members = {}
+  for at = 1, #list, DIGITS do members[#members + 1] = string.sub(list, at, at + DIGITS - 1) end
+  return members
+end
+
+-- Keeps the messages of a claim for this commit: they are on no claim's list any more. The index entries of many are
+-- left as they are, for whoever comes across them, so that this step is a short one.
+local function reserve(claim, list)
+  if deleted <= SLICE then pin(claim.q, members_in(claim.live)) end
+  redis.call('RPUSH', list, claim.live)
+  if claim.lapsed ~= '' then
+    redis.call('HSET', claim.q.claims, claim.id, claim.lapsed)
   else
     redis.call('HDEL', claim.q.claims, claim.id)
   end
@@ -96,7 +112,7 @@ end
 local function open()
   local first = keys(list_count + stage_count)
   for i = 0, list_count + stage_count - 1 do redis.call('UNLINK', KEYS[first + i]) end
-  for _, claim in ipairs(claims) do pin(claim, KEYS[first + claim.list]) end
+  for _, claim in ipairs(claims) do reserve(claim, KEYS[first + claim.list - 1]) end
   for i, stage in ipairs(stages) do
     redis.call('RENAME', stage.content, KEYS[first + list_count + i - 1])
     drop(t, stage.name, stage.content)
@@ -107,8 +123,9 @@ end
 
 local function finish_all()
   for _, claim in ipairs(claims) do
-    table.sort(claim.members.live)
-    finish(claim.q, claim.h, load(claim.q, claim.members.live), now, DELETED)
+    local members = members_in(claim.live)
+    table.sort(members)
+    finish(claim.q, claim.h, load(claim.q, members), now, DELETED)
   end
   for _, stage in ipairs(stages) do
     local count = redis.call('LLEN', stage.content)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from zq.errors import CommitTooLarge
-from zq.model import Bounds, Commit, Committed, Held, QueueRef
+from zq.model import Bounds, Commit, Committed, QueueRef
 from zq.storage.redis import layout, opened, scripts, stages
 from zq.storage.redis.layout import Block
 from zq.storage.redis.lines import Reply
@@ -62,13 +62,14 @@ class Attempt:
         terms.append(to_open.packed if to_open is not None else b"")
         for name, stage in zip(self._names, packed, strict=True):
             terms += [layout.text(name), stage, b"%d" % commit.expected.get(name, -1)]
+        terms += [b"%d" % history for _, history in self._lists]
+        numbers = {place: b"%d" % number for number, place in enumerate(self._lists)}
         for item in self._held:
-            number = self._lists.index((item.queue, item.history))
-            terms += [layout.text(item.claim), b"%d" % item.history, b"%d" % number]
+            terms += [layout.text(item.claim), numbers[item.queue, item.history]]
         terms += [layout.full(target) for target in targets]
         more = [layout.keys(self._whole).transactions]
         more += [layout.content(commit.project, name) for name in self._names]
-        more += [block for item in self._held for block in self._claimed(item)]
+        more += [block for queue, history in self._lists for block in self._claimed(queue, history)]
         more += [layout.keys(target).target for target in targets]
         if to_open is not None:
             more += [layout.opened(commit.project, commit.producer, number) for number in range(to_open.phases)]
@@ -79,8 +80,8 @@ class Attempt:
         claims = [(layout.full(queue), history) for queue, history in self._lists]
         return Open(b"%d" % self._commit.batch, claims, list(packed))
 
-    def _claimed(self, item: Held) -> list[Block]:
-        return [layout.keys(item.queue).target, *self._store.history(item.queue, item.history, self._moment)]
+    def _claimed(self, queue: QueueRef, history: int) -> list[Block]:
+        return [layout.keys(queue).target, *self._store.history(queue, history, self._moment)]
 
     def _staged(self) -> list[bytes]:
         """What is kept of each stage; b"" for one that is not there."""

@@ -13,10 +13,11 @@ local function client_of(record)
   return string.sub(record, first, first + client - 1)
 end
 
--- Whether a commit is going to delete a message whose claim would have ended.
+-- Whether a commit is going to delete a message whose claim would have ended: see shared.lua.
 local function is_pinned(member, record, ends)
-  if ends > now or struct.unpack('>I2', record, HEAD_SIZE - 1) == 0 then return false end
-  return tonumber(redis.call('ZSCORE', q.claimed, member) or 0) >= PINNED
+  local length = struct.unpack('>I2', record, HEAD_SIZE - 1)
+  if ends > now or length == 0 then return false end
+  return not is_on(redis.call('HGET', q.claims, string.sub(record, -length)) or '', member)
 end
 
 local function shows(member, record)

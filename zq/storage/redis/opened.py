@@ -71,8 +71,9 @@ def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
         packed, phase = _look(store, project, entry.producer)
         if packed is not None and unpack(packed).batch == entry.batch:
             block = layout.own(project, f"open:{phase}:{producer}")[0]
-            left = store.port.command(block, b"LLEN", block)
-            open_ones.append(Unfinished(project, producer, f"{entry.batch.decode()} {phase} {left}"))
+            left = store.port.each([Question(block, (b"LLEN", block)), Question(block, (b"LINDEX", block, b"0"))])
+            progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
+            open_ones.append(Unfinished(project, producer, progress))
         elif float(score) < now - FORGOTTEN:
             store.port.run(scripts.EXPECT, OPEN_KEY, 1, layout.wire(OPEN_KEY), b"0", b"", member)
     return open_ones

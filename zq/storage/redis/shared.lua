@@ -11,7 +11,7 @@ local TAIL_SIZE = 22
 local SLICE = 2000          -- arguments of one command: Lua's stack is limited
 local STEPS = 1000          -- entries that one call steps over at most
 local FALSE_FUTURE = 60000  -- ms ahead of now at which a queue's last moment stems from a clock that was wrong
-local PINNED = 1e15         -- score of what a commit is going to delete: it is claimed for ever, and never available
+local PINNED = 1e15         -- score of what a commit is going to delete: see pinned
 local READY = 'zq:ready'    -- channel on which the names of queues are told that messages came to
 
 local argument_at, key_at = 0, 12
@@ -145,22 +145,54 @@ end
 -- The larger of now and a last moment that is to be believed.
 local function risen(last, now) return last > now + FALSE_FUTURE and now or math.max(now, last) end
 
+-- Whether a member is on a claim's list, whose items are all of one length.
+local function is_on(list, member)
+  local at = string.find(list, member, 1, true)
+  while at and (at - 1) % DIGITS ~= 0 do at = string.find(list, member, at + 1, true) end
+  return at ~= nil
+end
+
+-- Those of the messages that a commit is going to delete, by member: their records name claims on whose lists they are
+-- not any more.
+local function pinned(q, messages)
+  local found, lists = {}, {}
+  for _, m in ipairs(messages) do
+    if m.claim ~= '' then
+      lists[m.claim] = lists[m.claim] or redis.call('HGET', q.claims, m.claim) or ''
+      found[m.member] = not is_on(lists[m.claim], m.member)
+    end
+  end
+  return found
+end
+
+-- Has such messages count as claimed for ever, and never become available.
+local function pin(q, members)
+  local far = {}
+  for i, member in ipairs(members) do far[2 * i - 1], far[2 * i] = PINNED, member end
+  put('ZADD', q.avail, far)
+  put('ZADD', q.claimed, far)
+end
+
 -- Up to `limit` ready messages in the order of (available, sequence). The expired ones in front are removed.
 -- Second result: there may be more, but so many had expired that this call has done enough. Third: how many it removed.
 local function take(q, limit, now)
   local live, stepped, want = {}, 0, limit
   while true do
     local members = redis.call('ZRANGE', q.avail, '-inf', now, 'BYSCORE', 'LIMIT', #live, want)
-    local expired = {}
-    for _, m in ipairs(load(q, members)) do
-      if m.expires <= now then
+    local expired, taken, messages = {}, {}, load(q, members)
+    local held = pinned(q, messages)
+    for _, m in ipairs(messages) do
+      if held[m.member] then
+        taken[#taken + 1] = m.member
+      elseif m.expires <= now then
         expired[#expired + 1] = m
       elseif #live < limit then
         live[#live + 1] = m
       end
     end
     remove(q, expired)
-    stepped = stepped + #expired
+    pin(q, taken)
+    stepped = stepped + #expired + #taken
     if #live == limit or #members < want then return live, false, stepped end
     if stepped >= STEPS then return live, true, stepped end
     want = math.max(limit - #live, 100)
@@ -202,21 +234,6 @@ local function rewrite(q, messages)
   put('ZREM', q.claimed, free)
   put('ZADD', q.expiry, expiry)
   return packed
-end
-
--- Those of the messages that a commit is going to delete, by member; their records do not say so.
-local function pinned(q, messages)
-  local members, found = {}, {}
-  for _, m in ipairs(messages) do
-    if m.claim ~= '' then members[#members + 1] = m.member end
-  end
-  for first = 1, #members, SLICE do
-    local scores = redis.call('ZMSCORE', q.claimed, unpack(members, first, math.min(first + SLICE - 1, #members)))
-    for i, score in ipairs(scores) do
-      if score and tonumber(score) >= PINNED then found[members[first + i - 1]] = true end
-    end
-  end
-  return found
 end
 
 -- All that a live claim holds, in sequence.

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No step of a large verb holds a Redis up for long: measured by its own slow log (extensions 9, "No step is long")."""
+
+from collections.abc import Iterator
+from statistics import median
+
+import pytest
+import redis
+
+from tests.conformance.builders import Scene, drafts
+from tests.stores import RedisServer
+from zq.broker.carrying import Carrier
+from zq.clock import ManualClock
+from zq.model import Bounds, Commit, Held, Lease, Move, Once, QueueRef, Settlement
+from zq.storage import connect
+
+MOST = 50.0
+"""Milliseconds of a core for which one step may hold others up, where a message of a post takes ``USUAL``."""
+USUAL = 0.012
+POSTED, STEP = 1000, 2000
+CLAIMS, HELD = 1000, 20
+TURNS = 3
+
+
+class Steps:
+    """A scene on a server that logs every script; each verb is run ``TURNS`` times."""
+
+    def __init__(self, server: RedisServer) -> None:
+        uri = server.uri
+        self.client = redis.Redis(port=server.port)
+        self.client.config_set("slowlog-max-len", 100_000)
+        self.client.config_set("slowlog-log-slower-than", 0)
+        storage = connect(uri)
+        self.scene = Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs"))
+        self.verbs = storage.transactions
+        self.number = 0
+
+    def longest(self) -> float:
+        """Milliseconds of the longest command since the last call."""
+        entries = self.client.slowlog_get(100_000)
+        self.client.slowlog_reset()
+        return max((entry["duration"] / 1000 for entry in entries), default=0.0)
+
+    def stage(self, count: int) -> str:
+        """A fresh stage of so many messages."""
+        self.number += 1
+        name = f"s.{self.number}"
+        for _ in range(count // POSTED):
+            self.verbs.stage(
+                "acme", name, self.scene.queue, drafts(POSTED, self.scene.now), self.scene.now, 3600, 1 << 30
+            )
+        return name
+
+    def fill(self, name: str, count: int) -> Scene:
+        """A fresh queue of so many messages."""
+        self.number += 1
+        room = self.scene.at(f"{name}.{self.number}")
+        for _ in range(count // POSTED):
+            room.post(POSTED)
+        return room
+
+    def claimed(self) -> tuple[Scene, list[Held]]:
+        """A queue with as many claims as a commit may settle, full ones."""
+        room = self.fill("in", CLAIMS * HELD)
+        for number in range(CLAIMS):
+            lease = Lease(f"c.{number}", 300, 60)
+            assert room.storage.claims.create(room.queue, lease, HELD, room.now) is not None
+        return room, [Held(room.queue, f"c.{number}") for number in range(CLAIMS)]
+
+    def post(self) -> None:
+        self.fill("posted", POSTED)
+
+    def post_once(self) -> None:
+        self.number += 1
+        room = self.scene.at("keyed")
+        room.post(POSTED, once=Once(f"post:{self.number}", b"digest", 3600))
+
+    def staging(self) -> None:
+        self.stage(POSTED)
+
+    def dropping(self) -> None:
+        self.scene.drop_stage(self.stage(20 * POSTED))
+
+    def purge(self) -> None:
+        room = self.fill("purged", 20 * POSTED)
+        room.storage.queues.purge(room.queue)
+
+    def deletion(self) -> None:
+        room = self.fill("deleted", 20 * POSTED)
+        room.storage.queues.delete(room.queue)
+
+    def moving(self) -> None:
+        room = self.fill("from", POSTED)
+        ids = room.page(limit=100)
+        room.storage.messages.move(room.queue, [Move(id, "to") for id in ids], room.now)
+
+    def settling(self) -> None:
+        room = self.fill("settled", POSTED)
+        claim = room.take(1000)
+        room.storage.claims.settle(room.queue, claim.id, Settlement(rest=True, history=600), room.now)
+
+    def small_commit(self) -> None:
+        self.carry(Commit("acme", "etl", self.number, [self.stage(STEP)], [], 3600))
+
+    def large_commit(self) -> None:
+        self.carry(Commit("acme", "etl", self.number, [self.stage(10 * POSTED)], [], 3600))
+
+    def settling_commit(self) -> None:
+        _, held = self.claimed()
+        self.longest()
+        self.carry(Commit("acme", "etl", self.number, [], held, 3600))
+
+    def carry(self, commit: Commit) -> None:
+        done = Carrier(self.verbs, self.scene.clock, Bounds(STEP, 10**6), 60, lambda _seconds: None).commit(commit)
+        assert not done.open
+        assert not done.replayed
+
+
+@pytest.fixture(scope="module")
+def steps() -> Iterator[Steps]:
+    with RedisServer() as server:
+        made = Steps(server)
+        yield made
+        made.scene.storage.close()
+
+
+VERBS = [
+    Steps.post,
+    Steps.post_once,
+    Steps.staging,
+    Steps.dropping,
+    Steps.purge,
+    Steps.deletion,
+    Steps.moving,
+    Steps.settling,
+    Steps.small_commit,
+    Steps.large_commit,
+    Steps.settling_commit,
+]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
+def test_no_script_holds_a_server_up_for_long(steps: Steps, verb) -> None:
+    """S4: the longest step of the large verb is bounded; the bound grows with how slow this machine is just now."""
+    ratios, seen = [], []
+    for _ in range(TURNS if verb is not Steps.settling_commit else 1):
+        steps.longest()
+        steps.post()
+        usual = steps.longest() / POSTED
+        verb(steps)
+        longest = steps.longest()
+        seen.append(f"{longest:.1f} ms, where a message of a post took {1000 * usual:.1f} us")
+        ratios.append(longest / max(1.0, usual / USUAL))
+    print(verb.__name__, seen)
+    assert median(ratios) <= MOST, seen
