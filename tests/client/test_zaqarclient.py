@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenStack's own client, unchanged, against a real server: a Zaqar client must not notice that it talks to zq."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from zaqarclient.queues.client import Client
@@ -219,3 +220,20 @@ def test_the_other_engine_serves_the_same_life(store_uri: str) -> None:
         queue.delete()
         assert list(queue.messages(echo=True)) == []
         assert server.terminate() == 0
+
+
+def test_what_is_not_built_is_told(tmp_path: Path) -> None:
+    """Who subscribes, shares or switches encryption on hears that it is not so: 501 would pass for success."""
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server:
+        client = client_of(server)
+        jobs = client.queue("jobs", force_create=True)
+        asked: list[Callable[[], object]] = [
+            lambda: client.subscription("jobs", subscriber="http://localhost/hook", ttl=600),
+            lambda: list(client.subscriptions("jobs")),
+            lambda: jobs.signed_url(ttl_seconds=60),
+            lambda: jobs.metadata(new_meta={"_enable_encrypt_messages": True}),
+        ]
+        for ask in asked:
+            with pytest.raises(errors.MalformedRequest, match="Not implemented"):
+                ask()
+        assert jobs.metadata(force_reload=True)["_enable_encrypt_messages"] is False

@@ -6,7 +6,9 @@ how long a body will be.
 """
 
 import json
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from http.client import HTTPResponse, RemoteDisconnected
 from pathlib import Path
@@ -214,3 +216,21 @@ def test_a_request_that_is_refused_by_its_head_leaves_the_body_and_closes(target
     refused = target.raw("POST", "/v2/queues/b@d/messages", b"5\r\n")
     assert refused.status in (400, 408)
     assert refused.closed or target.closes_by_itself
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl, which speaks HTTP/2, is not on PATH.")
+def test_a_body_without_a_length_is_read_over_http_2(target: Target) -> None:
+    """S2: there no header announces it. gunicorn speaks HTTP/1.1 only, where curl falls back to."""
+    version = "--http1.1" if target.closes_by_itself else "--http2-prior-knowledge"
+    command = ["curl", "--silent", "--max-time", "20", version, "--write-out", "%{http_code}", "--request", "POST"]
+    command += ["-H", f"Client-ID: {CLIENT}", "-H", f"X-Project-ID: {target.project}", "--upload-file", "-"]
+
+    def sent(path: str, document: object) -> str:
+        line = [*command, f"{target.server.url}/v2/queues/q/{path}"]
+        return subprocess.run(line, input=encoded(document), capture_output=True, check=True).stdout.decode()[-3:]
+
+    assert sent("messages", {"messages": [{"body": 1}, {"body": 2}]}) == "201"
+    assert sent("purge", {"resource_types": ["subscriptions"]}) == "204"
+    assert target.total("q") == 2
+    assert sent("purge", {"resource_types": ["messages"]}) == "204"
+    assert target.total("q") == 0

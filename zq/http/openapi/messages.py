@@ -19,7 +19,11 @@ def _listing(limits: Limits) -> list[Json]:
             "Get these, wherever they are; then wait is refused and the rest but detailed ignored.",
             maxItems=page,
         ),
-        query("marker", TEXT, "List messages after this one, as the link to the next page has it."),
+        query(
+            "marker",
+            TEXT,
+            "List messages after this one, as the link to the next page has it, or after the one of this id.",
+        ),
         query("limit", integer(1, page, default=DEFAULT_PAGE), "Messages in the page."),
         flag("echo", "List the caller's own messages too."),
         flag("include_claimed", "List claimed messages too."),
