@@ -121,6 +121,10 @@ def refuse_form(req: falcon.Request) -> None:
 def _unannounced(req: falcon.Request, bound: int) -> bytes:
     if not _may_have_body(req):
         return b""
+    if not req.env.get("wsgi.input_terminated"):
+        raise falcon.HTTPError(
+            falcon.HTTP_411, title=falcon.HTTP_411, description="Content-Length is missing: this server needs it."
+        )
     raw = _read(req, bound + 1)
     if (
         not raw and CHUNKED in req.env
