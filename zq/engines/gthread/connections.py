@@ -77,6 +77,16 @@ class Connection:
         self._requests = 0
 
     @property
+    def silent(self) -> bool:
+        """Whether nothing of any request has come."""
+        return not self._requests and not self._data
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for the client."""
+        return len(self._data) + len(self.unsent or b"")
+
+    @property
     def pipelined(self) -> bool:
         """Whether something of the next request has come already."""
         return bool(self._data)

@@ -2,11 +2,12 @@
 """The worker: an event loop that owns every connection but those whose request a thread is answering."""
 
 import contextlib
+import errno
 import os
 import select
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -17,8 +18,9 @@ from gunicorn.workers.base import Worker
 
 from zq import strain
 from zq.engines.gthread import answers, listeners
-from zq.engines.gthread.connections import READING, Bounds, Connection, State
+from zq.engines.gthread.connections import Bounds, Connection, State
 from zq.engines.gthread.parsing import RawRequest, Refused
+from zq.engines.gthread.places import Places
 from zq.engines.gthread.pool import Pool
 from zq.http import heads
 from zq.settings import Settings
@@ -28,15 +30,16 @@ TICK: Final = 0.5
 """Seconds between looks at deadlines."""
 LINGER: Final = 2.0
 """Seconds that a refused client has to read why; and that a stopping worker hears idle connections."""
-SETTLED: Final = 1.0
-"""Seconds after which a connection that waits may be closed in favour of a new one."""
+FULL_PAUSE: Final = 0.01
+"""Seconds without a look at new connections when this process has no descriptors for them."""
 ACCEPTED: Final = 64
 """Connections that are taken in one go."""
+AT_WORK: Final = 1.0
+"""Seconds that a request gets when the worker is to end at once."""
 PROBES: Final = 2
 """Threads for ``/readyz``, so that it answers whatever the others do."""
 ONCE: Final = select.EPOLLONESHOT
 IN, OUT = select.EPOLLIN | select.EPOLLRDHUP | ONCE, select.EPOLLOUT | ONCE
-FULL: Final = "The server has too many connections. Try again later."
 BUSY: Final = "The server has more requests than it can answer in time. Try again later."
 LATE: Final = {
     State.HEAD: "The head of the request did not come in time.",
@@ -46,7 +49,6 @@ LATENESS: Final = {
     State.HEAD: Reason.HEAD,
     State.BODY: Reason.BODY,
     State.SENDING: Reason.ANSWER,
-    State.IDLE: Reason.IDLE,
 }
 
 
@@ -64,26 +66,32 @@ class LoopWorker(Worker):  # type: ignore[misc]
             idle=chosen.keepalive,
             body=chosen.max_body,
         )
-        self._connections: dict[int, Connection] = {}
-        self._peers: Counter[bytes] = Counter()
+        self._places = Places(chosen)
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._calls: deque[Callable[[], object]] = deque()
+        self._calls: deque[tuple[Connection, Callable[[Connection], object]]] = deque()
         self._pool = Pool("zq", chosen.threads, self._serve)
         self._probes = Pool("zq-probe", PROBES, self._serve)
-        self._most = listeners.room_for(chosen.max_connections)
         super().init_process()
 
-    def _call(self, call: Callable[[], object]) -> None:
-        """Have the loop call this, soon; for threads and signal handlers."""
-        self._calls.append(call)
+    def _everyone(self) -> list[Connection]:
+        return list(self._places.taken.values())
+
+    def _call(self, connection: Connection, call: Callable[[Connection], object]) -> None:
+        """Have the loop do this with a connection, soon; for threads."""
+        self._calls.append((connection, call))
         os.eventfd_write(self._wake, 1)
 
     # From gunicorn's signal handlers.
 
     def handle_exit(self, sig: int, frame: object) -> None:
         self.alive = False
-        self._call(lambda: None)
+        os.eventfd_write(self._wake, 1)
+
+    def handle_quit(self, sig: int, frame: object) -> None:
+        self.alive = False
+        self._pool.close(AT_WORK)  # what runs in the store must not meet the end of the interpreter
+        super().handle_quit(sig, frame)
 
     # The loop.
 
@@ -100,17 +108,27 @@ class LoopWorker(Worker):  # type: ignore[misc]
     def _turn(self, seconds: float) -> None:
         """One round: whatever happens within so many seconds."""
         for fd, _ in self._epoll.poll(seconds):
-            connection = self._connections.get(fd)
+            connection = self._places.taken.get(fd)
             if connection is not None:
-                self._heard(connection)
+                self._safely(connection, self._heard)
             elif fd in self._listeners:
                 self._accept(self._listeners[fd])
             elif fd == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
         while self._calls:
-            self._calls.popleft()()
+            connection, call = self._calls.popleft()
+            self._safely(connection, call)
         self._tick()
+
+    def _safely(self, connection: Connection, call: Callable[[Connection], object]) -> None:
+        """What goes wrong with one connection ends that one."""
+        try:
+            call(connection)
+        except Exception as error:  # the edge of the loop
+            if not isinstance(error, OSError):  # the client has gone
+                self.log.exception("A connection failed for a reason that nobody foresaw.")
+            self._places.close(connection)
 
     _ticked = 0.0
 
@@ -121,25 +139,28 @@ class LoopWorker(Worker):  # type: ignore[misc]
         self._ticked = now
         self.notify()
         self.alive = self.alive and self.ppid == os.getppid()
-        for connection in [each for each in list(self._connections.values()) if each.late(now)]:
-            self._too_late(connection)
+        for connection in [each for each in self._everyone() if each.late(now)]:
+            self._safely(connection, self._too_late)
         for pool in (self._pool, self._probes):
             for connection in pool.overdue(self.chosen.queue_timeout):
                 self._refuse(connection, HTTPStatus.SERVICE_UNAVAILABLE, BUSY, Reason.QUEUE)
+        self._places.bound_memory()
 
     def _heard(self, connection: Connection) -> None:
         """Something came, something can be sent, or the client has hung up."""
+        if connection.state is State.WORK:
+            return
         if connection.state is State.SENDING:
             self._send(connection)
         elif connection.state is State.LINGERING:
             if connection.drop():
-                self._epoll.modify(connection.fd, IN)
+                self._arm(connection, IN)
             else:
-                self._close(connection)
+                self._places.close(connection)
         elif connection.receive():
             self._advance(connection)
         else:
-            self._close(connection)
+            self._places.close(connection)
 
     def _advance(self, connection: Connection) -> None:
         try:
@@ -150,7 +171,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
         if whole:
             self._dispatch(connection)
         else:
-            self._epoll.modify(connection.fd, IN)
+            self._arm(connection, IN)
 
     def _dispatch(self, connection: Connection) -> None:
         path = connection.request.path if connection.request else ""
@@ -167,19 +188,16 @@ class LoopWorker(Worker):  # type: ignore[misc]
         state = connection.state
         if state in LATENESS:
             strain.note(LATENESS[state])
-        if state in LATE and connection.pipelined | (state is State.BODY):
+        elif state is State.IDLE and connection.silent:
+            strain.note(Reason.HEAD)
+        if state in LATE:
             self._refuse(connection, HTTPStatus.REQUEST_TIMEOUT, LATE[state])
         else:
-            self._close(connection)
+            self._places.close(connection)
 
     def _send(self, connection: Connection) -> None:
-        try:
-            whole = connection.send()
-        except OSError:
-            self._close(connection)
-            return
-        if not whole:
-            self._epoll.modify(connection.fd, OUT)
+        if not connection.send():
+            self._arm(connection, OUT)
         elif connection.last:
             self._linger(connection)
         else:
@@ -188,49 +206,21 @@ class LoopWorker(Worker):  # type: ignore[misc]
 
     # New connections.
 
-    def _accept(self, listener: socket.socket) -> int:
-        """Take those that wait; how many."""
-        for taken in range(ACCEPTED):
+    def _accept(self, listener: socket.socket) -> None:
+        """Take those that wait."""
+        for _ in range(ACCEPTED):
             try:
                 sock, peer = listener.accept()
             except BlockingIOError:
-                return taken
+                return
             except OSError as error:  # the client has gone, or there are no descriptors left
-                self.log.warning("A connection was not taken: %s", error)
-                return taken
+                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._places.make_room():
+                    time.sleep(FULL_PAUSE)
+                return
             sock.setblocking(False)
-            self._welcome(Connection(sock, peer, listener.getsockname(), self.cfg, self._bounds))
-        return ACCEPTED
-
-    def _welcome(self, connection: Connection) -> None:
-        connection.address = listeners.address(connection.peer)
-        of_peer = 0 if self.chosen.behind_proxy else self._peers[connection.address]
-        crowded = of_peer >= self.chosen.max_connections_per_address
-        full = crowded or len(self._connections) >= self._most
-        if full and not self._make_room(connection.address if crowded else None):
-            strain.note(Reason.CONNECTIONS)
-            connection.receive()  # what is unread when a connection is closed takes the answer with it
-            with contextlib.suppress(OSError):
-                answers.send(connection.sock, answers.refusal(HTTPStatus.SERVICE_UNAVAILABLE, FULL, retry=True))
-            connection.sock.close()
-            return
-        self._peers[connection.address] += 1
-        self._connections[connection.fd] = connection
-        self._epoll.register(connection.fd, IN)
-
-    def _make_room(self, address: bytes | None) -> bool:
-        """Close those connections, of an address if one is given, that have waited longest for their clients."""
-        before = time.monotonic() - SETTLED
-        waiting = [
-            each
-            for each in list(self._connections.values())
-            if each.state in READING and each.moved < before and address in (None, each.address)
-        ]
-        waiting.sort(key=lambda each: each.moved)
-        for connection in waiting[:ACCEPTED]:
-            strain.note(Reason.CONNECTIONS)
-            self._close(connection)
-        return bool(waiting)
+            connection = Connection(sock, peer, listener.getsockname(), self.cfg, self._bounds)
+            if self._places.take(connection):
+                self._epoll.register(connection.fd, IN)
 
     # In a thread of a pool; for /healthz, in the loop.
 
@@ -240,12 +230,13 @@ class LoopWorker(Worker):  # type: ignore[misc]
             request = connection.take_body()
             answer = self._answered(connection, request)
         except Refused as refused:
-            self._call(partial(self._refuse, connection, refused.status, refused.sentence, Reason.MALFORMED))
+            refuse = partial(self._refuse, status=refused.status, sentence=refused.sentence, reason=Reason.MALFORMED)
+            self._call(connection, refuse)
         except OSError:  # the client has gone, or takes nothing of a stream
-            self._call(partial(self._close, connection))
+            self._call(connection, self._places.close)
         except Exception:  # the edge of this thread; the application answers its own failures
             self.log.exception("A request was not answered, for a reason that nobody foresaw.")
-            self._call(partial(self._close, connection))
+            self._call(connection, self._places.close)
         else:
             self._give_back(connection, answer)
 
@@ -279,15 +270,20 @@ class LoopWorker(Worker):  # type: ignore[misc]
         last = answer.should_close()
         if answer.unsent is not None:
             connection.send_later(answer.unsent, last)
-            self._epoll.modify(connection.fd, OUT)
+            self._arm(connection, OUT)
         elif last:
-            self._call(partial(self._linger, connection))
+            self._call(connection, self._linger)
         else:
             connection.next()
             if connection.pipelined:
-                self._call(partial(self._advance, connection))
+                self._call(connection, self._advance)
             else:
-                self._epoll.modify(connection.fd, IN)
+                self._arm(connection, IN)
+
+    def _arm(self, connection: Connection, events: int) -> None:
+        """Have the loop hear of the connection."""
+        with contextlib.suppress(OSError, ValueError):  # the worker ends, and has closed it
+            self._epoll.modify(connection.fd, events)
 
     # Ends of connections.
 
@@ -302,17 +298,10 @@ class LoopWorker(Worker):  # type: ignore[misc]
     def _linger(self, connection: Connection) -> None:
         try:
             connection.linger(LINGER)
-            self._epoll.modify(connection.fd, IN)
         except OSError:
-            self._close(connection)
-
-    def _close(self, connection: Connection) -> None:
-        if self._connections.pop(connection.fd, None) is None:
-            return
-        self._peers[connection.address] -= 1
-        if self._peers[connection.address] <= 0:
-            del self._peers[connection.address]
-        connection.sock.close()  # epoll forgets it
+            self._places.close(connection)
+        else:
+            self._arm(connection, IN)
 
     # The end.
 
@@ -328,11 +317,11 @@ class LoopWorker(Worker):  # type: ignore[misc]
             self._epoll.unregister(fd)
             listener.close()
         began = time.monotonic()
-        self._turn_until(began + min(LINGER, self.chosen.graceful_timeout), lambda: not self._connections)
-        for connection in [each for each in list(self._connections.values()) if each.state is State.IDLE]:
-            self._close(connection)
+        self._turn_until(began + min(LINGER, self.chosen.graceful_timeout), lambda: not self._places.taken)
+        for connection in [each for each in self._everyone() if each.state is State.IDLE]:
+            self._places.close(connection)
         end = began + self.chosen.graceful_timeout
-        self._turn_until(end, lambda: all(each.state is State.LINGERING for each in list(self._connections.values())))
+        self._turn_until(end, lambda: all(each.state is State.LINGERING for each in self._everyone()))
         self._pool.close(max(0.0, end - time.monotonic()))
 
     def _turn_until(self, deadline: float, over: Callable[[], bool]) -> None:
