@@ -145,11 +145,11 @@ def test_the_options_of_queue_ttl_are_read(tmp_path: Path) -> None:
 
 
 def test_prometheus_is_told_where_the_alerts_are() -> None:
-    """metrics.md: rules that there are, and servers with the port that is zq's."""
+    """metrics.md: rules that there are, and servers with the port at which zq tells its metrics."""
     told = yaml.safe_load(only("api-ref/metrics.md", "yaml"))
     assert all((ROOT / "etc" / name).exists() for name in told["rule_files"])
     (job,) = told["scrape_configs"]
-    assert job["static_configs"][0]["targets"] == [f"localhost:{settings.load().port}"]
+    assert job["static_configs"][0]["targets"] == [f"localhost:{settings.load().metrics_port}"]
 
 
 def test_a_client_can_be_generated(tmp_path: Path) -> None:
