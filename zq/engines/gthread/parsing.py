@@ -96,7 +96,8 @@ class RawRequest(Request):  # type: ignore[misc]
             return b""
         self.inbox.unread(data)
         try:
-            decoded = self.body.read(bound + 1)
+            # Not of the body, which asks its reader for more than it is asked for.
+            decoded = self.body.reader.read(bound + 1)
         except Exception as error:  # of several classes, and one that nobody foresaw is no reason to answer 500
             raise Refused(HTTPStatus.BAD_REQUEST, "The chunks of the body are malformed.") from error
         self.body = io.BytesIO(decoded)
