@@ -64,6 +64,10 @@ class Target(Protocol):
         """Create the queue, so that its messages may have delays."""
         ...
 
+    def remove(self, queue: QueueRef) -> None:
+        """Delete the queue with all that is left in it."""
+        ...
+
     def post(self, queue: QueueRef, messages: Sequence[New]) -> None: ...
 
     def claim(self, queue: QueueRef, ttl: float, grace: float, limit: int) -> tuple[str, list[Seen]]:

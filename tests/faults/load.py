@@ -269,6 +269,12 @@ def prepare(target: Target, realm: str = "") -> None:
         target.prepare(queue, delayed=queue.name == "work")
 
 
+def clear(target: Target, realm: str) -> None:
+    """Remove what is left of a run that was judged."""
+    for queue in queues(realm):
+        target.remove(queue)
+
+
 def finish(target: Target, profile: Profile, realm: str = "", quiet: float = 0) -> list[Call]:
     """On the quiet store: list everything, release every claim that a listing shows, and claim until all was met.
 
@@ -322,14 +328,14 @@ def drain(client: Client, queue: QueueRef, profile: Profile, listed: Sequence[Se
         release_held(client, queue, listed, own)
 
 
-def labour_apart(uri: str, profile: Profile, seconds: float, processes: int) -> list[Call]:
+def labour_apart(uri: str, profile: Profile, seconds: float, processes: int, realm: str = "") -> list[Call]:
     """``labour`` for so long, shared by processes, each with the store opened for itself before any begins."""
     spawn = get_context("spawn")
     crews = []
     try:
         for share in range(processes):
             ours, theirs = spawn.Pipe()
-            crew = spawn.Process(target=crew_main, args=(theirs, uri, profile, share, processes), daemon=True)
+            crew = spawn.Process(target=crew_main, args=(theirs, uri, profile, share, processes, realm), daemon=True)
             crew.start()
             theirs.close()
             crews.append((crew, ours))
@@ -346,11 +352,11 @@ def labour_apart(uri: str, profile: Profile, seconds: float, processes: int) -> 
             crew.join()
 
 
-def crew_main(pipe: Connection, uri: str, profile: Profile, share: int, shares: int) -> None:
+def crew_main(pipe: Connection, uri: str, profile: Profile, share: int, shares: int, realm: str) -> None:
     """What a process of ``labour_apart`` does."""
     with StorageTarget(connect(uri)) as target:
         pipe.send([])
-        pipe.send(labour(target, profile, Shift(pipe.recv()), share, shares))
+        pipe.send(labour(target, profile, Shift(pipe.recv()), share, shares, realm))
 
 
 def report(pipe: Connection, within: float) -> Sequence[Call]:

@@ -48,6 +48,9 @@ class StorageTarget:
     def prepare(self, queue: QueueRef, *, delayed: bool) -> None:
         self._storage.queues.create(queue, b"{}")
 
+    def remove(self, queue: QueueRef) -> None:
+        self._storage.queues.delete(queue)
+
     def post(self, queue: QueueRef, messages: Sequence[New]) -> None:
         now = self._clock.now()
         ids = new_ids(len(messages), now)
@@ -120,6 +123,9 @@ class HttpTarget:
 
     def prepare(self, queue: QueueRef, *, delayed: bool) -> None:
         self._ask(queue, "PUT", "", {"_default_message_delay": 1} if delayed else {})
+
+    def remove(self, queue: QueueRef) -> None:
+        self._ask(queue, "DELETE", "")
 
     def post(self, queue: QueueRef, messages: Sequence[New]) -> None:
         posted = [{"body": new.name, "ttl": new.ttl, "delay": new.delay} for new in messages]

@@ -9,16 +9,20 @@ what they were. 5,000 requests for each engine; ``ZQ_FUZZ=10`` sends ten times a
 import asyncio
 import os
 import re
+import time
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from tests.http.mutants import Request, mutant, recorded, request
 from tests.servers import Answer, ZqServer, ask
 
-REQUESTS = 5000 * int(os.environ.get("ZQ_FUZZ", "1"))
+TIMES = int(os.environ.get("ZQ_FUZZ", "1"))
+REQUESTS = 5000 * TIMES
 SEED = os.environ.get("ZQ_FUZZ_SEED", "zq")
 TOGETHER = 32
 """Connections at once."""
@@ -145,6 +149,7 @@ async def storm(port: int, requests: list[Request], count: int, seed: str) -> tu
     return came, wrong
 
 
+@pytest.mark.timeout(300 * TIMES)
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_damaged_requests_break_nothing(store_uri: str, engine: str) -> None:
     """No 5xx, no connection that stays open, no traceback; another project's things are untouched."""
@@ -160,3 +165,43 @@ def test_damaged_requests_break_nothing(store_uri: str, engine: str) -> None:
         assert sum(count for status, count in came.items() if status < 300) > REQUESTS / 8, came
         assert sum(count for status, count in came.items() if 400 <= status < 500) > REQUESTS / 8, came
     assert "Traceback" not in server.output, server.output[-4000:]
+
+
+def test_what_must_not_come_is_found_among_other_answers() -> None:
+    """Behind an answer to HEAD, whose length is that of nothing, and one without a body."""
+    heard = (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
+        b"HTTP/1.1 204 No Content\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 500 Oops\r\ncontent-length: 1\r\n\r\n?"
+    )
+    assert [status for status, _ in statuses(heard)] == [200, 204, 200, 500]
+    assert statuses(heard)[3][1].endswith(b"?")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "document"),
+    [
+        ("POST", "/v2/queues/jobs/messages", {"messages": [{"body": 1}]}),
+        ("DELETE", "/v2/queues/jobs/claims/kept.1", None),
+        ("PUT", "/v2/queues/jobs", {"colour": "red"}),
+        ("POST", "/v2/topics/news/messages", {"messages": [{"body": 1}]}),
+        ("POST", "/v2/commits", {"producer": "etl", "batch": 2}),
+    ],
+)
+def test_a_change_of_what_a_project_has_is_seen(control: Project, method: str, path: str, document: object) -> None:
+    """Messages, a claim, metadata, a topic, a producer."""
+    before = control.shown()
+    control.ask(method, path, document)
+    assert control.shown() != before
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
+    """A server on the embedded store that nothing damages."""
+    with ZqServer(f"rocksdb://{tmp_path_factory.mktemp('alone')}/store") as server:
+        yield server
+
+
+@pytest.fixture
+def control(alone: ZqServer) -> Project:
+    return Project(alone.url, f"control-{uuid4().hex[:12]}")

@@ -83,6 +83,7 @@ def test_what_is_there_is_answered_at_once(api: Api) -> None:
     assert time.monotonic() - began < SOON
 
 
+@pytest.mark.one_store
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
