@@ -18,7 +18,6 @@ import redis
 from pymongo.errors import PyMongoError
 
 from tests.faults.loiterers import furnish, loitering
-from tests.faults.test_redis_kinds import Sentinel, admin
 from tests.faults.wire import Wire
 from tests.servers import Lost, ZqServer, ask, wait_for
 from tests.stores import MongoServer, RedisServer, StoreServer
@@ -47,7 +46,7 @@ class Deployment:
     servers: list[ZqServer]
     store: StoreServer | None = None
     wires: list[Wire] = field(default_factory=list)
-    sentinel: RedisServer | None = None
+    sentinel: StoreServer | None = None
     """Which watches the ``pair`` of a master and its replica."""
     pair: Sequence[RedisServer] = ()
 
@@ -59,6 +58,25 @@ class Deployment:
         """Return when every server can serve again."""
         for server in self.servers:
             wait_for(server.ready, MENDED_WITHIN, f"{server.url} is ready again:\n{server.output[-2000:]}")
+
+
+class Sentinel(RedisServer):
+    """A Sentinel whose vote is enough. Only an order makes it fail over: nothing that stands still is down so soon."""
+
+    def __init__(self, master: RedisServer) -> None:
+        super().__init__()
+        self._config = self.folder / "sentinel.conf"
+        self._config.write_text(
+            f"port {self.port}\ndir {self.folder}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds main 60000\nsentinel failover-timeout main 10000\n"
+        )
+
+    def command(self) -> list[str]:
+        return [self._binary, str(self._config), "--sentinel"]
+
+
+def admin(server: StoreServer) -> redis.Redis:
+    return redis.Redis(port=server.port, socket_timeout=5)
 
 
 Nemesis = Callable[[Deployment], None]
@@ -142,7 +160,7 @@ def fail_over(deployment: Deployment) -> None:
     wait_for(lambda: linked(old), MENDED_WITHIN, "it follows the new one")
 
 
-def ordered(sentinel: RedisServer | None) -> bool:
+def ordered(sentinel: StoreServer | None) -> bool:
     """Whether the Sentinel took the order to fail over: it has to find the replica good enough first."""
     assert sentinel is not None
     with admin(sentinel) as client, contextlib.suppress(redis.ResponseError):
@@ -219,7 +237,7 @@ def watched(stack: ExitStack) -> Deployment:
     master = stack.enter_context(RedisServer(None, *LASTING))
     replica = stack.enter_context(RedisServer(None, *LASTING, "--replicaof", "127.0.0.1", str(master.port)))
     wait_for(lambda: linked(replica), MENDED_WITHIN, "the replica follows")
-    sentinel = stack.enter_context(Sentinel(None, master))
+    sentinel = stack.enter_context(Sentinel(master))
     with admin(sentinel) as client:
         wait_for(lambda: client.sentinel_slaves("main") != [], MENDED_WITHIN, "the Sentinel knows the replica")
     uri = f"redis://127.0.0.1:{sentinel.port}/0?master=main"
