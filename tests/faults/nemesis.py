@@ -143,6 +143,22 @@ def slow(deployment: Deployment) -> None:
         time.sleep(SLOWED)
 
 
+def slow_start(deployment: Deployment) -> None:
+    """A server starts while all that the store answers it comes late, and serves so for a while."""
+    server, wire = random.choice(list(zip(deployment.servers, deployment.wires, strict=True)))
+    server.kill()
+    with wire.slowed(LATE):
+        server.launch()
+        wait_for(lambda: alive(server), MENDED_WITHIN, f"{server.url} serves:\n{server.output[-2000:]}")
+        time.sleep(SLOWED)
+
+
+def alive(server: ZqServer) -> bool:
+    with contextlib.suppress(Lost):
+        return ask(server.url, "GET", "/healthz", timeout=5).status == 200
+    return False
+
+
 def step_down(deployment: Deployment) -> None:
     """The primary gives up its office; a set of one elects it again after a second."""
     store = deployment.store
@@ -183,10 +199,12 @@ NEMESES: dict[str, dict[str, Nemesis]] = {
     "mongodb": {
         **{"kill": kill, "stop": stop, "slow-clients": loiter},
         **{"stop-store": stop_store, "kill-store": kill_store, "step-down": step_down, "cut": cut, "slow": slow},
+        "slow-start": slow_start,
     },
     "redis": {
         **{"kill": kill, "stop": stop, "slow-clients": loiter},
         **{"stop-store": stop_store, "kill-store": kill_store, "cut": cut, "slow": slow},
+        "slow-start": slow_start,
     },
     "redis-sentinel": {"failover": fail_over, "kill": kill},
 }
