@@ -15,7 +15,7 @@ import pytest
 from tests.servers import CLIENT, PROJECT, Answer, ZqServer, ask, wait_for
 from tests.stores import RedisServer
 
-ENGINES = ["gunicorn"]
+ENGINES = ["gunicorn", "granian"]
 POST = {"messages": [{"body": 1}]}
 
 

@@ -20,6 +20,7 @@ from zq import stopping, strain
 from zq.engines.environ import UNANNOUNCED, environment, with_body
 from zq.engines.pool import Pool
 from zq.engines.sockets import Peer
+from zq.errors import Crowded
 from zq.http import suspension
 from zq.strain import Reason
 
@@ -80,6 +81,7 @@ class Adapter:
         self._unsent = 0
         self._busy: Counter[Peer] = Counter()
         self._pool: Pool | None = None
+        self._deadlines: Deadlines | None = None
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -107,8 +109,15 @@ class Adapter:
     def pool(self) -> Pool:
         """The threads; they begin with the first request, in the process that serves."""
         if self._pool is None:
-            self._pool = Pool(self._threads, asyncio.get_running_loop())
+            self._pool = Pool(self._threads, self._limits.queue, asyncio.get_running_loop())
         return self._pool
+
+    @property
+    def deadlines(self) -> "Deadlines":
+        """Those of bodies."""
+        if self._deadlines is None:
+            self._deadlines = Deadlines(asyncio.get_running_loop())
+        return self._deadlines
 
     @property
     def limits(self) -> Limits:
@@ -116,7 +125,7 @@ class Adapter:
 
     def overloaded(self) -> bool:
         """Whether a request that comes now would not be served in time."""
-        return self.pool.lag() > self._limits.queue or self._bodies > MAX_BODIES
+        return self.pool.waits() > self._limits.queue or self._bodies > MAX_BODIES
 
     def took(self, size: int) -> None:
         """So many bytes of bodies came into memory, or left it."""
@@ -137,6 +146,43 @@ class Adapter:
         status, headers = begun
         encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         return Answer(int(status[:3]), encoded, parts)
+
+
+class Deadlines:
+    """Of things that are awaited and nearly always come at once: looked at together, four times a second."""
+
+    INTERVAL: Final = 0.25
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._awaited: dict[Any, float] = {}
+        self._late: set[Any] = set()
+        self._watched = False
+
+    async def bound(self, awaited: Any, deadline: float) -> Any:
+        """What is awaited. Raises ``TimeoutError`` soon after the deadline, a moment of the monotonic clock."""
+        self._awaited[awaited] = deadline
+        if not self._watched:
+            self._watched = True
+            self._loop.call_later(self.INTERVAL, self._watch)
+        try:
+            return await awaited
+        except asyncio.CancelledError:
+            if awaited in self._late:
+                raise TimeoutError from None
+            raise
+        finally:
+            del self._awaited[awaited]
+            self._late.discard(awaited)
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        for awaited, deadline in list(self._awaited.items()):
+            if deadline < now and awaited.cancel():
+                self._late.add(awaited)
+        self._watched = bool(self._awaited)
+        if self._watched:
+            self._loop.call_later(self.INTERVAL, self._watch)
 
 
 class _Exchange:
@@ -161,12 +207,17 @@ class _Exchange:
             await self._answer(self._owner.call(self._environ))
             return
         if self._owner.overloaded():
-            strain.note(Reason.QUEUE)
             self._close = _announces(self._environ)
-            await self._refuse(503, "Service unavailable", BUSY, [(b"retry-after", b"1")])
-            return
-        if await self._read():
-            await self._serve()
+            await self._turn_away()
+        elif await self._read():
+            try:
+                await self._serve()
+            except Crowded:
+                await self._turn_away()
+
+    async def _turn_away(self) -> None:
+        strain.note(Reason.QUEUE)
+        await self._refuse(503, "Service unavailable", BUSY, [(b"retry-after", b"1")])
 
     def close(self) -> None:
         """Free what it holds."""
@@ -198,12 +249,11 @@ class _Exchange:
         return False
 
     async def _read_on(self) -> None:
-        pieces, size, limits, begun = [], 0, self._owner.limits, asyncio.get_running_loop().time()
+        pieces, size, limits, begun = [], 0, self._owner.limits, time.monotonic()
         more = True
         try:
             while more and size <= limits.max_body:
-                async with asyncio.timeout_at(begun + limits.body + size / BODY_RATE):
-                    event = await self._receive()
+                event = await self._owner.deadlines.bound(self._receive(), begun + limits.body + size / BODY_RATE)
                 if event["type"] != "http.request":
                     raise Gone
                 pieces.append(event.get("body", b""))
@@ -213,7 +263,7 @@ class _Exchange:
         except BaseException:
             self._owner.took(-size)
             raise
-        self._body = b"".join(pieces)
+        self._body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._close = more
 
     async def _serve(self) -> None:
@@ -223,21 +273,27 @@ class _Exchange:
         environ[suspension.GONE] = self._gone
         while True:
             with_body(environ, self._body)
-            answer = await owner.pool.do(lambda: self._call())
+            answer = await owner.pool.do(self._call, patient=self._wait is not None)
             self._wait = environ.pop(suspension.SUSPENDED, None)
             if self._wait is None:
                 break
             await self._sleep(self._wait)
             environ[suspension.RESUMED] = self._wait
-        feed = environ.get(suspension.LIVE)
-        if feed is None:
-            await self._answer(answer)
-        else:
-            await self._feed(answer, feed)
+        if answer is not None:
+            feed = environ.get(suspension.LIVE)
+            await (self._answer(answer) if feed is None else self._feed(answer, feed))
 
-    def _call(self) -> Answer:
-        """On a thread."""
-        return self._owner.call(self._environ)
+    def _call(self) -> Answer | None:
+        """On a thread: have the application answer; None if the answer is short, and sent."""
+        answer = self._owner.call(self._environ)
+        if suspension.SUSPENDED in self._environ or suspension.LIVE in self._environ:
+            return answer
+        body = b"".join(answer.parts)
+        if len(body) > PIECE:
+            return Answer(answer.status, answer.headers, [body])
+        self._start(answer)
+        self._send({"type": "http.response.body", "body": body})
+        return None
 
     def _gone(self) -> bool:
         """Whether the client has hung up, as far as it was looked for."""
@@ -299,7 +355,7 @@ class _Exchange:
         watch, pool = self._look_out(), self._owner.pool
         try:
             while not watch.done():
-                part = await pool.do(feed.step)
+                part = await pool.do(feed.step, patient=True)
                 if part is None:
                     await self._send({"type": "http.response.body", "body": b""})
                     return

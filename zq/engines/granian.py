@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from granian import Granian
-from granian.constants import Interfaces
+from granian.constants import Interfaces, RuntimeModes
 from granian.http import HTTP1Settings
 
 from zq import signals
@@ -39,6 +39,7 @@ def run(chosen: Settings, reload: Callable[[], bool]) -> int:
         address=chosen.bind,
         port=chosen.port,
         interface=Interfaces.ASGINL,
+        runtime_mode=RuntimeModes.st,
         websockets=False,
         workers=chosen.workers,
         backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,

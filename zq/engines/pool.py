@@ -1,66 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that do what would hold up the event loop, and the way back into it."""
+"""Threads that do what would hold up the event loop, the queue before them, and the way back into the loop."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, NamedTuple
 
-LOG = logging.getLogger(__name__)
-MOST: Final = 10_000
-"""Jobs that may queue, whatever their age."""
+from zq.errors import Crowded
 
-Job = tuple["asyncio.Future[Any]", Callable[[], Any], float]
+
+class Job(NamedTuple):
+    """Something to do. ``patient``: however long it takes until a thread is free."""
+
+    since: float
+    future: "asyncio.Future[Any]"
+    work: Callable[[], Any]
+    patient: bool
 
 
 class Pool:
-    """``threads`` of them, for jobs of one event loop."""
+    """``threads`` of them, for jobs of one event loop. A job that is not patient waits ``timeout`` seconds for one."""
 
-    def __init__(self, threads: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._timeout = timeout
+        self._waiting: deque[Job] = deque()
+        self._tokens: SimpleQueue[None] = SimpleQueue()
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._told = False
-        self._lag = 0.0
+        self._told = self._watched = False
         for number in range(threads):
             threading.Thread(target=self._run, name=f"zq-request-{number}", daemon=True).start()
 
-    def lag(self) -> float:
-        """Seconds that a job waits for a thread now: about, and 0.0 while none waits."""
-        waiting = self._jobs.qsize()
-        return 0.0 if not waiting else float("inf") if waiting > MOST else self._lag
+    def waits(self) -> float:
+        """Seconds for which the first job has waited for a thread; 0.0 if none waits."""
+        try:
+            return time.monotonic() - self._waiting[0].since
+        except IndexError:
+            return 0.0
 
-    def do(self, job: Callable[[], Any]) -> "asyncio.Future[Any]":
-        """Do it on a thread; what it returns or raises. To be called in the loop."""
+    def do(self, work: Callable[[], Any], *, patient: bool = False) -> "asyncio.Future[Any]":
+        """Do it on a thread; what it returns or raises, or ``Crowded``. To be called in the loop."""
         future = self._loop.create_future()
-        self._jobs.put((future, job, time.monotonic()))
+        self._waiting.append(Job(time.monotonic(), future, work, patient))
+        self._tokens.put(None)
+        if not self._watched:
+            self._watched = True
+            self._loop.call_later(self._timeout / 2, self._watch)
         return future
+
+    def _watch(self) -> None:
+        """Refuse what has waited too long."""
+        for _ in range(len(self._waiting)):
+            if self.waits() <= self._timeout:
+                break
+            with suppress(IndexError):  # a thread was quicker
+                job = self._waiting.popleft()
+                if job.patient:
+                    self._waiting.append(job._replace(since=time.monotonic()))
+                elif not job.future.done():
+                    job.future.set_exception(Crowded("The server has more to do than it can do in time."))
+        self._watched = bool(self._waiting)
+        if self._watched:
+            self._loop.call_later(self._timeout / 2, self._watch)
 
     def _run(self) -> None:
         while True:
-            future, job, since = self._jobs.get()
-            self._lag = time.monotonic() - since
+            self._tokens.get()
+            try:
+                job = self._waiting.popleft()
+            except IndexError:  # it has been refused
+                continue
             value, error = None, None
             try:
-                value = job()
+                value = job.work()
             except BaseException as caught:  # noqa: BLE001 - the edge of this thread: whoever awaits the job gets it
                 error = caught
-            self._done.append((future, value, error))
+            self._done.append((job.future, value, error))
+            del job, value, error
             if not self._told:  # one call wakes the loop for all that is done until it wakes
                 self._told = True
-                self._loop.call_soon_threadsafe(self._tell)
-            del future, job, value, error
+                with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+                    self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
         """Resolve what is done. In the loop."""
         self._told = False
         while self._done:
             future, value, error = self._done.popleft()
-            if future.cancelled():
+            if future.done():
                 continue
             if error is None:
                 future.set_result(value)
