@@ -17,7 +17,7 @@ import pytest
 from tests.servers import CLIENT, PROJECT, ZqServer, ask, wait_for
 from tests.stores import RedisServer
 
-ENGINES = ["gunicorn"]
+ENGINES = ["gunicorn", "granian"]
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
 BODY = b'{"messages":[{"body":1}]}'
 
