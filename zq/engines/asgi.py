@@ -236,7 +236,7 @@ class _Exchange:
             self._close = True  # the application refuses it by its announced size
             return True
         try:
-            await self._read_on()
+            await self._read_on(int(announced) if announced.isdecimal() else None)
             return True
         except TimeoutError:
             strain.note(Reason.BODY)
@@ -248,7 +248,8 @@ class _Exchange:
         await self._refuse(status, title, sentence, [])
         return False
 
-    async def _read_on(self) -> None:
+    async def _read_on(self, announced: int | None) -> None:
+        """Read as much as was announced, for Granian tells its end only when it is asked once more."""
         pieces, size, limits, begun = [], 0, self._owner.limits, time.monotonic()
         more = True
         try:
@@ -259,7 +260,7 @@ class _Exchange:
                 pieces.append(event.get("body", b""))
                 size += len(pieces[-1])
                 self._owner.took(len(pieces[-1]))
-                more = event.get("more_body", False)
+                more = event.get("more_body", False) and size != announced
         except BaseException:
             self._owner.took(-size)
             raise
