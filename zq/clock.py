@@ -6,6 +6,7 @@
 says why a moment that is not known well enough is waited for.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -103,6 +104,7 @@ class StoreClock:
         self._heard = [sample]
         self._offset = self._target = self._told = sample.middle
         self._slewed_at = sample.heard
+        self._judge()
         self._sharpen(began)
 
     def now(self) -> Seconds:
@@ -112,9 +114,9 @@ class StoreClock:
         with self._lock:
             moment = self._monotonic()
             self._slew(moment)
-            known = self._known.at(moment)
-            if known.wrong(self._target) <= TOLERANCE:
+            if moment <= self._sure_until:
                 return self._rise(moment + self._offset)
+            known = self._known.at(moment)
             reached = moment + known.high + (self._offset - self._target)
         wait = known.high - known.low - TOLERANCE
         if wait > LONGEST_WAIT:
@@ -178,6 +180,7 @@ class StoreClock:
         self._offset = max(self._target, min(self._offset, self._target + behind))
         self._known, self._told = known, self._target
         self._jumps.clear()
+        self._judge()
 
     def _stepped(self, samples: list[Offset]) -> None:
         """The store's clock was set: followed at once ahead, by and by back."""
@@ -186,6 +189,12 @@ class StoreClock:
         self._target = self._told = self._known.middle
         self._offset = max(self._offset, self._target)
         self._jumps.clear()
+        self._judge()
+
+    def _judge(self) -> None:
+        """Find out until when what is known is known to ``TOLERANCE``, if no answer comes."""
+        spare = TOLERANCE - self._known.wrong(self._target)
+        self._sure_until = self._known.heard + spare / DRIFT if spare >= 0 else -math.inf
 
     def _slew(self, moment: float) -> None:
         if self._target < self._offset:
