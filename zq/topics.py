@@ -76,6 +76,8 @@ class Reading(Struct, frozen=True):
 
     ``position``: up to there it has looked; the next look begins there. ``more``: it has not come to the end. ``last``:
     the last sequence of the log. ``dropped``: that of the last message that has fallen off, of whatever topic.
+    ``given``: no sequence beyond it and ``last`` was ever given to anybody; it is above ``last`` where the log may have
+    lost its end, and told only to whoever reads from beyond that.
     """
 
     batches: list[Batch]
@@ -83,6 +85,7 @@ class Reading(Struct, frozen=True):
     more: bool
     last: int
     dropped: int
+    given: int = 0
 
 
 Listener = Callable[[str, Batch | None, int], None]

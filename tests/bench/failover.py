@@ -8,14 +8,26 @@ import argparse
 import contextlib
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 from pymongo.errors import PyMongoError
 
-from tests.faults.failovers import DEADLINE, ClusterGroup, Group, Outcome, Posts, SentinelGroup, admin, judged
-from tests.servers import ZqServer, wait_for
+from tests.faults.failovers import (
+    DEADLINE,
+    QUEUE,
+    ClusterGroup,
+    Group,
+    Outcome,
+    Posts,
+    SentinelGroup,
+    admin,
+    judged,
+    outcome,
+)
+from tests.servers import ZqServer, every_message, wait_for
 from tests.stores import MongoServer
 
 RUNS = 3
@@ -115,6 +127,20 @@ def of_mongodb(name: str, act: Callable[[MongoSet], None]) -> None:
             report(name, during(store.uri, server, lambda store=store: act(store)))
 
 
+def of_embedded(name: str) -> None:
+    """Everything is killed, and started again at once, as a supervisor would."""
+    for _ in range(RUNS):
+        with tempfile.TemporaryDirectory() as folder, ZqServer(f"rocksdb://{folder}/store") as server:
+            posts = Posts(server.url)
+            with posts.running():
+                posts.go_on()
+                server.kill()
+                server.start()
+                posts.go_on()
+            found = [int(message["body"]) for message in every_message(server.url, QUEUE.name)]
+            report(name, outcome(found, posts))
+
+
 WAIT = "[storage:redis]\nwait_replicas = 1\n"
 CASES: dict[str, Callable[[str], None]] = {
     "sentinel-order": lambda name: of_group(name, SentinelGroup, ordered),
@@ -126,6 +152,7 @@ CASES: dict[str, Callable[[str], None]] = {
     "sentinel-kill-wait-2-replicas": lambda name: of_group(name, lambda: SentinelGroup(replicas=2), killed, WAIT),
     "cluster-order": lambda name: of_group(name, ClusterGroup, ordered),
     "mongodb-step-down": lambda name: of_mongodb(name, MongoSet.step_down),
+    "embedded-kill": of_embedded,
     "mongodb-kill": lambda name: of_mongodb(name, MongoSet.kill),
 }
 

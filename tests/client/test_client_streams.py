@@ -2,6 +2,7 @@
 """Streams of topics: what comes, in order and once, over lost connections and a dead server; gaps are told."""
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,6 +71,20 @@ def test_a_stream_outlives_a_restart_of_the_server(tmp_path) -> None:
         assert seen == list(range(150))
 
 
+def test_a_stream_outlives_the_loss_of_the_store(tmp_path) -> None:
+    """The log that gave its position is gone: a gap of unknown size, and then what the new log has."""
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
+        client.topic("news").publish_many(range(5))
+        stream = client.topic("news").stream(0)
+        assert [event.body for event in itertools.islice(stream, 5)] == list(range(5))
+        server.kill()
+        shutil.rmtree(tmp_path / "store")
+        server.start()
+        client.topic("news").publish("new")
+        gap, event = first(stream, 2)
+        assert (gap, event.body) == (Gap(None, None), "new")
+
+
 def test_a_stream_that_cannot_be_opened_is_an_error(running: ZqServer, kind: str, project: str) -> None:
     """Refusals at once, trouble that lasts after the deadline."""
     few = Retries(attempts=2, first=0.01)
@@ -126,3 +141,16 @@ def test_a_break_before_any_position_is_known_is_a_gap_of_unknown_size() -> None
     assert reader.broke(None) == [Gap(None, None)]
     reader.feed(b": heartbeat\nid: 3\n\n")
     assert reader.broke(errors.Unavailable("It broke.")) == []
+
+
+def test_a_position_of_the_callers_own_that_is_refused_is_an_error() -> None:
+    """One that the server told is not."""
+    refused = errors.Invalid("The marker must not be beyond the log's end.")
+    reader = Reader("/v2/stream", {}, 7)
+    with pytest.raises(errors.Invalid):
+        reader.broke(refused)
+    reader.feed(b": zq\nid: 7\n\n")
+    assert reader.broke(refused) == [Gap(None, None)]
+    assert reader.call().headers["Last-Event-ID"] == "0"
+    with pytest.raises(errors.Invalid):
+        reader.broke(refused)

@@ -56,6 +56,14 @@ def test_any_number_is_a_marker(log: Log, mixed: dict[str, list[int]]):
             assert (told.batches, told.position, told.more, told.last) == ([], after, False, last)
 
 
+def test_what_was_given_is_known_beyond_what_is_there(log: Log, mixed: dict[str, list[int]]):
+    """A sequence an hour away was never given, whatever a log may have lost; nor one beyond a driver's numbers."""
+    last = log.read().last
+    for beyond in (last + 3600 * 512_000, 2**62):
+        told = log.read("**", beyond)
+        assert max(told.last, told.given) < beyond
+
+
 def test_a_marker_within_a_batch_brings_the_whole_batch(log: Log):
     """``Batch.messages`` leaves out what stands before the marker."""
     first = log.put("news", entries(5))

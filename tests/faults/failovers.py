@@ -10,7 +10,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple, Self
@@ -273,7 +273,11 @@ def replaced_under_load(group: Group, server: ZqServer) -> Outcome:
 
 def judged(uri: str, posts: Posts) -> Outcome:
     """What has become of posts that have ended."""
-    found = stored(uri)
+    return outcome(stored(uri), posts)
+
+
+def outcome(found: Sequence[int], posts: Posts) -> Outcome:
+    """The same, of the messages that were found."""
     assert len(found) == len(set(found)), "A post is there twice."
     missing = {number for _, number in posts.acknowledged} - set(found)
     moments = sorted(moment for moment, _ in posts.acknowledged)

@@ -150,3 +150,8 @@ def test_a_producer_tells_its_last_batch():
     kept = stages.PRODUCER.pack(9, 2, 3) + b"%d" % 10**30
     assert stages.committed(kept, replayed=True) == Committed(10**30, 2, 3, replayed=True)
     assert stages.expiry(kept) == 9
+
+
+def test_both_halves_know_how_fast_a_log_goes_on():
+    """The script that publishes, and the one who judges which markers it can have given."""
+    assert f"PER_MS = {batches.PACE} " in scripts.read("publish")

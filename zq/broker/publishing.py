@@ -9,7 +9,7 @@ from itertools import islice
 from msgspec import UNSET, Struct, structs
 
 from zq import wire
-from zq.broker.streams import Gap, check_marker
+from zq.broker.streams import Gap, lost_end
 from zq.broker.tails import RECHECK, Tails
 from zq.broker.topics import Topics
 from zq.broker.waiting import Polled, Waiters
@@ -105,21 +105,22 @@ class Publishing:
         with. It is closed when an answer or an error comes."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = within("wait", wait or 0, 0, self._limits.max_wait)
-        ask = partial(self._page, topic, Pattern(topic.name), as_marker(marker), size)
+        after = as_marker(marker)
+        ask = partial(self._page, topic, Pattern(topic.name), after, size)
         if listening is None:
             page = ask()
-            if page.messages or page.gap or not seconds:
+            if _has_news(page, after) or not seconds:
                 return Polled(page)
             if not self._waiters.sit(topic.project):
                 self._watch.turned_away()
                 return Polled(page, turned_away=True)
-            listening = self._listen(topic, time.monotonic() + seconds)
+            listening = self._listen(topic, after, time.monotonic() + seconds)
         try:
             page = listening.look(ask)
         except BaseException:
             listening.close()
             raise
-        if page.messages or page.gap or listening.over:
+        if _has_news(page, after) or listening.over:
             listening.close()
             return Polled(page)
         return listening
@@ -133,9 +134,9 @@ class Publishing:
             raise MessageNotFound("There is no such message in the topic.")
         return found, now
 
-    def _listen(self, topic: TopicRef, deadline: float) -> "Listening":
+    def _listen(self, topic: TopicRef, after: int | None, deadline: float) -> "Listening":
         try:
-            return Listening(topic, deadline, Readers(self._tails, self._waiters))
+            return Listening(topic, after, deadline, Readers(self._tails, self._waiters))
         except BaseException:
             self._waiters.rise(topic.project)
             raise
@@ -145,9 +146,10 @@ class Publishing:
         found: list[Published] = []
         while True:
             reading = self._log.read(topic.project, position, size - len(found), pattern)
-            check_marker(position, reading.last)
+            missing = lost_end(position, reading)
             if after is not None and reading.dropped > after and gap is None:
                 gap = Gap(after, reading.dropped + 1)
+            gap = gap or missing
             fresh = (message for batch in reading.batches for message in batch.messages(position, now))
             found += islice(fresh, size - len(found))
             position = max(position, reading.position)
@@ -170,9 +172,10 @@ class Publishing:
 class Listening:
     """One request's wait for a message of a topic; ``position``: behind what. It has a place among the waiters."""
 
-    def __init__(self, topic: TopicRef, deadline: float, readers: Readers) -> None:
-        """``deadline``: of the monotonic clock. Raises ``Unavailable``."""
+    def __init__(self, topic: TopicRef, after: int | None, deadline: float, readers: Readers) -> None:
+        """``after``: the caller's marker; ``deadline``: of the monotonic clock. Raises ``Unavailable``."""
         self._topic = topic
+        self._after = after
         self._deadline = deadline
         self._readers = readers
         self._watch = readers.waiters.watch
@@ -194,7 +197,7 @@ class Listening:
         """The page that ``ask`` answers; asked for again if the tail has heard of more than it shows."""
         page = ask()
         self.position = page.position
-        if not (page.messages or page.gap) and self._heard():
+        if not _has_news(page, self._after) and self._heard():
             known = self._tail.position
             page = ask()
             self.position = max(page.position, known)
@@ -234,6 +237,11 @@ class Listening:
             self._open = False
             self._readers.tails.leave(self._topic.project, self._tail)
             self._readers.waiters.rise(self._topic.project)
+
+
+def _has_news(page: Listed, after: int | None) -> bool:
+    """Whether it is to be told at once. A gap at the log's end is no reason: it would be told again and again."""
+    return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
 
 def as_marker(text: str) -> int | None:

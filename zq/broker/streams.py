@@ -21,7 +21,7 @@ from zq.clock import Clock
 from zq.errors import Crowded, Invalid, Unavailable
 from zq.model import Seconds
 from zq.storage.api import Storage
-from zq.topics import Batch, Pattern, Published
+from zq.topics import Batch, Pattern, Published, Reading
 
 LOG = logging.getLogger(__name__)
 PORTION: Final = 500
@@ -37,7 +37,7 @@ LOOK: Final = 0.5
 
 
 class Gap(Struct, frozen=True):
-    """The log has dropped messages of sequences above ``after`` and below ``resumes``, maybe of the reader's."""
+    """The log has no messages any more of sequences above ``after`` and below ``resumes``, maybe of the reader's."""
 
     after: int
     resumes: int
@@ -47,15 +47,19 @@ Portion = list[Published] | Gap
 
 
 class Stream:
-    """One reader's way through the log. ``position``: up to there it has everything."""
+    """One reader's way through the log. ``position``: up to there it has everything. ``gap``: what it is told first."""
 
-    def __init__(self, owner: "Streams", project: str, pattern: Pattern, tail: Tail, position: int) -> None:
+    def __init__(
+        self, owner: "Streams", project: str, pattern: Pattern, tail: Tail, position: int, gap: Gap | None = None
+    ) -> None:
         self._owner = owner
         self._project = project
         self._pattern = pattern
         self._tail = tail
         self._open = True
         self._failed = False
+        self._gap = gap
+        self._lost = tail.lost
         self.position = position
         self.handed: float | None = None
         """Since when the reader is being sent something; None while it waits for more."""
@@ -108,10 +112,21 @@ class Stream:
             self._owner.left(self, self._project, self._tail)
 
     def _next(self, seconds: float) -> Portion:
+        gap, self._gap = self._gap or self._lost_meanwhile(), None
+        if gap is not None:
+            return gap
         batches = self._tail.after(self.position, seconds)
         if batches is None:
             return self._from_store()
         return self._chosen(batches, batches[-1].last) if batches else []
+
+    def _lost_meanwhile(self) -> Gap | None:
+        """What the log has lost of its end since this was asked last, if the reader stands there."""
+        lost = self._tail.lost
+        if lost is None or lost == self._lost or self.position < lost[0]:
+            return None
+        self._lost = lost
+        return Gap(lost[0], lost[1] + 1) if self.position <= lost[1] else None
 
     def _from_store(self) -> Portion:
         reading = self._owner.topics.read(self._project, self.position, PORTION, self._pattern)
@@ -165,7 +180,8 @@ class Streams:
         tail = None
         try:
             tail = self._tails.join(project)
-            stream = Stream(self, project, pattern, tail, self._position(project, tail, after))
+            gap = self._missing(project, tail, after)
+            stream = Stream(self, project, pattern, tail, tail.position if after is None else after, gap)
         except BaseException:
             if tail is not None:
                 self._tails.leave(project, tail)
@@ -188,12 +204,10 @@ class Streams:
         self.closing = True
         self._tails.close()
 
-    def _position(self, project: str, tail: Tail, after: int | None) -> int:
-        if after is None:
-            return tail.position
-        if after > tail.position:
-            check_marker(after, self.topics.read(project, after, 1, ALL).last)
-        return after
+    def _missing(self, project: str, tail: Tail, after: int | None) -> Gap | None:
+        if after is None or after <= tail.position:
+            return None
+        return lost_end(after, self.topics.read(project, after, 1, ALL))
 
     def _enter(self, stream: Stream) -> None:
         with self._lock:
@@ -217,7 +231,14 @@ class Streams:
                     stream.dropped()
 
 
-def check_marker(marker: int, last: int) -> None:
-    """Refuse a place in the log that is yet to come: what is published until then would be passed over silently."""
-    if marker > last:
-        raise Invalid(f"The marker must not be beyond the log's end, which is {last}; it is {marker}.")
+def lost_end(marker: int, reading: Reading) -> Gap | None:
+    """What is missing for a reader whose marker lies beyond the log's end, which the log has lost then.
+
+    Raises ``Invalid`` for a marker that the log cannot have given: what is published until the log has come so far
+    would be passed over silently.
+    """
+    if marker <= reading.last:
+        return None
+    if marker > reading.given:
+        raise Invalid(f"The marker must not be beyond the log's end, which is {reading.last}; it is {marker}.")
+    return Gap(reading.last, marker + 1)

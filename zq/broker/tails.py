@@ -53,6 +53,8 @@ class Tail:
         self._rings: dict[Ring, Callable[[str], bool]] = {}
         self._asked = time.monotonic()
         self.closed = False
+        self.lost: tuple[int, int] | None = None
+        """What the log has lost last of its end, as messages above the first and up to the second sequence."""
         self.start = self.position = -1
         self.begun = threading.Event()
         """Set when ``start`` is known, or -1 because it could not be found."""
@@ -166,6 +168,8 @@ class Tail:
                 if reading is None or purges != self._purges:
                     self._stale = True
                 else:
+                    if reading.last < position <= reading.given:
+                        self.lost = reading.last, position
                     self._take_over(reading)
                 self._tell(None)
 

@@ -11,7 +11,7 @@ import msgspec
 from zq.client.answers import understood
 from zq.client.calls import Answer, Awaits, Call, Params, Runs
 from zq.client.values import Event, Gap
-from zq.errors import Unavailable
+from zq.errors import Invalid, Unavailable
 
 SILENCE: Final = 45.0
 """Seconds without a byte after which a stream counts as broken; the server sends something every 15."""
@@ -31,6 +31,7 @@ class Reader:
         self._params = params
         self._rest = b""
         self._heard = False
+        self._was_told = False
         self.pause = REST
 
     def call(self) -> Call[None]:
@@ -48,8 +49,15 @@ class Reader:
         self.pause = REST if events else self.pause
         return events
 
-    def broke(self, error: Unavailable | None) -> list[Gap]:
-        """What to tell before the stream is opened again. Raises the error if it could not be opened at all."""
+    def broke(self, error: Unavailable | Invalid | None) -> list[Gap]:
+        """What to tell before the stream is opened again. Raises the error if it could not be opened at all.
+
+        A position that the server told and takes no more is of a log that is not there any more, so all is read that
+        its successor has.
+        """
+        if isinstance(error, Invalid) and self._was_told:
+            self.last, self._was_told = "0", False
+            return [Gap(None, None)]
         if error is not None and not self._heard:
             raise error
         self.pause = min(self.pause * 2, LONGEST)
@@ -61,7 +69,7 @@ class Reader:
             name, _, value = line.partition(b":")
             value = value.removeprefix(b" ")
             if name == b"id":
-                self.last = value.decode()
+                self.last, self._was_told = value.decode(), True
             elif name == b"event":
                 kind = value
             elif name == b"data":
@@ -79,12 +87,12 @@ def _stream(answer: Answer) -> None:
 def stream(transport: Runs, reader: Reader) -> Generator[Event | Gap, None, None]:
     """Events without end."""
     while True:
-        broken = None
+        broken: Unavailable | Invalid | None = None
         try:
             with transport.open(reader.call()) as chunks:
                 for chunk in chunks:
                     yield from reader.feed(chunk)
-        except Unavailable as error:
+        except (Unavailable, Invalid) as error:
             broken = error
         yield from reader.broke(broken)
         time.sleep(reader.pause)
@@ -93,13 +101,13 @@ def stream(transport: Runs, reader: Reader) -> Generator[Event | Gap, None, None
 async def stream_async(transport: Awaits, reader: Reader) -> AsyncGenerator[Event | Gap, None]:
     """Events without end."""
     while True:
-        broken = None
+        broken: Unavailable | Invalid | None = None
         try:
             async with transport.open(reader.call()) as chunks:
                 async for chunk in chunks:
                     for event in reader.feed(chunk):
                         yield event
-        except Unavailable as error:
+        except (Unavailable, Invalid) as error:
             broken = error
         for gap in reader.broke(broken):
             yield gap

@@ -105,7 +105,8 @@ class Event(Message, frozen=True, dict=True, omit_defaults=True):
 class Gap(Struct, frozen=True):
     """Told by a stream: messages with sequences between these two have fallen off the log unread.
 
-    Both are None when a connection was lost before the server had told any position in the log.
+    Both are None when a connection was lost before the server had told any position in the log, and when the log is
+    not there any more, as after the loss of the whole store: then all follows that the new one has.
     """
 
     after: int | None

@@ -25,6 +25,8 @@ LENGTHS: Final = Packing(">IH")
 DIGITS: Final = 16
 MAX_SEQUENCE: Final = 2**53 - 1
 """Above all sequences of a log: Lua counts exactly up to there."""
+PACE: Final = 512
+"""Sequences that a log goes on by in a millisecond, whether or not any are used; ``publish.lua`` says so too."""
 FRONT: Final = Packing(">IQQQQQ")
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 pack = msgspec.msgpack.Encoder().encode

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from struct import Struct as Packing
 from typing import Final
 
+from msgspec import structs
 from redis.exceptions import OutOfMemoryError
 
 from zq.errors import Unavailable
@@ -29,6 +30,8 @@ MOST_BATCHES: Final = 1000
 LOOKS: Final = 5
 """Round trips of one reading by a pattern, each for ``GROWTH`` times as many messages as the one before."""
 GROWTH: Final = 4
+AHEAD: Final = 60
+"""Seconds by which a log may be ahead of the store's time."""
 STATE: Final = Packing(">QQQ")
 """Front of a reply: up to where it goes, the log's last sequence, the last dropped."""
 
@@ -75,7 +78,10 @@ class TopicController:
             looking.take(self._run(scripts.LOG_READ, project, *looking.terms()))
             if looking.done:
                 break
-        return looking.reading()
+        reading = looking.reading()
+        if reading.last < after < batches.MAX_SEQUENCE:
+            return structs.replace(reading, given=self._highest(project))
+        return reading
 
     def purge(self, topic: TopicRef) -> None:
         terms = layout.text(topic.name), self._follower.channel(topic.project)
@@ -109,6 +115,11 @@ class TopicController:
 
     def unfollow(self, project: str) -> None:
         self._follower.unfollow(project)
+
+    def _highest(self, project: str) -> int:
+        """Above all sequences of the log, whatever of it was lost: they rise with the time of the store."""
+        seconds, _ = self._store.port.command(batches.keys(project).stream, b"TIME")
+        return (int(seconds) + AHEAD) * 1000 * batches.PACE
 
     def _trim(self, project: str, keep: Keep) -> bool:
         """Have fall off what is over, in a store that is full; whether that made room."""

@@ -140,6 +140,11 @@ class Logs:
         self._lock = threading.Lock()
         self._logs: dict[str, Log] = {}
 
+    @property
+    def origin(self) -> int:
+        """Above all sequences of a log that earlier starts made and lost."""
+        return starts.origin(self._start)
+
     def find(self, project: str) -> Log | None:
         """The project's log; None if nothing was ever published in it."""
         known = project in self._logs or self._store.get("logs", layout.project_prefix(project)) is not None

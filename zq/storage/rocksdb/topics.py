@@ -39,7 +39,9 @@ class TopicController:
         after = max(after, 0)
         with self._keeper as (store, registry):
             log = registry.logs.find(project)
-            return Reading([], after, False, 0, 0) if log is None else reading.read(store, log, after, limit, pattern)
+            if log is None:
+                return Reading([], after, False, 0, 0, registry.logs.origin)
+            return reading.read(store, log, after, limit, pattern)
 
     def purge(self, topic: TopicRef) -> None:
         with self._keeper as (store, registry):
