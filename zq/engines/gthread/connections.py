@@ -82,8 +82,8 @@ class Connection:
         return not self._requests and not self._data
 
     @property
-    def held(self) -> int:
-        """Bytes that are kept for the client."""
+    def buffered(self) -> int:
+        """Bytes that are buffered for the client."""
         return len(self._data) + len(self.unsent or b"")
 
     @property

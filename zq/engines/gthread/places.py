@@ -19,7 +19,7 @@ SETTLED: Final = 1.0
 """Seconds after which a connection that waits for its client may be closed in favour of a new one."""
 SHARE: Final = 16
 """One in so many of those is closed at a time: a flood of new ones must not look for one each."""
-MAX_HELD: Final = 256 << 20
+MAX_BUFFERED: Final = 256 << 20
 """Bytes of requests that are not whole and of answers that are not taken, of all connections."""
 FULL: Final = "The server has too many connections. Try again later."
 
@@ -72,11 +72,11 @@ class Places:
     def bound_memory(self) -> None:
         """Close connections that hold too much together, those first whose clients have done nothing for longest."""
         connections = list(self.taken.values())
-        excess = sum(each.held for each in connections) - MAX_HELD
+        excess = sum(each.buffered for each in connections) - MAX_BUFFERED
         if excess > 0:
             for connection in _longest_still(connections):
-                if excess > 0 and connection.held and connection.state is not State.WORK:
-                    excess -= connection.held
+                if excess > 0 and connection.buffered and connection.state is not State.WORK:
+                    excess -= connection.buffered
                     strain.note(Reason.MEMORY)
                     self.close(connection)
 
