@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from tests.servers import wait_for
-from zq.storage.redis import failover
+from zq.storage.redis import failover, sentinel
 from zq.storage.redis.failover import Watched
 from zq.storage.redis.lines import Lines
 from zq.storage.redis.sentinel import Host
@@ -84,7 +84,7 @@ class Scene:
         self.sentinels = {FIRST: Says(), SECOND: Says()}
         self.faulty: set[Host] = set()
         known: Any = self.sentinels
-        self.watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, self._lines, 4.0)
+        self.watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, self._lines, 1.5)
 
     def _lines(self, host: Host) -> Lines:
         opened: Any = Opened
@@ -116,6 +116,7 @@ class Scene:
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(failover, "Announcements", Deaf)
     monkeypatch.setattr(failover, "EVERY", 0.05)
+    monkeypatch.setattr(sentinel, "REST", 0.05)
     made = Scene()
     yield made
     for says in made.sentinels.values():
@@ -233,9 +234,6 @@ def test_without_a_sentinel_from_the_start_there_is_no_master(scene: Scene) -> N
     with pytest.raises(RedisError):
         scene.master()
     scene.all_say(gone=False)
-    wait_for(lambda: scene.watched._sentinels != {}, SOON, "they are known")
-    for sentinel in scene.watched._sentinels.values():
-        sentinel._rest_until = 0.0
     assert wait_for(lambda: served(scene.master), SOON, "there is a master") == OLD
 
 

@@ -30,7 +30,7 @@ SOON: Final = 0.1
 """The same while verbs wait."""
 LEAST: Final = 0.02
 """Seconds between two rounds, whoever wants one."""
-SURE: Final = 3.0
+SURE: Final = 2.0
 """Seconds after a round for which its answer holds; then verbs wait for the next round."""
 LONGEST_PAUSE: Final = 10.0
 """Seconds after which verbs go on with the master that Sentinels name, whatever has become of the failover."""
