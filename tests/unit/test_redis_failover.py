@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from redis.exceptions import ConnectionError, NoPermissionError, RedisError, TimeoutError
 
 from tests.servers import wait_for
 from zq.storage.redis import failover, sentinel
@@ -33,6 +33,7 @@ class Says:
         self.speaks = threading.Event()
         self.speaks.set()
         self.asked = 0
+        self.peers: Any = []
         self._left: list[Any] = []
 
     def connect(self) -> None:
@@ -46,10 +47,13 @@ class Says:
         self.asked += 1
         address, master = ([host[0].encode(), b"%d" % host[1]] for host in (self.address, self.former or self.address))
         state = [b"flags", self.flags.encode(), b"config-epoch", b"%d" % self.epoch]
-        self._left = [address, [*state, b"ip", master[0], b"port", master[1]], []]
+        self._left = [address, [*state, b"ip", master[0], b"port", master[1]], self.peers]
 
     def read_response(self, disable_decoding: bool, *, timeout: float) -> Any:
-        return self._left.pop(0)
+        reply = self._left.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
 
 class Opened:
@@ -216,6 +220,18 @@ def test_whoever_knows_less_is_outvoted(scene: Scene) -> None:
     scene.sentinels[SECOND].address, scene.sentinels[SECOND].epoch = NEW, 7
     wait_for(lambda: scene.watched._address == NEW, SOON, "the newer word counts")
     scene.rounds()
+    assert scene.master() == NEW
+
+
+def test_others_are_asked_that_a_sentinel_knows(scene: Scene) -> None:
+    """They may lead a failover; a user who must not ask for them is served all the same."""
+    third = scene.sentinels["s3", 5] = Says()
+    assert scene.master() == OLD
+    scene.sentinels[SECOND].peers = NoPermissionError("NOPERM")
+    scene.sentinels[FIRST].peers = [[b"ip", b"s3", b"port", b"5"]]
+    wait_for(lambda: third.asked, SOON, "the third one is asked")
+    third.address, third.epoch = NEW, 1
+    wait_for(lambda: scene.watched._address == NEW, SOON, "the third one is believed")
     assert scene.master() == NEW
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, NoPermissionError
 
 from zq.storage.redis.layout import wire
 from zq.storage.redis.lines import VENDOR, Line, Reply
@@ -66,14 +66,20 @@ class Sentinel:
     def receive(self, deadline: float) -> Told | None:
         """What it says to that; None if it says nothing of use by the deadline."""
         try:
-            address, state, peers = (self._read(deadline) for _ in range(3))
-            return _told(address, state, peers)
+            address, state = self._read(deadline), self._read(deadline)
+            return _told(address, state, self._peers(deadline))
         except (*VENDOR, ValueError, KeyError, TypeError):  # a Sentinel that does not know the name answers an error
             self._fail()
             return None
 
     def close(self) -> None:
         self._line.disconnect()
+
+    def _peers(self, deadline: float) -> Any:
+        try:
+            return self._read(deadline)
+        except NoPermissionError:
+            return []
 
     def _read(self, deadline: float) -> Reply:
         left = max(deadline - time.monotonic(), LEAST)
