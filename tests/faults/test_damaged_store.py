@@ -13,7 +13,9 @@ from tests.damaged import flip, flushed, table_of
 from tests.servers import ZqServer, ask, wait_for
 from zq.errors import StoreDamaged, Unavailable
 from zq.model import Draft, QueueRef, View, new_ids
+from zq.records import RecordRef
 from zq.storage.rocksdb import connect
+from zq.storage.rocksdb.damage import is_damage, place_of
 
 MESSAGES = 1000
 JOBS, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
@@ -110,6 +112,44 @@ def test_posts_and_other_queues_are_served_beside_a_corrupt_block(server: ZqServ
     assert popped(server, "jobs") == 1
     assert ask(server.url, "POST", "/v2/queues/other/messages", post).status == 201
     assert popped(server, "other") == 21
+
+
+def test_a_sweep_steps_over_what_cannot_be_read(tmp_path: Path) -> None:
+    """Of messages that have expired, all go but those whose records lie in the corrupt block; so does all else, round
+    after round."""
+    fill(tmp_path / "store")
+    flip(table_of(tmp_path / "store", "messages"))
+    storage = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
+    try:
+        later = time.time() + 7200
+        removed = storage.maintain(later)
+        assert MESSAGES + 20 - 300 <= removed < MESSAGES + 20
+        storage.records.put(RecordRef("acme", "kind", "name"), b"{}", later, expires=later + 1)
+        storage.maintain(later + 2)
+        with storage._keeper as (store, _):
+            assert not list(store.scan("due", b"", b"\xff" * 64))
+        measures = {measure.name: measure.value for measure in storage.measures(later)}
+        assert measures["store_corruptions_total"] >= 1
+    finally:
+        storage.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "damage"),
+    [
+        ("Corruption: block checksum mismatch: stored = 1, computed = 2 in /s/000016.sst offset 4 size 9", (16, 4)),
+        ("IO error: While pread offset 77 len 9: /s/000016.sst: Input/output error", (16, 77)),
+        ("IO error: No such file or directory: While open a file for random read: /s/000016.sst", (16, -1)),
+        ("IO error: No space left on device: While appending to file: /s/000016.sst", None),
+        ("IO error: While lock file: /s/LOCK: Resource temporarily unavailable", None),
+        ("Result incomplete: Write stall", None),
+    ],
+)
+def test_damage_is_told_from_what_passes(text: str, damage: tuple[int, int] | None) -> None:
+    """By RocksDB's words, and with the place that they name."""
+    assert is_damage(Exception(text)) is (damage is not None)
+    if damage is not None:
+        assert place_of(Exception(text)) == damage
 
 
 def test_a_compaction_that_meets_a_corrupt_block_does_not_stop_writes_for_good(path: Path) -> None:

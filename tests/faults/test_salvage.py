@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.damaged import cut, flip, flushed, table_of
-from tests.unit.test_rocksdb_check import NOW, use
+from tests.unit.test_rocksdb_check import NOW, drafts, use
 from zq.errors import StartRefused
 from zq.expiry import Expiry
 from zq.measures import Salvaged
 from zq.model import Lease, QueueRef, View
-from zq.storage import salvage
+from zq.storage import check, salvage
 from zq.storage.rocksdb import connect, layout
 from zq.storage.rocksdb.survey import Survey
 from zq.topics import TopicRef
@@ -225,6 +225,62 @@ def test_a_store_whose_list_of_files_is_damaged_is_saved_whole(
     assert differing(old, new) == set()
     assert told.lost == []
     assert told.damage
+
+
+def test_what_other_files_have_in_the_range_of_a_file_that_is_gone_is_saved(tmp_path: Path) -> None:
+    """Fences, which nothing else names, in two files: one cannot be opened and hides the other from every scan."""
+    path = tmp_path / "old"
+    storage = connect(f"rocksdb://{path}", sync="never")
+    files = []
+    for names in ("bd", "mn"):
+        for name in names:
+            storage.transactions.advance_fence("acme", name)
+        with storage._keeper as (store, _):
+            store._views["fences"].flush()
+        files.append(max(path.glob("*.sst"), key=lambda file: int(file.stem)))
+    storage.close()
+    files[1].unlink()
+    told, new = salvaged(path)
+    assert [layout.queue_ref(key).name for key in new["fences"]] == ["b", "d"]
+    (sentence,) = told.damage
+    lower, upper = (layout.queue_key(QueueRef("acme", name)).hex() for name in "mn")
+    assert sentence.startswith(f"{files[1].name}, family fences, keys from {lower} to {upper}00: ")
+
+
+@pytest.mark.parametrize("torn", [True, False], ids=["torn", "corrupt"])
+def test_a_damaged_log_costs_the_writes_that_cannot_be_read(tmp_path: Path, torn: bool) -> None:
+    """A server was killed, and its log ends within a write, or has damage within: all else is saved, counters rise."""
+    storage, jobs = connect(f"rocksdb://{tmp_path}/live", sync="never"), QueueRef("acme", "jobs")
+    for _ in range(20):
+        storage.messages.post(jobs, drafts(10), NOW)
+    path = Path(shutil.copytree(tmp_path / "live", tmp_path / "killed" / "old"))
+    storage.close()
+    log = max(path.glob("*.log"), key=lambda file: file.stat().st_size)
+    cut(log, 0.9) if torn else flip(log, 0.9)
+    told, new = salvaged(path)
+    assert 150 <= len(new["messages"]) < 200
+    assert any("log" in sentence for sentence in told.damage)
+    (tally,) = map(layout.decode_tally, new["tallies"].values())
+    assert tally.count == len(new["messages"])
+    assert tally.sequence >= max(layout.pair.unpack(key)[1] for key in new["messages"])
+
+
+def test_a_check_goes_on_behind_damage_to_the_end(path: Path) -> None:
+    """Each damaged file is named with its family; what is whole is counted as before, and is no contradiction."""
+    before = check(f"rocksdb://{path}")
+    assert before is not None
+    damaged = {family: table_of(path, family) for family in ("bodies", "ids", "keys", "topics", "records")}
+    for file in damaged.values():
+        flip(file, BLOCK_OF_FEW)
+    report = check(f"rocksdb://{path}")
+    assert report is not None
+    assert len(report.damage) == len(damaged)
+    for family, file in damaged.items():
+        assert any(told.startswith(f"{file.name}, family {family}, keys from ") for told in report.damage)
+    whole = set(layout.FAMILIES) - damaged.keys()
+    assert {name: report.counted.get(name) for name in whole} == {name: before.counted.get(name) for name in whole}
+    assert report.counted["comparisons that damage prevents"] > 0
+    assert report.contradictions == 0, report.examples
 
 
 def test_a_target_that_is_there_is_refused(path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.damaged import cut, flushed, table_of
+from tests.damaged import cut, flip, flushed, table_of
 from tests.faults.refusal import sentence_of
 from tests.servers import ZqServer, ask
 from zq.storage.rocksdb import connect
@@ -57,6 +57,15 @@ def test_a_damaged_store_is_refused_and_left_alone(tmp_path: Path, damage: str) 
     with ZqServer(uri) as server:
         stats = ask(server.url, "GET", "/v2/queues/jobs/stats").document["messages"]
         assert stats["total"] == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--wait-for-store",)], ids=["", "waiting"])
+def test_a_store_that_is_damaged_where_every_start_reads_is_refused(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """Waiting would not mend it; the sentence says what does."""
+    folder = tmp_path / "store"
+    connect(f"rocksdb://{folder}").close()
+    flip(table_of(flushed(folder), "default"), 0.01)
+    assert "salvage" in sentence_of(ZqServer(f"rocksdb://{folder}", *more))
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "cut short"])

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import structs
 
-from zq.errors import StartRefused, Unavailable
+from zq.errors import StartRefused, StoreDamaged, Unavailable
 from zq.expiry import Expiry, Pace, Steps
 from zq.measures import Depth, Measure, Report, Salvaged
 from zq.model import QueueRef, Seconds
@@ -171,6 +171,9 @@ def connect(
     keeper = Keeper(open_store, around)
     try:
         return RocksStorage(keeper, max_clock_jump)
+    except StoreDamaged as damage:
+        keeper.close()
+        raise refusal(path, damage.__cause__ or damage) from damage
     except (StartRefused, Unavailable):
         keeper.close()
         raise

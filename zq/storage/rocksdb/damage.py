@@ -14,21 +14,22 @@ SEEN: Final = (
     "Parts of the store cannot be read. What does not need them is served; the log names the files. "
     "Stop the server, then run zq-server check-store and zq-server salvage."
 )
-PLACE: Final = re.compile(r"([0-9]+)\.sst(?: offset ([0-9]+))?")
-TRUNCATED: Final = "IO error: No such file"
-"""How RocksDB tells of a table file that is gone."""
+TABLE: Final = re.compile(r"([0-9]+)\.sst")
+OFFSET: Final = re.compile(r"\boffset ([0-9]+)")
+GONE: Final = ("No such file", "Input/output error")
+"""How RocksDB ends a word on a table file that is not there, or that the disk does not give back."""
 
 
-def is_damage(error: Exception) -> bool:
-    """Whether RocksDB says that a file is corrupt or gone, by the text of its error."""
+def is_damage(error: BaseException) -> bool:
+    """Whether RocksDB says that a file is corrupt, gone or cannot be read, by the text of its error."""
     text = str(error)
-    return text.startswith("Corruption") or (text.startswith(TRUNCATED) and ".sst" in text)
+    return text.startswith("Corruption") or (TABLE.search(text) is not None and any(word in text for word in GONE))
 
 
 def place_of(error: Exception) -> tuple[int, int]:
     """(number of the table file, offset of the block) that an error of RocksDB names; -1 for what it does not name."""
-    found = PLACE.search(str(error))
-    return (int(found[1]), int(found[2] or -1)) if found else (-1, -1)
+    table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
+    return int(table[1]) if table else -1, int(offset[1]) if offset else -1
 
 
 class Damage:

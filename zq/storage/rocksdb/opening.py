@@ -60,7 +60,13 @@ def hold_lock(path: Path) -> IO[bytes]:
     process must not rely on it.
     """
     deadline = time.monotonic() + LOCK_PATIENCE
-    file = (path / "LOCK" if (path / "LOCK").exists() else path / "CURRENT").open("rb")
+    names = ("LOCK", "CURRENT", "IDENTITY")
+    try:
+        file = next((path / name for name in names if (path / name).exists()), path / "LOCK").open("rb")
+    except FileNotFoundError as error:
+        raise StartRefused(f"There is no store in {path}.") from error
+    except OSError as error:
+        raise refusal(path, error) from error
     while path.resolve() not in _opened:
         try:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -93,7 +99,7 @@ def unavailable() -> Unavailable:
     return Unavailable("The store cannot serve now. Try again later.")
 
 
-def refusal(path: Path, error: Exception) -> StartRefused:
+def refusal(path: Path, error: BaseException) -> StartRefused:
     """What to say of a directory that RocksDB does not open."""
     if is_locked(error):
         return in_use(path)
@@ -103,7 +109,7 @@ def refusal(path: Path, error: Exception) -> StartRefused:
     return StartRefused(told)
 
 
-def is_locked(error: Exception) -> bool:
+def is_locked(error: BaseException) -> bool:
     """Whether another process, or this one, has the store open. RocksDB speaks of blocks too."""
     return re.search(r"\block (file|hold)", str(error)) is not None
 

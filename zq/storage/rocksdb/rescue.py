@@ -70,13 +70,25 @@ class Rescue:
         rest = self._rest.scan(family, b"", TOP) if self._rest is not None else ()
         for key in sorted(sure.union(key for key, _ in rest if key in spans)):
             try:
-                value = self.survey.get(family, key)
+                value = self.get(family, key)
             except StoreDamaged:
                 if key in sure:
                     yield key, None
                 continue
             if value is not None:
                 yield key, value
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """What a key has. RocksDB asks a damaged file even where its range does not hold the key, if there are few.
+
+        Raises ``StoreDamaged``.
+        """
+        try:
+            return self.survey.get(family, key)
+        except StoreDamaged:
+            if self._rest is None or any(gap.hides(key) for gap in self.survey.gaps(family)):
+                raise
+            return self._rest.get(family, key)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -69,7 +69,7 @@ class Salvage:
     def noted(self, key: bytes) -> int | None:
         """A number in ``default``; 0 if it is not there, None if that cannot be read."""
         try:
-            return int.from_bytes(self.rescue.survey.get("default", key) or b"")
+            return int.from_bytes(self.rescue.get("default", key) or b"")
         except StoreDamaged:
             self.lost.append(f"The number {key.decode()!r} of the store; a safe one takes its place")
             return None
@@ -108,7 +108,10 @@ def salvage(path: Path, to: Path, now: int) -> Salvaged:
     if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
         raise StartRefused(f"There is no store in {path}.")
     hold_lock(path).close()  # said before anything is made
-    unfinished.mkdir(mode=0o700, parents=True)
+    try:
+        unfinished.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise StartRefused(f"{unfinished} cannot be made: {error.strerror}.") from error
     try:
         salvaged = _salvage(path, unfinished, now)
         (unfinished / "store").rename(to)

@@ -124,7 +124,7 @@ class Queues:
     def _copy_message(self, key: bytes, record: Record) -> None:
         queue = self._records[key[:8]][0]
         try:
-            body = self._survey.get("bodies", key)
+            body = self._rescue.get("bodies", key)
         except StoreDamaged:
             body = None
             self._salvage.lost.append(f"Message {record.id} of {named(queue)}: its body")
@@ -199,7 +199,7 @@ class Queues:
         for number, (key, record) in self._records.items():
             history = layout.number.pack(record.history)
             try:
-                value = self._survey.get("tallies", number)
+                value = self._rescue.get("tallies", number)
                 tally = layout.decode_tally(value) if value else None
             except StoreDamaged:
                 tally = None

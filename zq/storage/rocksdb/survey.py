@@ -32,30 +32,42 @@ TORN: Final = (
 )
 
 
+class Table(NamedTuple):
+    """A table file by the store's own word; ``entries``: 0 if it cannot be opened."""
+
+    start: bytes
+    end: bytes
+    entries: int
+    size: int
+
+
 class Gap(NamedTuple):
-    """Keys of a family that cannot be read: ``lower <= key < upper``, about ``entries`` of them, by RocksDB's word."""
+    """``lower <= key < upper``: what a scan of a family cannot read. Of that the damaged ``table`` has its own range;
+    about so many ``entries`` of it are lost."""
 
     family: str
     file: str
     lower: bytes
     upper: bytes
+    table: Table | None
     entries: int
     cause: str
 
+    def hides(self, key: bytes) -> bool:
+        """Whether the damage may be in what the key has."""
+        its = self.table
+        return self.lower <= key < self.upper and (its is None or its.start <= key <= its.end)
+
     def __str__(self) -> str:
-        upper = "the end" if self.upper.startswith(b"\xff" * 16) else self.upper.hex()
+        lower, upper = self.lower, self.upper
+        if self.table is not None:
+            lower, upper = max(lower, self.table.start), min(upper, self.table.end + b"\0")
+        count = f"about {self.entries} entries" if self.entries else "entries whose number is not known"
+        until = "the end" if upper.startswith(b"\xff" * 16) else upper.hex()
         return (
-            f"{self.file}, family {self.family}, keys from {self.lower.hex() or 'the first'} to {upper}: "
-            f"about {self.entries} entries cannot be read ({self.cause})"
+            f"{self.file}, family {self.family}, keys from {lower.hex() or 'the first'} to {until}: "
+            f"{count} cannot be read ({self.cause})"
         )
-
-
-class Table(NamedTuple):
-    """A table file by the store's own word."""
-
-    end: bytes
-    entries: int
-    size: int
 
 
 class Survey:
@@ -156,7 +168,7 @@ class Survey:
         end = upper if table is None or not lower <= table.end < upper else table.end + b"\0"
         beyond = _first_not(fails, lower, upper if fails(end) else end)
         file = f"{place[0]:06d}.sst" if place[0] >= 0 else "a file"
-        gap = Gap(family, file, lower, beyond, _lost(table, error), str(error).splitlines()[0].strip())
+        gap = Gap(family, file, lower, beyond, table, _lost(table, error), str(error).splitlines()[0].strip())
         self._gaps.setdefault((family, place), gap)
         return beyond
 
@@ -248,4 +260,4 @@ def _number(name: str | Path) -> int:
 
 
 def _table(file: dict[str, Any]) -> Table:
-    return Table(file["end_key"] or b"", file["num_entries"], file["size"])
+    return Table(file["start_key"] or b"", file["end_key"] or b"", file["num_entries"], file["size"])
