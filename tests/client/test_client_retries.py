@@ -19,6 +19,12 @@ from zq.client import AsyncClient, Client, PostStopped, Retries
 from zq.client.answers import retry_after, told
 from zq.model import Settled
 
+DAMAGED = Trouble(
+    passes=False,
+    status=503,
+    headers=(("X-Zq-Error", "StoreDamaged"), ("Content-Type", "application/json"), ("Retry-After", "1")),
+    content=b'{"title": "Store damaged", "description": "It is."}',
+)
 QUICK = Retries(attempts=5, deadline=10, first=0.01, most=0.05)
 
 
@@ -42,6 +48,18 @@ def test_a_post_counts_once_whatever_happened_to_it(client: Any, proxy: Proxy, t
     proxy.plan()
     queue.post("once more")
     assert bodies(queue.list()) == ["once", "once more"]
+
+
+def test_a_call_that_meets_damage_is_not_repeated(client: Any, proxy: Proxy) -> None:
+    """Trying again does not help, although every 503 may name a time to do so; a plain 503 is tried again."""
+    queue = client.queue("jobs")
+    proxy.plan(DAMAGED)
+    with pytest.raises(errors.StoreDamaged):
+        bodies(queue.list())
+    assert len(proxy.seen) == 1
+    proxy.plan(BUSY)
+    assert bodies(queue.list()) == []
+    assert len(proxy.seen) == 2
 
 
 def test_a_claim_whose_answer_was_lost_is_found_again(client: Any, proxy: Proxy) -> None:

@@ -14,7 +14,7 @@ from tenacity import RetryCallState, retry_if_exception_type, wait_random_expone
 
 from zq.client.answers import retry_after, told
 from zq.client.calls import Answer, Call, Repeat
-from zq.errors import CommitRunning, Invalid, Unavailable, ZqError
+from zq.errors import CommitRunning, Invalid, StoreDamaged, Unavailable, ZqError
 
 Auth = httpx.Auth | Callable[[httpx.Request], httpx.Request]
 PASSING: Final = frozenset({429, 502, 503, 504})
@@ -136,7 +136,8 @@ class Progress:
             return Answer(response.status_code, response.headers, response.content)
         error = told(response)
         running = response.status_code == 409 and pause > 0
-        if self.call.repeat is Repeat.SAFE and (response.status_code in PASSING or running):
+        passing = response.status_code in PASSING and not isinstance(error, StoreDamaged)
+        if self.call.repeat is Repeat.SAFE and (passing or running):
             self._failed = Again(error, pause)
             raise self._failed
         if self._failed is not None:
