@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What another tenant feels while a large commit runs, on each store: ``python -m tests.bench.commits [messages]``.
 
-The neighbour posts, claims and deletes one message at a time, first alone and then beside the commit of another project.
+The neighbour posts, claims and deletes one message at a time, first alone, then beside the commit of another project.
 Prints p50 and p99 of both in milliseconds, their ratio, and how long the commit took.
 """
 

@@ -5,6 +5,7 @@ import itertools
 import math
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -61,7 +62,7 @@ def test_an_endless_source_is_read_no_further_than_needed(proxy: Proxy, kind: st
     """One batch is made while another is on its way; a failure ends both and says what is stored."""
     source = itertools.count()
     with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
-        proxy.fails_from = 3  # the queue's metadata and two batches
+        proxy.fails_from = 4  # the queue's metadata, the limits and two batches
         with pytest.raises(PostStopped, match=f"{2 * MOST} messages") as caught:
             client.queue("jobs").post_many(source)
     assert caught.value.stored == [range(2 * MOST)]
@@ -90,7 +91,7 @@ def test_what_may_be_stored_is_told_exactly(proxy: Proxy, kind: str, project: st
     refused = Trouble(passes=False, status=401)
     with client_of(kind, proxy.url, project, retries=Retries(first=0.01)) as client:
         for troubles, unsure in (([LOST_ANSWER, refused], [range(3)]), ([refused], [])):
-            proxy.plan(None, *troubles)
+            proxy.plan(None, None, *troubles)
             with pytest.raises(PostStopped) as caught:
                 client.queue("jobs").post_many([1, 2, 3])
             assert (caught.value.stored, caught.value.unsure) == ([], unsure)
@@ -212,3 +213,15 @@ def test_a_server_that_is_killed_while_many_are_posted_neither_loses_nor_doubles
         restarting.join()
         assert reached.is_set()
         assert [message["body"] for message in every_message(server.url, "jobs")] == list(range(POSTED))
+
+
+def test_batches_have_no_more_messages_than_the_server_allows(kind: str, tmp_path: Path) -> None:
+    """S5: whatever fits by bytes; staged and published ones too."""
+    config = "[transport]\nmax_messages_per_post = 7\n"
+    with ZqServer(f"rocksdb://{tmp_path}/store", config=config) as server, client_of(kind, server.url) as client:
+        assert client.queue("jobs").post_many(range(20)) == 20
+        assert client.queue("jobs").post_many(range(20), stage="s.1") == 20
+        assert client.topic("news").publish_many(range(20)) == 20
+        with pytest.raises(errors.Invalid, match="1 to 7 values; it names 8"):
+            client.queue("jobs").post_batch(range(8))
+        assert client.queue("jobs").stats().total == 20

@@ -194,7 +194,7 @@ def test_a_strangers_answer_is_no_success(client: Any, proxy: Proxy, trouble: Tr
         with pytest.raises(errors.ZqError, match=sentence):
             verb()
     for content in (b"<h1>trouble</h1>", b'{"resources": ["a"]}'):
-        proxy.plan(None, trouble._replace(content=content))
+        proxy.plan(None, None, trouble._replace(content=content))
         with pytest.raises(PostStopped) as caught:
             queue.post_many(range(5))
         assert caught.value.stored == []
@@ -296,3 +296,19 @@ def test_headers_of_the_callers_authentication_are_sent(running: ZqServer, kind:
         client.queue("jobs").post(1)
     with client_of(kind, running.url, f"from-auth-{kind}") as client:
         assert client.queue("jobs").stats().free == 1
+
+
+def test_a_commit_that_is_under_way_is_asked_for_until_it_is_done(client: Any, proxy: Proxy) -> None:
+    """202 is no answer, and no failure: it counts neither as an attempt nor against the deadline."""
+    under_way = Trouble(passes=False, status=202, headers=(("Retry-After", "1"),), content=b'{"published":1}')
+    client.queue("out").stage("etl.1", [1, 2])
+    proxy.commits.extend([under_way] * 2)
+    assert client.commit("etl", 1, publish=[("etl.1", 2)]).published == 2
+    assert [path for _, path, _ in proxy.seen if path.startswith("/v2/commits")] == ["/v2/commits"] * 3
+
+
+def test_a_stage_that_holds_something_else_is_told(client: Any) -> None:
+    """A.9, by its own class."""
+    client.queue("out").stage("etl.1", [1, 2])
+    with pytest.raises(errors.StageDiffers, match="holds 2 messages, and 3 are expected"):
+        client.commit("etl", 1, publish=[("etl.1", 3)])

@@ -5,7 +5,8 @@ from functools import partial
 
 import pytest
 
-from tests.conformance.builders import Scene, ids_of, together
+from tests.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.broker.carrying import Carrier
 from zq.errors import (
     ClaimLapsed,
     ClaimNotFound,
@@ -290,3 +291,16 @@ def test_a_large_commit_of_large_messages_is_carried_out_too(scene: Scene):
         slices += 1
     assert slices > 1
     assert scene.page(limit=50) == ids_of(new)
+
+
+def test_what_nobody_carries_on_is_finished_by_whoever_looks_twice(job: Job):
+    """A look that sees progress since the last one leaves it to others; one that sees none goes on."""
+    looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
+    job.decide()
+    for _ in range(3):
+        looking.resume()
+        assert job.scene.carry_on(1)
+    assert job.scene.last().open
+    looking.resume()
+    looking.resume()
+    job.assert_done()

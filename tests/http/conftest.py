@@ -60,6 +60,7 @@ def compose(storage: Storage, clock: ManualClock, realm: str) -> Compose:
         max_streams: int = 16,
         keep: tuple[int, int] = DEFAULT_KEEP,
         app: dict[str, Any] | None = None,
+        patience: float = 5.0,
         **limits: int,
     ) -> Api:
         broker = Broker(
@@ -71,6 +72,7 @@ def compose(storage: Storage, clock: ManualClock, realm: str) -> Compose:
             max_waiters=max_waiters,
             max_streams=max_streams,
             keep=Keep(*keep),
+            patience=patience,
         )
         return Api(create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})}), realm)
 

@@ -161,9 +161,81 @@ def test_a_commit_of_nothing_is_remembered_too(api: Api) -> None:
     assert commit(api, 0)["replayed"] is True
 
 
+def test_a_commit_may_say_what_its_stages_hold(api: Api) -> None:
+    """A.9: another number is 409 and changes nothing; the right one is a commit as any other."""
+    stage(api, "s.1", 1, 2)
+    stage(api, "s.2", 3)
+    for expected in (1, 3):
+        refused = commit(api, 1, 409, publish=[{"stage": "s.1", "messages": expected}, "s.2"])["description"]
+        assert refused == f"The stage s.1 holds 2 messages, and {expected} are expected; nothing has changed."
+    api.get(f"{COMMITS}/etl", 404)
+    assert commit(api, 1, publish=[{"stage": "s.1", "messages": 2}, "s.2"])["published"] == 3
+
+
+def test_a_commit_has_a_most(compose: Any) -> None:
+    """S4: 413 with both numbers, before anything has changed; and a stage has one, 400."""
+    api = compose(max_commit_messages=3, max_stage_messages=3)
+    stage(api, "s.1", 1, 2)
+    stage(api, "s.2", 3, 4)
+    refused = commit(api, 1, 413, publish=["s.1", "s.2"])
+    assert refused["title"] == "Commit too large"
+    assert refused["description"] == "A commit may publish and delete 3 messages together; this one has 4."
+    full = api.post(f"{OUT}/messages?stage=s.1", 400, {"messages": [{"body": 1}] * 2}).json["description"]
+    assert full == "A stage may hold at most 3 messages and 268435456 bytes of bodies."
+    assert commit(api, 1, publish=["s.2"])["published"] == 2
+
+
+def test_a_large_commit_is_answered_when_it_is_done(compose: Any) -> None:
+    """In slices, however many: 200 with its figures, and all is there."""
+    api = compose(commit_slice=2)
+    stage(api, "s.1", *range(15))
+    api.send("jobs", 1, 2, 3)
+    api.put(f"{QUEUE}/claims/etl.1?limit=3", 201)
+    done = commit(api, 1, publish=["s.1"], settle=[{"queue": "jobs", "claim": "etl.1"}])
+    assert done == {"published": 15, "deleted": 3, "replayed": False}
+    assert [one["body"] for one in api.get(f"{OUT}/messages?limit=20&echo=true", 200).json["messages"]] == [*range(15)]
+    assert api.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
+
+
+def test_a_commit_that_takes_long_is_under_way(compose: Any) -> None:
+    """202 with its figures and Retry-After after storage_timeout; the same request, or GET, tells when it is done."""
+    api = compose(commit_slice=4, patience=-1.0)
+    stage(api, "s.1", *range(19))
+    answers = [api.call("POST", COMMITS, None, {"producer": "etl", "batch": 1, "publish": ["s.1"]})]
+    while answers[-1].status_int == 202:
+        answers.append(api.call("POST", COMMITS, None, {"producer": "etl", "batch": 1, "publish": ["s.1"]}))
+        told = api.call("GET", f"{COMMITS}/etl", None)
+        assert told.status_int in (200, 202)
+        assert told.json == {"batch": 1, "published": 19, "deleted": 0}
+    assert len(answers) > 2
+    assert all(answer.headers["Retry-After"] == "1" for answer in answers[:-1])
+    assert [answer.json["replayed"] for answer in answers] == [False] + [True] * (len(answers) - 1)
+    assert {answer.json["published"] for answer in answers} == {19}
+    assert answers[-1].status_int == 200
+    assert "Retry-After" not in answers[-1].headers
+    assert api.get(f"{OUT}/stats", 200).json["messages"]["total"] == 19
+
+
+def test_an_earlier_batch_that_takes_long_is_in_the_way(compose: Any) -> None:
+    """409 with Retry-After for the next one, until it is done."""
+    api = compose(commit_slice=1, patience=-1.0)
+    stage(api, "s.1", *range(9))
+    assert api.post(COMMITS, 202, {"producer": "etl", "batch": 1, "publish": ["s.1"]}).json["published"] == 9
+    refused = api.post(COMMITS, 409, {"producer": "etl", "batch": 2})
+    assert refused.headers["Retry-After"] == "1"
+    answer = refused
+    for _ in range(20):
+        if answer.status_int == 409:
+            answer = api.call("POST", COMMITS, None, {"producer": "etl", "batch": 2})
+    assert answer.json == {"published": 0, "deleted": 0, "replayed": False}
+
+
 @pytest.mark.parametrize(
     ("document", "field"),
     [
+        ({"producer": "p", "batch": 1, "publish": [{"stage": "s"}]}, "messages"),
+        ({"producer": "p", "batch": 1, "publish": [{"stage": "s", "messages": -1}]}, "messages"),
+        ({"producer": "p", "batch": 1, "publish": ["s", {"stage": "s", "messages": 1}]}, "publish"),
         ({"batch": 1}, "producer"),
         ({"producer": "p"}, "batch"),
         ({"producer": "", "batch": 1}, "producer"),
