@@ -19,12 +19,12 @@ from zq.model import Bounds, Commit, Committed, Unfinished
 from zq.storage.extensions import TransactionController
 
 LOG = logging.getLogger(__name__)
-AIM: Final = 0.01
+AIM: Final = 0.006
 """Seconds that a slice is to take: its size follows what the last ones took."""
-LEAST: Final = 50
+LEAST: Final = 100
 FIRST: Final = 200
 """Messages in the smallest slice, and in the first one."""
-REST: Final = 1.0
+REST: Final = 2.0
 """It rests so many times as long as a slice took."""
 LONGEST_REST: Final = 0.2
 SHARE: Final = 1.0

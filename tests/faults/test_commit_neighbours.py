@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A large commit on a real server, and what another tenant feels of it; ``tests.bench.commits`` measures more of it."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.servers import ZqServer, ask
+
+MESSAGES = 12_000
+POST = 1000
+RIVAL = {"X-Project-ID": "rival"}
+GAP = 5.0
+"""Seconds that a neighbour may wait at most: on commit 31fb2b5 a commit ten times as large stopped it for longer."""
+ANSWERED = 10
+"""Requests of the neighbour that are answered before the commit is done, at least."""
+
+
+def test_others_are_served_while_a_large_commit_runs(store_uri: str) -> None:
+    """S4: between its slices; its messages become visible meanwhile, in order, and no one waits for long."""
+    with ZqServer(store_uri) as server, ThreadPoolExecutor(1) as pool:
+        for first in range(0, MESSAGES, POST):
+            bodies = {"messages": [{"body": first + at, "ttl": 3600} for at in range(POST)]}
+            path = "/v2/queues/out/messages?stage=s.1"
+            assert ask(server.url, "POST", path, bodies, headers=RIVAL, timeout=60).status == 202
+        body = {"producer": "etl", "batch": 1, "publish": [{"stage": "s.1", "messages": MESSAGES}]}
+        done = threading.Event()
+
+        def commit() -> int:
+            try:
+                while True:
+                    answer = ask(server.url, "POST", "/v2/commits", body, headers=RIVAL, timeout=120)
+                    if answer.status != 202:
+                        assert answer.document["published"] == MESSAGES
+                        return answer.status
+                    assert answer.headers["retry-after"] == "1"
+            finally:
+                done.set()
+
+        running = pool.submit(commit)
+        waits, seen = [], set()
+        while not done.is_set():
+            began = time.monotonic()
+            assert ask(server.url, "POST", "/v2/queues/mine/messages", {"messages": [{"body": 1}]}).status == 201
+            waits.append(time.monotonic() - began)
+            stats = ask(server.url, "GET", "/v2/queues/out/stats", headers=RIVAL).document["messages"]
+            seen.add(stats["total"])
+        assert running.result() == 200
+        assert len(waits) >= ANSWERED, waits
+        assert max(waits) < GAP, sorted(waits)[-5:]
+        assert seen - {0, MESSAGES}, "messages become visible slice by slice"
+        last = ask(server.url, "GET", "/v2/queues/out/stats", headers=RIVAL).document["messages"]
+        assert last["total"] == MESSAGES
