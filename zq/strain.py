@@ -12,6 +12,7 @@ class Reason(StrEnum):
     HEAD = "head_timeout"
     BODY = "body_timeout"
     ANSWER = "send_timeout"
+    IDLE = "idle_timeout"
     QUEUE = "overload"
     CONNECTIONS = "connections"
     MEMORY = "memory"

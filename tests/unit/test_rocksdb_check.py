@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from msgspec import structs
 from zq.errors import StartRefused
 from zq.expiry import Expiry
 from zq.measures import Report
-from zq.model import Commit, DeadLetters, Draft, Held, Lease, Move, Once, QueueRef, Redelivery, View, new_ids
+from zq.model import Bounds, Commit, DeadLetters, Draft, Held, Lease, Move, Once, QueueRef, Redelivery, View, new_ids
 from zq.records import RecordRef
 from zq.storage import check
 from zq.storage.rocksdb import RocksStorage, connect, layout
@@ -212,3 +213,27 @@ def test_a_store_in_use_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(StartRefused, match="in use by another process"):
         check(uri)
     storage.close()
+
+
+def test_an_open_commit_is_sound_and_what_it_lacks_is_found(uri: str):
+    """A stage that it has taken is no stray, at any slice; a message of it that is gone is told."""
+    with closing(connect(uri)) as storage:
+        storage.messages.post(JOBS, drafts(4), NOW)
+        storage.claims.create(JOBS, Lease("a.a", 600, 60), 2, NOW)
+        storage.transactions.stage("acme", "large", DONE, drafts(5), NOW, DAY, 1000)
+        order = Commit("acme", "producer", 1, ["large"], [Held(JOBS, "a.a")], DAY)
+        assert storage.transactions.commit(order, NOW, Bounds(1, 100)).open
+    for _ in range(2):
+        report = check(uri)
+        assert report is not None
+        assert report.contradictions == 0, report.examples
+        with closing(connect(uri)) as storage:
+            assert storage.transactions.carry_on("acme", "producer", 2, NOW)
+    store = Store(Path(uri.removeprefix("rocksdb://")), layout.FAMILIES, "never", 0)
+    [*_, (key, _)] = store.scan("staged", b"", b"\xff" * 16)
+    store.write([("staged", key, None)])
+    store.close()
+    report = check(uri)
+    assert report is not None
+    assert report.contradictions == 1
+    assert "messages to publish" in report.examples[0]

@@ -2,6 +2,7 @@
 """One batch of a producer, decided and, if it is small, done in one write. The caller holds the names of all that it is
 about."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -106,9 +107,10 @@ def _decide(
         committed = Committed(commit.batch, published, sum(map(len, held)))
         check_size(committed, terms.bounds)
         if published + committed.deleted > min(terms.bounds.step, STEP) or size > CAPACITY:
-            pinned = [
-                Pinned(states[claim.queue].number, claim.history, its) for claim, its in zip(claims, held, strict=True)
-            ]
+            together: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+            for claim, its in zip(claims, held, strict=True):
+                together[states[claim.queue].number, claim.history] += its
+            pinned = [Pinned(*place, sorted(sequences)) for place, sequences in together.items()]
             _open(
                 opened.store,
                 commit,
