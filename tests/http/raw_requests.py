@@ -16,7 +16,6 @@ BASE: Final = {"host": b"127.0.0.1", "client-id": b"30387f00c63a4a30ac1f3e2cf1b0
 PENDING: Final = {
     # Granian's parser takes these as they would have been without the flaw, and does not show it.
     "granian": frozenset({"two lengths, the same", "bare line feeds", "one bare line feed"}),
-    "gunicorn": frozenset({"chunks", "chunks, an extension and a trailer"}),
 }
 """Names of rows that an engine does not answer so yet."""
 OK, BAD = frozenset({200}), frozenset({400})

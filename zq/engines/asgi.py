@@ -9,8 +9,8 @@ that waits for messages, or a stream (``zq.http.suspension``).
 import asyncio
 import json
 import logging
+import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from zq import stopping, strain
 from zq.engines.environ import UNANNOUNCED, environment, with_body
+from zq.engines.loops import Deadlines, Ring
 from zq.engines.pool import Pool
 from zq.engines.sockets import Peer
 from zq.errors import Crowded
@@ -79,45 +80,33 @@ class Adapter:
         self._limits = limits
         self._bodies = 0
         self._unsent = 0
-        self._busy: Counter[Peer] = Counter()
-        self._pool: Pool | None = None
-        self._deadlines: Deadlines | None = None
+        self._counting = threading.Lock()
+        self.exchanges: dict[Exchange, Peer] = {}
+        """Those under way, and whose they are."""
+        self.pool: Pool
+        self.deadlines: Deadlines
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            exchange = _Exchange(self, scope["client"], environment(scope), receive, send)
-            self._busy[scope["client"]] += 1
-            try:
-                await exchange.run()
-            except Gone:
-                pass
-            finally:
-                exchange.close()
-                self._left(scope["client"])
+            await self.serve(Exchange(self, scope["client"], environment(scope), receive, send))
+
+    async def serve(self, exchange: "Exchange", answer: Answer | None = None) -> None:
+        """Serve a request to its end; ``answer``: from there on where it was begun on a thread."""
+        try:
+            await (exchange.run() if answer is None else exchange.go_on(answer))
+        except Gone:
+            pass
+        finally:
+            exchange.close()
 
     def busy(self) -> set[Peer]:
         """The clients whose requests are under way. From any thread."""
-        return set(self._busy)
+        return set(self.exchanges.values())
 
-    def _left(self, client: Peer) -> None:
-        """One of the client's requests has ended; with HTTP/2 there may be more."""
-        self._busy[client] -= 1
-        if not self._busy[client]:
-            del self._busy[client]
-
-    @property
-    def pool(self) -> Pool:
-        """The threads; they begin with the first request, in the process that serves."""
-        if self._pool is None:
-            self._pool = Pool(self._threads, self._limits.queue, asyncio.get_running_loop())
-        return self._pool
-
-    @property
-    def deadlines(self) -> "Deadlines":
-        """Those of bodies."""
-        if self._deadlines is None:
-            self._deadlines = Deadlines(asyncio.get_running_loop())
-        return self._deadlines
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to serve, in the process that does and in its loop."""
+        self.pool = Pool(self._threads, self._limits.queue, loop)
+        self.deadlines = Deadlines(loop)
 
     @property
     def limits(self) -> Limits:
@@ -129,7 +118,8 @@ class Adapter:
 
     def took(self, size: int) -> None:
         """So many bytes of bodies came into memory, or left it."""
-        self._bodies += size
+        with self._counting:
+            self._bodies += size
 
     def holds(self, size: int) -> None:
         """So many bytes of answers wait for their readers, or no longer."""
@@ -148,44 +138,7 @@ class Adapter:
         return Answer(int(status[:3]), encoded, parts)
 
 
-class Deadlines:
-    """Of things that are awaited and nearly always come at once: looked at together, four times a second."""
-
-    INTERVAL: Final = 0.25
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._awaited: dict[Any, float] = {}
-        self._late: set[Any] = set()
-        self._watched = False
-
-    async def bound(self, awaited: Any, deadline: float) -> Any:
-        """What is awaited. Raises ``TimeoutError`` soon after the deadline, a moment of the monotonic clock."""
-        self._awaited[awaited] = deadline
-        if not self._watched:
-            self._watched = True
-            self._loop.call_later(self.INTERVAL, self._watch)
-        try:
-            return await awaited
-        except asyncio.CancelledError:
-            if awaited in self._late:
-                raise TimeoutError from None
-            raise
-        finally:
-            del self._awaited[awaited]
-            self._late.discard(awaited)
-
-    def _watch(self) -> None:
-        now = time.monotonic()
-        for awaited, deadline in list(self._awaited.items()):
-            if deadline < now and awaited.cancel():
-                self._late.add(awaited)
-        self._watched = bool(self._awaited)
-        if self._watched:
-            self._loop.call_later(self.INTERVAL, self._watch)
-
-
-class _Exchange:
+class Exchange:
     """One request and its answer."""
 
     def __init__(self, owner: Adapter, client: Peer, environ: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -198,6 +151,7 @@ class _Exchange:
         self._close = False
         self._watch: asyncio.Task[None] | None = None
         self._wait: suspension.Wait | None = None
+        owner.exchanges[self] = client
 
     async def run(self) -> None:
         """Read, have it answered, and send the answer. Raises ``Gone``."""
@@ -208,19 +162,21 @@ class _Exchange:
             return
         if self._owner.overloaded():
             self._close = _announces(self._environ)
-            await self._turn_away()
+            await self.turn_away()
         elif await self._read():
             try:
                 await self._serve()
             except Crowded:
-                await self._turn_away()
+                await self.turn_away()
 
-    async def _turn_away(self) -> None:
+    async def turn_away(self) -> None:
+        """There is more to do than can be done in time."""
         strain.note(Reason.QUEUE)
         await self._refuse(503, "Service unavailable", BUSY, [(b"retry-after", b"1")])
 
     def close(self) -> None:
         """Free what it holds."""
+        self._owner.exchanges.pop(self, None)
         self._owner.took(-len(self._body))
         if self._wait is not None:
             self._wait.close()
@@ -239,14 +195,29 @@ class _Exchange:
             await self._read_on(int(announced) if announced.isdecimal() else None)
             return True
         except TimeoutError:
-            strain.note(Reason.BODY)
-            status, title, sentence = 408, "Request timeout", TOO_SLOW
+            await self.refuse_late()
         except Gone:
-            strain.note(Reason.MALFORMED)
-            status, title, sentence = 400, "Invalid request body", BROKEN
-        self._close = True
-        await self._refuse(status, title, sentence, [])
+            await self.refuse_broken()
         return False
+
+    async def refuse_by(self, refuse: Callable[[], Any]) -> None:
+        """Refuse it so, and be done with it."""
+        try:
+            await refuse()
+        finally:
+            self.close()
+
+    async def refuse_late(self) -> None:
+        """Its body did not come in time."""
+        strain.note(Reason.BODY)
+        self._close = True
+        await self._refuse(408, "Request timeout", TOO_SLOW, [])
+
+    async def refuse_broken(self) -> None:
+        """Its body cannot be read."""
+        strain.note(Reason.MALFORMED)
+        self._close = True
+        await self._refuse(400, "Invalid request body", BROKEN, [])
 
     async def _read_on(self, announced: int | None) -> None:
         """Read as much as was announced, for Granian tells its end only when it is asked once more."""
@@ -268,18 +239,27 @@ class _Exchange:
         self._close = more
 
     async def _serve(self) -> None:
-        """Have it answered on a thread; wait without one."""
-        environ, owner = self._environ, self._owner
-        environ[suspension.OFFERED] = True
-        environ[suspension.GONE] = self._gone
-        while True:
+        await self.go_on(await self._owner.pool.do(self.begin))
+
+    def begin(self, body: bytes | None = None) -> Answer | None:
+        """On a thread: have it answered, as far as it is answered at once; see ``_call``."""
+        if body is not None:
+            self._body = body
+            self._owner.took(len(body))
+        self._environ[suspension.OFFERED] = True
+        self._environ[suspension.GONE] = self._gone
+        with_body(self._environ, self._body)
+        return self._call()
+
+    async def go_on(self, answer: Answer | None) -> None:
+        """Wait, if it has to, without a thread; send what is not sent."""
+        environ, pool = self._environ, self._owner.pool
+        while (wait := environ.pop(suspension.SUSPENDED, None)) is not None:
+            self._wait = wait
+            await self._sleep(wait)
+            environ[suspension.RESUMED] = wait
             with_body(environ, self._body)
-            answer = await owner.pool.do(self._call, patient=self._wait is not None)
-            self._wait = environ.pop(suspension.SUSPENDED, None)
-            if self._wait is None:
-                break
-            await self._sleep(self._wait)
-            environ[suspension.RESUMED] = self._wait
+            answer = await pool.do(self._call, patient=True)
         if answer is not None:
             feed = environ.get(suspension.LIVE)
             await (self._answer(answer) if feed is None else self._feed(answer, feed))
@@ -312,7 +292,7 @@ class _Exchange:
 
     async def _sleep(self, wait: suspension.Wait) -> None:
         """Return when the wait is rung, or its time is up. Raises ``Gone``."""
-        rung, watch = _Ring(), self._look_out()
+        rung, watch = Ring(), self._look_out()
         wait.begin(rung)
         try:
             await asyncio.wait({rung.future, watch}, timeout=wait.left(), return_when=asyncio.FIRST_COMPLETED)
@@ -368,7 +348,7 @@ class _Exchange:
             feed.close()
 
     async def _sleep_between(self, feed: suspension.Feed, watch: "asyncio.Task[None]") -> None:
-        rung = _Ring()
+        rung = Ring()
         feed.begin(rung)
         await asyncio.wait({rung.future, watch}, timeout=feed.left(), return_when=asyncio.FIRST_COMPLETED)
         rung.future.cancel()
@@ -395,24 +375,6 @@ class _Exchange:
                     drop()
                 self._owner.hang_up(self._client)
                 raise Gone
-
-
-class _Ring:
-    """Called from any thread, resolves a future of the loop that made it."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future = self._loop.create_future()
-
-    def __call__(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:  # the loop has ended, and with it whoever waited
-            LOG.debug("Nobody waits any more.")
-
-    def _resolve(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
 
 
 async def _awaited(handed: Any) -> None:

@@ -15,6 +15,7 @@ from granian.http import HTTP1Settings
 
 from zq import signals
 from zq.engines.asgi import Adapter, Limits
+from zq.engines.shortcut import Shortcut
 from zq.engines.sockets import Keeper, Patience
 from zq.settings import Settings
 
@@ -60,6 +61,8 @@ def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callab
     adapter.hang_up = keeper.hang_up
     loop = asyncio.get_event_loop()
     _delay_end(loop, chosen.drain_delay)
+    adapter.start(loop)
+    Shortcut(adapter, loop)
     loop.call_soon(ready)
     loop.call_soon(keeper.start)  # Granian listens by then
     return adapter

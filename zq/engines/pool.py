@@ -14,12 +14,17 @@ from zq.errors import Crowded
 
 
 class Job(NamedTuple):
-    """Something to do. ``patient``: however long it takes until a thread is free."""
+    """Something to do. ``patient``: however long it takes until a thread is free.
+
+    Without a future ``work`` tells of its end by itself, and ``refuse`` is called in the loop if it was not begun
+    in time.
+    """
 
     since: float
-    future: "asyncio.Future[Any]"
+    future: "asyncio.Future[Any] | None"
     work: Callable[[], Any]
-    patient: bool
+    patient: bool = False
+    refuse: Callable[[], object] | None = None
 
 
 class Pool:
@@ -31,7 +36,8 @@ class Pool:
         self._waiting: deque[Job] = deque()
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._told = self._watched = False
+        self._told = False
+        self._watch()
         for number in range(threads):
             threading.Thread(target=self._run, name=f"zq-request-{number}", daemon=True).start()
 
@@ -45,12 +51,16 @@ class Pool:
     def do(self, work: Callable[[], Any], *, patient: bool = False) -> "asyncio.Future[Any]":
         """Do it on a thread; what it returns or raises, or ``Crowded``. To be called in the loop."""
         future = self._loop.create_future()
-        self._waiting.append(Job(time.monotonic(), future, work, patient))
-        self._tokens.put(None)
-        if not self._watched:
-            self._watched = True
-            self._loop.call_later(self._timeout / 2, self._watch)
+        self._put(Job(time.monotonic(), future, work, patient))
         return future
+
+    def put(self, work: Callable[[], object], refuse: Callable[[], object]) -> None:
+        """Do it on a thread, and tell nobody; see ``Job``. From any thread."""
+        self._put(Job(time.monotonic(), None, work, refuse=refuse))
+
+    def _put(self, job: Job) -> None:
+        self._waiting.append(job)
+        self._tokens.put(None)
 
     def _watch(self) -> None:
         """Refuse what has waited too long."""
@@ -61,11 +71,12 @@ class Pool:
                 job = self._waiting.popleft()
                 if job.patient:
                     self._waiting.append(job._replace(since=time.monotonic()))
+                elif job.future is None:
+                    if job.refuse is not None:
+                        job.refuse()
                 elif not job.future.done():
                     job.future.set_exception(Crowded("The server has more to do than it can do in time."))
-        self._watched = bool(self._waiting)
-        if self._watched:
-            self._loop.call_later(self._timeout / 2, self._watch)
+        self._loop.call_later(self._timeout / 2, self._watch)
 
     def _run(self) -> None:
         while True:
@@ -79,6 +90,8 @@ class Pool:
                 value = job.work()
             except BaseException as caught:  # noqa: BLE001 - the edge of this thread: whoever awaits the job gets it
                 error = caught
+            if job.future is None:
+                continue
             self._done.append((job.future, value, error))
             del job, value, error
             if not self._told:  # one call wakes the loop for all that is done until it wakes

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A way past the event loop for requests that need none: from Granian's thread to one of ours, and back.
+
+Granian hands each request to the loop by ``call_soon_threadsafe``. Here that is heard on the thread that calls it: a
+request whose body is short and comes at once, which is nearly every one, goes straight to the pool, and its answer from
+there to Granian. Whatever is not as it is expected here goes the way that Granian means it to go.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from zq.engines.asgi import BODY_RATE, INLINE, PIECE, Adapter, Answer, Exchange
+from zq.engines.environ import UNANNOUNCED, environment
+
+
+class Shortcut:
+    """For the requests of an adapter in its loop."""
+
+    def __init__(self, adapter: Adapter, loop: asyncio.AbstractEventLoop) -> None:
+        self.adapter = adapter
+        self._loop = loop
+        self._plain: Callable[..., Any] = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = self._call  # type: ignore[method-assign, assignment]
+
+    def _call(self, callback: Any, *arguments: Any, context: Any = None) -> Any:
+        if isinstance(callback, _Body):
+            return callback(*arguments)
+        if len(arguments) == 2 and hasattr(arguments[1], "taskref") and self._take(arguments[1]):
+            arguments[0].close()  # what would have been run in the loop
+            return None
+        return self._plain(callback, *arguments, context=context)
+
+    def _take(self, watcher: Any) -> bool:
+        """Serve a request; False if it is to go the long way. On Granian's thread."""
+        adapter, scope, proto = self.adapter, watcher.scope, watcher.proto
+        if scope["type"] != "http" or scope["path"] in INLINE or adapter.overloaded():
+            return False
+        environ = environment(scope)
+        announced = environ.get("CONTENT_LENGTH", "0")
+        if UNANNOUNCED in environ or not announced.isdecimal() or int(announced[:9]) > PIECE:
+            return False
+        exchange = Exchange(adapter, scope["client"], environ, proto.receive, proto.send)
+        if int(announced):
+            _Body(self, exchange, watcher, int(announced), proto.receive).ask()
+        else:
+            self.submit(exchange, watcher, b"")
+        return True
+
+    def submit(self, exchange: Exchange, watcher: Any, body: bytes) -> None:
+        """Have it answered on a thread."""
+        self.adapter.pool.put(
+            partial(self._work, exchange, watcher, body),
+            partial(self.hand_over, watcher, partial(exchange.refuse_by, exchange.turn_away)),
+        )
+
+    def hand_over(self, watcher: Any, serve: Callable[[], Any]) -> None:
+        """Have the loop serve the rest of it. From any thread."""
+        self._plain(self._begin, watcher, serve, context=None)
+
+    def _work(self, exchange: Exchange, watcher: Any, body: bytes) -> None:
+        try:
+            answer: Answer | None = exchange.begin(body)
+        except BaseException as error:  # noqa: BLE001 - Granian tells of it, as of any
+            exchange.close()
+            watcher.err(error)
+            return
+        if answer is None:
+            exchange.close()
+            watcher.done()
+        else:
+            self.hand_over(watcher, partial(self.adapter.serve, exchange, answer))
+
+    def _begin(self, watcher: Any, serve: Callable[[], Any]) -> None:
+        watcher.taskref(self._loop.create_task(_served(watcher, serve)))
+
+
+class _Body:
+    """The body of a request, as it comes; called when a piece has."""
+
+    def __init__(
+        self, owner: Shortcut, exchange: Exchange, watcher: Any, announced: int, receive: Callable[[], Any]
+    ) -> None:
+        self._owner = owner
+        self._exchange = exchange
+        self._watcher = watcher
+        self._left = announced
+        self._receive = receive
+        self._body = b""
+        self._deadline = time.monotonic() + owner.adapter.limits.body
+
+    def ask(self) -> None:
+        """Ask for the next piece. On Granian's thread, which is the one that tells."""
+        future = self._receive()
+        self._owner.adapter.deadlines.put(future, self._deadline + len(self._body) / BODY_RATE)
+        future.add_done_callback(self)
+
+    def __call__(self, future: Any) -> None:
+        late = self._owner.adapter.deadlines.late(future)
+        event: dict[str, Any] = {"type": "late"} if late or future.cancelled() else future.result()
+        if event["type"] != "http.request":
+            refuse = self._exchange.refuse_late if late else self._exchange.refuse_broken
+            self._owner.hand_over(self._watcher, partial(self._exchange.refuse_by, refuse))
+            return
+        piece = event.get("body", b"")
+        self._body += piece
+        self._left -= len(piece)
+        if self._left <= 0:
+            self._owner.submit(self._exchange, self._watcher, self._body)
+        elif event.get("more_body", False):
+            self.ask()
+        else:
+            self._owner.hand_over(self._watcher, partial(self._exchange.refuse_by, self._exchange.refuse_broken))
+
+
+async def _served(watcher: Any, serve: Callable[[], Any]) -> None:
+    try:
+        await serve()
+    except BaseException as error:  # noqa: BLE001 - Granian tells of it, as of any
+        watcher.err(error)
+        return
+    watcher.done()
