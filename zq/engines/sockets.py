@@ -30,7 +30,7 @@ INTERVAL: Final = 1.0
 """Seconds between two looks."""
 PREFACE: Final = 24
 """Bytes by which HTTP/1 and HTTP/2 are told apart."""
-TCP_INFO: Final = struct.Struct("=52xI4xI68xQ")
+TCP_INFO: Final = struct.Struct("=44xI4xI72xQ")
 """Of the kernel's ``struct tcp_info``: ``tcpi_last_data_sent`` and ``tcpi_last_data_recv``, milliseconds ago, and
 ``tcpi_bytes_received``; see linux/tcp.h."""
 
@@ -48,11 +48,15 @@ class Patience(Struct, frozen=True):
 
 
 class Seen(Struct):
-    """What was seen of one connection: its socket's number in the kernel, and since when it is known."""
+    """What was seen of one connection: its socket's number in the kernel, and since when it is known.
+
+    ``spare``: it was without a request at the last look, too. An answer is not sent in the moment when it is given.
+    """
 
     inode: int
     peer: Peer
     since: float
+    spare: bool = False
 
 
 class Idle(Struct):
@@ -96,7 +100,8 @@ class Keeper:
         idle: dict[str, list[Idle]] = defaultdict(list)
         busy = self._busy()
         for descriptor, seen in self._connections():
-            if seen.peer in busy:
+            spare, seen.spare = seen.spare, seen.peer not in busy
+            if not (spare and seen.spare):
                 continue
             received, seconds = _told(descriptor)
             age = time.monotonic() - seen.since

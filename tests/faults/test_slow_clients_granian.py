@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Granian with its adapter: what a client cannot do to it, and how many may wait without a thread."""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.faults.slow import IDENTITY, SlowClients, page_of
+from tests.servers import CLIENT, PROJECT, ZqServer, ask, every_message, wait_for
+from tests.sse import Stream
+
+FEW_THREADS = {"OS_SERVER__THREADS": "9"}
+MANY = 300
+SLACK = 20.0
+"""Seconds that a busy machine may add."""
+POST = {"messages": [{"body": 1, "ttl": 3600}]}
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+Begin = Callable[[dict[str, str]], ZqServer]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """A function that starts a server with these variables."""
+    with ExitStack() as stack:
+        yield lambda env: stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/store", engine="granian", env=env))
+
+
+def send(server: ZqServer, raw: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), 60)
+    connection.sendall(raw)
+    return connection
+
+
+def request(method: str, path: str, *lines: str) -> bytes:
+    head = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *IDENTITY.splitlines(), *lines, "", ""]
+    return "\r\n".join(head).encode()
+
+
+def answer(connection: socket.socket) -> bytes:
+    """What comes until the first pause."""
+    got = connection.recv(65536)
+    connection.settimeout(0.3)
+    try:
+        while piece := connection.recv(65536):
+            got += piece
+    except TimeoutError:
+        pass
+    return got
+
+
+def gauge(server: ZqServer, name: str) -> float:
+    """A figure of the metrics' page."""
+    page = ask(server.url, "GET", "/metrics").body.decode()
+    return next(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
+
+
+def resident(server: ZqServer) -> int:
+    """Bytes of memory that its processes have together."""
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in server.worker_pids]
+    return sum(pages) * 4096
+
+
+def test_hundreds_wait_and_stream_and_nine_threads_are_free(begin: Begin) -> None:
+    """Neither holds a thread: beside them posts are answered, each of which wakes one who waits, and is streamed."""
+    server = begin(FEW_THREADS)
+    with ExitStack() as stack:
+        claim = request("POST", "/v2/queues/jobs/claims?wait=30", "Content-Length: 0")
+        waiting = [stack.enter_context(send(server, claim)) for _ in range(MANY)]
+        streams = [stack.enter_context(Stream(server.url, "/v2/topics/news/stream")) for _ in range(20)]
+        wait_for(lambda: gauge(server, "zq_waiters ") >= MANY, SLACK, "all wait")
+        for _ in range(3):
+            assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
+        wait_for(lambda: gauge(server, "zq_waiters ") <= MANY - 3, SLACK, "three are woken")
+        assert gauge(server, "zq_waiters ") == MANY - 3
+        assert ask(server.url, "POST", "/v2/topics/news/messages", POST).status == 201
+        assert [next(stream.events()).document["body"] for stream in streams] == [1] * 20
+        won = [connection for connection in waiting if _has_come(connection)]
+        assert [answer(connection).split(b" ")[1] for connection in won] == [b"201"] * 3
+
+
+def _has_come(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+    finally:
+        connection.settimeout(60)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("DELETE", "messages?pop=1&wait=20"), ("POST", "claims?wait=20"), ("PUT", "claims/job.1?wait=20")],
+)
+def test_nothing_is_taken_for_a_caller_that_hung_up_while_it_waited(begin: Begin, method: str, path: str) -> None:
+    """Granian tells when a client goes: its place is free at once, and what comes is nobody's."""
+    server = begin({})
+    with send(server, request(method, f"/v2/queues/jobs/{path}", "Content-Length: 0")):
+        wait_for(lambda: gauge(server, "zq_waiters ") == 1, SLACK, "it waits")
+    wait_for(lambda: gauge(server, "zq_waiters ") == 0, SLACK, "its place is free")
+    assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
+    assert ask(server.url, "GET", "/v2/queues/jobs/stats").document["messages"]["free"] == 1
+
+
+@pytest.mark.parametrize("sent", [b"", b"P", b"PRI * HTTP/2.0\r\n"], ids=["silent", "one letter", "half a preface"])
+def test_a_connection_that_may_yet_be_http2_has_a_deadline(begin: Begin, sent: bytes) -> None:
+    """Granian has none before it knows which HTTP it hears."""
+    server = begin({"OS_SERVER__HEAD_TIMEOUT": "1"})
+    began = time.monotonic()
+    with send(server, sent) as connection:
+        assert connection.recv(100) == b""
+    assert time.monotonic() - began < 1 + SLACK
+
+
+def test_an_idle_connection_of_http2_is_closed(begin: Begin) -> None:
+    """After ``keepalive``; Granian alone keeps it for ever."""
+    server = begin({"OS_SERVER__KEEPALIVE": "1"})
+    began = time.monotonic()
+    with send(server, PREFACE + frame(4, 0, 0, b"")) as connection:
+        while connection.recv(65536):
+            pass
+    assert time.monotonic() - began < 1 + SLACK
+
+
+def test_of_one_addresss_idle_connections_those_idle_longest_are_closed(begin: Begin) -> None:
+    """More than it may have; those with a request under way do not count."""
+    server = begin({"OS_SERVER__MAX_CONNECTIONS_PER_ADDRESS": "5", "OS_SERVER__HEAD_TIMEOUT": "60"})
+    with ExitStack() as stack:
+        claim = request("POST", "/v2/queues/jobs/claims?wait=25", "Content-Length: 0")
+        waiting = [stack.enter_context(send(server, claim)) for _ in range(10)]
+        idle = [stack.enter_context(send(server, b"")) for _ in range(20)]
+
+        def left() -> list[socket.socket]:
+            return [connection for connection in idle if not _ended(connection)]
+
+        wait_for(lambda: len(left()) <= 5, SLACK, "the others are closed")
+        assert len(left()) >= 4
+        assert not any(_ended(connection) for connection in waiting)
+
+
+def _ended(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_answers_that_nobody_takes_do_not_fill_the_memory(begin: Begin) -> None:
+    """70 pages of 5 MB, asked for again as they are given up: they are given up sooner the more of them there are."""
+    server = begin({})
+    for _ in range(20):
+        large = {"messages": [{"body": "x" * 250_000, "ttl": 3600}]}
+        assert ask(server.url, "POST", "/v2/queues/large/messages", large).status == 201
+    before, most, given_up = resident(server), 0, 0.0
+    with SlowClients(server, unread=(70, page_of("large"))):
+        for _ in range(8):
+            time.sleep(1)
+            most = max(most, resident(server))
+            given_up = gauge(server, 'zq_refused_total{reason="send_timeout"}')
+            assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
+    assert given_up > 0
+    assert most - before < 600 << 20
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """One of HTTP/2."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def literal(name: str, value: str) -> bytes:
+    """A header as HPACK has it, not indexed."""
+    return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+
+
+def test_a_body_of_http2_without_a_length_is_read(begin: Begin) -> None:
+    """It comes in two frames, and counts."""
+    server = begin({})
+    fields = {
+        **{":method": "POST", ":scheme": "http", ":path": "/v2/queues/q/messages", ":authority": "127.0.0.1"},
+        **{"client-id": CLIENT, "x-project-id": PROJECT},
+    }
+    head = b"".join(literal(name, value) for name, value in fields.items())
+    body = b'{"messages":[{"body":"h2","ttl":3600}]}'
+    raw = PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, head) + frame(0, 0, 1, body[:9]) + frame(0, 1, 1, body[9:])
+    with send(server, raw):
+        wait_for(lambda: len(every_message(server.url, "q")) == 1, SLACK, "it is posted")
+    assert every_message(server.url, "q")[0]["body"] == "h2"
