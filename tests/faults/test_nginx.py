@@ -25,6 +25,10 @@ LOGIN = {"Authorization": "Basic " + base64.b64encode(b"acme:secret").decode()}
 SSL = re.compile(r"^ *ssl_.*\n", re.MULTILINE)
 
 
+OPTIONS = re.findall(r"(behind_proxy|allowed_hosts) = (\S+?)(?:,|$)", FILE.read_text(), re.MULTILINE)
+"""Those of the server that the file's head asks for."""
+
+
 class Proxy:
     """nginx with the file, before a server."""
 
@@ -69,7 +73,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip("nginx is not installed, so etc/nginx.conf is only read.")
     folder = tmp_path_factory.mktemp("nginx")
     folder.chmod(0o755)
-    env = {"OS_SERVER__BEHIND_PROXY": "true"}
+    env = {f"OS_SERVER__{name.upper()}": value for name, value in OPTIONS}
     with ExitStack() as stack:
         server = stack.enter_context(ZqServer(f"rocksdb://{folder}/store", engine=request.param, env=env))
         found = Proxy(folder, server)
@@ -95,6 +99,13 @@ def test_the_project_is_who_logged_in(proxy: Proxy) -> None:
     assert [message["body"] for message in direct.document["messages"]] == ["mine"]
     other = ask(proxy.server.url, "GET", path + "?echo=true", headers={"X-Project-ID": "victim"})
     assert other.document["messages"] == []
+
+
+def test_the_server_knows_the_name_of_the_file(proxy: Proxy) -> None:
+    """A request to ``server_name`` passes both, with the options that the file's head asks for."""
+    assert dict(OPTIONS) == {"behind_proxy": "true", "allowed_hosts": "zq.example"}
+    assert ask(proxy.url, "GET", "/v2/queues", headers=LOGIN | {"Host": "zq.example"}).status == 200
+    assert ask(proxy.url, "GET", "/v2/queues", headers=LOGIN | {"Host": "evil.example"}).status == 421
 
 
 def test_what_is_for_machinery_is_closed(proxy: Proxy) -> None:
