@@ -11,7 +11,7 @@ from tests.conformance.builders import Scene, drafts
 from tests.stores import RedisServer
 from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
-from zq.model import Bounds, Commit, Held, Lease, Move, Once, QueueRef, Settlement
+from zq.model import Bounds, Commit, Held, Lease, Move, Once, QueueRef, Settlement, View
 from zq.storage import connect
 
 MOST = 50.0
@@ -116,6 +116,27 @@ class Steps:
         claim = room.take(1000)
         room.storage.claims.settle(room.queue, claim.id, Settlement(rest=True, history=600), room.now)
 
+    def lapsed(self) -> Scene:
+        """A queue whose messages one claim has held and let lapse."""
+        room = self.fill("lapsed", POSTED)
+        room.take(POSTED, ttl=60, grace=3600)
+        room.tick(61)
+        self.longest()
+        return room
+
+    def claiming_lapsed(self) -> None:
+        room = self.lapsed()
+        assert len(room.take(POSTED).messages) == POSTED
+
+    def listing_lapsed(self) -> None:
+        room = self.lapsed()
+        assert len(room.page(limit=POSTED)) == POSTED
+
+    def deleting_lapsed(self) -> None:
+        room = self.lapsed()
+        room.delete_many(room.page(View(claimed=True), limit=POSTED))
+        assert room.counts() == (0, 0)
+
     def small_commit(self) -> None:
         self.carry(Commit("acme", "etl", self.number, [self.stage(STEP)], [], 3600))
 
@@ -165,3 +186,16 @@ def test_no_script_holds_a_server_up_for_long(steps: Steps, verb) -> None:
         verb(steps)
         taken.append(steps.longest())
     assert median(taken) <= MOST * max(1.0, steps.slowness()), taken
+
+
+@pytest.mark.parametrize("verb", [Steps.claiming_lapsed, Steps.listing_lapsed, Steps.deleting_lapsed])
+def test_the_messages_of_a_lapsed_claim_cost_no_more_than_others(steps: Steps, verb) -> None:
+    """Each is looked up on the claim's list, which is not searched from its beginning each time."""
+    posts, taken = [], []
+    for _ in range(TURNS):
+        steps.longest()
+        steps.post()
+        posts.append(steps.longest())
+        verb(steps)
+        taken.append(steps.longest())
+    assert median(taken) <= 3 * median(posts), (taken, posts)

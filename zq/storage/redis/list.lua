@@ -13,18 +13,24 @@ local function client_of(record)
   return string.sub(record, first, first + client - 1)
 end
 
+local lists = {}
+
 -- Whether a commit is going to delete a message whose claim would have ended: see shared.lua.
-local function is_pinned(member, record, ends)
+local function is_pinned(member, record)
   local length = struct.unpack('>I2', record, HEAD_SIZE - 1)
-  if ends > now or length == 0 then return false end
-  return not is_on(redis.call('HGET', q.claims, string.sub(record, -length)) or '', member)
+  if length == 0 then return false end
+  local claim = string.sub(record, -length)
+  lists[claim] = lists[claim] or on_list(q, claim)
+  return not lists[claim][member]
 end
 
 local function shows(member, record)
   local _, available, expires, _, ends = struct.unpack('>I8I8I8I8I8', record)
   if expires <= now then return false end
-  if ends > now or is_pinned(member, record, ends) then return claimed end
-  return delayed or available <= now
+  if ends > now then return claimed end
+  local free = delayed or available <= now
+  if free == claimed then return free end
+  return is_pinned(member, record) == claimed
 end
 
 local shown, records = {}, {}

@@ -145,11 +145,11 @@ end
 -- The larger of now and a last moment that is to be believed.
 local function risen(last, now) return last > now + FALSE_FUTURE and now or math.max(now, last) end
 
--- Whether a member is on a claim's list, whose items are all of one length.
-local function is_on(list, member)
-  local at = string.find(list, member, 1, true)
-  while at and (at - 1) % DIGITS ~= 0 do at = string.find(list, member, at + 1, true) end
-  return at ~= nil
+-- The members that are on a claim's list, as a set: a string of thousands is not to be searched for each of them.
+local function on_list(q, claim)
+  local list, found = redis.call('HGET', q.claims, claim) or '', {}
+  for at = 1, #list, DIGITS do found[string.sub(list, at, at + DIGITS - 1)] = true end
+  return found
 end
 
 -- Those of the messages that a commit is going to delete, by member: their records name claims on whose lists they are
@@ -158,8 +158,8 @@ local function pinned(q, messages)
   local found, lists = {}, {}
   for _, m in ipairs(messages) do
     if m.claim ~= '' then
-      lists[m.claim] = lists[m.claim] or redis.call('HGET', q.claims, m.claim) or ''
-      found[m.member] = not is_on(lists[m.claim], m.member)
+      lists[m.claim] = lists[m.claim] or on_list(q, m.claim)
+      found[m.member] = not lists[m.claim][m.member]
     end
   end
   return found
