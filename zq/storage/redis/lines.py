@@ -51,7 +51,8 @@ class Lines:
     def own(self) -> Line:
         """A new connection, not yet open, for a purpose of its own."""
         line = self._make()
-        self._every.add(line)
+        with self._given_back:
+            self._every.add(line)
         return line
 
     def take(self, patience: float) -> Line:
@@ -92,7 +93,9 @@ class Lines:
     def drop(self) -> None:
         """Close every connection, whoever uses it: those who wait for an answer get an error."""
         self.retired = True
-        for line in list(self._every):
+        with self._given_back:
+            every = list(self._every)
+        for line in every:
             hang_up(line)
 
     def _make_or_wait(self, patience: float) -> tuple[Line, float]:
