@@ -194,6 +194,28 @@ def test_one_who_spoke_of_a_failover_must_say_that_it_is_over(scene: Scene) -> N
     assert wait_for(lambda: scene.watched._lines is not None, SOON, "verbs go on")
 
 
+def test_a_failover_that_begins_as_another_one_ends_is_waited_for(scene: Scene) -> None:
+    """Its first word comes after the answers by which verbs are about to go on; they know nothing of it."""
+    leader = begun(scene)
+    assert scene.waits()
+    go_on, opened = scene.watched._go_on, threading.Event()
+
+    def surprised(address: Host) -> None:
+        scene.watched._go_on = go_on
+        leader.flags = "master,failover_in_progress"
+        scene.watched.hear(FIRST, True)
+        go_on(address)
+        assert scene.watched._lines is None
+        opened.set()
+
+    scene.watched._go_on = surprised
+    leader.flags = "master"
+    assert wait_for(opened.is_set, SOON, "the answers were judged")
+    assert scene.waits()
+    leader.flags = "master"
+    assert scene.master() == OLD
+
+
 def test_a_failover_that_nobody_announced_is_seen_by_asking(scene: Scene) -> None:
     """Its beginning as well as its end."""
     assert scene.master() == OLD

@@ -61,6 +61,8 @@ class Watched:
         self._paused = 0.0
         self._speakers: set[Host] = set()
         """Sentinels that said the first word of a failover; they have to say that it has ended."""
+        self._words = self._answered = 0
+        """First words that were heard, and those of them that were heard before the last round's questions."""
         self._gave_up = False
         self._sure_until = 0.0
         self._rounds = 0
@@ -132,6 +134,7 @@ class Watched:
         with self._changed:
             if speaker is not None:
                 self._speakers.add(speaker)
+                self._words += 1
                 self._gave_up = False
             if self._paused == 0:
                 self._paused = time.monotonic()
@@ -143,9 +146,9 @@ class Watched:
             lines.retire()
 
     def _open(self, address: Host, lines: Lines) -> None:
-        """Let verbs go on, over these connections."""
+        """Let verbs go on, over these connections; not if one said a first word since the questions were asked."""
         with self._changed:
-            if self._closed:
+            if self._closed or self._words > self._answered:
                 return
             former, self._former = self._former, []
             lasted = time.monotonic() - self._paused if self._paused else 0.0
@@ -159,7 +162,7 @@ class Watched:
 
     def _run(self) -> None:
         while not self._closed:
-            began = time.monotonic()
+            began, self._answered = time.monotonic(), self._words
             try:
                 self._judge(self._ask(began), began)
             except Exception:  # the edge of this thread, without which nobody would write any more
