@@ -257,6 +257,28 @@ def test_others_are_asked_that_a_sentinel_knows(scene: Scene) -> None:
     assert scene.master() == NEW
 
 
+class Hung(Says):
+    """A Sentinel that takes questions and answers none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def read_response(self, disable_decoding: bool, *, timeout: float) -> Any:
+        self.waits.append(timeout)
+        raise TimeoutError("hung")
+
+
+def test_a_sentinel_that_hangs_makes_no_verb_wait(scene: Scene) -> None:
+    """However long verbs may take: the others' answers hold until the next round has theirs."""
+    hung = Hung()
+    known: Any = {FIRST: Says(), SECOND: hung}
+    watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, scene._lines, 600)
+    watched.lines(b"")
+    watched.close()
+    assert 1.0 + 2 * max(hung.waits) < failover.SURE
+
+
 def test_without_sentinels_the_last_master_serves(scene: Scene) -> None:
     """There is nobody to replace it."""
     assert scene.master() == OLD

@@ -32,6 +32,9 @@ LEAST: Final = 0.02
 """Seconds between two rounds, whoever wants one."""
 SURE: Final = 2.0
 """Seconds after a round for which its answer holds; then verbs wait for the next round."""
+QUICK: Final = 0.4
+"""Seconds that all connections of a round may take at most, and the same for all answers: with ``EVERY`` less than
+``SURE``, or a Sentinel that hangs would have verbs wait."""
 LONGEST_PAUSE: Final = 10.0
 """Seconds after which verbs go on with the master that Sentinels name, whatever has become of the failover."""
 MOST_SENTINELS: Final = 16
@@ -50,7 +53,7 @@ class Watched:
     ) -> None:
         self.name = name
         self._master, self._make, self._make_lines = master, make, lines
-        self._patience, self._quick = timeout * 3 / 4, timeout / 8
+        self._patience, self._quick = timeout * 3 / 4, min(timeout / 8, QUICK)
         self._hosts = list(dict.fromkeys(hosts))
         self._changed = threading.Condition()
         """Guards what follows; it is never held while a server is asked."""

@@ -17,7 +17,7 @@ from redis.exceptions import AskError, ConnectionError, NoPermissionError
 from redis.retry import Retry
 
 from zq.storage.redis.address import Address
-from zq.storage.redis.failover import Watched
+from zq.storage.redis.failover import QUICK, Watched
 from zq.storage.redis.lines import CONNECTIONS, RETIRED, VENDOR, Line, Lines
 from zq.storage.redis.port import Network
 from zq.storage.redis.sentinel import Host
@@ -145,7 +145,7 @@ def reach(address: Address, timeout: float) -> Network:
 
 def watched(address: Address, options: dict[str, Any], own: dict[str, Any], timeout: float) -> Watched:
     """The network of a master behind Sentinels."""
-    quick = timeout / 8 / len(address.hosts)
+    quick = min(timeout / 8, QUICK) / len(address.hosts)
     sentinels = options | address.sentinel_credentials
     sentinels |= {"socket_timeout": quick, "socket_connect_timeout": quick}
 
