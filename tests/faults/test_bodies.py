@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from http.client import HTTPResponse, RemoteDisconnected
+from http.client import HTTPConnection, HTTPResponse, RemoteDisconnected
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -194,6 +194,21 @@ def test_a_body_beyond_its_bound_is_refused_and_ends_the_connection(target: Targ
     assert refused.closed or target.closes_by_itself
     fits = target.chunked(method, path, b"[" * bound, piece=1 << 16, Content_Type=PATCH_TYPE)
     assert "at most" not in fits.document["description"]
+
+
+@pytest.mark.parametrize("digits", [30, 5000])
+def test_a_length_with_zeros_before_it_is_as_large_as_it_says(target: Target, digits: int) -> None:
+    """A body of a gigabyte is refused unread, however its length is written, and a small one is read."""
+    size = f"{1 << 30:0{digits}d}"
+    connection = HTTPConnection("127.0.0.1", target.server.port, timeout=20)
+    headers = {"Client-ID": CLIENT, "X-Project-ID": target.project, "Content-Length": size}
+    connection.request("POST", "/v2/queues/q/messages", headers=headers)
+    assert connection.getresponse().status == 400
+    connection.close()
+    body = encoded({"messages": [{"body": 1}]})
+    connection.request("POST", "/v2/queues/q/messages", body, headers | {"Content-Length": f"{len(body):0{digits}d}"})
+    assert connection.getresponse().status in ({201} if digits < 100 else {201, 400})
+    connection.close()
 
 
 @pytest.mark.parametrize("coded", [b"zz\r\n{}\r\n0\r\n\r\n", b"2\r\n{}XX0\r\n\r\n", b"-2\r\n{}\r\n0\r\n\r\n"])

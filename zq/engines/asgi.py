@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from zq import stopping, strain
-from zq.engines.environ import UNANNOUNCED, environment, with_body
+from zq.engines.environ import UNANNOUNCED, announced, environment, with_body
 from zq.engines.loops import Deadlines, Ring
 from zq.engines.pool import Pool
 from zq.engines.sockets import Peer
@@ -185,14 +185,14 @@ class Exchange:
 
     async def _read(self) -> bool:
         """Read the body, if it is not larger than any that is allowed; False if it did not come in time."""
-        announced = self._environ.get("CONTENT_LENGTH", "")
-        if announced == "0" or not (announced or self._environ.pop(UNANNOUNCED, False)):
+        size = announced(self._environ)
+        if size == 0 or not ("CONTENT_LENGTH" in self._environ or self._environ.pop(UNANNOUNCED, False)):
             return True
-        if announced.isdecimal() and int(announced[:20]) > self._owner.limits.max_body:
+        if size is not None and size > self._owner.limits.max_body:
             self._close = True  # the application refuses it by its announced size
             return True
         try:
-            await self._read_on(int(announced) if announced.isdecimal() else None)
+            await self._read_on(size)
             return True
         except TimeoutError:
             await self.refuse_late()
@@ -219,7 +219,7 @@ class Exchange:
         self._close = True
         await self._refuse(400, "Invalid request body", BROKEN, [])
 
-    async def _read_on(self, announced: int | None) -> None:
+    async def _read_on(self, length: int | None) -> None:
         """Read as much as was announced, for Granian tells its end only when it is asked once more."""
         pieces, size, limits, begun = [], 0, self._owner.limits, time.monotonic()
         more = True
@@ -231,7 +231,7 @@ class Exchange:
                 pieces.append(event.get("body", b""))
                 size += len(pieces[-1])
                 self._owner.took(len(pieces[-1]))
-                more = event.get("more_body", False) and size != announced
+                more = event.get("more_body", False) and size != length
         except BaseException:
             self._owner.took(-size)
             raise

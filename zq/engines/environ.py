@@ -59,6 +59,12 @@ def with_body(environ: dict[str, Any], body: bytes) -> None:
         environ["CONTENT_LENGTH"] = str(len(body))
 
 
+def announced(environ: dict[str, Any]) -> int | None:
+    """Bytes that the body is announced to have; None if nobody has told. More digits than a length has are as many."""
+    told = environ.get("CONTENT_LENGTH", "")
+    return int(told.lstrip("0")[:20] or "0") if told.isdecimal() else None
+
+
 def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> None:
     """Values as Latin-1, those of a repeated name joined; a head that could mean two things is marked."""
     plain = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from zq.engines.asgi import BODY_RATE, INLINE, PIECE, Adapter, Answer, Exchange
-from zq.engines.environ import UNANNOUNCED, environment
+from zq.engines.environ import UNANNOUNCED, announced, environment
 
 
 class Shortcut:
@@ -39,12 +39,12 @@ class Shortcut:
         if scope["type"] != "http" or scope["path"] in INLINE or adapter.overloaded():
             return False
         environ = environment(scope)
-        announced = environ.get("CONTENT_LENGTH", "0")
-        if UNANNOUNCED in environ or not announced.isdecimal() or int(announced[:9]) > PIECE:
+        size = announced(environ) if "CONTENT_LENGTH" in environ else 0
+        if UNANNOUNCED in environ or size is None or size > PIECE:
             return False
         exchange = Exchange(adapter, scope["client"], environ, proto.receive, proto.send)
-        if int(announced):
-            _Body(self, exchange, watcher, int(announced), proto.receive).ask()
+        if size:
+            _Body(self, exchange, watcher, size, proto.receive).ask()
         else:
             self.submit(exchange, watcher, b"")
         return True
@@ -81,12 +81,12 @@ class _Body:
     """The body of a request, as it comes; called when a piece has."""
 
     def __init__(
-        self, owner: Shortcut, exchange: Exchange, watcher: Any, announced: int, receive: Callable[[], Any]
+        self, owner: Shortcut, exchange: Exchange, watcher: Any, size: int, receive: Callable[[], Any]
     ) -> None:
         self._owner = owner
         self._exchange = exchange
         self._watcher = watcher
-        self._left = announced
+        self._left = size
         self._receive = receive
         self._body = b""
         self._deadline = time.monotonic() + owner.adapter.limits.body
