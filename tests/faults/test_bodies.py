@@ -219,6 +219,13 @@ def test_chunks_that_are_none_are_a_clients_error(target: Target, coded: bytes) 
     assert target.total("q") == 1
 
 
+def test_chunks_that_hold_nothing_are_not_taken_as_absent(target: Target) -> None:
+    """S2: a purge without a body purges all, so one whose body got lost on the way is refused."""
+    target.post("q", 1)
+    assert target.raw("POST", "/v2/queues/q/purge", b"0\r\n\r\n").status == 400
+    assert target.total("q") == 1
+
+
 def test_a_form_in_chunks_is_refused_too(target: Target) -> None:
     """1.3: with a body, whether its length is known or not."""
     refused = target.chunked("POST", "/v2/queues/q/claims", b"{}", Content_Type="application/x-www-form-urlencoded")

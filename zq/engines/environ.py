@@ -10,8 +10,8 @@ from urllib.parse import unquote_to_bytes
 from zq.http import heads
 
 PLAIN: Final = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
-HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"})
-"""Of the connection, not of the request; what they say of the body is done when the application sees it."""
+HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "te", "trailer", "upgrade"})
+"""Of the connection, not of the request. ``Transfer-Encoding`` stays, for it announces a body that may be empty."""
 MAX_LINE: Final = 8190
 """Bytes of a target, or of a header's value."""
 UNANNOUNCED: Final = "zq.unannounced"
