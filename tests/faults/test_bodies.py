@@ -240,6 +240,18 @@ def test_a_request_that_is_refused_by_its_head_leaves_the_body_and_closes(target
     assert refused.closed or target.closes_by_itself
 
 
+def test_what_the_engine_refuses_by_itself_has_the_headers_of_every_refusal(target: Target) -> None:
+    """No browser guesses what it is, and no cache gives it to others: here a body whose chunks are none."""
+    head = f"POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nClient-ID: {CLIENT}\r\nX-Project-ID: acme\r\n"
+    with socket.create_connection(("127.0.0.1", target.server.port), 20) as connection:
+        connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n".encode())
+        reply = HTTPResponse(connection, method="POST")
+        reply.begin()
+    assert reply.status == 400
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["vary"] == "Accept"
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl, which speaks HTTP/2, is not on PATH.")
 def test_a_body_without_a_length_is_read_over_http_2(target: Target) -> None:
     """S2: there no header announces it. gunicorn speaks HTTP/1.1 only, where curl falls back to."""

@@ -306,6 +306,7 @@ class Exchange:
         body = json.dumps({"title": title, "description": description}).encode()
         headers = [
             *((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())),
+            *((b"x-content-type-options", b"nosniff"), (b"vary", b"Accept")),
             *headers,
         ]
         await self._answer(Answer(status, headers, [body]))
