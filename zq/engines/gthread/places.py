@@ -46,10 +46,15 @@ class Places:
         self.taken[connection.fd] = connection
         return True
 
+    def has(self, connection: Connection) -> bool:
+        """Whether it has not been closed. Its descriptor may be that of another by now."""
+        return self.taken.get(connection.fd) is connection
+
     def close(self, connection: Connection) -> None:
         """Its place is free again. May be called twice."""
-        if self.taken.pop(connection.fd, None) is None:
+        if not self.has(connection):
             return
+        del self.taken[connection.fd]
         self._addresses[connection.address] -= 1
         if self._addresses[connection.address] <= 0:
             del self._addresses[connection.address]

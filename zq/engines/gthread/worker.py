@@ -118,7 +118,8 @@ class LoopWorker(Worker):  # type: ignore[misc]
                     os.eventfd_read(self._wake)
         while self._calls:
             connection, call = self._calls.popleft()
-            self._safely(connection, call)
+            if self._places.has(connection):  # it may have been closed meanwhile, for what it held
+                self._safely(connection, call)
         self._tick()
 
     def _safely(self, connection: Connection, call: Callable[[Connection], object]) -> None:
