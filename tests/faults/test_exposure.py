@@ -4,6 +4,7 @@
 import os
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,24 @@ def test_the_network_is_refused_in_a_sentence(tmp_path: Path) -> None:
         "zq-server: Nobody is authenticated (auth_strategy is empty), so --bind 0.0.0.0 would"
     )
     assert not (tmp_path / "store").exists()
+
+
+def _has_ipv6() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="This machine has no IPv6.")
+@pytest.mark.parametrize("bind", ["::1", "[::1]"])
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_an_address_of_ipv6_is_listened_to_with_brackets_and_without(tmp_path: Path, engine: str, bind: str) -> None:
+    """Each engine wants another form, and with the other one died of it."""
+    server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", bind, engine=engine)
+    server.url = f"http://[::1]:{server.port}"
+    with server:
+        assert ask(server.url, "GET", "/v2/queues").status == 200
 
 
 def test_who_trusts_the_network_is_warned_at_each_start(tmp_path: Path) -> None:

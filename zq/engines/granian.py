@@ -37,7 +37,7 @@ def run(chosen: Settings, reload: Callable[[], bool]) -> int:
 
     Master(
         target="zq.server:asgi",
-        address=chosen.bind,
+        address=chosen.bind.strip("[]"),
         port=chosen.port,
         interface=Interfaces.ASGINL,
         runtime_mode=RuntimeModes.st,

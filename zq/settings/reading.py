@@ -165,7 +165,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         expiry=Expiry(**{name: conf.expiry[name] for name in Expiry.__struct_fields__}),
         sweep_interval=conf.expiry.sweep_interval,
         probes_bind=_address(conf.probes.bind),
-        metrics_bind=conf.metrics.bind,
+        metrics_bind=conf.metrics.bind.strip("[]"),
         metrics_port=conf.metrics.port,
         metrics_on_main_port=conf.metrics.on_main_port,
         per_queue_metrics=conf.metrics.per_queue,
