@@ -46,6 +46,7 @@ HEADERS = [
     ),
     *(b" folded: yes", b"X-Long: " + b"x" * 9000, b"X-Null: \x00", b"Last-Event-ID: -1", b"Content-Type: text/xml"),
 ]
+SINCE, UNTIL = "2026-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
 METHODS = [
     b"GET",
     b"HEAD",
@@ -100,7 +101,7 @@ def recorded(project: str, free: str, held: str, claim: str) -> list[Request]:
         ("GET", f"{jobs}/messages?limit=5&echo=true&include_claimed=true&include_delayed=true&detailed=true", None),
         ("GET", f"{jobs}/messages?ids={free},{held}", None),
         ("GET", f"{jobs}/messages?marker=1&limit=2", None),
-        ("GET", f"{jobs}/history?limit=3&from=0", None),
+        ("GET", f"{jobs}/history?limit=3", None),
         ("PUT", jobs, {"colour": "blue", "_max_claim_count": 3, "_dead_letter_queue": "dead"}),
         ("PATCH", jobs, patch),
         ("POST", f"{jobs}/messages", messages),
@@ -127,7 +128,50 @@ def recorded(project: str, free: str, held: str, claim: str) -> list[Request]:
         ("DELETE", "/v2/queues/none", None),
         ("DELETE", "/v2/topics/none", None),
     ]
-    return [request(project, *one) for one in told]
+    return [request(project, *one) for one in told] + rarer(project, free, held, claim)
+
+
+def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
+    """Requests with the parameters and the headers that ``recorded`` has left out. Nothing waits."""
+    jobs, news = "/v2/queues/jobs", "/v2/topics/news"
+    terms, bodies = {"ttl": 60, "grace": 60}, {"messages": [{"body": 1}]}
+    rest = {"delete": [held], "move": [{"id": free, "queue": "dead"}], "bury": [{"id": "none", "reason": "late"}]}
+    commit = {"producer": "etl", "batch": 3, "publish": [{"stage": "night", "messages": 2}]}
+    pages = ("/stats?detailed=true", "/messages?ids=1,2", "/messages?marker=1")
+    told: list[tuple[str, str, object]] = [
+        *(("HEAD", path, None) for path in ("/v2/ping", "/healthz", "/readyz", "/metrics")),
+        *(("GET", path, None) for path in ("/metrics", "/v2/openapi.json")),
+        *(
+            ("GET", f"/v2/{kind}?name=s&marker=a&limit=3&detailed=true&colour=blue", None)
+            for kind in ("queues", "topics")
+        ),
+        *(("GET", f"{jobs}{path}?detailed=true", None) for path in ("/stats", f"/claims/{claim}", f"/messages/{free}")),
+        *(("GET", f"{news}{path}", None) for path in pages),
+        ("GET", f"{news}/messages/1?detailed=true", None),
+        ("GET", f"{jobs}/history?since={SINCE}&until={UNTIL}&marker=1&detailed=true", None),
+        ("GET", f"{jobs}/history?state=all&marker=1&limit=3", None),
+        ("POST", f"{jobs}/history/replay", {"since": SINCE, "until": UNTIL, "limit": 3}),
+        ("POST", f"{jobs}/redrive", {"to": "done", "limit": 5}),
+        ("POST", f"{jobs}/claims?limit=1&detailed=true", terms),
+        ("PUT", f"{jobs}/claims/kept.2?limit=1&detailed=true&fence=etl:1", terms),
+        ("PATCH", f"{jobs}/claims/kept.2?fence=etl:1", terms),
+        ("POST", f"{jobs}/claims/kept.2/settle?fence=etl:1", rest),
+        ("DELETE", f"{jobs}/claims/kept.2?delay=1", None),
+        ("DELETE", f"{jobs}/messages?pop=1&detailed=true", None),
+        ("DELETE", f"{jobs}/messages?ids={held}&claim_ids={claim}", None),
+        ("POST", "/v2/commits?fence=etl:1", commit),
+        ("POST", f"{news}/purge", {"resource_types": ["messages"]}),
+    ]
+    keyed: list[tuple[str, object]] = [
+        (f"{jobs}/messages", bodies),
+        (f"{news}/messages", bodies),
+        (f"{jobs}/claims/{claim}/settle", rest),
+    ]
+    again = [request(project, "POST", path, document) for path, document in keyed]
+    return [
+        *(request(project, *one) for one in told),
+        *(one._replace(headers=(*one.headers, b"Idempotency-Key: again")) for one in again),
+    ]
 
 
 def mutant(random: Random, requests: list[Request]) -> bytes:

@@ -13,12 +13,15 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 from typing import Any
+from urllib.parse import parse_qs
 from uuid import uuid4
 
 import pytest
 
 from tests.http.mutants import Request, mutant, recorded, request
 from tests.servers import Answer, ZqServer, ask
+from zq.http.openapi import document
+from zq.limits import Limits
 
 TIMES = int(os.environ.get("ZQ_FUZZ", "1"))
 REQUESTS = 5000 * TIMES
@@ -37,6 +40,9 @@ TOLD = 5
 """Wrong answers that a failure prints."""
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
+ENDLESS = ("/v2/topics/{topic}/stream", "/v2/stream")
+UNSENT = {"wait", "filters", ""}
+"""``filters`` stands for names of any kind."""
 AGES = re.compile(r'"age": *\d+')
 
 
@@ -177,6 +183,36 @@ def test_what_must_not_come_is_found_among_other_answers() -> None:
     )
     assert [status for status, _ in statuses(heard)] == [200, 204, 200, 500]
     assert statuses(heard)[3][1].endswith(b"?")
+
+
+def test_every_route_is_damaged_with_every_parameter() -> None:
+    """All that the OpenAPI document names, but for streams, which do not end, and waits."""
+    described, sent = document(Limits()), recorded("fuzzed", "free", "held", "leased")
+    for path, operations in described["paths"].items():
+        shape = re.compile(re.sub(r"\{\w+\}", "[^/]+", path))
+        for verb in operations.keys() & {"get", "head", "put", "post", "patch", "delete"}:
+            given = [one for one in sent if one.method == verb.upper().encode() and shape.fullmatch(bare(one))]
+            assert given or path in ENDLESS, f"{verb} {path}"
+            names = {named(described, one) for one in operations[verb].get("parameters", ())} - UNSENT
+            missed = {name for name in names if not any(name in told(one) for one in given)}
+            assert not missed or path in ENDLESS, f"{verb} {path}: {missed}"
+
+
+def bare(one: Request) -> str:
+    return one.path.decode().partition("?")[0]
+
+
+def told(one: Request) -> set[str]:
+    """The names of its parameters and headers."""
+    query = one.path.decode().partition("?")[2]
+    return parse_qs(query).keys() | {line.partition(b":")[0].decode() for line in one.headers}
+
+
+def named(described: dict[str, Any], parameter: dict[str, Any]) -> str:
+    """A parameter's name, however it is written down; "" for a piece of the path."""
+    if "$ref" in parameter:
+        parameter = described["components"]["parameters"][parameter["$ref"].rpartition("/")[2]]
+    return "" if parameter["in"] == "path" else str(parameter["name"])
 
 
 @pytest.mark.parametrize(
