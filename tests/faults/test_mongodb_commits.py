@@ -292,6 +292,6 @@ def test_thousands_of_messages_are_one_commit(store: MongoStorage):
     order = Commit("acme", "etl", 1, ["big"], [Held(scene.queue, claim) for claim in claims], 3600)
     carrier = Carrier(store.transactions, scene.clock, Bounds(), 30)
     assert carrier.commit(order) == Committed(1, 2500, 2500)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert ids_of(scene.at("out").walk()) == ids_of(new)
     assert scene.walk() == []
