@@ -102,6 +102,8 @@ def _targets() -> Iterator[Row]:
     yield Row("forwarded headers", head(*forged), OK)
     yield Row("forwarded schemes that differ", head(b"x-forwarded-proto: https", b"x-forwarded-ssl: off"), OK)
     yield Row("path_info", head(b"PATH_INFO: /metrics", b"remote_addr: 1.2.3.4"), frozenset({200, 400}))
+    yield Row("a target with two slashes first", head(start=b"GET //v2/queues HTTP/1.1"), BAD)
+    yield Row("a probe with three slashes first", head(start=b"GET ///healthz HTTP/1.1"), BAD)
     yield Row("a target without a slash", head(start=b"GET v2/queues HTTP/1.1"), BAD)
     yield Row("a target with a blank", head(start=b"GET /v2/queues /x HTTP/1.1"), BAD)
     yield Row("a target with a control character", head(start=b"GET /v2/que\x01ues HTTP/1.1"), BAD)

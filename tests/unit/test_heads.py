@@ -3,7 +3,7 @@
 
 import pytest
 
-from zq.http.heads import ENCODED_SLASH, IDENTITY, SINGLE, refusal
+from zq.http.heads import ENCODED_SLASH, IDENTITY, LEADING_SLASHES, SINGLE, refusal
 
 PREFIXED = [
     "X-Project-Name",
@@ -55,3 +55,9 @@ def test_an_encoded_slash_is_refused(target: str) -> None:
 def test_any_other_target_is_let_be(target: str) -> None:
     """Parameters may hold anything, and what is encoded twice stays text."""
     assert refusal(COMMON, target) is None
+
+
+@pytest.mark.parametrize("target", ["//v2/queues", "///healthz", "//v2/queues?marker=a"])
+def test_a_path_begins_with_one_slash(target: str) -> None:
+    """S16: the router passes over the others, and a proxy's rule for ``/v2`` would not see the path."""
+    assert refusal(COMMON, target) == LEADING_SLASHES

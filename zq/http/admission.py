@@ -50,7 +50,7 @@ class Admission:
 
 def _check_head(env: dict[str, Any]) -> None:
     sentence = env.get(heads.REFUSED) or heads.target_refusal(next((env[name] for name in TARGETS if name in env), ""))
-    if sentence == heads.ENCODED_SLASH:
+    if sentence in heads.TARGETS:
         raise Invalid(sentence)
     if sentence:
         raise InvalidHeader("Invalid header value", sentence)

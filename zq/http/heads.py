@@ -24,6 +24,9 @@ SINGLE: Final = frozenset(
 )
 """Other headers by which a request means something else, in lower case."""
 ENCODED_SLASH: Final = "The path must not hold an encoded slash or backslash."
+LEADING_SLASHES: Final = "The path must begin with one slash."
+TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
+"""Sentences about the target, not the headers."""
 
 
 def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
@@ -43,7 +46,10 @@ def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
 def target_refusal(target: str) -> str | None:
     """Why a request of this raw target is refused; None if it is not.
 
-    Servers decode a path before they route it, so that ``a%2Fb`` means something else to them than to a proxy.
+    Servers decode a path before they route it, so that ``a%2Fb`` means something else to them than to a proxy; and the
+    router passes over slashes that come first.
     """
     path = target.partition("?")[0].lower()
+    if path.startswith("//"):
+        return LEADING_SLASHES
     return ENCODED_SLASH if "%2f" in path or "%5c" in path else None
