@@ -127,10 +127,8 @@ def test_a_reader_that_takes_nothing_does_not_hold_up_the_end(tmp_path: Path) ->
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Stream(server.url, PATTERN, slow=True):
         for number in range(BACKLOG):
             publish(server, f"{number} {LARGE}")
-        began = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)
-        assert server.wait(10) == 0, server.output
-        assert time.monotonic() - began < 6
+        assert server.wait(20) == 0, server.output  # sooner than its usual patience and the engine's, which are 30 s
         assert "Traceback" not in server.output
 
 

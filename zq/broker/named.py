@@ -21,7 +21,7 @@ FIRST_READ: Final = 25
 WALKED_BYTES: Final = 1 << 20
 """Bytes of metadata that one request decodes to compare them with filters,"""
 WALKED_SECONDS: Final = 0.05
-"""and how long it is at it: then its page ends, and its marker goes on."""
+"""and how much of a core it takes: then its page ends, and its marker goes on. Waiting for the store does not count."""
 
 Listed = tuple[str, Metadata]
 """(name, stored metadata)"""
@@ -41,7 +41,7 @@ class Walk:
     def __init__(self, most: int) -> None:
         self._left = most
         self._bytes = WALKED_BYTES
-        self._ends = time.monotonic() + WALKED_SECONDS
+        self._ends = time.thread_time() + WALKED_SECONDS
 
     def read(self, size: int) -> None:
         """Metadata of so many bytes were decoded."""
@@ -50,7 +50,7 @@ class Walk:
     def ends_with_next(self) -> bool:
         """Count one thing more; whether that was enough."""
         self._left -= 1
-        return self._left <= 0 or self._bytes <= 0 or time.monotonic() > self._ends
+        return self._left <= 0 or self._bytes <= 0 or time.thread_time() > self._ends
 
 
 class Name(Protocol):
