@@ -14,7 +14,9 @@ from granian.constants import Interfaces, RuntimeModes
 from granian.http import HTTP1Settings
 
 from zq import signals
-from zq.engines.asgi import Adapter, Limits
+from zq.engines.asgi import Adapter
+from zq.engines.process import Limits, Process
+from zq.engines.sending import PIECE
 from zq.engines.shortcut import Shortcut
 from zq.engines.sockets import Keeper, Patience
 from zq.settings import Settings
@@ -44,7 +46,10 @@ def run(chosen: Settings, reload: Callable[[], bool]) -> int:
         websockets=False,
         workers=chosen.workers,
         backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
-        http1_settings=HTTP1Settings(header_read_timeout=int(chosen.head_timeout * 1000)),
+        http1_settings=HTTP1Settings(
+            header_read_timeout=int(chosen.head_timeout * 1000),
+            max_buffer_size=PIECE,  # what it holds of an answer, for a reader that does not take it
+        ),
         workers_kill_timeout=chosen.drain_delay + chosen.graceful_timeout,
     ).serve()
     return 0
@@ -54,18 +59,18 @@ def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callab
     """The application as Granian is to run it. ``ready`` is called in the main thread when it begins to."""
     _allow_connections()
     limits = Limits(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body)
-    adapter = Adapter(app, chosen.threads, limits)
+    process = Process(app, chosen.threads, limits)
     crowd = None if chosen.behind_proxy else chosen.max_connections_per_address
     patience = Patience(chosen.head_timeout, chosen.keepalive, chosen.send_timeout, crowd)
-    keeper = Keeper(chosen.port, patience, adapter.busy)
-    adapter.hang_up = keeper.hang_up
+    keeper = Keeper(chosen.port, patience, process.busy)
+    process.hang_up, process.untaken = keeper.hang_up, keeper.untaken
     loop = asyncio.get_event_loop()
     _delay_end(loop, chosen.drain_delay)
-    adapter.start(loop)
-    Shortcut(adapter, loop)
+    process.start(loop)
+    Shortcut(process, loop)
     loop.call_soon(ready)
     loop.call_soon(keeper.start)  # Granian listens by then
-    return adapter
+    return Adapter(process)
 
 
 def _delay_end(loop: asyncio.AbstractEventLoop, seconds: float) -> None:

@@ -34,12 +34,13 @@ class Pool:
         self._loop = loop
         self._timeout = timeout
         self._waiting: deque[Job] = deque()
+        self._idle: set[int] = set()
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._told = False
         self._watch()
         for number in range(threads):
-            threading.Thread(target=self._run, name=f"zq-request-{number}", daemon=True).start()
+            threading.Thread(target=self._run, args=(number,), name=f"zq-request-{number}", daemon=True).start()
 
     def waits(self) -> float:
         """Seconds for which the first job has waited for a thread; 0.0 if none waits."""
@@ -47,6 +48,10 @@ class Pool:
             return time.monotonic() - self._waiting[0].since
         except IndexError:
             return 0.0
+
+    def idle(self) -> bool:
+        """Whether there are threads for more than what waits for one."""
+        return len(self._idle) > len(self._waiting)
 
     def do(self, work: Callable[[], Any], *, patient: bool = False) -> "asyncio.Future[Any]":
         """Do it on a thread; what it returns or raises, or ``Crowded``. To be called in the loop."""
@@ -78,9 +83,11 @@ class Pool:
                     job.future.set_exception(Crowded("The server has more to do than it can do in time."))
         self._loop.call_later(self._timeout / 2, self._watch)
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while True:
+            self._idle.add(number)
             self._tokens.get()
+            self._idle.discard(number)
             try:
                 job = self._waiting.popleft()
             except IndexError:  # it has been refused

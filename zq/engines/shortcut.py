@@ -12,21 +12,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from zq.engines.asgi import BODY_RATE, INLINE, PIECE, Adapter, Answer, Exchange
+from zq.engines.asgi import serve
 from zq.engines.environ import UNANNOUNCED, announced, environment
+from zq.engines.exchange import INLINE, Departure, Exchange
+from zq.engines.intake import BODY_RATE
+from zq.engines.process import Answer, Gone, Process
+from zq.engines.sending import PIECE
 
 
 class Shortcut:
-    """For the requests of an adapter in its loop."""
+    """For the requests of a process in its loop."""
 
-    def __init__(self, adapter: Adapter, loop: asyncio.AbstractEventLoop) -> None:
-        self.adapter = adapter
+    def __init__(self, process: Process, loop: asyncio.AbstractEventLoop) -> None:
+        self.process = process
         self._loop = loop
         self._plain: Callable[..., Any] = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = self._call  # type: ignore[method-assign, assignment]
 
     def _call(self, callback: Any, *arguments: Any, context: Any = None) -> Any:
-        if isinstance(callback, _Body):
+        if isinstance(callback, _Body | Departure):
             return callback(*arguments)
         if len(arguments) == 2 and hasattr(arguments[1], "taskref") and self._take(arguments[1]):
             arguments[0].close()  # what would have been run in the loop
@@ -35,14 +39,14 @@ class Shortcut:
 
     def _take(self, watcher: Any) -> bool:
         """Serve a request; False if it is to go the long way. On Granian's thread."""
-        adapter, scope, proto = self.adapter, watcher.scope, watcher.proto
-        if scope["type"] != "http" or scope["path"] in INLINE or adapter.overloaded():
+        process, scope, proto = self.process, watcher.scope, watcher.proto
+        if scope["type"] != "http" or scope["path"] in INLINE or process.overloaded():
             return False
         environ = environment(scope)
         size = announced(environ) if "CONTENT_LENGTH" in environ else 0
         if UNANNOUNCED in environ or size is None or size > PIECE:
             return False
-        exchange = Exchange(adapter, scope["client"], environ, proto.receive, proto.send)
+        exchange = Exchange(process, scope["client"], environ, proto.receive, proto.send)
         if size:
             _Body(self, exchange, watcher, size, proto.receive).ask()
         else:
@@ -50,8 +54,10 @@ class Shortcut:
         return True
 
     def submit(self, exchange: Exchange, watcher: Any, body: bytes) -> None:
-        """Have it answered on a thread."""
-        self.adapter.pool.put(
+        """Have it answered on a thread. On Granian's thread."""
+        if not self.process.pool.idle():
+            exchange.look_out()
+        self.process.pool.put(
             partial(self._work, exchange, watcher, body),
             partial(self.hand_over, watcher, partial(exchange.refuse_by, exchange.turn_away)),
         )
@@ -63,6 +69,8 @@ class Shortcut:
     def _work(self, exchange: Exchange, watcher: Any, body: bytes) -> None:
         try:
             answer: Answer | None = exchange.begin(body)
+        except Gone:
+            answer = None
         except BaseException as error:  # noqa: BLE001 - Granian tells of it, as of any
             exchange.close()
             watcher.err(error)
@@ -71,7 +79,7 @@ class Shortcut:
             exchange.close()
             watcher.done()
         else:
-            self.hand_over(watcher, partial(self.adapter.serve, exchange, answer))
+            self.hand_over(watcher, partial(serve, exchange, answer))
 
     def _begin(self, watcher: Any, serve: Callable[[], Any]) -> None:
         watcher.taskref(self._loop.create_task(_served(watcher, serve)))
@@ -89,16 +97,16 @@ class _Body:
         self._left = size
         self._receive = receive
         self._body = b""
-        self._deadline = time.monotonic() + owner.adapter.limits.body
+        self._deadline = time.monotonic() + owner.process.limits.body
 
     def ask(self) -> None:
         """Ask for the next piece. On Granian's thread, which is the one that tells."""
         future = self._receive()
-        self._owner.adapter.deadlines.put(future, self._deadline + len(self._body) / BODY_RATE)
+        self._owner.process.deadlines.put(future, self._deadline + len(self._body) / BODY_RATE)
         future.add_done_callback(self)
 
     def __call__(self, future: Any) -> None:
-        late = self._owner.adapter.deadlines.late(future)
+        late = self._owner.process.deadlines.late(future)
         event: dict[str, Any] = {"type": "late"} if late or future.cancelled() else future.result()
         if event["type"] != "http.request":
             refuse = self._exchange.refuse_late if late else self._exchange.refuse_broken

@@ -6,10 +6,12 @@ none to a client that does not take what it is sent, and no address a bound. The
 much came and when, and ends what is shut down, whoever reads from it.
 """
 
+import fcntl
 import logging
 import os
 import socket
 import struct
+import termios
 import threading
 import time
 from collections import defaultdict
@@ -81,11 +83,19 @@ class Keeper:
         _bound_sending(self._port, self._patience.send)
         threading.Thread(target=self._run, name="zq-connections", daemon=True).start()
 
-    def hang_up(self, peer: Peer) -> None:
+    def hang_up(self, peer: Peer, reason: Reason) -> None:
         """End the connection of a client, whatever is still to be sent to it. From any thread."""
-        for descriptor, seen in list(self._known.items()):
-            if seen.peer == peer:
-                _hang_up(descriptor, peer, Reason.ANSWER)
+        descriptor = _of(peer, self._known)
+        if descriptor is None:  # it came after the last look
+            self._connections()
+            descriptor = _of(peer, self._known)
+        if descriptor is not None:
+            _hang_up(descriptor, peer, reason)
+
+    def untaken(self, peer: Peer) -> bool:
+        """Whether the kernel holds something for a client; also for one that came after the last look."""
+        descriptor = _of(peer, self._known)
+        return descriptor is None or _untaken(descriptor, peer)
 
     def _run(self) -> None:
         while True:
@@ -136,6 +146,10 @@ class Keeper:
         return [(descriptor, seen) for descriptor, seen in known.items() if seen.peer[0]]
 
 
+def _of(peer: Peer, known: dict[int, Seen]) -> int | None:
+    return next((descriptor for descriptor, seen in list(known.items()) if seen.peer == peer), None)
+
+
 def _peer(descriptor: int, port: int) -> Peer:
     """Who is at the other end of a connection to the port; ("", "") if it is none."""
     if not os.readlink(DESCRIPTORS / str(descriptor)).startswith("socket:"):
@@ -155,6 +169,14 @@ def _told(descriptor: int) -> tuple[int, float]:
             sent, came, received = TCP_INFO.unpack_from(raw)
             return received, min(sent, came) / 1000
     return PREFACE, 0.0
+
+
+def _untaken(descriptor: int, peer: Peer) -> bool:
+    """Whether something sent on a connection, if it is still that of the peer, is not acknowledged."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as opened:
+        host, number = opened.getpeername()[:2]
+        return (host, str(number)) == peer and fcntl.ioctl(opened, termios.TIOCOUTQ, bytes(4)) != bytes(4)
+    return False
 
 
 def _network(host: str) -> str:

@@ -20,6 +20,7 @@ def register(app: "falcon.App[Any, Any]") -> None:
     app.add_error_handler(RecursionError, _too_deep)
     app.add_error_handler(errors.ZqError, _deliberate)
     app.add_error_handler(suspension.Suspended, suspension.leave)
+    app.add_error_handler(suspension.HungUp, suspension.drop)
 
 
 def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:

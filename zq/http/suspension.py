@@ -80,6 +80,10 @@ class Suspended(Exception):
         self.wait = wait
 
 
+class HungUp(Exception):
+    """The caller has left before anything was taken for it: there is nobody to answer."""
+
+
 def offered(req: falcon.Request) -> bool:
     """Whether this request may be suspended."""
     return OFFERED in req.env
@@ -88,3 +92,8 @@ def offered(req: falcon.Request) -> bool:
 def leave(req: falcon.Request, _resp: falcon.Response, suspended: Suspended, _params: Any) -> None:
     """The error handler of ``Suspended``."""
     req.env[SUSPENDED] = suspended.wait
+
+
+def drop(_req: falcon.Request, resp: falcon.Response, _hung_up: HungUp, _params: Any) -> None:
+    """The error handler of ``HungUp``."""
+    resp.status = falcon.HTTP_204

@@ -21,10 +21,15 @@ def poll(
     *,
     takes: bool,
 ) -> T:
-    """What ``ask`` answers, at the latest when the request's time is up; see ``Waiters.poll``."""
+    """What ``ask`` answers, at the latest when the request's time is up; see ``Waiters.poll``.
+
+    Raises ``HungUp`` before it asks, where an engine with an event loop has told of the caller's leaving.
+    """
     wait = query.integer(req, "wait")
     req.context.waits = bool(wait)
     gone = callers.gone(req)
+    if takes and suspension.offered(req) and gone():
+        raise suspension.HungUp  # nothing is taken for nobody
     if wait and suspension.offered(req):
         polled = _look(req, waiters, wait, ask, found, takes, gone)
     else:

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request under Granian, and its answer: where it goes from the loop to a thread and back, and when it ends."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from zq import strain
+from zq.engines import intake
+from zq.engines.backlog import Unsent, may_be_long
+from zq.engines.environ import with_body
+from zq.engines.intake import Receive
+from zq.engines.loops import Ring
+from zq.engines.process import Answer, Gone, Process
+from zq.engines.sending import PIECE, Send, Sender
+from zq.engines.sockets import Peer
+from zq.errors import Crowded
+from zq.http import suspension
+from zq.strain import Reason
+
+INLINE: Final = frozenset({"/healthz"})
+"""What is answered in the loop: nothing is asked for it."""
+TOO_SLOW: Final = "The request's body did not come in time."
+BROKEN: Final = "The request's body is not framed as HTTP has it, or ended too early."
+BUSY: Final = "The server has more to do than it can do in time. Try again later."
+UNREAD: Final = "Too many answers wait for their readers. Try again later."
+
+
+class Departure:
+    """Told when a client hangs up, on whatever thread; tells the loop if that asks for it."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.told = False
+        self._closed = False
+        self._ring: Callable[[], object] | None = None
+        self._receive = receive
+        self._ask()
+
+    def _ask(self) -> None:
+        self._coming = self._receive()
+        self._coming.add_done_callback(self)
+
+    def __call__(self, coming: Any) -> None:
+        if self._closed or coming.cancelled():
+            return
+        if coming.result()["type"] == "http.request":  # the end of the body, or what nobody wants of it
+            self._ask()
+            return
+        self.told = True
+        if self._ring is not None:
+            self._ring()
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self._closed = True
+        self._coming.cancel()
+
+    async def wait(self) -> None:
+        """Return when it is told."""
+        ring = Ring()
+        self._ring = ring
+        if not self.told:
+            await ring.future
+
+
+class Exchange:
+    """``environ`` has all of the request but its body."""
+
+    def __init__(self, process: Process, client: Peer, environ: dict[str, Any], receive: Receive, send: Send) -> None:
+        self._process = process
+        self._client = client
+        self._environ = environ
+        self._receive = receive
+        self._sender = Sender(process, client, environ["SERVER_PROTOCOL"], send)
+        self._body = b""
+        self._departure: Departure | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._wait: suspension.Wait | None = None
+        self._unsent: Unsent | None = None
+        self._closed = False
+        process.requests[self] = client
+
+    async def run(self) -> None:
+        """Read, have it answered, and send the answer. Raises ``Gone``."""
+        if self._environ["PATH_INFO"] in INLINE:
+            with_body(self._environ, b"")
+            self._sender.closes = intake.announces(self._environ)
+            answer = self._process.call(self._environ)
+            self._sender.short(answer, b"".join(answer.parts))
+        elif self._process.overloaded():
+            self._sender.closes = intake.announces(self._environ)
+            self.turn_away()
+        elif await self._read():
+            await self._serve()
+
+    def turn_away(self) -> None:
+        """There is more to do than can be done in time."""
+        strain.note(Reason.QUEUE)
+        self._refuse(503, "Service unavailable", BUSY, [(b"retry-after", b"1")])
+
+    def close(self) -> None:
+        """Free what it holds."""
+        self._closed = True
+        self._process.requests.pop(self, None)
+        if self._body:
+            self._process.took(-len(self._body))
+        if self._wait is not None:
+            self._wait.close()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._departure is not None:
+            self._departure.close()
+        if self._unsent is not None:
+            self._process.backlog.release(self._unsent)
+
+    async def _read(self) -> bool:
+        """Read the body; False if it did not come in time, or not whole."""
+        try:
+            self._body, self._sender.closes = await intake.read(self._process, self._environ, self._receive)
+            return True
+        except TimeoutError:
+            self.refuse_late()
+        except Gone:
+            self.refuse_broken()
+        return False
+
+    async def refuse_by(self, refuse: Callable[[], object]) -> None:
+        """Refuse it so, and be done with it."""
+        try:
+            refuse()
+        finally:
+            self.close()
+
+    def refuse_late(self) -> None:
+        """Its body did not come in time."""
+        strain.note(Reason.BODY)
+        self._sender.closes = True
+        self._refuse(408, "Request timeout", TOO_SLOW, [])
+
+    def refuse_broken(self) -> None:
+        """Its body cannot be read."""
+        strain.note(Reason.MALFORMED)
+        self._sender.closes = True
+        self._refuse(400, "Invalid request body", BROKEN, [])
+
+    async def _serve(self) -> None:
+        if not self._sender.closes:  # looking reads on
+            self._look_out()
+        try:
+            answer = await self._process.pool.do(self.begin)
+        except Crowded:
+            self.turn_away()
+        else:
+            await self.go_on(answer)
+
+    def look_out(self) -> None:
+        """Have the client's leaving noticed though the loop does not serve it. On Granian's thread.
+
+        Only where that saves something: a post may have been carried out or not when its client leaves.
+        """
+        if may_be_long(self._environ):
+            self._departure = Departure(self._receive)
+
+    def begin(self, body: bytes | None = None) -> Answer | None:
+        """On a thread: have it answered, as far as it is answered at once; see ``_call``. Raises ``Gone``."""
+        if body is not None:
+            self._body = body
+            self._process.took(len(body))
+        if self._gone():
+            raise Gone
+        self._environ[suspension.OFFERED] = True
+        self._environ[suspension.GONE] = self._gone
+        with_body(self._environ, self._body)
+        return self._call()
+
+    async def go_on(self, answer: Answer | None) -> None:
+        """Wait, if it has to, without a thread; send what is not sent."""
+        environ, pool = self._environ, self._process.pool
+        while (wait := environ.pop(suspension.SUSPENDED, None)) is not None:
+            self._wait = wait
+            await self._sleep(wait)
+            environ[suspension.RESUMED] = wait
+            with_body(environ, self._body)
+            answer = await pool.do(self._call, patient=True)
+        if answer is None:
+            return
+        if (feed := environ.get(suspension.LIVE)) is not None:
+            await self._feed(answer, feed)
+        elif answer.unsent is not None:
+            await self._sender.long(answer, answer.unsent, self._look_out().done)
+
+    def _call(self) -> Answer | None:
+        """On a thread: have the application answer; None if the answer is short, and sent."""
+        if may_be_long(self._environ) and self._process.backlog.full():
+            strain.note(Reason.MEMORY)
+            self._refuse(503, "Service unavailable", UNREAD, [(b"retry-after", b"1")])
+            return None
+        answer = self._process.call(self._environ)
+        if suspension.SUSPENDED in self._environ or suspension.LIVE in self._environ:
+            return answer
+        body = b"".join(answer.parts)
+        if len(body) > PIECE:
+            self._unsent = self._process.backlog.hold(self._client, body)
+            if self._closed:  # meanwhile
+                self._process.backlog.release(self._unsent)
+            return Answer(answer.status, answer.headers, (), self._unsent)
+        self._sender.short(answer, body)
+        return None
+
+    def _gone(self) -> bool:
+        """Whether the client has hung up, as far as it was looked for."""
+        if self._departure is not None:
+            return self._departure.told
+        return self._watch is not None and self._watch.done()
+
+    def _look_out(self) -> "asyncio.Task[None]":
+        """Ends when the client has hung up. Nothing more of its body is read then."""
+        if self._watch is None:
+            self._watch = asyncio.ensure_future(self._until_gone())
+        return self._watch
+
+    async def _until_gone(self) -> None:
+        if self._departure is not None:
+            await self._departure.wait()
+            return
+        while (await self._receive())["type"] == "http.request":
+            pass
+
+    async def _sleep(self, wait: suspension.Wait) -> None:
+        """Return when the wait is rung, or its time is up. Raises ``Gone``."""
+        rung, watch = Ring(), self._look_out()
+        wait.begin(rung)
+        try:
+            await asyncio.wait({rung.future, watch}, timeout=wait.left(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wait.end()
+            rung.future.cancel()
+        if watch.done():
+            raise Gone
+
+    def _refuse(self, status: int, title: str, description: str, headers: list[tuple[bytes, bytes]]) -> None:
+        """Answer in the application's stead. From any thread."""
+        body = json.dumps({"title": title, "description": description}).encode()
+        headers = [
+            *((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())),
+            *((b"x-content-type-options", b"nosniff"), (b"vary", b"Accept")),
+            *headers,
+        ]
+        self._sender.short(Answer(status, headers, ()), body)
+
+    async def _feed(self, answer: Answer, feed: suspension.Feed) -> None:
+        """Send what comes, as it comes."""
+        self._sender.begin(answer)
+        watch, pool = self._look_out(), self._process.pool
+        try:
+            while not watch.done():
+                part = await pool.do(feed.step, patient=True)
+                if part is None:
+                    self._sender.end()
+                    return
+                for begin in range(0, len(part), PIECE):
+                    await self._sender.piece(part[begin : begin + PIECE], True, feed.patience, feed.drop)
+                if not part:
+                    await self._sleep_between(feed, watch)
+        finally:
+            feed.close()
+
+    async def _sleep_between(self, feed: suspension.Feed, watch: "asyncio.Task[None]") -> None:
+        rung = Ring()
+        feed.begin(rung)
+        await asyncio.wait({rung.future, watch}, timeout=feed.left(), return_when=asyncio.FIRST_COMPLETED)
+        rung.future.cancel()
