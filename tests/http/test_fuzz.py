@@ -43,7 +43,7 @@ CHECKS = [
 UNSAID = re.compile(
     "An integer in the body must be|The body must be at most|once|in all|it names|own queue|nested|maximum_delay"
     "|goes with|go with|Exactly one|Give either|another queue|has no queue|has no _dead_letter_queue|does not hold"
-    "|beyond the log's end|does not encrypt messages yet"
+    "|beyond the log's end|does not encrypt messages yet|takes one value"
 )
 """Of rules between members, or with what is in the store; and of what is not built."""
 STORE = os.environ.get("ZQ_FUZZ_STORE", "rocksdb")
