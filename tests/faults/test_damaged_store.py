@@ -12,10 +12,11 @@ import pytest
 from tests.damaged import flip, flushed, table_of
 from tests.servers import ZqServer, ask, wait_for
 from zq.errors import StoreDamaged, Unavailable
-from zq.model import Draft, QueueRef, View, new_ids
+from zq.model import Commit, Draft, QueueRef, View, new_ids
 from zq.records import RecordRef
-from zq.storage.rocksdb import connect
+from zq.storage.rocksdb import connect, layout
 from zq.storage.rocksdb.damage import is_damage, place_of
+from zq.storage.rocksdb.port import Store
 
 MESSAGES = 1000
 JOBS, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
@@ -177,3 +178,64 @@ def test_a_compaction_that_meets_a_corrupt_block_does_not_stop_writes_for_good(p
             storage.ping()
     finally:
         storage.close()
+
+
+@pytest.fixture(scope="module")
+def holed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with a hundred staged entries, 600 bytes each, and a corrupt block in their middle."""
+    path = tmp_path_factory.mktemp("holed") / "store"
+    store = Store(path, layout.FAMILIES, "never", 0)
+    store.write([("staged", layout.number.pack(at), os.urandom(600)) for at in range(100)])
+    store.close()
+    flip(table_of(flushed(path), "staged"), 0.5)
+    store = Store(path, layout.FAMILIES, "never", 0)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
+def test_a_scan_that_meets_damage_does_not_end_as_if_nothing_were_behind_it(holed: Store, backwards: bool) -> None:
+    """RocksDB's binding says nothing, wherever the scan begins: a stage would be published without its second half."""
+    end = layout.number.pack(100)
+    hidden = [at for at in range(100) if not _readable(holed, at)]
+    assert 0 < len(hidden) < 10
+    for begin in (0, hidden[0] - 1, hidden[0], hidden[-1]):
+        with pytest.raises(StoreDamaged):
+            list(holed.scan("staged", layout.number.pack(begin), end, backwards))
+        assert not list(holed.scan("staged", layout.number.pack(hidden[0]), layout.number.pack(hidden[-1]), spare=True))
+    behind = list(holed.scan("staged", layout.number.pack(hidden[-1] + 1), end, backwards))
+    # Backwards RocksDB needs the entry in front of the one that it gives out: the one beside the damage is not met.
+    assert len(behind) == 99 - hidden[-1] - backwards
+    assert not list(holed.scan("staged", end, layout.number.pack(200), backwards))
+
+
+def _readable(store: Store, at: int) -> bool:
+    try:
+        return store.get("staged", layout.number.pack(at)) is not None
+    except StoreDamaged:
+        return False
+
+
+def test_a_commit_does_not_publish_the_readable_part_of_a_damaged_stage(tmp_path: Path) -> None:
+    """As if it were all: it is refused, and nothing has changed."""
+    now, path = time.time(), tmp_path / "store"
+    drafts = [Draft(id, b'"' + os.urandom(150).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
+    with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:
+        storage.transactions.stage("acme", "s1", OTHER, drafts, now, 3600, 1 << 20)
+    flip(table_of(flushed(path), "staged"), 0.5)
+    with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:
+        with pytest.raises(StoreDamaged):
+            storage.transactions.commit(Commit("acme", "etl", 1, ["s1"], [], 3600), now)
+        assert not storage.messages.list(OTHER, 0, 10, View(), now).items
+
+
+def test_a_listing_of_history_stops_at_damage(tmp_path: Path) -> None:
+    """Its reader would take what is missing for never having been."""
+    now, path = time.time(), tmp_path / "store"
+    drafts = [Draft(id, b'"' + os.urandom(150).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
+    with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:
+        storage.messages.post(JOBS, drafts, now)
+        storage.messages.pop(JOBS, 90, now, history=3600)
+    flip(table_of(flushed(path), "history"), 0.5)
+    with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage, pytest.raises(StoreDamaged):
+        storage.history.list(JOBS, 0, 100, 0, now + 1, now)

@@ -40,6 +40,9 @@ def test_a_scan_backwards_through_nothing_does_not_begin(store: Store, monkeypat
             ways.append(backwards)
             return other.items(backwards, *bounds)
 
+        def iter(self, bounds: Any) -> Any:
+            return other.iter(bounds)
+
     monkeypatch.setitem(store._views, "other", Watched())
     assert list(store.scan("other", b"\x02", b"\x08", backwards=True)) == []
     assert ways == [False]

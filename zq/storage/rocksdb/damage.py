@@ -4,7 +4,7 @@
 import logging
 import re
 import threading
-from typing import Final
+from typing import Any, Final
 
 from zq.errors import StoreDamaged
 
@@ -30,6 +30,15 @@ def place_of(error: Exception) -> tuple[int, int]:
     """(number of the table file, offset of the block) that an error of RocksDB names; -1 for what it does not name."""
     table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
     return int(table[1]) if table else -1, int(offset[1]) if offset else -1
+
+
+def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) -> None:
+    """Raise RocksDB's error if it is damage that ended a scan, whose ``last`` key this was; ``cursor``: an iterator."""
+    cursor.seek(lower if backwards or last is None else last + b"\0")
+    while backwards and cursor.valid() and (last is None or cursor.key() < last):
+        cursor.next()
+    if not cursor.valid():
+        cursor.status()
 
 
 class Damage:

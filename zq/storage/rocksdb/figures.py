@@ -32,7 +32,7 @@ class Figures:
     def depths(self, now: int, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         """As ``zq.storage.api.Storage.depths``."""
         with self._keeper as opened:
-            keys = [key for key, _ in islice(opened.store.scan("queues", b"", layout.END), queues)]
+            keys = [key for key, _ in islice(opened.store.scan("queues", b"", layout.END, spare=True), queues)]
             states = [state for key in keys if (state := opened.registry.find(layout.queue_ref(key))) is not None]
             due = islice(self._due(opened.store, now), min(most * len(states), MOST_WAITING))
             expired = Counter(key[8:16] for key in due)
@@ -52,7 +52,7 @@ class Figures:
 
     def _due(self, store: Store, now: int) -> Iterator[bytes]:
         """Entries of the expiry index that are due."""
-        return (key for key, _ in store.scan("expiry", self._sweeper.position, layout.number.pack(now + 1)))
+        return (key for key, _ in store.scan("expiry", self._sweeper.position, layout.number.pack(now + 1), spare=True))
 
     def _expiry(self, opened: Opened, totals: Counter[str], now: int) -> Iterator[Measure]:
         layers = {"read": self._remover.removed, "sweep": self._sweeper.removed, "filter": totals["filtered"]}
@@ -95,9 +95,9 @@ def _work(store: Store, totals: Counter[str]) -> Iterator[Measure]:
 
 def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Of one queue. What is ready is what is nothing else, unless something else is more than is counted."""
-    claimed, all_claims = _count(store.scan("claims", *state.bounds()), now, most)
+    claimed, all_claims = _count(store.scan("claims", *state.bounds(), spare=True), now, most)
     present = layout.pair.pack(state.number, now + 1)
-    later, all_later = _count(store.scan("available", present, state.bounds()[1]), now, 2 * most)
+    later, all_later = _count(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)
     came = state.front.entries(store, present)
     oldest = next((key for key, expires in islice(came, most) if layout.number.unpack(expires)[0] > now), None)
     if oldest is None:
@@ -105,7 +105,7 @@ def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -
     elif all_claims and all_later and expired < most:
         ready = max(0, state.tally.count - expired - later)
     else:
-        ready = _count(store.scan("available", oldest, present), now, most)[0]
+        ready = _count(store.scan("available", oldest, present, spare=True), now, most)[0]
     moment = None if oldest is None else layout.triple.unpack(oldest)[1] / 1000
     delayed = max(0, later - claimed) if all_claims else _delayed(store, state, now, most)
     return Depth(ready, delayed, claimed, expired, moment)
@@ -113,7 +113,7 @@ def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -
 
 def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
     """How many of the next messages that will be available are not claimed; for a queue with many claimed ones."""
-    entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1])
+    entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
     records = (layout.decode_record(value) for value in values if value is not None)
     return sum(1 for record in records if record.expires > now and not record.held(now))

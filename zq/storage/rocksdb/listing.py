@@ -36,7 +36,7 @@ def page(store: Store, state: QueueState, marker: int, limit: int, view: View, n
 
 def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
     """The oldest or the newest unexpired message."""
-    for key, value in store.scan("messages", *state.bounds(), backwards=newest):
+    for key, value in store.scan("messages", *state.bounds(), backwards=newest, spare=True):
         record = layout.decode_record(value)
         if record.expires > now:
             return layout.pair.unpack(key)[1], record

@@ -24,7 +24,7 @@ from rocksdict import BottommostLevelCompaction, CompactOptions, Options, ReadOp
 from zq.errors import StoreDamaged, Unavailable
 from zq.storage.rocksdb import compaction
 from zq.storage.rocksdb.barrier import Barrier
-from zq.storage.rocksdb.damage import UNREADABLE, Damage, is_damage, place_of
+from zq.storage.rocksdb.damage import UNREADABLE, Damage, check_end, is_damage, place_of
 from zq.storage.rocksdb.opening import close_part, let_go, open_database, unavailable
 from zq.storage.rocksdb.tuning import Tuning
 
@@ -116,21 +116,33 @@ class Store:
                 raise self._unread(error, family, keys[0]) from error
         return [self._spared(family, key) for key in keys]
 
-    def scan(self, family: str, lower: bytes, upper: bytes, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Items with ``lower <= key < upper`` in key order, as they stand when the scan begins."""
-        bounds = ReadOptions()
+    def scan(
+        self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Items with ``lower <= key < upper`` in key order, as they stand when the scan begins.
+
+        ``spare``: a scan that meets damage ends there, which is noted, instead of an error.
+        """
+        bounds, view = ReadOptions(), self._views[family]
         bounds.set_iterate_upper_bound(upper)
+        last: bytes | None = None
         try:
-            items: Any = self._views[family].items(False, lower, bounds)
+            items: Any = view.items(False, lower, bounds)
             if backwards:
                 # What the binding calls the lower bound sets the upper one. Where there is nothing, a scan backwards
                 # would go on through all that was removed below.
-                found = next(iter(items), None) is not None
-                items = self._views[family].items(True, None, bounds) if found else ()
+                backwards = next(iter(items), None) is not None
+                items = view.items(True, None, bounds) if backwards else ()
                 items = takewhile(lambda item: item[0] >= lower, items)
-            yield from items
+            for item in items:
+                last = item[0]
+                yield item
+            # The binding's iterators end at a damaged block as if nothing stood behind it.
+            check_end(view.iter(bounds), lower, last, backwards)
         except Exception as error:
-            raise self._unread(error, family, lower) from error
+            refusal = self._unread(error, family, lower if last is None else last)
+            if not spare or not isinstance(refusal, StoreDamaged):
+                raise refusal from error
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
         """Apply all writes, and the removal of ranges that hold none of them, in one step: visible to every thread and

@@ -97,20 +97,20 @@ class QueueController:
             if state is None:
                 return None
             lower = layout.pair.pack(state.number, layout.ms(now) + 1)
-            first = next(store.scan("available", lower, state.bounds()[1]), None)
+            first = next(store.scan("available", lower, state.bounds()[1], spare=True), None)
         return None if first is None else layout.triple.unpack(first[0])[1] / 1000
 
 
 def _expired(store: Store, state: QueueState, now: int) -> int:
     """Messages of the queue that have expired and wait for the sweeper; grows with its arrears, of all queues."""
-    due = store.scan("expiry", layout.number.pack(0), layout.number.pack(now + 1))
+    due = store.scan("expiry", layout.number.pack(0), layout.number.pack(now + 1), spare=True)
     number = layout.number.pack(state.number)
     return sum(1 for key, _ in due if key[8:16] == number)
 
 
 def _claimed(store: Store, state: QueueState, now: int) -> int:
     """Messages under a live claim, or pinned; grows with the claimed, lapsed ones included."""
-    entries, pinned = store.scan("claims", *state.bounds()), state.pinned
+    entries, pinned = store.scan("claims", *state.bounds(), spare=True), state.pinned
     return sum(1 for key, ends in entries if _moment(ends) > now or _moment(key[-8:]) in pinned)
 
 

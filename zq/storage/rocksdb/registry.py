@@ -101,7 +101,7 @@ class Registry:
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
         self._pinned = unfinished.pinned(store)
         """Of queues that were not asked for yet, by number."""
-        for key, value in store.scan("hidden", b"", layout.END):
+        for key, value in store.scan("hidden", b"", layout.END, spare=True):
             ref = layout.queue_ref(key)
             self._hidden[ref] = QueueState(ref, layout.decode_queue(value), Tally(), around)
 

@@ -88,7 +88,7 @@ class Sweeper:
         return False
 
     def _remove_expired(self, opened: Opened, now: int, size: int, pace: Pace) -> int:
-        index = opened.store.scan("expiry", self.position, layout.number.pack(now + 1))
+        index = opened.store.scan("expiry", self.position, layout.number.pack(now + 1), spare=True)
         entries = [key for key, _ in islice(index, size)]
         for number, told in by_queue((entry[8:], layout.number.unpack_from(entry)[0]) for entry in entries):
             count, queue = remove(opened, number, told, sweeping=True)
@@ -106,7 +106,8 @@ class Sweeper:
         return self._ruins.clear_dropped(opened.store, size, pace)
 
     def _remove_due(self, store: Store, now: int, size: int, pace: Pace) -> int:
-        entries = list(islice(store.scan("due", self._due_position, layout.number.pack(now + 1)), size))
+        index = store.scan("due", self._due_position, layout.number.pack(now + 1), spare=True)
+        entries = list(islice(index, size))
         writes: list[Write] = []
         for entry, note in entries:
             family, key = due.named(entry)
