@@ -14,11 +14,15 @@ from typing import Final
 from msgspec import structs
 
 from zq.clock import Clock
-from zq.errors import CommitRunning
+from zq.errors import CommitRunning, StoreDamaged
 from zq.model import Bounds, Commit, Committed, Unfinished
 from zq.storage.extensions import TransactionController
 
 LOG = logging.getLogger(__name__)
+DAMAGED: Final = (
+    "A decided commit stands still where the store is damaged. Stop the server: zq-server salvage makes a new store, "
+    "which finishes it as far as it can be read."
+)
 AIM: Final = 0.006
 """Seconds that a slice is to take: its size follows what the last ones took."""
 LEAST: Final = 100
@@ -61,6 +65,7 @@ class Carrier:
         self._patience = patience
         self._sleep = sleep
         self._seen: dict[Unfinished, None] = {}
+        self._damaged: set[Unfinished] = set()
 
     def commit(self, commit: Commit) -> Committed:
         """The commit, done, or ``open`` if that takes longer than the patience; one of the producer that is in its way
@@ -87,9 +92,19 @@ class Carrier:
         found = dict.fromkeys(self._transactions.unfinished(self._clock.now()))
         left = [one for one in found if one in self._seen]
         self._seen = found
+        self._damaged.intersection_update(found)
         for one in left:
-            LOG.info("A commit that another server, or this one before it ended, has left is carried on.")
+            if one not in self._damaged:
+                self._carry_on(one)
+
+    def _carry_on(self, one: Unfinished) -> None:
+        """For its share of the time; damage of the store stops this commit alone, and is told once."""
+        LOG.info("A commit that another server, or this one before it ended, has left is carried on.")
+        try:
             self._carry_out(one.project, one.producer, time.monotonic() + SHARE)
+        except StoreDamaged:
+            LOG.critical(DAMAGED)
+            self._damaged.add(one)
 
     def _finished(self, committed: Committed, project: str, producer: str, deadline: float) -> Committed:
         done = self._carry_out(project, producer, deadline)

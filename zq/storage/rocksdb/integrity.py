@@ -6,12 +6,12 @@ deleted queue left behind, and nobody reaches, is counted apart.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from zq.measures import Report
 from zq.storage.rocksdb import due, layout, past, records, stages, unfinished
-from zq.storage.rocksdb.findings import Findings
+from zq.storage.rocksdb.findings import TOP, Findings
 from zq.storage.rocksdb.layout import QueueRecord, Record
 from zq.storage.rocksdb.log_integrity import LogIntegrity, check_records
 from zq.storage.rocksdb.port import Write
@@ -163,24 +163,38 @@ class Integrity(Findings):
                 items = list(stages.messages(self.store, stage))
                 size = sum(len(item.draft.body) for item in items)
                 if (stage.count, stage.size) != (len(items), size):
+                    self._look("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
                     self.found(f"stages: {key!r} says {stage.count} messages and has {len(items)}, {size} bytes")
                 self._staged.pop(layout.number.pack(stage.number), None)
                 note = layout.number.pack(stage.number)
                 self.check_wanted("stages", key, due.writes("stages", key, value, due.end_of(key), note))
         self._check_open()
         for number in self._staged:
+            self._look("default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP)))
             self.found(f"staged: {number.hex()} is no stage's number")
 
     def _check_open(self) -> None:
-        """Stages that open commits have taken hold as many messages as are left to be published."""
+        """Stages that open commits have taken hold as many messages as are left to be published; of the queues whose
+        messages they pin the numbers were given."""
         for producer, value in unfinished.every(self.store):
+            last = int.from_bytes(self.store.get("default", b"numbers") or b"")
             commit = self.decoded(unfinished.decode, "default", layout.COMMIT + producer, value)
+            if commit is not None and any(part.number > last for part in commit.pinned):
+                self.found(f"default: {producer!r} pins messages of a queue whose number is above the last one given")
             for shelf in commit.shelves if commit is not None else ():
                 count = self._staged.pop(layout.number.pack(shelf.number), 0)
                 if count != shelf.end - shelf.at:
+                    self._look("staged", (layout.pair.pack(shelf.number, at) for at in range(shelf.at, shelf.end)))
                     self.found(
                         f"default: {producer!r} has {shelf.end - shelf.at} messages to publish, and {count} are there"
                     )
+
+    def _look(self, family: str, keys: Iterable[bytes]) -> None:
+        """See whether damage hides one of these, as a scan does not tell."""
+        for key in keys:
+            self.store.get(family, key)
+            if self.store.missed:
+                return
 
     def _check_logs(self) -> None:
         numbers = self._logs.check()

@@ -18,6 +18,7 @@ from zq.storage.rocksdb.integrity import Integrity
 from zq.storage.rocksdb.opening import hold_lock
 from zq.storage.rocksdb.port import Store, Write
 from zq.storage.rocksdb.rescue import Rescue
+from zq.storage.rocksdb.salvage_commits import OpenCommits
 from zq.storage.rocksdb.salvage_named import NamedThings
 from zq.storage.rocksdb.salvage_queues import Queues
 from zq.storage.rocksdb.salvage_topics import Topics
@@ -80,10 +81,13 @@ class Salvage:
         starts, numbers, clock = (self.noted(key) for key in (b"starts", b"numbers", b"clock"))
         topics = Topics(self)
         self.starts = starts if starts is not None else _latest_start(self.rescue)
-        queues = Queues(self)
+        commits = OpenCommits(self)
+        queues = Queues(self, commits.pinned)
         queues.run()
         topics.run()
-        NamedThings(self, queues.histories | topics.numbers).run()
+        named = NamedThings(self, queues.histories | topics.numbers, commits)
+        named.run()
+        commits.copy(queues.numbers, named.producers)
         self.lost += (f"{count} {kind}, whose owner is lost" for kind, count in self.strays.items() if count)
         given = numbers if numbers is not None else self.top + LOST_NUMBERS
         for key, value in (

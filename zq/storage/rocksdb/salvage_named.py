@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from zq.storage.rocksdb import due, layout, records
 from zq.storage.rocksdb.findings import TOP
+from zq.storage.rocksdb.salvage_commits import OpenCommits
 
 if TYPE_CHECKING:
     from zq.storage.rocksdb.salvage import Salvage
@@ -19,22 +20,20 @@ def named(key: bytes) -> str:
 
 
 class NamedThings:
-    """``owners``: numbers of the histories and logs that keys go by."""
+    """``owners``: numbers of the histories and logs that keys go by; ``producers``: keys of those that were copied."""
 
-    def __init__(self, salvage: "Salvage", owners: set[bytes]) -> None:
+    def __init__(self, salvage: "Salvage", owners: set[bytes], commits: OpenCommits) -> None:
         self._salvage = salvage
         self._rescue = salvage.rescue
         self._survey = salvage.rescue.survey
         self._owners = owners
+        self._commits = commits
+        self.producers: set[bytes] = set()
 
     def run(self) -> None:
         self._copy_keys()
         self._copy_stages()
-        for key, value in self._rescue.entries("producers", self._due("producers")):
-            if value is None:
-                self._salvage.lost.append(f"The last batch of producer {named(key)}: a repeat would be done again")
-            else:
-                self._salvage.save("producers", due.writes("producers", key, value, due.end_of(key)))
+        self._copy_producers()
         for key, value in self._rescue.entries("fences"):
             if value is not None:
                 self._salvage.save("fences", [("fences", key, value)])
@@ -67,11 +66,28 @@ class NamedThings:
             else:
                 self._salvage.save("keys", due.writes("keys", key, value, due.end_of(key)))
 
+    def _copy_producers(self) -> None:
+        """The open commit of a producer, if it has one, knows its batch too."""
+        for key, value in self._rescue.entries("producers", self._due("producers")):
+            batch = self._commits.batch(key[:-8])
+            if value is None and batch is not None:
+                value = layout.encode(batch)
+            if value is None:
+                self._salvage.lost.append(f"The last batch of producer {named(key)}: a repeat would be done again")
+            else:
+                self.producers.add(key[:-8])
+                self._salvage.save("producers", due.writes("producers", key, value, due.end_of(key)))
+
     def _copy_stages(self) -> None:
-        """A stage is whole or lost: a commit would publish a part of it as if it were all."""
+        """A stage is whole or lost: a commit would publish a part of it as if it were all.
+
+        If the log of writes is damaged, one may be here that an open commit has taken: it is that one's.
+        """
         for key, value in self._rescue.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)
             if stage is not None and value is not None:
+                if stage.number in self._commits.stages:
+                    continue
                 self._salvage.top = max(self._salvage.top, stage.number)
                 number = layout.number.pack(stage.number)
                 if sum(1 for _ in self._staged(number)) == stage.count:

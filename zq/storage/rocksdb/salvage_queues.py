@@ -2,7 +2,7 @@
 """The part of a salvage that is about queues: their messages, claims, counters and histories."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -38,12 +38,14 @@ def named(key: bytes) -> str:
 
 
 class Queues:
-    """``histories``: the numbers of all histories, and so of keys, that someone owns."""
+    """``pinned``: what open commits are to delete; ``histories``: the numbers of all histories, and so of keys, that
+    someone owns."""
 
-    def __init__(self, salvage: "Salvage") -> None:
+    def __init__(self, salvage: "Salvage", pinned: Mapping[int, set[int]]) -> None:
         self._salvage = salvage
         self._rescue = salvage.rescue
         self._survey = salvage.rescue.survey
+        self._pinned = pinned
         self.histories: set[bytes] = set()
         self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
         """(key, record) by number."""
@@ -52,6 +54,11 @@ class Queues:
         """The largest sequence met, by a queue's number; and so positions and moments, by that of a history."""
         self._positions: defaultdict[bytes, int] = defaultdict(int)
         self._finished: defaultdict[bytes, int] = defaultdict(int)
+
+    @property
+    def numbers(self) -> set[bytes]:
+        """Of all queues that are in the new store."""
+        return set(self._records)
 
     def run(self) -> None:
         self._copy_queues()
@@ -127,7 +134,7 @@ class Queues:
             body = self._rescue.get("bodies", key)
         except StoreDamaged:
             body = None
-            self._salvage.lost.append(f"Message {record.id} of {named(queue)}: its body")
+            self._salvage.lost.append(f"Message {record.id} of {named(queue)}: its body{self._fate(key)}")
         else:
             if body is None and record.expires > self._salvage.now:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
@@ -142,12 +149,17 @@ class Queues:
         trace, now = self._traces[key], self._salvage.now
         if not trace.id or not trace.expires or not trace.available:
             told = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
-            self._salvage.lost.append(f"{told} of {named(queue)}: its record")
+            self._salvage.lost.append(f"{told} of {named(queue)}: its record{self._fate(key)}")
             return None
         created = min(trace.available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
         self._salvage.lost.append(f"Of message {trace.id} of {named(queue)}, which was saved: client, claim and counts")
         return Record(trace.id, created, trace.expires, trace.available, ttl, "")
+
+    def _fate(self, key: bytes) -> str:
+        """What would have become of a message anyhow."""
+        number, sequence = layout.pair.unpack(key)
+        return ", which a commit was deleting" if sequence in self._pinned.get(number, ()) else ""
 
     def _adopt(self, number: bytes) -> bool:
         """Make a queue for messages whose queue is lost, if their project is known."""

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open commits in a damaged store: a salvage carries them over, the new store finishes them, losses are told."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.damaged import flip, flushed, table_of
+from tests.faults.test_salvage import BLOCK_OF_FEW, differing, dumped, salvaged
+from zq.broker.carrying import Carrier
+from zq.clock import ManualClock
+from zq.errors import StoreDamaged
+from zq.model import Bounds, Commit, Committed, Draft, Held, Lease, Once, Outcome, QueueRef, View, new_ids
+from zq.storage import check
+from zq.storage.rocksdb import RocksStorage, connect, layout
+from zq.storage.rocksdb.port import Store
+from zq.storage.rocksdb.survey import Survey
+
+NOW = time.time()
+DAY = 86_400
+LATE = NOW + 3 * 3600
+"""When every claim would have lapsed."""
+IN, OUT, OTHER = (QueueRef("acme", name) for name in ("in", "out", "other"))
+CLAIMS = [Held(IN, "a.a", DAY), Held(IN, "a.b")]
+COMMIT = Commit("acme", "etl", 1, ["s1", "s2"], CLAIMS, 30 * DAY)
+STAGED = 40
+FIGURES = Committed(1, 2 * STAGED, 6)
+LARGE = Bounds(1, 1000)
+ENTRY = layout.COMMIT + layout.ended(layout.project_prefix("acme"), "etl")
+
+
+def drafts(count: int, size: int = 4) -> list[Draft]:
+    """Of bodies that cannot be compressed, so that a few make a block of their own."""
+    bodies = (json.dumps(os.urandom(size).hex()).encode() for _ in range(count))
+    return [Draft(id, body, DAY, 0, "alice") for id, body in zip(new_ids(count, NOW), bodies, strict=True)]
+
+
+def ids(given: Sequence[Draft]) -> list[str]:
+    return [draft.id for draft in given]
+
+
+def opened(path: Path) -> RocksStorage:
+    return connect(f"rocksdb://{path}", sync="never", max_clock_jump=0)
+
+
+class Job:
+    """Ten messages, six of which two claims hold, and two stages for two queues; the commit on all of it is decided."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "old"
+        self.held, self.rest = ids(drafts(6)), ids(drafts(4))
+        posted = [Draft(id, b"1", DAY, 0, "alice") for id in self.held + self.rest]
+        self.out = {queue: drafts(STAGED, 300) for queue in (OUT, OTHER)}
+        with closing(opened(self.path)) as storage:
+            storage.messages.post(IN, posted, NOW)
+            for claim in CLAIMS:
+                storage.claims.create(IN, Lease(claim.claim, 3600, 60), 3, NOW)
+            for stage, queue in zip(COMMIT.publish, (OUT, OTHER), strict=True):
+                storage.transactions.stage("acme", stage, queue, self.out[queue], NOW, DAY, 1 << 20)
+            storage.transactions.stage("acme", "mine", OUT, drafts(3), NOW, DAY, 1 << 20)
+            assert storage.transactions.commit(COMMIT, NOW, LARGE).open
+
+    def carry_on(self, slices: int, most: int = 5) -> None:
+        with closing(opened(self.path)) as storage:
+            for _ in range(slices):
+                assert storage.transactions.carry_on("acme", "etl", most, NOW)
+
+    def finished(self) -> dict[QueueRef, list[str]]:
+        """The ids that each queue has once the new store has finished the commit; nothing was handed out before."""
+        with closing(opened(self.path.with_name("new"))) as storage:
+            self._check_pins(storage)
+            while storage.transactions.carry_on("acme", "etl", 7, LATE):
+                pass
+            assert storage.transactions.unfinished(LATE) == []
+            assert storage.transactions.last("acme", "etl", LATE) == FIGURES
+            assert storage.transactions.commit(COMMIT, LATE) == Committed(1, 2 * STAGED, 6, replayed=True)
+            view = View(claimed=True, delayed=True)
+            found = {queue: storage.messages.list(queue, 0, 1000, view, LATE).items for queue in (IN, *self.out)}
+            past = storage.history.list(IN, 0, 1000, 0, LATE + 1, LATE).items
+            assert {one.message.id for one in past} <= set(self.held[:3])
+            assert {one.outcome for one in past} <= {Outcome.DELETED}
+        report = check(f"rocksdb://{self.path.with_name('new')}")
+        assert report is not None
+        assert report.contradictions == 0, report.examples
+        return {queue: [message.id for message in items] for queue, items in found.items()}
+
+    def _check_pins(self, storage: RocksStorage) -> None:
+        """What is to be deleted is claimed, however late it is, and whatever is asked for."""
+        claim = storage.claims.create(IN, Lease("a.z", 60, 60), 100, LATE)
+        assert claim is not None
+        assert [message.id for message in claim.messages] == self.rest
+        storage.claims.release(IN, "a.z", LATE)
+
+    def whole(self) -> dict[QueueRef, list[str]]:
+        """What the queues have in the end if nothing is lost."""
+        return {IN: self.rest} | {queue: ids(given) for queue, given in self.out.items()}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def entry(path: Path) -> bytes | None:
+    """The open commit as it is stored."""
+    survey = Survey(path)
+    try:
+        return survey.get("default", ENTRY)
+    finally:
+        survey.close()
+
+
+@pytest.mark.parametrize("slices", [0, 1, 2, 5, 13], ids=lambda slices: f"after {slices} slices")
+def test_an_open_commit_is_carried_over_and_the_new_store_finishes_it(job: Job, slices: int) -> None:
+    """Between any two slices: the copy is the same, entry by entry; nothing is lost, doubled, or handed out again."""
+    job.carry_on(slices)
+    flushed(job.path)
+    before, old = entry(job.path), dumped(job.path)
+    told, new = salvaged(job.path)
+    assert told.lost == told.damage == []
+    assert told.saved["open commits"] == 1
+    assert differing(old, new) == set()
+    assert before is not None
+    assert entry(job.path.with_name("new")) == before
+    assert job.finished() == job.whole()
+
+
+@pytest.mark.parametrize("slices", [0, 6], ids=["not begun", "publishing"])
+def test_of_what_was_to_be_published_the_readable_part_is_and_the_rest_is_told(job: Job, slices: int) -> None:
+    """One block of ``staged`` is damaged. The producer was told that the batch is decided: it cannot stage it again."""
+    job.carry_on(slices)
+    flip(table_of(flushed(job.path), "staged"))
+    told, _ = salvaged(job.path)
+    found, whole = job.finished(), job.whole()
+    assert found[IN] == whole[IN]
+    gone = sum(len(whole[queue]) - len(found[queue]) for queue in job.out)
+    assert 0 < gone < STAGED
+    for queue in job.out:
+        assert [id for id in whole[queue] if id in found[queue]] == found[queue], "in order, each once"
+    sentences = [sentence for sentence in told.lost if "producer etl of project 'acme' has committed" in sentence]
+    assert sum(int(sentence.split()[0]) for sentence in sentences) == gone
+    assert len(told.lost) == len(sentences)
+
+
+def test_a_stage_of_which_nothing_can_be_read_does_not_hinder_the_rest(job: Job) -> None:
+    """The claims' messages are deleted, what was published stays, and the commit comes to its end."""
+    job.carry_on(6)
+    file = table_of(flushed(job.path), "staged")
+    file.unlink()
+    told, _ = salvaged(job.path)
+    found = job.finished()
+    assert found[IN] == job.rest
+    assert found[OUT] + found[OTHER] == ids(job.out[OUT])[: len(found[OUT])]
+    assert f"of {STAGED} in a stage numbers 0-{STAGED - 1}, from 0" in "\n".join(told.lost)
+
+
+@pytest.mark.parametrize("family", ["messages", "claims", "available", "queues"])
+def test_pinned_messages_stay_pinned_whatever_is_lost_of_them(job: Job, family: str) -> None:
+    """Their records, index entries, or their queue's entry: none is handed out, and all go."""
+    job.carry_on(1, most=2)
+    flip(table_of(flushed(job.path), family), BLOCK_OF_FEW)
+    salvaged(job.path)
+    assert job.finished() == job.whole()
+
+
+def test_pinned_messages_whose_bodies_are_lost_are_told_as_what_they_were(job: Job) -> None:
+    """They were to be deleted, which nobody needs to do again."""
+    flip(table_of(flushed(job.path), "bodies"), BLOCK_OF_FEW)
+    told, _ = salvaged(job.path)
+    doomed = [sentence for sentence in told.lost if sentence.endswith("its body, which a commit was deleting")]
+    assert sorted(sentence.split()[1] for sentence in doomed) == sorted(job.held)
+    assert len(told.lost) == len(job.held + job.rest)
+
+
+@pytest.mark.parametrize("families", [["producers"], ["producers", "due"]], ids=" and ".join)
+def test_the_batch_of_an_open_commit_is_known_though_its_producer_is_lost(job: Job, families: list[str]) -> None:
+    """The commit's own entry has the figures: a repeat is not done again."""
+    flushed(job.path)
+    for family in families:
+        flip(table_of(job.path, family), BLOCK_OF_FEW)
+    told, _ = salvaged(job.path)
+    assert told.lost == []
+    assert job.finished() == job.whole()
+
+
+def test_a_commit_whose_entry_is_lost_is_told_with_what_it_was_to_publish(job: Job) -> None:
+    """It cannot be carried over, and nothing else says what it was; a stage that a job still has is not meant."""
+    flip(table_of(flushed(job.path), "default"), BLOCK_OF_FEW)
+    told, new = salvaged(job.path)
+    assert "open commits" not in told.saved
+    assert any(sentence.startswith("Commits that were open, if there were any") for sentence in told.lost)
+    orphans = [sentence for sentence in told.lost if "of a commit or a stage that is not known" in sentence]
+    assert [sentence.split(" messages for queues ")[0] for sentence in orphans] == [f"{STAGED} staged"] * 2
+    assert len(new["staged"]) == 3, "the stage that is open"
+
+
+def test_pins_of_a_purged_queue_are_not_carried_over(job: Job) -> None:
+    """Nothing of these messages is in the new store; the rest of the commit is."""
+    with closing(opened(job.path)) as storage:
+        storage.queues.purge(IN)
+    told, new = salvaged(job.path)
+    assert told.lost == []
+    assert all(layout.decode_tally(value).count == 0 for value in new["tallies"].values())
+    with closing(opened(job.path.with_name("new"))) as storage:
+        while storage.transactions.carry_on("acme", "etl", 100, LATE):
+            pass
+        assert storage.messages.list(OUT, 0, 1000, View(), LATE).items
+
+
+def test_a_stage_that_an_open_commit_has_taken_is_not_a_stage_too(job: Job) -> None:
+    """Where damage of the log has lost the removal of its entry, it would be published twice."""
+    store = Store(job.path, layout.FAMILIES, "never", 0)
+    [(key, value)] = store.scan("stages", b"", b"\xff" * 64)
+    number = min(layout.number.unpack_from(key)[0] for key, _ in store.scan("staged", b"", b"\xff" * 16))
+    taken = key.replace(b"mine", b"s1")
+    store.write([("stages", taken, layout.encode(layout.Stage(number, STAGED, layout.decode_stage(value).size)))])
+    store.close()
+    told, new = salvaged(job.path)
+    assert told.lost == []
+    assert list(new["stages"]) == [key]
+    assert job.finished() == job.whole()
+
+
+@pytest.mark.parametrize("family", ["staged", "default"])
+def test_a_check_tells_damage_of_an_open_commit_as_damage(job: Job, family: str) -> None:
+    """And not as a contradiction, which would be a defect of zq."""
+    flip(table_of(flushed(job.path), family), 0.3 if family == "staged" else BLOCK_OF_FEW)
+    report = check(f"rocksdb://{job.path}")
+    assert report is not None
+    assert any(f"family {family}," in sentence for sentence in report.damage)
+    assert not [example for example in report.examples if "staged" in example or "publish" in example]
+    assert report.counted["comparisons that damage prevents"] > 0
+
+
+@pytest.mark.parametrize("family", ["staged", "messages"])
+def test_an_open_commit_that_meets_damage_stands_still_and_others_are_finished(job: Job, family: str) -> None:
+    """Its step is refused as damage and changes nothing: what it has pinned stays pinned until there is a salvage."""
+    flip(table_of(flushed(job.path), family), BLOCK_OF_FEW)
+    with closing(opened(job.path)) as storage:
+        verbs = storage.transactions
+        verbs.stage("rival", "s1", QueueRef("rival", "out"), drafts(20), NOW, DAY, 1 << 20, Once("stage", b"", DAY))
+        assert verbs.commit(Commit("rival", "etl", 1, ["s1"], [], DAY), NOW, LARGE).open
+        looking = Carrier(verbs, ManualClock(NOW), Bounds(100, 1000), 10.0)
+        looking.resume()
+        looking.resume()
+        assert [one.project for one in verbs.unfinished(NOW)] == ["acme"]
+        assert len(storage.messages.list(QueueRef("rival", "out"), 0, 100, View(), NOW).items) == 20
+        for _ in range(2):
+            with pytest.raises(StoreDamaged):
+                verbs.carry_on("acme", "etl", 5, NOW)
+        assert storage.queues.stats(IN, LATE).claimed == (0 if family == "staged" else 6)
+        looking.resume()
