@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What another tenant feels while a large commit runs, on each store: ``python -m tests.bench.commits [messages]``.
 
-The neighbour posts, claims and deletes one message at a time, first alone, then beside the commit of another project.
-Prints p50 and p99 of both in milliseconds, their ratio, and how long the commit took.
+The neighbour posts, claims and deletes one message at a time: alone, then beside the commit of another project, then
+alone again. Prints p50 and p99 of both in milliseconds, their ratio, how long the commit took, by how much the memory
+of the server's processes grew meanwhile, and the load of the machine.
 """
 
+import os
 import sys
 import tempfile
 import threading
@@ -17,7 +19,7 @@ from tests.stores import DRIVERS, Stores
 
 POST = 1000
 ALONE = 10.0
-"""Seconds for which the neighbour is alone."""
+"""Seconds for which the neighbour is alone, each time."""
 ATTACKER = {"X-Project-ID": "rival"}
 
 
@@ -43,6 +45,39 @@ def told(taken: list[float]) -> tuple[float, float, float]:
     return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]
 
 
+def memory(server: ZqServer) -> int:
+    """kB that the server's processes hold."""
+    held = 0
+    for pid in [server.pid, *server.worker_pids]:
+        status = Path(f"/proc/{pid}/status").read_text()
+        held += int(status.partition("VmRSS:")[2].split()[0])
+    return held
+
+
+def commit(server: ZqServer, stages: list[str], messages: int) -> None:
+    """Ask until it is done, and tell of it."""
+    before = peak = memory(server)
+    ended = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not ended.wait(0.1):
+            peak = max(peak, memory(server))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    status, answers, began = 0, 0, time.monotonic()
+    while status != 200:
+        body = {"producer": "etl", "batch": 1, "publish": stages}
+        status = ask(server.url, "POST", "/v2/commits", body, headers=ATTACKER, timeout=60).status
+        answers += 1
+    took = time.monotonic() - began
+    ended.set()
+    watcher.join()
+    grown = f"{before / 1024:.0f} MiB and {(peak - before) / 1024:.0f} more at its most"
+    print(f"  commit of {messages:,}: {took:.1f} s, {answers} answers; the server held {grown}")
+
+
 def measure(uri: str, messages: int) -> None:
     with ZqServer(uri) as server:
         stages = [f"s.{number}" for number in range(-(-messages // 100_000))]
@@ -50,27 +85,21 @@ def measure(uri: str, messages: int) -> None:
             bodies = {"messages": [{"body": 1, "ttl": 3600}] * min(POST, messages - first)}
             path = f"/v2/queues/out/messages?stage={stages[first // 100_000]}"
             assert ask(server.url, "POST", path, bodies, headers=ATTACKER, timeout=60).status == 202
-        figures = []
-        for beside in (False, True):
-            ended, taken = threading.Event(), []
-            worker = threading.Thread(target=neighbour, args=(server.url, ended, taken))
+        taken: dict[str, list[float]] = {"alone": [], "beside": []}
+        for name in ("alone", "beside", "alone"):
+            ended = threading.Event()
+            worker = threading.Thread(target=neighbour, args=(server.url, ended, taken[name]))
             worker.start()
-            began = time.monotonic()
-            if beside:
-                status, answers = 0, 0
-                while status != 200:
-                    body = {"producer": "etl", "batch": 1, "publish": stages}
-                    status = ask(server.url, "POST", "/v2/commits", body, headers=ATTACKER, timeout=60).status
-                    answers += 1
-                print(f"  commit of {messages:,}: {time.monotonic() - began:.1f} s, {answers} answers")
+            if name == "beside":
+                commit(server, stages, messages)
             else:
                 time.sleep(ALONE)
             ended.set()
             worker.join()
-            figures.append(told(taken))
-            name = "beside" if beside else "alone"
-            print(f"  {name}: p50 {figures[-1][0]:.1f}, p99 {figures[-1][1]:.1f}, longest {figures[-1][2]:.1f} ms")
-        print(f"  ratio of p99: {figures[1][1] / figures[0][1]:.1f}")
+        figures = {name: told(its) for name, its in taken.items()}
+        for name, (p50, p99, longest) in figures.items():
+            print(f"  {name}: p50 {p50:.1f}, p99 {p99:.1f}, longest {longest:.1f} ms of {len(taken[name]):,}")
+        print(f"  ratio of p99: {figures['beside'][1] / figures['alone'][1]:.1f}, load {os.getloadavg()[0]:.1f}")
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ Whoever prepares has a time for each step; past it anybody may give the commit u
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -30,8 +29,10 @@ from zq.storage.mongodb.taking import Announce
 
 AT_WORK: Final = 2000
 """Milliseconds for which a commit that is being given up is left to whoever is at it."""
-CLEANED: Final = 5000
-"""Drafts that one slice removes from stages at least, if there are so many."""
+CLEANED: Final = 500
+"""Drafts that one slice removes from stages at least, if there are so many: it takes 15 ms."""
+LONGEST_REST: Final = 0.2
+"""Seconds between two steps of keeping stages at most; else as long as the last one took."""
 MANY: Final = 100
 ROUNDS: Final = 100
 """How much upkeep does at a time."""
@@ -103,7 +104,7 @@ class Commits:
         entered: list[QueueKey] = []
         work, step = self._slice(record, most, entered, Watch(now))
         if work is None:
-            return self._clean(record)
+            return self._clean(record, most)
         try:
             self._step(record, work)
         except Forsaken:  # others have done it
@@ -192,9 +193,7 @@ class Commits:
         """Pin what the claims hold, and decide; the decided record."""
         record = begun.record
         try:
-            for stage in record["publish"]:
-                for _ in self._stages.keep(stage):
-                    record = self._step(record, lambda session: self._prolonged(watch))
+            record = self._keep(record, watch)
             for messages in self._pins.parts(begun.held):
                 record = self._step(record, partial(self._pin, messages, record, watch))
                 self._watcher.reached(steps.PINNED)
@@ -205,6 +204,16 @@ class Commits:
         except Forsaken:
             raise _running() from None  # it took too long, and others have given it up
         self._watcher.reached(steps.DECIDED)
+        return record
+
+    def _keep(self, record: Document, watch: Watch) -> Document:
+        """Take care that no stage expires meanwhile, resting so that others are served; the record then."""
+        for stage in record["publish"]:
+            began = time.monotonic()
+            for _ in self._stages.keep(stage):
+                record = self._step(record, lambda session: self._prolonged(watch))
+                time.sleep(min(LONGEST_REST, time.monotonic() - began))
+                began = time.monotonic()
         return record
 
     def _pin(
@@ -247,18 +256,21 @@ class Commits:
         entered[:] = publish(self._port, session, project, drafts, watch.start)
         return {"$set": {"at": at, "due": watch.now()}}
 
-    def _clean(self, record: Document) -> bool:
+    def _clean(self, record: Document, most: int) -> bool:
         """Remove some of the stages, which nobody sees any more, and then what is noted; whether anything is left."""
-        removed, drafts = record["removed"], 0
-        for stage in record["publish"][removed:]:
-            drafts += self._stages.remove(stage)
-            removed += 1
-            self._watcher.reached(steps.UNSTAGED)
-            if drafts >= CLEANED:
-                break
+        most = max(most, CLEANED)
+        removed, order, drafts = record["removed"], record.get("order", 0), 0
+        while removed < len(record["publish"]) and drafts < most:
+            stage = record["publish"][removed]
+            begin, order = order, min(stage["count"], order + most - drafts)
+            self._stages.remove_part(stage, begin, order)
+            drafts += order - begin
+            if order == stage["count"]:
+                self._stages.forget(stage)
+                removed, order = removed + 1, 0
+                self._watcher.reached(steps.UNSTAGED)
         if removed < len(record["publish"]):
-            with suppress(Forsaken):
-                self._step(record, lambda session: {"$set": {"removed": removed}})
+            self._take_over(record, {"removed": removed, "order": order})
             return True
         forgotten = {"e": DatetimeMS(record["moment"] + record["ttl"] * 1000)}
         self._end(record, {"$set": forgotten, "$unset": dict.fromkeys(producers.UNDER_WAY, "")})

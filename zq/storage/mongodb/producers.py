@@ -14,7 +14,8 @@
 ``publish``   its stages, as they were found
 ``settle``    its claims: ``queue``, ``claim``, and ``history`` of each
 ``at``        how far it is published
-``settled``   how many of its claims are done; ``removed``: how many of its stages are gone
+``settled``   how many of its claims are done
+``removed``   how many of its stages are gone; ``order``: up to which one the drafts of the next one are, if any are
 ``former``    what ``e`` was before
 ============= ==========================================================================================================
 """
@@ -37,7 +38,7 @@ DECIDED: Final = "decided"
 LAST: Final = ("batch", "published", "deleted")
 UNDER_WAY: Final = (
     "state", "turn", "due", "next", "moment", "ttl", "project", "publish", "settle", "at", "settled", "removed",
-    "former"
+    "order", "former"
 )  # fmt: skip
 
 

@@ -25,7 +25,8 @@ from zq.storage.mongodb.layout import Document
 from zq.storage.mongodb.once import BEFORE_ALL, Attempt, recall, remember
 from zq.storage.mongodb.port import Port, Session
 
-BATCH: Final = 5000
+BATCH: Final = 500
+"""Drafts that one command changes or removes: MongoDB takes 30 microseconds for each, and others wait meanwhile."""
 LATE: Final = 60_000
 """Milliseconds from a stage's end to ``e``: a commit that came in time may be at it still."""
 
@@ -154,9 +155,18 @@ class Stages:
         for part in self._parts(stage):
             with self._port.verb():
                 removed += self._port.delete_all(part, hint=layout.OBSERVERS)
+        self.forget(stage)
+        return removed
+
+    def remove_part(self, stage: Document, begin: int, end: int) -> None:
+        """Remove drafts of such a stage: those behind the order ``begin``, up to ``end``."""
+        with self._port.verb():
+            self._port.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
+
+    def forget(self, stage: Document) -> None:
+        """Remove a stage whose drafts are gone."""
         with self._port.verb():
             self._port.delete([{"q": exactly(stage), "limit": 1}])
-        return removed
 
     def remove_small(self, stages: Sequence[Document], session: Session) -> None:
         """Remove stages in one step."""
