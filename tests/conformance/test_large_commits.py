@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from tests.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.broker import carrying
 from zq.broker.carrying import Carrier
 from zq.errors import (
     ClaimLapsed,
@@ -302,5 +303,24 @@ def test_what_nobody_carries_on_is_finished_by_whoever_looks_twice(job: Job):
         assert job.scene.carry_on(1)
     assert job.scene.last().open
     looking.resume()
+    for _ in range(100):  # each goes on where the last one was when its time was up
+        looking.resume()
+        if not job.scene.last().open:
+            break
+    job.assert_done()
+
+
+def test_who_carries_on_what_was_left_does_not_wait_for_itself(job: Job, monkeypatch: pytest.MonkeyPatch):
+    """Its own progress is no sign of another at work: each look after the second one goes on."""
+    monkeypatch.setattr(carrying, "SHARE", 0.0)  # one slice a look
+    looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
+    job.decide()
     looking.resume()
+    looks = 0
+    while job.scene.last().open:
+        before = job.scene.storage.transactions.unfinished(job.scene.now)
+        looking.resume()
+        assert job.scene.storage.transactions.unfinished(job.scene.now) != before
+        looks += 1
+    assert looks > 2
     job.assert_done()

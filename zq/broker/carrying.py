@@ -93,18 +93,21 @@ class Carrier:
         left = [one for one in found if one in self._seen]
         self._seen = found
         self._damaged.intersection_update(found)
-        for one in left:
-            if one not in self._damaged:
-                self._carry_on(one)
+        ours = {(one.project, one.producer) for one in left if one not in self._damaged and self._carry_on(one)}
+        if ours:  # what this server has got on with is no sign of another at work
+            now = self._transactions.unfinished(self._clock.now())
+            self._seen |= dict.fromkeys(one for one in now if (one.project, one.producer) in ours)
 
-    def _carry_on(self, one: Unfinished) -> None:
-        """For its share of the time; damage of the store stops this commit alone, and is told once."""
+    def _carry_on(self, one: Unfinished) -> bool:
+        """Whether more is left to do after its share of the time. Damage of the store stops this commit alone, and is
+        told once."""
         LOG.info("A commit that another server, or this one before it ended, has left is carried on.")
         try:
-            self._carry_out(one.project, one.producer, time.monotonic() + SHARE)
+            return not self._carry_out(one.project, one.producer, time.monotonic() + SHARE)
         except StoreDamaged:
             LOG.critical(DAMAGED)
             self._damaged.add(one)
+            return False
 
     def _finished(self, committed: Committed, project: str, producer: str, deadline: float) -> Committed:
         done = self._carry_out(project, producer, deadline)
