@@ -4,6 +4,7 @@
 import json
 import socket
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -228,3 +229,33 @@ def refusal(server: ZqServer) -> str:
     with connect(server, b"GET /v2/limits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n") as connection:
         answer = rest(connection).decode()
     return answer if answer.startswith("HTTP/1.1 503 ") else ""
+
+
+def test_a_flood_of_tiny_chunks_holds_up_nobody(begin: Callable[..., ZqServer]) -> None:
+    """16 bodies of 130,000 chunks of one byte each, sent at once: the server answers others within a second meanwhile,
+    and these in time."""
+    server = begin({})
+    head = f"POST /v2/queues/q/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n{IDENTITY}Transfer-Encoding: chunked\r\n\r\n"
+    start = b'{"messages":[{"body":"'
+    flood = head.encode() + b"%x\r\n%s\r\n" % (len(start), start) + b"1\r\nx\r\n" * 130_000
+    took, answers = [], []
+
+    def send() -> None:
+        with connect(server, b"") as connection:
+            with suppress(ConnectionResetError, BrokenPipeError):
+                connection.sendall(flood + b'4\r\n"}]}\r\n0\r\n\r\n')
+            with suppress(ConnectionResetError):
+                answers.append(connection.recv(20))
+
+    clients = [threading.Thread(target=send) for _ in range(16)]
+    for client in clients:
+        client.start()
+    for began in seconds(4):
+        assert ask(server.url, "GET", "/healthz").status == 200
+        took.append(time.monotonic() - began)
+        assert ask(server.url, "POST", "/v2/queues/q/messages", {"messages": [{"body": 1}]}).status == 201
+    for client in clients:
+        client.join(60)
+    assert not any(client.is_alive() for client in clients)
+    assert not any(b" 500 " in answer or b" 503 " in answer for answer in answers), answers
+    assert statistics.median(took) < 1, took

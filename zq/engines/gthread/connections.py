@@ -4,20 +4,18 @@
 import socket
 import time
 from enum import Enum, auto
-from http import HTTPStatus
 from typing import Any, Final
 
 from msgspec import Struct
 
 from zq.engines.gthread import answers, parsing
-from zq.engines.gthread.parsing import CHUNKED, Chunks, RawRequest, Refused
+from zq.engines.gthread.chunks import Chunks
+from zq.engines.gthread.parsing import CHUNKED, RawRequest
 
 RECEIVED: Final = 65536
 """Bytes that are read at a time."""
 SLOWEST: Final = 10_000
 """Bytes a second that a body must come with, and an answer be taken with, beyond the time that each has anyway."""
-FARTHEST: Final = 3
-"""A body in chunks may be so many times as large as what it says."""
 CONTINUE: Final = memoryview(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
@@ -73,7 +71,7 @@ class Connection:
         self._data = bytearray()
         self._began = self.moved
         self._searched = 0
-        self._chunks = Chunks()
+        self._chunks: Chunks | None = None
         self._requests = 0
 
     @property
@@ -84,12 +82,17 @@ class Connection:
     @property
     def buffered(self) -> int:
         """Bytes that are buffered for the client."""
-        return len(self._data) + len(self.unsent or b"")
+        return len(self._data) + len(self._chunks.body if self._chunks else b"") + len(self.unsent or b"")
 
     @property
     def pipelined(self) -> bool:
         """Whether something of the next request has come already."""
         return bool(self._data)
+
+    @property
+    def undecoded(self) -> bool:
+        """Whether ``advance`` is to be called again, though nothing more has come."""
+        return self._chunks is not None and self._chunks.more
 
     def receive(self) -> bool:
         """Read what is there; False if the client has hung up."""
@@ -130,20 +133,20 @@ class Connection:
         self._requests += 1
         self.request = parsing.request(self._cfg, bytes(self._data[:end]), self.peer, self._requests)
         del self._data[:end]
-        self._chunks = Chunks()
+        if self.request.length == CHUNKED:
+            self._chunks = Chunks(self._bounds.body, self.request.judge_trailers)
         return True
 
     def _body(self) -> bool:
         """Whether the body is there, or is too large to be waited for."""
         request, bound = self.request, self._bounds.body
         assert request is not None
-        length = request.length
-        if length == CHUNKED:
-            self._chunks, enough = parsing.followed(self._data, self._chunks, bound)
-            if len(self._data) > FARTHEST * bound + parsing.MAX_HEAD:
-                raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The chunks of the body are too small.")
+        if self._chunks:
+            enough = self._chunks.take(self._data)
+        elif request.length > bound:
+            enough = True
         else:
-            enough = len(self._data) >= length or length > bound
+            enough = len(self._data) >= request.length
         if not enough:
             self._wait_for_body(request)
         return enough
@@ -154,20 +157,21 @@ class Connection:
             self._began = self.moved
             if request.expects:
                 answers.send(self.sock, CONTINUE)
-        self.deadline = self._began + self._bounds.body_time + len(self._data) / SLOWEST
+        came = len(self._data) + (self._chunks.taken if self._chunks else 0)
+        self.deadline = self._began + self._bounds.body_time + came / SLOWEST
 
     def take_body(self) -> RawRequest:
-        """The request with its body; for the thread that answers it. Raises ``Refused``."""
+        """The request with its body; for the thread that answers it."""
         request, bound = self.request, self._bounds.body
         assert request is not None
         length = request.length
-        if length == CHUNKED:
-            self._data[:] = request.take_body(bytes(self._data), bound)
+        if self._chunks:
+            request.take_body(self._chunks.body, self._chunks.incomplete)
+            self._chunks = None
         elif length > bound:
-            request.take_body(b"", bound)
-            request.incomplete = True
+            request.take_body(b"", incomplete=True)
         else:
-            request.take_body(bytes(self._data[:length]), bound)
+            request.take_body(bytes(self._data[:length]))
             del self._data[:length]
         return request
 
@@ -204,6 +208,7 @@ class Connection:
         self.state = State.LINGERING
         self.deadline = time.monotonic() + seconds
         self._data.clear()
+        self._chunks = None
         self.request = None
         self.sock.shutdown(socket.SHUT_WR)
 

@@ -2,12 +2,11 @@
 """From the bytes of a head to gunicorn's request, and what is refused on the way, without quoting any of it."""
 
 import io
-import re
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gunicorn.http import errors
-from gunicorn.http.body import ChunkedReader, LengthReader
+from gunicorn.http.body import LengthReader
 from gunicorn.http.message import Request
 from gunicorn.http.unreader import Unreader
 
@@ -21,8 +20,6 @@ MAX_HEAD: Final = 65536
 END: Final = b"\r\n\r\n"
 CHUNKED: Final = -1
 """Stands for the length of a body that tells its end itself."""
-CHUNK_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n")
-MAX_SIZE_LINE: Final = 1024
 
 SENTENCES: Final[tuple[tuple[type[Exception], HTTPStatus, str], ...]] = (
     (errors.LimitRequestLine, HTTPStatus.REQUEST_URI_TOO_LONG, f"The request line must be at most {MAX_LINE} bytes."),
@@ -71,7 +68,6 @@ class RawRequest(Request):  # type: ignore[misc]
 
     def __init__(self, cfg: Any, inbox: Inbox, peer: Any, number: int) -> None:
         super().__init__(cfg, inbox, peer, number)
-        self.inbox = inbox
         self.refusal = heads.refusal(self.headers, self.uri)
         self.expects = self._expected_100_continue
         self._expected_100_continue = False  # the loop says so, for a body that it will read
@@ -86,24 +82,17 @@ class RawRequest(Request):  # type: ignore[misc]
         reader = self.body.reader
         return reader.length if isinstance(reader, LengthReader) else CHUNKED
 
-    def take_body(self, data: bytes, bound: int) -> bytes:
-        """Make ``data`` the body, decoded if it is in chunks; what of it belongs to the next request.
+    def take_body(self, data: bytes | bytearray, incomplete: bool = False) -> None:
+        """Make ``data``, which is decoded, the body; ``incomplete``: more of it was not read."""
+        self.body = io.BytesIO(data)
+        self.incomplete = incomplete
 
-        Of a body that is larger than ``bound`` only so much is taken that this can be seen. Raises ``Refused``.
-        """
-        if not isinstance(self.body.reader, ChunkedReader):
-            self.body = io.BytesIO(data)
-            return b""
-        self.inbox.unread(data)
+    def judge_trailers(self, section: bytes) -> None:
+        """Nobody asks for the headers behind a body in chunks, but they must be some. Raises ``Refused``."""
         try:
-            # Not of the body, which asks its reader for more than it is asked for.
-            decoded = self.body.reader.read(bound + 1)
+            self.parse_headers(section, from_trailer=True)
         except Exception as error:  # of several classes, and one that nobody foresaw is no reason to answer 500
-            raise Refused(HTTPStatus.BAD_REQUEST, "The chunks of the body are malformed.") from error
-        self.body = io.BytesIO(decoded)
-        self.incomplete = len(decoded) > bound
-        rest: bytes = self.inbox.take_buffered()
-        return rest
+            raise Refused(HTTPStatus.BAD_REQUEST, "The headers behind the body are malformed.") from error
 
     def _peer_trusted_for_forwarded(self) -> tuple[dict[str, str], list[str]]:
         """Nobody is believed."""
@@ -146,33 +135,3 @@ def request(cfg: Any, head: bytes, peer: Any, number: int) -> RawRequest:
 def _refused(error: Exception) -> Refused:
     status, sentence = next(row[1:] for row in SENTENCES if isinstance(error, row[0]))
     return Refused(status, sentence)
-
-
-class Chunks(NamedTuple):
-    """How far a body in chunks has been followed."""
-
-    at: int = 0
-    """Where the next size is expected."""
-    size: int = 0
-    """Bytes of the chunks before."""
-
-
-def followed(data: bytearray, chunks: Chunks, bound: int) -> tuple[Chunks, bool]:
-    """Follow the chunks in ``data``; whether there is enough to decode them: all, more than ``bound``, or a mistake."""
-    at, size = chunks
-    while at < len(data):
-        found = CHUNK_SIZE.match(data, at)
-        if found is None:
-            wrong = data.find(b"\r\n", at) >= 0 or len(data) - at > MAX_SIZE_LINE
-            return Chunks(at, size), wrong
-        length = int(found[1], 16)
-        if length == 0:
-            line = found.end()
-            whole = data[line : line + 2] == b"\r\n" or data.find(END, line) >= 0
-            return Chunks(at, size), whole or len(data) - line > MAX_HEAD
-        if size + length > bound:
-            return Chunks(at, size), len(data) - found.end() > bound - size
-        if len(data) < found.end() + length + 2:
-            break
-        at, size = found.end() + length + 2, size + length
-    return Chunks(at, size), False

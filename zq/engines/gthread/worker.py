@@ -9,7 +9,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from http import HTTPStatus
 from typing import ClassVar, Final
 
@@ -28,6 +27,8 @@ from zq.strain import Reason
 
 TICK: Final = 0.5
 """Seconds between looks at deadlines."""
+SLICE: Final = 0.02
+"""Seconds that calls get between two looks at what is heard."""
 LINGER: Final = 2.0
 """Seconds that a refused client has to read why; and that a stopping worker hears idle connections."""
 FULL_PAUSE: Final = 0.01
@@ -116,11 +117,20 @@ class LoopWorker(Worker):  # type: ignore[misc]
             elif fd == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
-        while self._calls:
+        self._make_calls()
+        self._tick()
+
+    def _make_calls(self) -> None:
+        """Those that wait, in turn, for a bounded time: what is heard meanwhile is not to wait for all of them."""
+        end = time.monotonic() + SLICE
+        for _ in range(len(self._calls)):  # some come back for another turn
             connection, call = self._calls.popleft()
             if self._places.has(connection):  # it may have been closed meanwhile, for what it held
                 self._safely(connection, call)
-        self._tick()
+            if time.monotonic() > end:
+                break
+        if self._calls:
+            os.eventfd_write(self._wake, 1)
 
     def _safely(self, connection: Connection, call: Callable[[Connection], object]) -> None:
         """What goes wrong with one connection ends that one."""
@@ -171,8 +181,15 @@ class LoopWorker(Worker):  # type: ignore[misc]
             return
         if whole:
             self._dispatch(connection)
+        elif connection.undecoded:
+            self._call(connection, self._decode)
         else:
             self._arm(connection, IN)
+
+    def _decode(self, connection: Connection) -> None:
+        """Go on with a body of many chunks, unless its time has been up meanwhile."""
+        if connection.state is State.BODY and self._places.taken.get(connection.fd) is connection:
+            self._advance(connection)
 
     def _dispatch(self, connection: Connection) -> None:
         path = connection.request.path if connection.request else ""
@@ -230,9 +247,6 @@ class LoopWorker(Worker):  # type: ignore[misc]
         try:
             request = connection.take_body()
             answer = self._answered(connection, request)
-        except Refused as refused:
-            refuse = partial(self._refuse, status=refused.status, sentence=refused.sentence, reason=Reason.MALFORMED)
-            self._call(connection, refuse)
         except OSError:  # the client has gone, or takes nothing of a stream
             self._call(connection, self._places.close)
         except Exception:  # the edge of this thread; the application answers its own failures
