@@ -210,7 +210,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(refusal)
     if chosen.shared_store:  # there may be several processes, by option or by signal
         shared.begin()
-    return engines.run(chosen, lambda: open_app(configuration), lambda: _reload(configuration), shared.forget)
+    try:
+        return engines.run(chosen, lambda: open_app(configuration), lambda: _reload(configuration), shared.forget)
+    except StartRefused as refusal:
+        return _refuse(refusal)
 
 
 def _check_store(uri: str) -> int:

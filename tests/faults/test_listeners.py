@@ -94,3 +94,24 @@ def test_an_address_that_is_none_stops_the_start(engine: str, tmp_path: Path) ->
     server.launch()
     assert server.wait(30) == 2
     assert "[probes] bind must be an address, a colon and a port" in server.stderr
+
+
+@pytest.mark.skipif(not socket.has_ipv6 or not Path("/proc/net/if_inet6").is_file(), reason="No IPv6 here.")
+@pytest.mark.parametrize("bind", ["::1", "[::1]"])
+def test_addresses_of_ipv6_are_listened_on(engine: str, bind: str, tmp_path: Path) -> None:
+    """With brackets and without, for tenants, probes and metrics."""
+    probes, metrics = free_port(), free_port()
+    config = f"[probes]\nbind = {bind}:{probes}\n[metrics]\nbind = {bind}\n"
+    env = {"OS_METRICS__PORT": str(metrics)}
+    server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", bind, engine=engine, config=config, env=env)
+    server.url = f"http://[::1]:{server.port}"
+    with server:
+        assert ask(server.url, "GET", "/v2/queues").status == 200
+        wait_for(lambda: served(f"http://[::1]:{probes}", "/readyz") == 200, 10, "the probes are served")
+        wait_for(lambda: served(f"http://[::1]:{metrics}", "/metrics") == 200, 10, "the page is served")
+
+
+def test_this_machine_by_its_name_is_listened_on(engine: str, tmp_path: Path) -> None:
+    """As the check of who may be listened to has it."""
+    with ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "localhost", engine=engine) as server:
+        assert ask(server.url, "GET", "/v2/queues").status == 200

@@ -5,6 +5,7 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,7 @@ from zq.engines.process import Limits, Process
 from zq.engines.sending import PIECE
 from zq.engines.shortcut import Shortcut
 from zq.engines.sockets import Keeper, Patience
+from zq.errors import StartRefused
 from zq.settings import Settings
 
 
@@ -39,7 +41,7 @@ def run(chosen: Settings, reload: Callable[[], bool]) -> int:
 
     Master(
         target="zq.server:asgi",
-        address=chosen.bind.strip("[]"),
+        address=_address(chosen.bind),
         port=chosen.port,
         interface=Interfaces.ASGINL,
         runtime_mode=RuntimeModes.st,
@@ -71,6 +73,17 @@ def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callab
     loop.call_soon(ready)
     loop.call_soon(keeper.start)  # Granian listens by then
     return Adapter(process)
+
+
+def _address(host: str) -> str:
+    """What is meant: Granian takes no name, and no brackets around an address of IPv6."""
+    host = host.strip("[]")
+    if ":" in host:
+        return host
+    try:
+        return socket.gethostbyname(host)
+    except (OSError, UnicodeError) as error:
+        raise StartRefused(f"[server] bind must be an address or have one; it is {host[:100]!r}.") from error
 
 
 def _delay_end(loop: asyncio.AbstractEventLoop, seconds: float) -> None:

@@ -21,9 +21,9 @@ LOG = logging.getLogger(__name__)
 
 def _options(chosen: Settings) -> dict[str, object]:
     """By gunicorn's names; versions that do not know one do without."""
-    host = f"[{chosen.bind.strip('[]')}]" if ":" in chosen.bind else chosen.bind
+    host = chosen.bind.strip("[]")
     return {
-        "bind": [f"{host}:{chosen.port}"],
+        "bind": [f"[{host}]:{chosen.port}" if ":" in host else f"{host}:{chosen.port}"],
         "worker_class": type("Worker", (LoopWorker,), {"chosen": chosen}),
         "workers": chosen.workers,
         # A socket for each worker: of one that they share, the first to wake takes most connections.
