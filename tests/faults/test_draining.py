@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -129,13 +129,15 @@ class Producer:
 
 
 def test_a_rolling_restart_fails_no_request(engine: str, store: RedisServer) -> None:
-    """Two servers on a store, each stopped and started while producers with and without kept connections post."""
+    """Two servers on a store, one of which drains before, stopped and started in turn while producers post that keep
+    their connections and that do not."""
     with ExitStack() as stack:
-        servers = [stack.enter_context(ZqServer(store.uri, engine=engine)) for _ in range(2)]
+        configs = [f"[server]\ndrain_delay = {seconds}\n" for seconds in (0, 1)]
+        servers = [stack.enter_context(ZqServer(store.uri, engine=engine, config=config)) for config in configs]
         ports = [server.port for server in servers]
         with ExitStack() as load:
-            producers = [load.enter_context(Producer(ports, keeps=number % 2 == 0)) for number in range(4)]
-            for server in servers:
+            producers = [load.enter_context(Producer(ports, keeps=number % 4 > 0)) for number in range(8)]
+            for server in [*servers, servers[0]]:
                 before = {producer: producer.posted for producer in producers}
                 assert server.terminate() == 0, server.output
                 server.start()
@@ -144,3 +146,35 @@ def test_a_rolling_restart_fails_no_request(engine: str, store: RedisServer) -> 
         assert [failure for producer in producers for failure in producer.failures] == []
         with socket.create_connection(("127.0.0.1", ports[0]), 5):
             pass
+
+
+def connected(server: ZqServer) -> HTTPConnection:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.connect()
+    return connection
+
+
+def post(connection: HTTPConnection) -> tuple[int, str | None]:
+    connection.request("POST", "/v2/queues/q/messages", BODY, HEADERS)
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status, answer.getheader("Connection")
+
+
+def test_who_is_connected_when_the_end_begins_is_heard(engine: str, tmp_path: Path) -> None:
+    """On kept connections, on new ones and on those that the worker has not even accepted: the request that is just
+    being sent is answered, the last one on each."""
+    with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server, ExitStack() as stack:
+        connections = [stack.enter_context(closing(connected(server))) for _ in range(10)]
+        assert {post(kept)[0] for kept in connections[:5]} == {201}
+        workers = server.worker_pids
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        connections += [stack.enter_context(closing(connected(server))) for _ in range(5)]
+        os.kill(server.pid, signal.SIGTERM)
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: not server.accepts(), 6, "new connections are refused")
+        assert [post(connection) for connection in connections] == [(201, "close")] * 15
+        assert server.wait(20) == 0, server.output
+        assert "foresaw" not in server.output

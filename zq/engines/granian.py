@@ -4,7 +4,6 @@
 import asyncio
 import os
 import resource
-import signal
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from granian.constants import Interfaces, RuntimeModes
 from granian.http import HTTP1Settings
 
 from zq import signals
+from zq.engines import ending
 from zq.engines.asgi import Adapter
 from zq.engines.process import Limits, Process
 from zq.engines.sending import PIECE
@@ -67,7 +67,7 @@ def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callab
     keeper = Keeper(chosen.port, patience, process.busy)
     process.hang_up, process.untaken = keeper.hang_up, keeper.untaken
     loop = asyncio.get_event_loop()
-    _delay_end(loop, chosen.drain_delay)
+    ending.prepend(ending.Ending(chosen.port, chosen.drain_delay, chosen.graceful_timeout), loop)
     process.start(loop)
     Shortcut(process, loop)
     loop.call_soon(ready)
@@ -84,25 +84,6 @@ def _address(host: str) -> str:
         return socket.gethostbyname(host)
     except (OSError, UnicodeError) as error:
         raise StartRefused(f"[server] bind must be an address or have one; it is {host[:100]!r}.") from error
-
-
-def _delay_end(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-    """Have the loop, which Granian is about to tell what ends it, obey SIGTERM so much later; other signals at once."""
-    add, told = loop.add_signal_handler, False
-
-    def added(number: int, callback: Callable[..., object], *arguments: Any) -> None:
-        def end() -> None:
-            nonlocal told
-            if not told:  # a second call could hold up the loop
-                told = True
-                loop.call_later(seconds, callback, *arguments)
-
-        if number == signal.SIGTERM:
-            add(number, end)
-        else:
-            add(number, callback, *arguments)
-
-    loop.add_signal_handler = added  # type: ignore[method-assign, assignment]
 
 
 def _allow_connections() -> None:
