@@ -68,7 +68,7 @@ def test_hundreds_wait_and_stream_and_nine_threads_are_free(begin: Begin) -> Non
     """Neither holds a thread: beside them posts are answered, each of which wakes one who waits, and is streamed."""
     server = begin(FEW_THREADS)
     with ExitStack() as stack:
-        claim = request("POST", "/v2/queues/jobs/claims?wait=30", "Content-Length: 0")
+        claim = request("POST", "/v2/queues/jobs/claims?limit=1&wait=30", "Content-Length: 0")
         waiting = [stack.enter_context(send(server, claim)) for _ in range(MANY)]
         streams = [stack.enter_context(Stream(server.url, "/v2/topics/news/stream")) for _ in range(20)]
         wait_for(lambda: gauge(server, "zq_waiters ") >= MANY, SLACK, "all wait")
