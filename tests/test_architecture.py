@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         "zq.strain",
         "zq.stopping",
     ],
+    "zq.serving": ["zq.server"],
     "zq.server": [
         *("zq.settings", "zq.logs", "zq.signals", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http"),
         *("zq.pace", "zq.upkeep", "zq.metrics", "zq.engines", "zq.stopping", "zq.probes", "zq.secrets"),

@@ -56,6 +56,12 @@ HELD_BY = [
     ("api-ref/openapi.md", "yaml", "", GENERATOR),
     ("api-ref/openstack-client.md", "sh", "", OPENSTACK),
     ("api-ref/openstack-client.md", "yaml", "", OPENSTACK),
+    (
+        "api-ref/installing.md",
+        "sh",
+        "",
+        "tests/packaging/test_wheel.py::test_each_way_of_the_page_finds_the_distribution",
+    ),
     ("api-ref/pipelines.md", "python", "", PIPELINE),
     ("api-ref/pipelines.md", "text", "", PIPELINE),
     ("api-ref/spark-jobs.md", "sh", "", JOBS),

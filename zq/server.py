@@ -29,7 +29,7 @@ from zq.metrics.measured import measured
 from zq.metrics.options import Options
 from zq.pace import Load
 from zq.settings import Configuration, Settings, exposure
-from zq.storage import check, connect, prepare, salvage
+from zq.storage import check, connect, find, prepare, salvage
 from zq.storage.api import Storage
 from zq.topics import Keep
 from zq.upkeep import Upkeep
@@ -202,6 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         for warning in exposure.check(chosen):
             LOG.warning(warning)
+        find(chosen.uri)
         signals.hold()  # until the engine can obey it
         if chosen.shared_store:
             # Refused here, it is one sentence; in the processes that serve, one from each of them.

@@ -205,7 +205,7 @@ def test_without_matplotlib_a_report_says_so_and_goes_on(monkeypatch, tmp_path, 
     monkeypatch.delitem(sys.modules, "zq.spark.jobs.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report.draw(tmp_path / "plots", [], [])
-    assert "pip install 'zq[report]' brings matplotlib" in capsys.readouterr().err
+    assert "pip install 'zq-queue[report]' brings matplotlib" in capsys.readouterr().err
     assert not (tmp_path / "plots").exists()
 
 

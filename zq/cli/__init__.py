@@ -13,7 +13,7 @@ def main() -> None:
         try:
             from zq.cli.root import cli
         except ModuleNotFoundError as error:
-            sys.exit(f"zq: The package {error.name} is missing: pip install 'zq[cli]' brings it.")
+            sys.exit(f"zq: The package {error.name} is missing: pip install 'zq-queue[cli]' brings it.")
         cli()
     except KeyboardInterrupt:
         sys.exit(130)  # as failures.INTERRUPTED, which may not be loaded yet

@@ -51,7 +51,7 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
         from zq.spark.failures import SPARKS, reason
         from zq.spark.starting import started
     except ModuleNotFoundError as error:
-        raise Failure(f"The package {error.name} is missing: pip install 'zq[spark]' brings it.") from error
+        raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
     pipeline = _completed(_load(job), session)
     try:
         spark = started(job.stem, master, settings)

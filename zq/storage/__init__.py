@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage drivers behind one interface; the only ways to a driver are ``connect``, ``prepare``, ``check``
+"""Storage drivers behind one interface; the only ways to a driver are ``connect``, ``find``, ``prepare``, ``check``
 and ``salvage``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 from urllib.parse import urlsplit
 
 from zq.errors import StartRefused
@@ -22,14 +23,20 @@ def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expir
     Raises ``StartRefused`` with a sentence when there is no such driver or the store cannot be used like this,
     ``Unavailable`` when it does not answer.
     """
+    opened: Storage = find(uri)(uri, **(options or {}), expiry=expiry or Expiry())
+    return opened
+
+
+def find(uri: str) -> Callable[..., Any]:
+    """What opens a store of this scheme. Raises ``StartRefused`` if there is no such driver, or it is not installed."""
     scheme, drivers = _scheme(uri), _drivers("zq.storage")
     if scheme not in drivers:
         raise StartRefused(
             f"No storage driver for {scheme or 'a URI without scheme'!r}: use one of {', '.join(sorted(drivers))}, "
             "as in rocksdb:///var/lib/zq."
         )
-    opened: Storage = drivers[scheme].load()(uri, **(options or {}), expiry=expiry or Expiry())
-    return opened
+    driver: Callable[..., Any] = _loaded(drivers[scheme])
+    return driver
 
 
 def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
@@ -40,7 +47,7 @@ def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
     driver = _drivers("zq.storage.prepare").get(_scheme(uri))
     if driver is None:
         return False
-    driver.load()(uri, **(options or {}))
+    _loaded(driver)(uri, **(options or {}))
     return True
 
 
@@ -50,7 +57,7 @@ def check(uri: str) -> Report | None:
     None if the driver has no such check. Raises as ``connect`` does.
     """
     driver = _drivers("zq.storage.check").get(_scheme(uri))
-    report: Report | None = driver.load()(uri) if driver else None
+    report: Report | None = _loaded(driver)(uri) if driver else None
     return report
 
 
@@ -60,7 +67,7 @@ def salvage(uri: str, to: str) -> Salvaged | None:
     None if the driver has no such thing. Raises as ``connect`` does.
     """
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
-    salvaged: Salvaged | None = driver.load()(uri, to) if driver else None
+    salvaged: Salvaged | None = _loaded(driver)(uri, to) if driver else None
     return salvaged
 
 
@@ -68,6 +75,19 @@ def salvage(uri: str, to: str) -> Salvaged | None:
 def _drivers(group: str) -> Mapping[str, EntryPoint]:
     """By scheme. Looking for them reads what every installed package says of itself."""
     return {point.name: point for point in entry_points(group=group)}
+
+
+def _loaded(driver: EntryPoint) -> Any:
+    """What the entry point names. Raises ``StartRefused`` where the vendor's package is not installed."""
+    try:
+        return driver.load()
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("zq"):
+            raise
+        extra = driver.module.rpartition(".")[2]
+        raise StartRefused(
+            f"The driver for {driver.name}: stores is not installed: pip install 'zq-queue[{extra}]'."
+        ) from error
 
 
 def _scheme(uri: str) -> str:

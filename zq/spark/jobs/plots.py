@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a report (extra ``zq[report]``)."""
+"""Pictures of a report (extra ``zq-queue[report]``)."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -117,7 +117,7 @@ def draw(folder: Path, by_queue: Rows, by_hour: Rows) -> None:
     try:
         from zq.spark.jobs import plots
     except ModuleNotFoundError as error:
-        note(f"There are no plots, since {error.name} is missing: pip install 'zq[report]' brings matplotlib.")
+        note(f"There are no plots, since {error.name} is missing: pip install 'zq-queue[report]' brings matplotlib.")
         return
     for file in plots.draw(folder, by_queue, by_hour):
         note(f"Drawn: {file}.")
