@@ -7,8 +7,8 @@ which is that of ``index.md``, and the signatures of the client.
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from collections.abc import Callable
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -77,12 +77,9 @@ def as_method(verb: Any) -> Callable[..., Any]:
 
     def method(*_: Any, **__: Any) -> Any: ...
 
-    given = inspect.signature(verb.__wrapped__)
-    (read,) = get_args(given.return_annotation)
-    if isinstance(verb, listing):
-        read = Iterator[get_args(read)[0]]
-    method.__signature__ = given.replace(return_annotation=read)
-    method.__annotations__ = {**verb.__wrapped__.__annotations__, "return": read}
+    given, shown = inspect.signature(verb.__wrapped__), verb.signature(True)
+    method.__signature__ = given.replace(return_annotation=shown.return_annotation)
+    method.__annotations__ = {**verb.__wrapped__.__annotations__, "return": shown.return_annotation}
     method.__doc__ = verb.__doc__
     return method
 

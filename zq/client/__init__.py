@@ -5,7 +5,7 @@ from zq.client.attempts import Retries
 from zq.client.batches import PostStopped
 from zq.client.clients import AsyncClient, Client
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
-from zq.client.values import Claim, Delivery, Draft, Event, Finished, Gap, Listed, Message, Stats, Stretch
+from zq.client.values import Claim, Delivery, Draft, Event, Finished, Gap, Listed, Message, Stats, Stretch, Worked
 from zq.wire.settling import Buried, Moved, Released
 
 __all__ = [
@@ -30,4 +30,5 @@ __all__ = [
     "Stats",
     "Stretch",
     "Topic",
+    "Worked",
 ]

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attempts at a call, judged once for both kinds of transport: an answer, an error for the caller, or ``Again``."""
 
+import logging
+import socket
+import ssl
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,10 +19,21 @@ from zq.client.answers import retry_after, told
 from zq.client.calls import Answer, Call, Repeat
 from zq.errors import CommitRunning, Invalid, StoreDamaged, Unavailable, ZqError
 
+LOG = logging.getLogger("zq.client")
+if logging.getLogger("httpx").level == logging.NOTSET:
+    # It tells of each request. Whoever wants that says so before, or afterwards.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 Auth = httpx.Auth | Callable[[httpx.Request], httpx.Request]
 PASSING: Final = frozenset({429, 502, 503, 504})
 """Statuses of trouble that passes."""
 NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+CAUSES: Final[Mapping[type[BaseException], str]] = {
+    ConnectionRefusedError: "connection refused",
+    socket.gaierror: "the name is not known",
+    ssl.SSLCertVerificationError: "its certificate is not trusted",
+    ssl.SSLError: "it does not speak TLS as asked",
+}
+"""Told of a server that was not reached; the first that fits."""
 CONNECTIONS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=100, keepalive_expiry=30)
 BRIEFLY: Final = 2.0
 """Seconds for taking back a call that ended without an answer."""
@@ -90,6 +104,7 @@ class Progress:
         return {
             "retry": retry_if_exception_type(Again),
             "wait": self._pause,
+            "before_sleep": self._tell,
             "stop": self._over,
             "reraise": True,
         }
@@ -158,6 +173,11 @@ class Progress:
         asked = failure.pause if isinstance(failure, Again) else 0.0
         return max(asked, self._jitter(state))
 
+    def _tell(self, state: RetryCallState) -> None:
+        """Once, since a call may be at it for a minute."""
+        if state.attempt_number == 1 and state.outcome:
+            LOG.warning("%s Trying again for up to %.0f s.", state.outcome.exception(), self._settings.retries.deadline)
+
     def _over(self, state: RetryCallState) -> bool:
         too_often = state.attempt_number - self._under_way >= self._settings.retries.attempts
         left = min(self._ends - time.monotonic(), self.call.patience())
@@ -177,10 +197,27 @@ def sentence(url: str, error: httpx.RequestError) -> str:
     if isinstance(error, httpx.TimeoutException):
         reason = "did not answer in time"
     elif isinstance(error, NEVER_SENT):
-        reason = "cannot be reached"
+        reason = f"cannot be reached{_cause(error)}"
     else:
         reason = "broke the connection off"
     return f"The server at {server.host}:{server.port or server.scheme} {reason}."
+
+
+def _cause(error: BaseException) -> str:
+    """What the system said, in brackets; "" if it said nothing that helps."""
+    for cause in _causes(error):
+        for kind, words in CAUSES.items():
+            if isinstance(cause, kind):
+                return f" ({words})"
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):  # of several addresses of one name
+            yield from error.exceptions
+        error = error.__cause__ or error.__context__
 
 
 def _text(value: str | int | bool | list[str]) -> str | list[str]:

@@ -5,12 +5,14 @@ Each verb of the interface is written once, as a function that makes a ``Call``.
 client it runs the call and returns what it reads; on an asynchronous one it returns an awaitable of the same.
 """
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from enum import Enum
 from functools import update_wrapper
 from math import inf
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from types import GenericAlias
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, get_args, overload
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -121,12 +123,44 @@ class Asynchronous:
     transport: Awaits
 
 
-class operation(Generic[P, T]):
+class Verb:
+    """What interpreters show of a verb: its name, its docstring, and the signature that it has on either client."""
+
+    blocking: Callable[[Any], Any]
+    """From what the ``Call`` reads to what the verb returns on a blocking client."""
+    awaited: Callable[[Any], Any]
+    """And on an asynchronous one."""
+
+    def __init__(self, make: Callable[..., Call[Any]]) -> None:
+        self._make = make
+        self._signatures: dict[bool, inspect.Signature] = {}
+        update_wrapper(self, make)  # type: ignore[arg-type]
+
+    def signature(self, waits: bool) -> inspect.Signature:
+        """That of the bound verb; ``waits``: on a blocking client."""
+        if waits not in self._signatures:
+            given = inspect.signature(self._make)
+            (read,) = get_args(given.return_annotation)
+            _, *parameters = given.parameters.values()
+            returned = self.blocking(read) if waits else self.awaited(read)
+            self._signatures[waits] = given.replace(parameters=parameters, return_annotation=returned)
+        return self._signatures[waits]
+
+    def _shown(self, bound: Any, target: Any) -> Any:
+        bound.__name__, bound.__qualname__ = self._make.__name__, self._make.__qualname__
+        bound.__doc__ = self._make.__doc__
+        bound.__signature__ = self.signature(isinstance(target, Blocking))
+        return bound
+
+
+class operation(Verb, Generic[P, T]):
     """A verb, written as a method that returns a ``Call``."""
 
+    blocking = staticmethod(lambda read: read)
+    awaited = staticmethod(lambda read: GenericAlias(Coroutine, (Any, Any, read)))
+
     def __init__(self, make: Callable[Concatenate[Any, P], Call[T]]) -> None:
-        self._make = make
-        update_wrapper(self, make)  # type: ignore[arg-type]
+        super().__init__(make)
 
     @overload
     def __get__(self, target: None, owner: type[Any]) -> "operation[P, T]": ...
@@ -141,15 +175,17 @@ class operation(Generic[P, T]):
         def bound(*args: P.args, **kwargs: P.kwargs) -> Any:
             return target.transport.run(self._make(target, *args, **kwargs))
 
-        return bound
+        return self._shown(bound, target)
 
 
-class listing(Generic[P, T]):
+class listing(Verb, Generic[P, T]):
     """A verb that iterates over pages, written as a method that returns the ``Call`` for the first one."""
 
+    blocking = staticmethod(lambda read: GenericAlias(Iterator, get_args(read)))
+    awaited = staticmethod(lambda read: GenericAlias(AsyncIterator, get_args(read)))
+
     def __init__(self, make: Callable[Concatenate[Any, P], Call[Page[T]]]) -> None:
-        self._make = make
-        update_wrapper(self, make)  # type: ignore[arg-type]
+        super().__init__(make)
 
     @overload
     def __get__(self, target: None, owner: type[Any]) -> "listing[P, T]": ...
@@ -165,7 +201,7 @@ class listing(Generic[P, T]):
         def bound(*args: P.args, **kwargs: P.kwargs) -> Any:
             return walk(target.transport, self._make(target, *args, **kwargs))
 
-        return bound
+        return self._shown(bound, target)
 
 
 def _walk(transport: Runs, first: Call[Page[T]]) -> Iterator[T]:

@@ -41,6 +41,10 @@ class ClientVerbs:
     ) -> None:
         """``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx takes. ``timeout``: of one attempt."""
         self.transport: Any = type(self)._connect(_settings(url, project, client_id, auth, timeout, retries))
+        self._shown = f"{type(self).__name__}({httpx.URL(url).copy_with(userinfo=b'')!s}, project={project!r})"
+
+    def __repr__(self) -> str:
+        return self._shown
 
     @listing
     def queues(

@@ -18,7 +18,7 @@ from zq.client.streams import Reader, stream, stream_async
 from zq.client.tasks import AsyncConsumer
 from zq.client.threads import Consumer
 from zq.client.topics import TopicVerbs
-from zq.client.values import Delivery, Event, Gap
+from zq.client.values import Delivery, Event, Gap, Worked
 from zq.errors import Invalid
 
 CONCURRENCY: Final = 8
@@ -84,9 +84,12 @@ class Queue(QueueVerbs, Blocking):
 
     def work(
         self, handler: Callable[[Delivery], object], concurrency: int = CONCURRENCY, **how: Unpack[Consuming]
-    ) -> None:
-        """As ``consume``, with handlers in threads; one that raises gives its message back, and its error is logged."""
-        self.consume(**how).work(handler, concurrency)
+    ) -> Worked:
+        """As ``consume``, with handlers in threads; one that raises gives its message back, and its error is logged.
+
+        Returns, when the loop has ended, how many of them did what.
+        """
+        return self.consume(**how).work(handler, concurrency)
 
 
 class AsyncQueue(QueueVerbs, Asynchronous):
@@ -102,9 +105,9 @@ class AsyncQueue(QueueVerbs, Asynchronous):
 
     async def work(
         self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int = CONCURRENCY, **how: Unpack[Consuming]
-    ) -> None:
+    ) -> Worked:
         """As ``Queue.work``, with handlers in tasks."""
-        await self.consume(**how).work(handler, concurrency)
+        return await self.consume(**how).work(handler, concurrency)
 
 
 class Topic(TopicVerbs, Blocking):

@@ -14,7 +14,7 @@ from zq.client.calls import Call
 from zq.client.claims import Taken
 from zq.client.desk import Desk, Errand
 from zq.client.habits import Habits, Limits
-from zq.client.values import Decision, Delivery
+from zq.client.values import Decision, Delivery, Worked
 from zq.errors import ClaimLapsed
 
 LOG = logging.getLogger("zq.client")
@@ -37,6 +37,7 @@ class Loop:
         self._guard = guard
         self._running = False
         self._left_at = inf
+        self._done = self._failed = 0
 
     def stop(self) -> None:
         """Let the loop end after the messages in hand. Any thread may ask for it, and a handler of signals."""
@@ -46,6 +47,7 @@ class Loop:
         if self._running:
             raise RuntimeError("This consumer is in a loop already; each loop needs a consume() of its own.")
         self._running, self.stopped, self._left_at = True, False, inf
+        self._done = self._failed = 0
         self._desk = Desk(self._habits.within(limits))
 
     def _over(self) -> bool:
@@ -75,9 +77,14 @@ class Loop:
     def _after(self, delivery: Delivery, error: BaseException | None) -> Decision:
         """What becomes of a message whose handler has ended and did not say."""
         if error is None:
+            self._done += 1
             return delivery.id
+        self._failed += 1
         LOG.warning("The handler failed; message %s goes back.", delivery.id, exc_info=error)
         return self._desk.habits.after_failure(delivery)
+
+    def _worked(self) -> Worked:
+        return Worked(self._done, self._failed)
 
     def _tell(self, *, raises: bool = True) -> None:
         """Raise what the consumer must know of: lost messages, unless ``on_lost`` hears of them, and failed errands.

@@ -17,7 +17,7 @@ from zq.client.desk import Find
 from zq.client.habits import LIMITS, Habits
 from zq.client.loops import Loop, Lost
 from zq.client.stopping import told_to_stop
-from zq.client.values import Decision, Delivery
+from zq.client.values import Decision, Delivery, Worked
 
 
 class AsyncConsumer(Loop):
@@ -47,7 +47,7 @@ class AsyncConsumer(Loop):
         if self._messages is not None:
             await self._messages.aclose()
 
-    async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> None:
+    async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> Worked:
         """Await the handler for each message, so many at a time; one that raises gives its message back."""
         slots, running = asyncio.Semaphore(at_once(concurrency)), set[asyncio.Future[object]]()
         async with self._open():
@@ -61,6 +61,7 @@ class AsyncConsumer(Loop):
                 if running:
                     await asyncio.wait(running)
                     await asyncio.sleep(0)  # their callbacks come first
+        return self._worked()
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:

@@ -17,7 +17,7 @@ from zq.client.desk import Find
 from zq.client.habits import LIMITS, Habits
 from zq.client.loops import Loop, Lost
 from zq.client.stopping import told_to_stop
-from zq.client.values import Decision, Delivery
+from zq.client.values import Decision, Delivery, Worked
 
 
 class Consumer(Loop):
@@ -45,12 +45,13 @@ class Consumer(Loop):
         if self._messages is not None:
             self._messages.close()
 
-    def work(self, handler: Callable[[Delivery], object], concurrency: int) -> None:
+    def work(self, handler: Callable[[Delivery], object], concurrency: int) -> Worked:
         """Hand each message to the handler, so many at a time; one that raises gives its message back."""
         slots = threading.Semaphore(at_once(concurrency))
         with self._open(), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             while slots.acquire() and (delivery := self._take()) is not None:
                 pool.submit(handler, delivery).add_done_callback(partial(self._ended, slots, delivery))
+        return self._worked()
 
     @contextmanager
     def _open(self) -> Generator[None, None, None]:
@@ -115,7 +116,9 @@ class Consumer(Loop):
 
     def _ended(self, slots: threading.Semaphore, delivery: Delivery, work: "Future[object]") -> None:
         try:
-            self._finish(delivery, self._after(delivery, work.exception()))
+            with self._changed:
+                decision = self._after(delivery, work.exception())
+            self._finish(delivery, decision)
         finally:
             slots.release()
 

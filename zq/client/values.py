@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -12,6 +12,8 @@ from msgspec import Raw, Struct, field
 from zq.wire.settling import Buried, Moved, Released
 
 T = TypeVar("T")
+SHOWN: Final = 200
+"""Characters of a body that a message's ``repr`` has."""
 M_co = TypeVar("M_co", bound="Message", covariant=True)
 Decision = str | Released | Moved | Buried
 """What becomes of a message: a text, its id, means that it is deleted."""
@@ -38,6 +40,15 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    def __repr__(self) -> str:
+        """The body, shortened, and what is set of the rest."""
+        body = self.content.decode(errors="replace")
+        if len(body) > SHOWN:
+            body = f"{body[:SHOWN]}…"
+        said = {name: getattr(self, name) for name in ("ttl", "age", "claim_count", "reason", "claim")}
+        told = "".join(f", {name}={value!r}" for name, value in said.items() if value)
+        return f"{type(self).__name__}(id={self.id!r}, body={body}{told})"
 
     @cached_property
     def body(self) -> Any:
@@ -164,6 +175,13 @@ class Listed(Struct, frozen=True):
 
     name: str
     metadata: Mapping[str, Any] | None = None
+
+
+class Worked(Struct, frozen=True):
+    """How many handlers have returned, and how many have raised, in one ``work``."""
+
+    done: int
+    failed: int
 
 
 class Draft(Struct, frozen=True):
