@@ -12,6 +12,7 @@ import pytest
 import zq.cli
 from tests.cli.conftest import Zq, install
 from zq.cli.output import plain
+from zq.cli.root import cli
 
 DEEP = "[" * 100_000
 
@@ -137,3 +138,17 @@ def test_ids_are_never_cut_off(zq: Zq) -> None:
     assert held["id"] in narrow
     assert "client." in narrow
     assert zq.run("list", "jobs", "--claimed", "--table", COLUMNS="20").stdout.count("\n") == 2
+
+
+@pytest.mark.parametrize("group", [[], ["queue"], ["topic"], ["dlq"], ["pipeline"]])
+def test_a_group_alone_shows_its_help_as_help_is_shown(zq: Zq, group: list[str]) -> None:
+    """The first thing that a newcomer types: lines, sections and examples, not a paragraph."""
+    done = zq.run(*group)
+    assert done.exit_code == 2
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith(" ".join(["Usage: zq", *group]))
+    assert "Options:" in lines
+    if not group:
+        assert {"Messages:", "Work:", "Examples:"} <= set(lines)
+        assert "[env var: ZQ_URL]" in " ".join(done.stderr.split())
+        assert [name for name in cli.commands if not any(line.startswith(f"  {name} ") for line in lines)] == []

@@ -67,6 +67,9 @@ def run_to_exit(run: Callable[[], Any]) -> NoReturn:
     except Failure as error:
         note(without_secrets(error.message))
         code = error.code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = error.exit_code
     except click.ClickException as error:
         note(without_secrets(" ".join(error.format_message().split())))
         code = error.exit_code

@@ -18,6 +18,12 @@ from zq.cli.session import Group, Session, listen
 from zq.cli.values import Seconds
 from zq.errors import Invalid, ZqError
 
+EXAMPLES = (
+    "zq --project acme post jobs '{\"order\": 1}'",
+    "zq --project acme consume jobs --exec ./handle-order",
+    "zq --project acme queue list",
+)
+
 
 class Root(Group):
     """Ends with a sentence and a code, whatever goes wrong on purpose."""
@@ -33,6 +39,16 @@ class Root(Group):
             return run(given, **{**options, "prog_name": "zq", "standalone_mode": False})
 
         run_to_exit(checked)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """In sections, each command with its sentence; the examples come last."""
+        width = max(len(name) for name in self.commands)
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                rows = [(f"{command.name:{width}}", command.get_short_help_str(200)) for command in commands]
+                formatter.write_dl(rows)
+        with formatter.section("Examples"):
+            formatter.write_dl([(line, "") for line in EXAMPLES])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""
@@ -56,16 +72,25 @@ def check_text(given: Mapping[str, str]) -> None:
 
 
 @click.group("zq", cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--url", envvar="ZQ_URL", metavar="URL", help="The server; http://localhost:8888.")
-@click.option("--project", envvar="ZQ_PROJECT", metavar="NAME", help="The project that holds queues and topics.")
-@click.option("--token", envvar="ZQ_TOKEN", metavar="TEXT", help="Sent as X-Auth-Token.")
-@click.option("--client-id", envvar="ZQ_CLIENT_ID", metavar="UUID", help="Who posts; a fresh one for each run.")
+@click.option("--url", envvar="ZQ_URL", show_envvar=True, metavar="URL", help="The server; http://localhost:8888.")
 @click.option(
-    "--profile", envvar="ZQ_PROFILE", metavar="NAME", help="Which profile of the file gives what is left open."
+    "--project", envvar="ZQ_PROJECT", show_envvar=True, metavar="NAME", help="The project that holds queues and topics."
+)
+@click.option("--token", envvar="ZQ_TOKEN", show_envvar=True, metavar="TEXT", help="Sent as X-Auth-Token.")
+@click.option(
+    "--client-id", envvar="ZQ_CLIENT_ID", show_envvar=True, metavar="UUID", help="Who posts; a fresh one for each run."
+)
+@click.option(
+    "--profile",
+    envvar="ZQ_PROFILE",
+    show_envvar=True,
+    metavar="NAME",
+    help="Which profile of the file gives what is left open.",
 )
 @click.option(
     "--config",
     envvar="ZQ_CONFIG",
+    show_envvar=True,
     type=click.Path(path_type=Path),
     help="The file of profiles; ~/.config/zq/config.toml.",
 )
@@ -87,12 +112,22 @@ def cli(context: click.Context, /, as_json: bool | None, verbose: bool, **option
     context.call_on_close(session.close)
 
 
-COMMANDS = (
-    *(queue_group, topic_group, post.post, consume.consume, topics.tail),
-    *(messages.list_messages, messages.get, messages.pop),
-    *(messages.claim, messages.settle, messages.move, messages.release),
-    *(past.dlq_group, past.history, past.replay, watch.health, watch.top),
-    *(pipeline.pipeline_group, bench.bench, transfer.export, transfer.import_file, completion),
-)
-for command in COMMANDS:
-    cli.add_command(command)
+SECTIONS: dict[str, list[click.Command]] = {
+    "Queues and topics": [queue_group, topic_group, topics.tail],
+    "Messages": [post.post, messages.list_messages, messages.get, messages.pop],
+    "Work": [
+        consume.consume,
+        messages.claim,
+        messages.settle,
+        messages.move,
+        messages.release,
+        pipeline.pipeline_group,
+    ],
+    "What has been": [past.dlq_group, past.history, past.replay],
+    "Watching": [watch.health, watch.top, bench.bench],
+    "Files and shells": [transfer.export, transfer.import_file, completion],
+}
+"""All commands, as the help shows them."""
+for section in SECTIONS.values():
+    for command in section:
+        cli.add_command(command)
