@@ -168,15 +168,15 @@ def connect(
         filtered = FILTERED if around.expiry.compaction_filter else ""
         return Store(path, layout.FAMILIES, sync, sync_interval, filtered, around.damage)
 
-    keeper = Keeper(open_store, around)
     try:
-        return RocksStorage(keeper, max_clock_jump)
+        keeper = Keeper(open_store, around)
+        try:
+            return RocksStorage(keeper, max_clock_jump)
+        except (StartRefused, Unavailable):
+            keeper.close()
+            raise
     except StoreDamaged as damage:
-        keeper.close()
         raise refusal(path, damage.__cause__ or damage) from damage
-    except (StartRefused, Unavailable):
-        keeper.close()
-        raise
 
 
 def check(uri: str) -> Report:
