@@ -15,8 +15,9 @@ FOREIGN = ["pymongo.command", "httpx", "httpcore.http11", "gunicorn.error", "_gr
 def levels() -> Iterator[None]:
     """What was set before is set again."""
     root = logging.getLogger()
-    own = [logging.getLogger(name) for name in ("zq", "__main__")]
+    own = [logging.getLogger(name) for name in ("zq", "__main__", "httpx")]
     former, handlers = [each.level for each in [root, *own]], list(root.handlers)
+    logging.getLogger("httpx").setLevel(logging.NOTSET)  # as where zq.client, which no server has, is not imported
     yield
     root.handlers[:] = handlers
     for each, level in zip([root, *own], former, strict=True):
