@@ -23,10 +23,10 @@ DAMAGED: Final = (
     "A decided commit stands still where the store is damaged. Stop the server: zq-server salvage makes a new store, "
     "which finishes it as far as it can be read."
 )
-AIM: Final = 0.006
+AIM: Final = 0.0012
 """Seconds that a slice is to take: its size follows what the last ones took."""
 LEAST: Final = 100
-FIRST: Final = 200
+FIRST: Final = 100
 """Messages in the smallest slice, and in the first one."""
 REST: Final = 2.0
 """It rests so many times as long as a slice took."""
