@@ -2,7 +2,7 @@
 """Large commits: decided in one step of the store, then carried out in slices, the same way on every store.
 
 A slice is one bounded step, and idempotent: what is published has left its stage, what is settled is gone. After each
-one this server rests for as long as the slice took, so that everyone else is served. Whoever has asked for the commit
+one this server rests for twice as long as the slice took, so that others are served. Whoever has asked for the commit
 carries it out; if that server dies, another one that sees no progress between two looks goes on with it.
 """
 
