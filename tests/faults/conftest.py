@@ -1,10 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes whose wall clock is wrong."""
+"""Engines, a Redis of a test's own, and processes whose wall clock is wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.stores import RedisServer
+
+ENGINES = ["gunicorn", "granian"]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
 
 SHIFT = """\
 import os, time

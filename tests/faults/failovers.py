@@ -10,6 +10,7 @@ import itertools
 import json
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPException
@@ -74,13 +75,13 @@ class Group(Startable):
         self._stack.close()
 
     @property
+    @abstractmethod
     def master(self) -> RedisServer:
         """The one that those who decide take for the master."""
-        raise NotImplementedError
 
+    @abstractmethod
     def order(self) -> bool:
         """Whether the order to replace the master was taken."""
-        raise NotImplementedError
 
     def settled(self) -> bool:
         """Whether one server is a master, and all others have what it has. (It calls a replica online that is yet to

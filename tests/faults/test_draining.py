@@ -6,31 +6,16 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-import pytest
-
 from tests.servers import CLIENT, PROJECT, ZqServer, ask, wait_for
 from tests.stores import RedisServer
 
-ENGINES = ["gunicorn", "granian"]
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
 BODY = b'{"messages":[{"body":1}]}'
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def store() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
 
 
 def test_a_stopping_server_refuses_new_connections_at_once(engine: str, tmp_path: Path) -> None:

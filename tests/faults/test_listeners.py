@@ -4,7 +4,6 @@
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,19 +11,6 @@ import pytest
 
 from tests.servers import Lost, ZqServer, ask, free_port, wait_for
 from tests.stores import RedisServer
-
-ENGINES = ["gunicorn", "granian"]
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def store() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
 
 
 def served(url: str, path: str) -> int:
