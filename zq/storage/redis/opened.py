@@ -57,7 +57,7 @@ unpack_entry = msgpack.Decoder(Entry).decode
 def announce(store: Store, commit: Commit, now: int) -> None:
     """Have the commit found, if it becomes open."""
     entry = Entry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
-    store.port.run(scripts.EXPECT, OPEN_KEY, 1, layout.wire(OPEN_KEY), b"%d" % now, msgpack.encode(entry), b"")
+    _enter(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
 def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
@@ -74,8 +74,8 @@ def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
             left = store.port.each([Question(block, (b"LLEN", block)), Question(block, (b"LINDEX", block, b"0"))])
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
             open_ones.append(Unfinished(project, producer, progress))
-        elif float(score) < now - FORGOTTEN:
-            store.port.run(scripts.EXPECT, OPEN_KEY, 1, layout.wire(OPEN_KEY), b"0", b"", member)
+        elif float(score) < now - FORGOTTEN:  # unless it is announced anew between these lines
+            _enter(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
     return open_ones
 
 
@@ -98,6 +98,11 @@ def expect(store: Store, project: str, lives: Mapping[str, int], now: int) -> li
     for target in targets:
         store.expect(target, now + lives[target.name], now)
     return targets
+
+
+def _enter(store: Store, *terms: bytes) -> None:
+    """Change the calendar of open commits as ``expect.lua`` says."""
+    store.port.run(scripts.EXPECT, OPEN_KEY, 1, layout.wire(OPEN_KEY), *terms)
 
 
 def _list(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:

@@ -88,4 +88,4 @@ class Store:
         """Enter a moment (0: none) into the queue's calendar and strike ``done`` off."""
         key = layout.calendar_of(queue)
         member = layout.day(queue, moment)
-        self.port.run(scripts.EXPECT, key, 1, layout.wire(key), b"%d" % moment, member, done)
+        self.port.run(scripts.EXPECT, key, 1, layout.wire(key), b"%d" % moment, member, done, b"")
