@@ -25,9 +25,8 @@ DAMAGED: Final = (
 )
 AIM: Final = 0.0012
 """Seconds that a slice is to take: its size follows what the last ones took."""
-LEAST: Final = 100
 FIRST: Final = 100
-"""Messages in the smallest slice, and in the first one."""
+"""Messages in the first slice."""
 REST: Final = 2.0
 """It rests so many times as long as a slice took."""
 LONGEST_REST: Final = 0.2
@@ -36,16 +35,17 @@ SHARE: Final = 1.0
 
 
 class Slices:
-    """How many messages the next slice has, by how long the last one took."""
+    """How many messages, ``least`` to ``most``, the next slice has, by how long the last one took."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, least: int, most: int) -> None:
+        self._least = min(least, most)
         self._most = most
         self.size = min(FIRST, most)
 
     def took(self, seconds: float) -> None:
         """The last slice took so long."""
         wanted = self.size * AIM / max(seconds, 1e-6)
-        self.size = max(1, min(self._most, max(LEAST, int(min(wanted, 2 * self.size)))))
+        self.size = max(self._least, min(self._most, int(wanted), 2 * self.size))
 
 
 class Carrier:
@@ -115,7 +115,7 @@ class Carrier:
 
     def _carry_out(self, project: str, producer: str, deadline: float) -> bool:
         """Slice by slice until all is done, True, or the time is up."""
-        slices = Slices(self._bounds.step)
+        slices = Slices(self._transactions.least_slice, self._bounds.step)
         while True:
             began = time.monotonic()
             left = self._transactions.carry_on(project, producer, slices.size, self._clock.now())

@@ -68,6 +68,9 @@ class HistoryController(Protocol):
 class TransactionController(Protocol):
     """Fences, stages and commits (extensions 9)."""
 
+    least_slice: int
+    """Messages of ``carry_on`` below which a step takes hardly less time."""
+
     def advance_fence(self, project: str, name: str) -> int:
         """Give out the next epoch of a fence; the first is 1. From then on no other one passes in any verb."""
         ...
@@ -100,9 +103,9 @@ class TransactionController(Protocol):
         not at all, whatever is killed when.
 
         Up to ``bounds.step`` messages, and some megabytes, are one step. What is more is decided only: the answer is
-        ``open``, and ``carry_on`` does it. From then on its claims' messages are nobody's: they count as claimed, do
-        not lapse, and their holder is refused (``MessageClaimed``). Its stages are not there any more for any other
-        verb.
+        ``open``, and ``carry_on`` does it. From then on its claims' messages are nobody's: they count as claimed (in
+        figures as ready, if there are many and their claims would have lapsed), do not lapse, and their holder is
+        refused (``MessageClaimed``). Its stages are not there any more for any other verb.
         If a batch of the producer is open, that one is the answer, and nothing else is done. A batch that is not above
         the producer's last one: that one's figures, ``replayed``; its stages are dropped like ``drop_stage``.
         Raises ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed`` (a claim holds nothing), ``CommitTooLarge``,

@@ -15,6 +15,9 @@ from zq.storage.mongodb.stages import Stages, Staging
 class TransactionController:
     """``zq.storage.api.TransactionController`` on MongoDB."""
 
+    least_slice = 100
+    """A transaction takes 6 ms before its first message."""
+
     def __init__(self, port: Port, keeper: Stages, commits: Commits) -> None:
         self._port = port
         self._stages = keeper

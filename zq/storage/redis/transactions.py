@@ -16,6 +16,8 @@ from zq.storage.redis.store import Store
 class TransactionController:
     """``zq.storage.api.TransactionController`` on Redis."""
 
+    least_slice = 40
+
     def __init__(self, store: Store) -> None:
         self._store = store
 

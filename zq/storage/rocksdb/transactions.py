@@ -16,6 +16,8 @@ from zq.storage.rocksdb.stripes import Stripes
 class TransactionController:
     """``zq.storage.api.TransactionController`` on RocksDB."""
 
+    least_slice = 40
+
     def __init__(self, keeper: Keeper, stripes: Stripes) -> None:
         self._keeper = keeper
         self._stripes = stripes
