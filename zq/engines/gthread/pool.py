@@ -30,8 +30,13 @@ class Pool:
         self._tokens.put(True)
         if len(self._threads) < self._size and self._tokens.qsize() > 0:
             thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # this machine has no more: those that run are enough, if there are any
+                if not self._threads:
+                    raise
+            else:
+                self._threads.append(thread)
 
     def waits(self) -> float:
         """Seconds for which the first in the queue has waited, 0 if it is empty."""

@@ -238,7 +238,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
             sock.setblocking(False)
             connection = Connection(sock, peer, listener.getsockname(), self.cfg, self._bounds)
             if self._places.take(connection):
-                self._epoll.register(connection.fd, IN)
+                self._safely(connection, lambda it: self._epoll.register(it.fd, IN))
 
     # In a thread of a pool; for /healthz, in the loop.
 
@@ -337,7 +337,8 @@ class LoopWorker(Worker):  # type: ignore[misc]
             self._places.close(connection)
         end = began + self.chosen.graceful_timeout
         self._turn_until(end, lambda: all(each.state is State.LINGERING for each in self._everyone()))
-        self._pool.close(max(0.0, end - time.monotonic()))
+        for pool in (self._pool, self._probes):
+            pool.close(max(0.0, end - time.monotonic()))
 
     def _turn_until(self, deadline: float, over: Callable[[], bool]) -> None:
         while (rest := deadline - time.monotonic()) > 0 and not over():
