@@ -2,6 +2,7 @@
 """Fixtures that all suites share: an open store per driver, and a clock that only moves when told."""
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,12 @@ from zq.clock import ManualClock
 from zq.model import QueueRef
 from zq.storage import connect
 from zq.storage.api import Storage
+
+
+def pytest_configure() -> None:
+    """A suite that a shell started in the background ignores SIGINT, and so would all that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

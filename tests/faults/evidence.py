@@ -40,6 +40,9 @@ class Holding:
         """From when on the holder may have deleted it."""
         self.until = call.start + call.ttl - TOLERANCE
         self.at_latest = call.end + call.ttl + TOLERANCE
+        self.lives_at_least = call.start + call.ttl + call.grace
+        self.lives_at_most = call.end + call.ttl + call.grace
+        """Its messages live so long, even if it is released."""
         self.gave_back = False
         """Released for sure while it lived: its messages returned to their places."""
         self.wrong: list[Violation] = []
@@ -79,6 +82,7 @@ class Holding:
         ends = call.start + call.ttl - TOLERANCE
         self.until = ends if whole else min(self.until, ends)
         self.at_latest = max(0 if whole else self.at_latest, call.end + call.ttl + TOLERANCE + LINGER * (not ok))
+        self.lives_at_most = max(self.lives_at_most, call.end + call.ttl + call.grace + LINGER * (not ok))
 
 
 class History:
@@ -133,13 +137,20 @@ class History:
         return min((call.end for new in post.posted for call in self.sightings.get(new.name, ())), default=inf)
 
     def expires_at_earliest(self, name: str) -> float:
+        """If no claim has lengthened its life."""
         return self.posts[name].start + self.terms[name].ttl - TOLERANCE
+
+    def surely_lived(self, name: str, call: Call) -> bool:
+        """Whether it cannot have expired before the call was over."""
+        claims = [holding for holding in self.holdings.get(name, ()) if holding.call.end < call.start]
+        ends = [self.expires_at_earliest(name), *(holding.lives_at_least - TOLERANCE for holding in claims)]
+        return call.end < max(ends)
 
     def expires_at_latest(self, name: str) -> float:
         """Claims and renewals may have lengthened its life, those of unknown outcome too."""
         post, ttl = self.posts[name], self.terms[name].ttl
         ends = [post.end + ttl + LINGER * (post.outcome == UNKNOWN)]
-        ends += [holding.at_latest + holding.call.grace for holding in self.holdings.get(name, ())]
+        ends += [holding.lives_at_most for holding in self.holdings.get(name, ())]
         for verb in ("claim", "renew"):
             ends += [call.end + LINGER + call.ttl + call.grace for call in self.unsure.get((verb, home(name)), ())]
         return max(ends) + TOLERANCE

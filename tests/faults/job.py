@@ -4,11 +4,12 @@
 A server that dies is one whose watcher raises: nothing of it runs any more. Others go on with the same database.
 """
 
+import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.conformance.builders import Scene, drafts, ids_of
+from tests.conformance.builders import DEADLINE, Scene, drafts, ids_of
 from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
 from zq.errors import ProducerNotFound
@@ -90,10 +91,13 @@ class Job:
         return Carrier(store.transactions, self.input.clock, Bounds(self.step, 10**6), 30)
 
     def upkeep(self, store: Storage) -> None:
-        """What a server does beside requests, until it has seen twice what nobody carries on."""
+        """What a server does beside requests, until it has seen twice what nobody carries on, and has done it."""
         store.maintain(self.input.now)
         carrier = self.carrier(store)
         for _ in range(2):
+            carrier.resume()
+        deadline = time.monotonic() + DEADLINE
+        while store.transactions.unfinished(self.input.now) and time.monotonic() < deadline:
             carrier.resume()
 
     def dies(self, step: str, nth: int = 1, store: Storage | None = None) -> None:

@@ -79,9 +79,13 @@ def was_there(history: History, name: str, delete: Call) -> bool:
 
 
 def ghosts(history: History) -> Iterator[Violation]:
-    """L3: no answer shows a message that was removed, or had expired, before the question."""
+    """L3: no answer shows a message that was removed, or had expired, before the question.
+
+    A delete of what has expired removes nothing, and a claim that began before may still be under way and revive it.
+    """
     for name, calls in history.sightings.items():
-        sure = [call for call in history.removals.get(name, ()) if call.outcome == OK]
+        removals = [call for call in history.removals.get(name, ()) if call.outcome == OK]
+        sure = [call for call in removals if call.verb == "pop" or history.surely_lived(name, call)]
         gone = min(sure, key=lambda call: call.end, default=None)
         expired = history.expires_at_latest(name)
         last = calls[-1]

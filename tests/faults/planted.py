@@ -45,7 +45,7 @@ class MemoryStorage:
     def now(self) -> float:
         return time.time()
 
-    def maintain(self, now: float) -> int:
+    def maintain(self, now: float, pace: object = None) -> int:
         return 0
 
     def close(self) -> None:

@@ -56,7 +56,8 @@ def verdict(storage: MemoryStorage) -> list[Violation]:
 
 def test_a_sound_store_is_acquitted() -> None:
     """Otherwise what follows would prove nothing."""
-    assert [str(violation) for violation in verdict(MemoryStorage())] == []
+    found = verdict(MemoryStorage())
+    assert not found, "\n".join(map(str, found))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
@@ -134,6 +135,16 @@ INNOCENT = {
         FIRST,
         call("pop", 14, 15, "a"),
         call("delete", 16, 17, "a", claim="1"),
+    ],
+    "a page of what a claim has lengthened the life of, and given back": [
+        call("claim", 50, 51, "a", claim="1", ttl=60, grace=60),
+        call("release", 52, 53, claim="1"),
+        listing(150, 151, "a"),
+    ],
+    "a claim that began before the end of what a delete met as expired": [
+        call("claim", 98, 104, "a", claim="1", ttl=10),
+        call("delete", 102, 103, "a"),
+        listing(105, 106, "a"),
     ],
 }
 GUILTY = {

@@ -60,7 +60,9 @@ def test_a_verb_that_fails_is_told_too() -> None:
 @pytest.mark.parametrize("controller", CONTROLLERS)
 def test_every_verb_of_the_interface_is_there(controller: str) -> None:
     """And nothing else."""
-    promised = {name for name, _ in inspect.getmembers(CONTROLLERS[controller], inspect.isfunction) if name[0] != "_"}
+    interface = CONTROLLERS[controller]
+    promised = {name for name, _ in inspect.getmembers(interface, inspect.isfunction) if name[0] != "_"}
+    promised |= set(inspect.get_annotations(interface))
     assert set(vars(getattr(measured(Shelf(), lambda verb, seconds: None), controller))) == promised
 
 

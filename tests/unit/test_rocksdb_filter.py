@@ -72,7 +72,7 @@ def test_a_compaction_takes_exactly_the_bodies_of_what_has_expired(storage: Rock
 
 def test_the_filter_leaves_a_message_its_grace(storage: RocksStorage):
     """Expired a while ago, and not yet so long that the filter may have it."""
-    storage.configure(Expiry(compaction_filter_grace=2000))
+    storage.configure(Expiry(compaction_filter_grace=LONG))
     post(storage, 5, 100)
     compact(storage)
     assert bodies(storage) == 5

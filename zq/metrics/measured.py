@@ -4,6 +4,7 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import get_annotations
 from types import SimpleNamespace
 from typing import Final, ParamSpec, Protocol, TypeVar, cast
 
@@ -82,9 +83,11 @@ class _Measured:
 
 
 def _timed(controller: object, name: str, observe: Observe) -> SimpleNamespace:
-    """The controller's verbs, each bound once."""
+    """The controller's verbs, each bound once, and what else it has."""
+    promised = CONTROLLERS[name]
     return SimpleNamespace(
-        **{verb: _watched(getattr(controller, verb), f"{name}.{verb}", observe) for verb in _verbs(CONTROLLERS[name])}
+        **{verb: _watched(getattr(controller, verb), f"{name}.{verb}", observe) for verb in _verbs(promised)},
+        **{fact: getattr(controller, fact) for fact in get_annotations(promised)},
     )
 
 
