@@ -160,6 +160,9 @@ def _reload(configuration: Configuration, apply: Callable[[Settings], None] | No
     if apply:
         apply(configuration.current)
         LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
+    else:  # once for all processes, which leave the same
+        for sentence in configuration.left:
+            LOG.warning(sentence)
     return True
 
 
@@ -201,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
             return 0
-        warnings = exposure.check(chosen)
+        warnings = [*exposure.check(chosen), *settings.misspelt_variables(os.environ)]
         find(chosen.uri)
         listening.check(chosen.bind, chosen.port)
         for line in announcement.lines(chosen):
