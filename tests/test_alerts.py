@@ -38,6 +38,7 @@ WATCHED = {
     "waits_turned_away_total": "waits turned away",
     "streams_refused_total": "streams refused",
     "queue_oldest_ready_seconds": "messages not consumed",
+    "queue_oldest_dead_letter_seconds": "dead letters wait",
     "delete_queue_dropped_total": "delete queue dropping",
 }
 """What must have an alert, by its metric."""

@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.strain": [],
     "zq.stopping": [],
     "zq.probes": ["zq.errors", "zq.stopping"],
+    "zq.announcement": ["zq.engines", "zq.secrets", "zq.settings"],
     "zq.engines": [
         "zq.errors",
         "zq.http.heads",
@@ -68,6 +69,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.server": [
         *("zq.settings", "zq.logs", "zq.signals", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http"),
         *("zq.pace", "zq.upkeep", "zq.metrics", "zq.engines", "zq.stopping", "zq.probes", "zq.secrets"),
+        "zq.announcement",
     ],
 }
 VENDORS: dict[str, list[str]] = {

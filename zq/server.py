@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from zq import __version__, engines, logs, probes, secrets, settings, signals, stopping
+from zq import __version__, announcement, engines, logs, probes, secrets, settings, signals, stopping
 from zq.broker import Broker
 from zq.broker.watch import Watch
 from zq.clock import Clock, StoreClock
+from zq.engines import listening
 from zq.errors import StartRefused, Unavailable
 from zq.http.app import App, create_app
 from zq.measures import Report
@@ -159,6 +160,9 @@ def _reload(configuration: Configuration, apply: Callable[[Settings], None] | No
     if apply:
         apply(configuration.current)
         LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
+    else:  # once for all processes, which leave the same
+        for sentence in configuration.left:
+            LOG.warning(sentence)
     return True
 
 
@@ -200,9 +204,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
             return 0
-        for warning in exposure.check(chosen):
-            LOG.warning(warning)
+        warnings = [*exposure.check(chosen), *settings.misspelt_variables(os.environ)]
         find(chosen.uri)
+        listening.check(chosen.bind, chosen.port)
+        for line in announcement.lines(chosen):
+            LOG.info(line)
+        for warning in warnings:
+            LOG.warning(warning)
         signals.hold()  # until the engine can obey it
         if chosen.shared_store:
             # Refused here, it is one sentence; in the processes that serve, one from each of them.

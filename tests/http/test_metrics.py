@@ -222,6 +222,22 @@ def test_queues_are_shown_by_state(storage: Storage, clock: ManualClock, realm: 
     assert page["queues"] >= 1
 
 
+def test_dead_letters_are_told_by_when_they_came(storage: Storage, clock: ManualClock, realm: str) -> None:
+    """Not among the messages that wait for consumers, on every store."""
+    watched = Watched(storage, clock, realm, PER_QUEUE)
+    api, name = watched.api, f" acme{realm} jobs"
+    api.put(QUEUE, 201, {"_dead_letter_queue": "dead"})
+    api.send("jobs", "bad")
+    claim, [message] = api.claim("jobs", limit=1)
+    clock.advance(5)
+    api.post(f"{claim}/settle", 200, {"bury": [{"id": message["id"], "reason": "bad"}]})
+    clock.advance(7)
+    page = watched.shown()
+    assert page[f"queue_oldest_dead_letter_seconds acme{realm} dead"] == pytest.approx(7, abs=0.1)
+    assert page[f"queue_oldest_ready_seconds{name}"] == 0
+    assert f"queue_oldest_ready_seconds acme{realm} dead" not in page
+
+
 def test_a_store_that_does_not_answer_leaves_the_rest_of_the_page(absent: Watched) -> None:
     """200, with what the server knows itself, errors by their status among it."""
     absent.api.get(MESSAGES, 503)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of several faults wins (contract 1.2), and what exists at all (1.1)."""
 
+import re
 from itertools import combinations
 
 import pytest
@@ -122,11 +123,27 @@ def test_options_tells_the_methods(door: Api, path: str) -> None:
         "/V2/queues",
     ],
 )
-def test_an_unknown_path_is_404_and_nothing_more(door: Api, path: str) -> None:
-    """1.1 [C]: no trailing slash is forgiven, no header is checked, the body is only a title."""
-    assert door.get(f"http://localhost{path}", 404, {**NOTHING, "Accept": "text/plain"}).json == {
-        "title": "404 Not Found"
-    }
+def test_an_unknown_path_is_404_and_says_where_the_paths_are(door: Api, path: str) -> None:
+    """1.1 [C]: no trailing slash is forgiven, no header is checked; decision 0064: a sentence helps."""
+    answer = door.get(f"http://localhost{path}", 404, {**NOTHING, "Accept": "text/plain"}).json
+    assert answer["title"] == "404 Not Found"
+    assert "/v2/openapi.json" in answer["description"]
+
+
+def test_a_refused_signature_is_404_and_nothing_more(door: Api) -> None:
+    """10.3: whoever guesses at signatures is told nothing."""
+    assert door.get("/v2/queues/q", 404, {"URL-Signature": "feed"}).json == {"title": "404 Not Found"}
+
+
+@pytest.mark.parametrize("missing", ["Client-ID", "X-Project-ID"])
+@pytest.mark.parametrize("path", ["/v2/ping", "/v2/queues"])
+def test_who_does_not_say_who_he_is_is_told_how(api: Api, path: str, missing: str) -> None:
+    """Both headers at once, as one types them: a newcomer's first request has neither."""
+    description = api.get(path, 400, {missing: None}).json["description"]
+    assert description.startswith(f"The header {missing} is missing. ")
+    sent = dict(re.findall(r"-H '([^:]+): ([^']+)'", description))
+    assert set(sent) == {"Client-ID", "X-Project-ID"}
+    assert api.call("GET", path, 204 if path == "/v2/ping" else 200, headers=sent)
 
 
 @pytest.mark.parametrize("path", ["/v2/queues/", "/v2/queues//messages", "/v2/queues//claims/c", "/v2/queues//stats"])

@@ -99,8 +99,8 @@ def test_each_extra_brings_what_it_says(home: Path, wheel: Path, stores: Stores,
 
 
 @contextmanager
-def serving(home: Path, uri: str) -> Iterator[str]:
-    """The environment's server on a store."""
+def serving(home: Path, uri: str, asking: Path | None = None) -> Iterator[str]:
+    """The environment's server on a store. ``asking``: an environment that has the command line, if this has none."""
     port = free_port()
     with subprocess.Popen(
         [home / "bin" / "zq-server", "--port", str(port)],
@@ -108,7 +108,14 @@ def serving(home: Path, uri: str) -> Iterator[str]:
         cwd="/",
     ) as server:
         try:
-            health = [home / "bin" / "zq", "--url", f"http://127.0.0.1:{port}", "--project", "acme", "health"]
+            health = [
+                (asking or home) / "bin" / "zq",
+                "--url",
+                f"http://127.0.0.1:{port}",
+                "--project",
+                "acme",
+                "health",
+            ]
             wait_for(lambda: subprocess.run(health, capture_output=True).returncode == 0, 60, "the server answers")
             yield f"http://127.0.0.1:{port}"
         finally:

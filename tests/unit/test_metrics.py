@@ -15,8 +15,8 @@ from zq.measures import Depth, Measure
 from zq.metrics.counting import Metrics
 from zq.metrics.options import Options
 from zq.metrics.pending import ENOUGH, spread
-from zq.metrics.told import Remembered
-from zq.model import Claim, Committed, Draft, Message, Outcome, QueueRef
+from zq.metrics.told import PAGE, Remembered
+from zq.model import Claim, Committed, Draft, Message, Outcome, Page, Queue, QueueRef
 
 NOW = 1000.0
 A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
@@ -36,6 +36,13 @@ class Figures:
         self.rows: list[tuple[QueueRef, Depth]] = []
         self.asked: list[str] = []
         self.failing = False
+        self.metadata: dict[QueueRef, bytes] = {}
+        self.queues = self
+
+    def list(self, project: str, after: str, limit: int) -> Page[Queue]:
+        names = sorted(queue.name for queue, _ in self.rows if queue.project == project and queue.name > after)
+        refs = [QueueRef(project, name) for name in names[:limit]]
+        return Page([Queue(ref, self.metadata.get(ref, b"{}")) for ref in refs], refs[-1].name if refs else None)
 
     def measures(self, now: float) -> Sequence[Measure]:
         return self._answer("measures", self.told)
@@ -266,6 +273,22 @@ def test_queues_have_lines_of_their_own_on_request(store: Figures, metrics: Metr
     assert "queue_messages{state=ready}" not in page
     metrics.configure(Options())
     assert shown(metrics)["queue_messages{state=ready}"] == 3
+
+
+def test_dead_letters_have_an_age_of_their_own(store: Figures, metrics: Metrics) -> None:
+    """They are left out of the oldest ready messages, where every alert on consumers looks; by project, past a page."""
+    many = [(QueueRef("acme", f"q{number:03}"), Depth()) for number in range(2 * PAGE)]
+    dead, same_name = QueueRef("acme", "dead"), QueueRef("other", "dead")
+    store.rows = [*many, (dead, Depth(1, oldest_ready=NOW - 9)), (same_name, Depth(1, oldest_ready=NOW - 2))]
+    store.metadata[many[-1][0]] = b'{"_dead_letter_queue":"dead"}'
+    page = shown(metrics)
+    assert page["queue_oldest_ready_seconds"] == 2
+    assert page["queue_oldest_dead_letter_seconds"] == 9
+    metrics.configure(Options(per_queue=True))
+    page = shown(metrics)
+    assert page["queue_oldest_dead_letter_seconds{project=acme,queue=dead}"] == 9
+    assert page["queue_oldest_ready_seconds{project=other,queue=dead}"] == 2
+    assert "queue_oldest_ready_seconds{project=acme,queue=dead}" not in page
 
 
 def test_removals_are_told_by_queue_up_to_a_bound(store: Figures) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings: nonsense stops the start with a sentence that names the option and its bounds."""
 
+from pathlib import Path
+
 import pytest
 
 from zq import settings
@@ -18,21 +20,21 @@ from zq.errors import StartRefused
         ("transport", "max_claim_ttl", "99999999999", "to 3153600000"),
         ("server", "max_waiters", "57", "at most threads - 8"),
         ("server", "max_streams", "57", "at most threads - 8"),
-        ("server", "max_streams", "-1", "equal to 0"),
-        ("topics", "topic_log_bytes", "1048575", "equal to 1.04858e+06"),
-        ("topics", "topic_log_messages", "999", "equal to 1000"),
+        ("server", "max_streams", "-1", "at least 0; it is '-1'"),
+        ("topics", "topic_log_bytes", "1048575", "from 1048576 to"),
+        ("topics", "topic_log_messages", "999", "from 1000 to"),
         ("topics", "topic_log_messages", "", "must be a number; it is empty"),
-        ("expiry", "sweep_interval", "0", "equal to 0.1"),
-        ("expiry", "sweep_batch_size", "100001", "equal to 100000"),
+        ("expiry", "sweep_interval", "0", "from 0.1 to"),
+        ("expiry", "sweep_batch_size", "100001", "to 100000;"),
         ("expiry", "sweep_max_deletes", "999", "at least sweep_batch_size, which is 1000"),
-        ("expiry", "delete_queue_size", "10000001", "equal to 1e+07"),
-        ("expiry", "compaction_filter_grace", "86401", "equal to 86400"),
-        ("expiry", "compaction_interval", "59", "equal to 60"),
+        ("expiry", "delete_queue_size", "10000001", "to 10000000;"),
+        ("expiry", "compaction_filter_grace", "86401", "to 86400;"),
+        ("expiry", "compaction_interval", "59", "from 60 to"),
         ("expiry", "queue_ttl", "a: 1209601", "from 60 to 1209600"),
         ("expiry", "queue_ttl", "a: 60, b c: 60", "line 2 is ' b c: 60'"),
         ("expiry", "queue_ttl", "a: 60, b", "a colon"),
-        ("metrics", "max_queues", "0", "equal to 1"),
-        ("metrics", "max_counted", "0", "equal to 1"),
+        ("metrics", "max_queues", "0", "from 1 to"),
+        ("metrics", "max_counted", "0", "from 1 to"),
         ("expiry", "sweep_interval", "nan", "must be a number; it is nan"),
         ("expiry", "sweep_interval", "", "must be a number; it is empty"),
         ("expiry", "sweep_batch_size", "", "must be a number; it is empty"),
@@ -106,3 +108,57 @@ def test_an_option_that_refers_to_itself_is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(StartRefused) as refusal:
         settings.load()
     assert "$" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "rule"),
+    [
+        ("server", "port = abc", "a whole number from 0 to 65535; it is 'abc'"),
+        ("server", "engine = abc", "one of gunicorn, granian; it is 'abc'"),
+        ("server", "trust_network = maybe", "true or false; it is 'maybe'"),
+        ("server", "threads = 3", "a whole number from 9 to 4096; it is '3'"),
+        ("expiry", "sweep_interval = often", "a number from 0.1 to 3600; it is 'often'"),
+        ("server", "keepalive =", "a number; it is empty"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_file_and_its_rule(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, section: str, line: str, rule: str
+) -> None:
+    """At the start and at a reload, and with the variable if one sets it; in words, not in those of the parser."""
+    file = tmp_path / "zq.conf"
+    file.write_text("")
+    option, _, value = line.partition(" =")
+    configuration = settings.Configuration(str(file))
+    file.write_text(f"[{section}]\n{line}\n")
+    expected = f"Option {option} in section [{section}] of {file} must be {rule}."
+    for begin in (lambda: settings.load(str(file)), configuration.reload):
+        with pytest.raises(StartRefused) as refused:
+            begin()
+        assert str(refused.value) == expected
+    variable = settings.variable(section, option)
+    monkeypatch.setenv(variable, value.strip())
+    with pytest.raises(StartRefused) as refused:
+        settings.load()
+    assert str(refused.value) == expected.replace(f" of {file}", f", set by {variable},")
+
+
+def test_variables_that_look_like_ours_are_warned_of() -> None:
+    """With what was meant where that can be guessed; those of OpenStack's clients and of others are not."""
+    ours = {"OS_SERVER__PORT": "1", "OS_STORAGE:ROCKSDB__SYNC": "never", "ZQ_CONFIG": "x"}
+    others = {
+        "OS_AUTH_URL": "x",
+        "OS_PROJECT_NAME": "x",
+        "OS_KEYSTONE_AUTHTOKEN__USERNAME": "x",
+        "MY_SERVER__PORT": "1",
+    }
+    assert list(settings.misspelt_variables(ours | others)) == []
+    wrong = ["OS_SERVER__PROT", "OS_SERVR__PORT", "OS_STORAGE_ROCKSDB__SYNC", "OS_server__port", "OS_LOG__COLOURS"]
+    assert list(settings.misspelt_variables(dict.fromkeys(wrong, "1"))) == [
+        "The variable OS_LOG__COLOURS is ignored, since it names no option. zq-server --sample-config prints all "
+        "options.",
+        "The variable OS_SERVER__PROT is ignored, since it names no option; did you mean OS_SERVER__PORT?",
+        "The variable OS_SERVR__PORT is ignored, since it names no option; did you mean OS_SERVER__PORT?",
+        "The variable OS_STORAGE_ROCKSDB__SYNC is ignored, since it names no option; did you mean "
+        "OS_STORAGE:ROCKSDB__SYNC?",
+        "The variable OS_server__port is ignored, since it names no option; did you mean OS_SERVER__PORT?",
+    ]

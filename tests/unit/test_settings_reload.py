@@ -74,14 +74,22 @@ def test_nonsense_changes_nothing(file: Path, text: str | None, told: str) -> No
     assert configuration.reload() == ["[expiry] queue_ttl = mqtt-*: 86400, *: 700"]
 
 
-def test_what_cannot_change_is_named_and_left(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By its name only, since a URI may hold a password; the rest of the file counts."""
+def test_what_cannot_change_is_told_and_left(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With both values, of a URI without its password, by whoever reloads; the rest of the file counts."""
     configuration = Configuration(str(file))
-    file.write_text(FIRST.replace("= 2", "= 3") + "[storage]\nuri = redis://joe:hush@host/0\n")
+    stays = "[server]\nport = 9000\n[storage]\nuri = redis://joe:hush@host/0\n"
+    file.write_text(FIRST.replace("= 2", "= 3") + stays)
     with caplog.at_level(logging.WARNING):
         assert configuration.reload() == ["[expiry] sweep_interval = 3.0"]
-    assert [record.getMessage() for record in caplog.records] == ["Ignoring change to immutable option storage.uri"]
-    assert configuration.current.uri == "rocksdb:var/zq"
+    assert caplog.records == []
+    assert configuration.left == [
+        "[server] port stays 8888: it becomes 9000 at the next start.",
+        "[storage] uri stays 'rocksdb:var/zq': it becomes 'redis://***@host/0' at the next start.",
+    ]
+    assert (configuration.current.uri, configuration.current.port) == ("rocksdb:var/zq", 8888)
+    file.write_text(FIRST)
+    configuration.reload()
+    assert configuration.left == []
 
 
 def test_what_is_new_must_go_with_what_stays(file: Path) -> None:

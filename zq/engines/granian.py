@@ -4,7 +4,6 @@
 import asyncio
 import os
 import resource
-import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -14,13 +13,12 @@ from granian.constants import Interfaces, RuntimeModes
 from granian.http import HTTP1Settings
 
 from zq import signals
-from zq.engines import ending
+from zq.engines import ending, listening
 from zq.engines.asgi import Adapter
 from zq.engines.process import Limits, Process
 from zq.engines.sending import PIECE
 from zq.engines.shortcut import Shortcut
 from zq.engines.sockets import Keeper, Patience
-from zq.errors import StartRefused
 from zq.settings import Settings
 
 
@@ -41,7 +39,7 @@ def run(chosen: Settings, reload: Callable[[], bool]) -> int:
 
     Master(
         target="zq.server:asgi",
-        address=_address(chosen.bind),
+        address=listening.numeric(chosen.bind),
         port=chosen.port,
         interface=Interfaces.ASGINL,
         runtime_mode=RuntimeModes.st,
@@ -73,17 +71,6 @@ def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callab
     loop.call_soon(ready)
     loop.call_soon(keeper.start)  # Granian listens by then
     return Adapter(process)
-
-
-def _address(host: str) -> str:
-    """What is meant: Granian takes no name, and no brackets around an address of IPv6."""
-    host = host.strip("[]")
-    if ":" in host:
-        return host
-    try:
-        return socket.gethostbyname(host)
-    except (OSError, UnicodeError) as error:
-        raise StartRefused(f"[server] bind must be an address or have one; it is {host[:100]!r}.") from error
 
 
 def _allow_connections() -> None:

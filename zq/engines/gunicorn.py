@@ -11,6 +11,7 @@ from gunicorn.errors import AppImportError
 from gunicorn.glogging import Logger
 
 from zq import signals
+from zq.engines import listening
 from zq.engines.gthread.parsing import MAX_HEADERS, MAX_LINE
 from zq.engines.gthread.worker import LoopWorker
 from zq.errors import StartRefused, Unavailable
@@ -21,9 +22,8 @@ LOG = logging.getLogger(__name__)
 
 def _options(chosen: Settings) -> dict[str, object]:
     """By gunicorn's names; versions that do not know one do without."""
-    host = chosen.bind.strip("[]")
     return {
-        "bind": [f"[{host}]:{chosen.port}" if ":" in host else f"{host}:{chosen.port}"],
+        "bind": [listening.authority(chosen.bind, chosen.port)],
         "worker_class": type("Worker", (LoopWorker,), {"chosen": chosen}),
         "workers": chosen.workers,
         # A socket for each worker: of one that they share, the first to wake takes most connections.

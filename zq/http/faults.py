@@ -2,7 +2,7 @@
 """Errors on the wire: every failure as a status, a title and a sentence, by the table in ``zq.wire.refusals``."""
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 import falcon
 
@@ -11,6 +11,9 @@ from zq.http import suspension
 from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
+NO_ROUTE: Final = (
+    "No route has this path: GET /v2/openapi.json lists all of them. None but / and /v2/ ends with a slash."
+)
 
 
 def register(app: "falcon.App[Any, Any]") -> None:
@@ -40,7 +43,8 @@ def _too_deep(_req: falcon.Request, resp: falcon.Response, _error: RecursionErro
 
 
 def _from_falcon(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
-    _answer(resp, falcon.code_to_http_status(error.status), error.title, error.description)
+    description = NO_ROUTE if isinstance(error, falcon.HTTPRouteNotFound) else error.description
+    _answer(resp, falcon.code_to_http_status(error.status), error.title, description)
     for name, value in dict(error.headers or {}).items():
         resp.set_header(name, value)
 

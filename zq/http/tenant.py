@@ -27,6 +27,10 @@ PROJECT: Final = {
     "HTTP_X_TENANT": "X-Tenant",
 }
 """The headers that name the project, the first that is there counts."""
+WHO_ASKS: Final = (
+    "Every request says who asks, as curl does with -H 'Client-ID: 5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f' "
+    "-H 'X-Project-ID: acme'; the UUID is of your choice."
+)
 EXTRA_SPECS = frozenset({"messagecode"})
 ADMIN_RULES = frozenset({"health:get", "pools", "flavors:create", "flavors:delete", "flavors:update"})
 _HEX = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
@@ -88,7 +92,7 @@ class Tenant:
 
     def _client(self, value: str | None) -> str:
         if value is None:
-            raise InvalidHeader("Missing header value", "The header Client-ID is missing.")
+            raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {WHO_ASKS}")
         if self._strict:
             return _uuid(value)
         low, high = self._limits.min_length_client_id, self._limits.max_length_client_id
@@ -111,7 +115,7 @@ def _uuid(value: str) -> str:
 def _project(headers: Mapping[str, Any], error: type[InvalidName]) -> str:
     given = {spelled: headers[name] for name, spelled in PROJECT.items() if name in headers}
     if not given:
-        raise InvalidHeader("Project-Id Missing", "The header X-Project-ID is missing.")
+        raise InvalidHeader("Project-Id Missing", f"The header X-Project-ID is missing. {WHO_ASKS}")
     (spelled, project), *others = given.items()
     if not project:
         raise InvalidHeader("Empty project header not allowed", f"The header {spelled} must not be empty.")

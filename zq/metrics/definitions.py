@@ -111,7 +111,12 @@ READ: Final[dict[str, Definition]] = {
     "store_up": _gauge("1 if the store has answered what this page asked."),
     "queues": _gauge("Queues that the next figures are of."),
     "queue_messages": _gauge("Messages of the queues by state, each queue's counted up to max_counted.", "state"),
-    "queue_oldest_ready_seconds": _gauge("How long the message has been ready that has been so longest."),
+    "queue_oldest_ready_seconds": _gauge(
+        "How long the message has been ready that has been so longest, dead letter queues left out."
+    ),
+    "queue_oldest_dead_letter_seconds": _gauge(
+        "How long the message has been ready that has been so longest in a dead letter queue."
+    ),
 }
 PER_QUEUE: Final = ("project", "queue")
-"""Labels that the last two have as well, with ``[metrics] per_queue``."""
+"""Labels that the last three have as well, with ``[metrics] per_queue``."""

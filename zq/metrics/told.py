@@ -3,6 +3,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from zq import wire
 from zq.clock import Clock
 from zq.errors import Unavailable
 from zq.measures import Depth, Measure
@@ -24,6 +26,10 @@ DEPTHS_AGE: Final = 10.0
 """Seconds for which the store's answers serve all who read the page."""
 AT_MOST: Final = 20
 """An answer serves so many times as long as it took to get, if that is longer: asking costs 5 % of the time at most."""
+KEY: Final = b'"_dead_letter_queue"'
+"""Metadata without this text need not be parsed."""
+PAGE: Final = 100
+"""Queues whose metadata are asked for at once: they may be large."""
 STATES: Final = ("ready", "delayed", "claimed", "expired")
 
 
@@ -62,6 +68,8 @@ class Depths(Struct, frozen=True):
 
     rows: Sequence[tuple[QueueRef, Depth]]
     now: Seconds
+    dead_letter_queues: frozenset[QueueRef]
+    """Those that some of these queues name as theirs."""
 
 
 class Told(Collector):
@@ -97,7 +105,19 @@ class Told(Collector):
 
     def _look(self) -> Depths:
         options, now = self._options, self._clock.now()
-        return Depths(self._storage.depths(now, options.max_queues, options.max_counted), now)
+        rows = self._storage.depths(now, options.max_queues, options.max_counted)
+        return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
+
+    def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
+        """What the metadata of these queues name; of each project they are the first in the order of names."""
+        for project, count in Counter(queue.project for queue, _ in rows).items():
+            after: str | None = ""
+            while count > 0 and after is not None:
+                page = self._storage.queues.list(project, after, min(count, PAGE))
+                for queue in page.items:
+                    if KEY in queue.metadata and (name := wire.json_object(queue.metadata).get("_dead_letter_queue")):
+                        yield QueueRef(project, name)
+                after, count = page.next, count - PAGE
 
 
 def _family(name: str, definition: Definition, *more: str) -> GaugeMetricFamily:
@@ -124,18 +144,22 @@ def _queues(depths: Depths, per_queue: bool) -> Iterator[GaugeMetricFamily]:
     """One line for all queues, or one for each."""
     more = PER_QUEUE if per_queue else ()
     counts: dict[tuple[str, ...], list[int]] = {} if per_queue else {(): [0] * len(STATES)}
-    oldest: dict[tuple[str, ...], float] = dict.fromkeys(counts, 0.0)
+    names = "queue_oldest_ready_seconds", "queue_oldest_dead_letter_seconds"
+    oldest: list[dict[tuple[str, ...], float]] = [dict.fromkeys(counts, 0.0) for _ in names]
     for queue, depth in depths.rows:
         key = tuple(queue) if per_queue else ()
         found = (depth.ready, depth.delayed, depth.claimed, depth.expired)
         counts[key] = [sum(pair) for pair in zip(counts.get(key, [0] * len(STATES)), found, strict=True)]
         waited = 0.0 if depth.oldest_ready is None else max(0.0, depths.now - depth.oldest_ready)
-        oldest[key] = max(oldest.get(key, 0.0), waited)
+        ages = oldest[queue in depths.dead_letter_queues]
+        ages[key] = max(ages.get(key, 0.0), waited)
     messages = _family("queue_messages", READ["queue_messages"], *more)
-    ages = _family("queue_oldest_ready_seconds", READ["queue_oldest_ready_seconds"], *more)
     for key, of_states in counts.items():
-        ages.add_metric(key, oldest[key])
         for state, count in zip(STATES, of_states, strict=True):
             messages.add_metric((*key, state), count)
     yield messages
-    yield ages
+    for name, ages in zip(names, oldest, strict=True):
+        family = _family(name, READ[name], *more)
+        for key, age in ages.items():
+            family.add_metric(key, age)
+        yield family

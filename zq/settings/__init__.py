@@ -7,15 +7,27 @@ default. Nonsense stops the start with a sentence: ``StartRefused``. ``zq-server
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from oslo_config import cfg, generator
 
+from zq.secrets import without_secrets
 from zq.settings.options import OPTIONS, variable
 from zq.settings.reading import Settings, check_file, queue_ttl_lines, read, refusing
+from zq.settings.values import misspelt_variables, value_of
 
-__all__ = ["CONFIG_VARIABLE", "OPTIONS", "Configuration", "Settings", "list_opts", "load", "print_sample", "variable"]
+__all__ = [
+    "CONFIG_VARIABLE",
+    "OPTIONS",
+    "Configuration",
+    "Settings",
+    "list_opts",
+    "load",
+    "misspelt_variables",
+    "print_sample",
+    "variable",
+]
 
 CONFIG_VARIABLE: Final = "ZQ_CONFIG"
 """Environment variable that names the configuration file."""
@@ -40,22 +52,34 @@ class Configuration:
         files = [self.path] if self.path else []
         with refusing():
             self._conf(args=[], project="zq", default_config_files=files, default_config_dirs=[])
-        self.current = read(self._conf)
+        self.current = read(self._conf, self.path)
+        self.left: Sequence[str] = ()
+        """What the last ``reload`` found changed and left, a sentence each."""
         self._mutable = self._values()
 
     def reload(self) -> Sequence[str]:
         """Read the file again; which options changed, each as ``[section] name = value``.
 
         A file that could not start a server is refused as a whole (``StartRefused``): nothing changes. Changes of
-        options that hold for the life of a process are logged and left.
+        options that hold for the life of a process are ``left``.
         """
-        Configuration(self.path)
-        OSLO.setLevel(logging.WARNING)  # it warns of changes that it ignores; those that count are the caller's to tell
+        fresh = Configuration(self.path)
+        OSLO.setLevel(logging.ERROR)  # what changes, and what does not, is the caller's to tell
         with refusing():
             self._conf.mutate_config_files()
-        self.current = read(self._conf)  # what is new must also go with what stays
+        self.current = read(self._conf, self.path)  # what is new must also go with what stays
+        self.left = list(self._immutable_changes(fresh))
         former, self._mutable = self._mutable, self._values()
         return [f"{name} = {value}" for name, value in self._mutable.items() if value != former[name]]
+
+    def _immutable_changes(self, fresh: "Configuration") -> Iterator[str]:
+        """What is in force and what a new start would have instead, without passwords."""
+        for section, options in OPTIONS.items():
+            for option in options:
+                stays, new = (value_of(conf, section, option) for conf in (self._conf, fresh._conf))
+                if stays != new and not option.mutable:
+                    shown = (without_secrets(repr(value)) for value in (stays, new))
+                    yield "[{}] {} stays {}: it becomes {} at the next start.".format(section, option.dest, *shown)
 
     def _values(self) -> dict[str, str]:
         """The options that ``reload`` may change, as a reader of the log would write them."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From options as oslo.config has them to checked values. Nonsense is refused with a sentence: ``StartRefused``."""
 
-import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from zq.errors import StartRefused
 from zq.expiry import Expiry
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.secrets import without_secrets
+from zq.settings import values
 from zq.settings.options import BOUNDS, OPTIONS, variable
 
 MAX_WAITERS: Final = 40
@@ -114,10 +114,10 @@ def refusing() -> Iterator[None]:
         raise StartRefused(f"The configuration cannot be used: {without_secrets(str(error))}.") from error
 
 
-def read(conf: cfg.ConfigOpts) -> Settings:
-    """What the options are now. Raises ``StartRefused``."""
+def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
+    """What the options are now; ``path`` is the file that they are from. Raises ``StartRefused``."""
     with refusing():
-        _check_numbers(conf)
+        values.check(conf, path)
         if conf.auth_strategy:
             raise StartRefused("auth_strategy must be empty: this version of zq cannot check tokens yet.")
         settings = _settings(conf)
@@ -127,12 +127,7 @@ def read(conf: cfg.ConfigOpts) -> Settings:
 
 def check_file(path: str) -> None:
     """Refuse a file that cannot be read or names an option that does not exist: it is likely a slip of the pen."""
-    sections: dict[str, dict[str, Any]] = {}
-    try:
-        cfg.ConfigParser(path, sections).parse()
-    except (OSError, cfg.ParseError, ValueError) as error:
-        raise StartRefused(f"The configuration file {path} cannot be read: {without_secrets(str(error))}.") from error
-    for section, entries in sections.items():
+    for section, entries in values.sections_of(path).items():
         known = {option.dest for option in OPTIONS.get(section, [])}
         for name in entries:
             if name not in known:
@@ -265,16 +260,6 @@ def _check(settings: Settings) -> None:
             f"[topics] topic_log_bytes must be at least twice max_messages_post_size, which makes {least}; it is "
             f"{settings.topic_log_bytes}."
         )
-
-
-def _check_numbers(conf: cfg.ConfigOpts) -> None:
-    """Refuse numbers that are none: an empty value, and what floating point calls not a number."""
-    for section, options in OPTIONS.items():
-        for option in options:
-            if isinstance(option, cfg.IntOpt | cfg.FloatOpt) and option.default is not None:
-                value = conf[option.dest] if section == "DEFAULT" else conf[section][option.dest]
-                if value is None or not math.isfinite(value):
-                    raise StartRefused(f"[{section}] {option.dest} must be a number; it is {value or 'empty'}.")
 
 
 def _check_limits(limits: Limits) -> None:

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server says first: what it is and whom it believes, or in a sentence why it cannot listen."""
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.faults.refusal import sentence_of
+from tests.servers import ZqServer
+from zq import __version__, announcement, settings
+
+PASSWORD = "s3cretPw"
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_the_first_lines_say_what_starts_and_whom_it_believes(engine: str, tmp_path: Path) -> None:
+    """They are lines of the log, and the engine's own come after them."""
+    with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
+        lines = [re.sub(r"^\S+ INFO \w+: ", "", line) for line in server.stderr.splitlines()[:4]]
+    assert lines == [
+        f"zq {__version__} starts under {engine} at http://127.0.0.1:{server.port}.",
+        f"Store: rocksdb://{tmp_path}/store.",
+        "Defaults of every project: messages live 3600 s, claims 300 s and their grace 60 s.",
+        "Callers are believed: no tokens are checked; reachable from this machine only.",
+    ]
+
+
+def test_the_lines_say_what_was_chosen_and_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative store's folder is named in full, an address of IPv6 is in brackets."""
+    monkeypatch.setenv("OS_STORAGE__URI", f"redis://user:{PASSWORD}@[::1]:6379/0?password={PASSWORD}")
+    monkeypatch.setenv("OS_SERVER__BIND", "::")
+    monkeypatch.setenv("OS_PROBES__BIND", "[::1]:8887")
+    said = "\n".join(announcement.lines(settings.load()))
+    assert PASSWORD not in said
+    for part in ("redis://***@[::1]", "http://[::]:8888.", "http://127.0.0.1:8889/metrics", "http://[::1]:8887/readyz"):
+        assert part in said
+    assert "reachable from other machines" in said
+    monkeypatch.setenv("OS_STORAGE__URI", "rocksdb:var/zq")
+    assert f"rocksdb:var/zq (the folder {Path('var/zq').absolute()})" in "\n".join(announcement.lines(settings.load()))
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_a_port_in_use_is_one_sentence_at_once(engine: str, tmp_path: Path) -> None:
+    """With the exit code of every refused start; nothing else is in the log, and no store is made."""
+    server = ZqServer(f"rocksdb://{tmp_path}/store", engine=engine)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", server.port))
+        other.listen()
+        sentence = sentence_of(server)
+    assert sentence.startswith(f"zq-server: Another program listens on 127.0.0.1:{server.port}. ")
+    assert server.output.splitlines() == [sentence]
+    assert server.wait(1) == 2
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
+    """192.0.2.1 is nobody's, by RFC 5737."""
+    server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "192.0.2.1", env={"OS_SERVER__TRUST_NETWORK": "true"})
+    assert f"cannot listen on 192.0.2.1:{server.port}: Cannot assign requested address." in sentence_of(server)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``etc/zq.service`` and ``etc/kubernetes.yaml`` say what the server takes, and what they run answers."""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.servers import ZqServer, ask, free_port
+from zq import server, settings
+from zq.settings import Settings, exposure
+
+ETC = Path(__file__).parent.parent.parent / "etc"
+UNIT = (ETC / "zq.service").read_text()
+EXPOSED = 20
+"""The most that systemd may find open, of 100; 96 is a unit without a word about it."""
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, Any]:
+    """What the file has, by its kind: one of each."""
+    documents = list(yaml.safe_load_all((ETC / "kubernetes.yaml").read_text()))
+    assert len({document["kind"] for document in documents}) == len(documents)
+    return {document["kind"]: document for document in documents}
+
+
+@pytest.fixture
+def chosen(manifests: dict[str, Any], tmp_path: Path) -> Settings:
+    """The options of the ConfigMap's file."""
+    file = tmp_path / "zq.conf"
+    file.write_text(manifests["ConfigMap"]["data"]["zq.conf"])
+    return settings.load(str(file))
+
+
+def container(manifests: dict[str, Any]) -> dict[str, Any]:
+    [only] = manifests["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    found: dict[str, Any] = only
+    return found
+
+
+def directive(name: str) -> str:
+    """What a directive of the unit says that stands there once."""
+    [value] = [line.partition("=")[2] for line in UNIT.splitlines() if line.startswith(f"{name}=")]
+    return value
+
+
+def test_the_unit_starts_a_server_and_gives_it_time_to_end() -> None:
+    """With flags that there are, and more than the two options allow together by default."""
+    program, *flags = shlex.split(directive("ExecStart"))
+    assert Path(program).name == "zq-server"
+    assert server._parser().parse_args(flags).config == "/etc/zq/zq.conf"
+    defaults = settings.load()
+    assert int(directive("TimeoutStopSec")) > defaults.drain_delay + defaults.graceful_timeout
+    assert directive("WorkingDirectory") == f"/var/lib/{directive('StateDirectory')}"
+
+
+def test_systemd_can_read_the_unit_and_finds_it_closed(tmp_path: Path) -> None:
+    """By its own tool, with a program that this machine has."""
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "zq.service"
+    unit.write_text(UNIT.replace("/opt/zq/bin/zq-server", "/bin/true"))
+    for arguments in (["verify"], ["security", "--offline=true", f"--threshold={EXPOSED}", "--no-pager"]):
+        done = subprocess.run([tool, *arguments, unit], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def test_the_options_of_the_pod_are_ours_and_its_ports_are_theirs(manifests: dict[str, Any], chosen: Settings) -> None:
+    """Probes, metrics and requests each have the port that the options say, and each is named where it is used."""
+    exposure.check(chosen)
+    assert chosen.probes_bind is not None
+    pod, one = manifests["StatefulSet"]["spec"]["template"]["spec"], container(manifests)
+    ports = {port["name"]: port["containerPort"] for port in one["ports"]}
+    assert ports == {"http": chosen.port, "probes": chosen.probes_bind[1], "metrics": chosen.metrics_port}
+    annotations = manifests["StatefulSet"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(chosen.metrics_port)
+    used = [rule["port"] for part in manifests["NetworkPolicy"]["spec"]["ingress"] for rule in part["ports"]]
+    used += [port["targetPort"] for port in manifests["Service"]["spec"]["ports"]]
+    used += [one[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")]
+    assert set(used) == set(ports)
+    assert pod["terminationGracePeriodSeconds"] > chosen.drain_delay + chosen.graceful_timeout
+
+
+def test_the_pod_finds_its_file_and_its_store_on_volumes(manifests: dict[str, Any], chosen: Settings) -> None:
+    """The rest of its disk is read only, and it may do nothing that it need not."""
+    pod, one = manifests["StatefulSet"]["spec"]["template"]["spec"], container(manifests)
+    mounts = {mount["mountPath"]: mount["name"] for mount in one["volumeMounts"]}
+    claimed = {claim["metadata"]["name"] for claim in manifests["StatefulSet"]["spec"]["volumeClaimTemplates"]}
+    assert set(mounts.values()) == claimed | {volume["name"] for volume in pod["volumes"]}
+    program, *flags = one["args"]
+    file = Path(server._parser().parse_args(flags).config)
+    assert program == "zq-server"
+    assert mounts[str(file.parent)] == "config"
+    assert file.name in manifests["ConfigMap"]["data"]
+    assert mounts[str(Path(chosen.uri.removeprefix("rocksdb://")).parent)] in claimed
+    assert one["securityContext"]["readOnlyRootFilesystem"] is True
+    assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 8888
+    assert "useradd --system --uid 8888" in (ETC.parent / "Dockerfile").read_text()
+
+
+def test_a_server_with_the_pod_s_file_answers_its_probes(
+    manifests: dict[str, Any], chosen: Settings, tmp_path: Path
+) -> None:
+    """On free ports and with a folder of the test, else as it stands there."""
+    assert chosen.probes_bind is not None
+    ports = {chosen.probes_bind[1]: free_port(), chosen.metrics_port: free_port()}
+    config = manifests["ConfigMap"]["data"]["zq.conf"].replace("/var/lib/zq", str(tmp_path))
+    config = config.replace("0.0.0.0", "127.0.0.1").replace(
+        str(chosen.probes_bind[1]), str(ports[chosen.probes_bind[1]])
+    )
+    metrics = {"OS_METRICS__PORT": str(ports[chosen.metrics_port]), "OS_METRICS__ON_MAIN_PORT": "false"}
+    names = {port["name"]: ports.get(port["containerPort"]) for port in container(manifests)["ports"]}
+    with ZqServer("", config=config, env=metrics):
+        for kind in ("startup", "liveness", "readiness"):
+            get = container(manifests)[f"{kind}Probe"]["httpGet"]
+            assert ask(f"http://127.0.0.1:{names[get['port']]}", "GET", get["path"]).status == 200
+        assert b"zq_store_up 1.0" in ask(f"http://127.0.0.1:{names['metrics']}", "GET", "/metrics").body
