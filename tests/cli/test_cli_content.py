@@ -244,8 +244,15 @@ def test_the_note_stays_where_something_may_be_stored(tmp_path: Path, error: Exc
     def post(_: Batch) -> None:
         raise error
 
-    with Note(file) as note:
-        upload = resume(note, Terms("http://zq", "acme", "jobs", None, None, False), 1000)
-        with pytest.raises(type(error)):
-            Sender(note, upload, post, 2).send(lambda *_: None)
+    def attempt() -> None:
+        with Note(file) as note:
+            upload = resume(note, Terms("http://zq", "acme", "jobs", None, None, False), 1000)
+            with pytest.raises(type(error)):
+                Sender(note, upload, post, 2).send(lambda *_: None)
+
+    attempt()
     assert note_beside(file).exists() == kept
+    if kept:
+        error = NotFound("gone")  # which is sure only of the second attempt
+        attempt()
+        assert note_beside(file).exists()

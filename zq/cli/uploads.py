@@ -67,6 +67,8 @@ class Upload(Struct, frozen=True):
     batch_messages: int = MOST
     before: str = ""
     """Of what stands before the offset, if nothing behind it was sent: then the rest of the file may change."""
+    resumed: bool = False
+    """An earlier run may have sent what is not noted."""
 
 
 class Batch(Struct, frozen=True):
@@ -95,6 +97,7 @@ def resume(note: Note, terms: Terms, batch_bytes: int, batch_messages: int = MOS
     mended = upload.before and upload.before == digest_before(path, upload.offset)
     if (upload.size, upload.head) != (size, head) and not mended:
         raise Conflict(f"The file has changed since its post was interrupted. {way_out}")
+    upload = replace(upload, resumed=True)
     if not mended:
         return upload
     return noted(note, replace(upload, size=size, head=head, before="", batch_bytes=batch_bytes))
@@ -151,7 +154,7 @@ class Sender:
                 raise
             finally:
                 pool.shutdown(cancel_futures=True)
-                if not self.upload.line and all(refused(sent) for *_, sent in self._running):
+                if self._stored_nothing():
                     self._note.remove()
                 else:
                     self._save()
@@ -169,6 +172,11 @@ class Sender:
                 self._save()
                 self._noted = time.monotonic()
             told(self.upload, read)
+
+    def _stored_nothing(self) -> bool:
+        """Whether that is sure, after all has ended."""
+        known = self.upload.line or self.upload.resumed
+        return not known and all(refused(sent) for *_, sent in self._running)
 
     def _save(self) -> None:
         self._note.write(msgspec.json.encode(self.upload))
