@@ -41,7 +41,7 @@ class Screen:
     def _read(self) -> str:
         with suppress(BlockingIOError):
             self.shown += os.read(self.there, 65_536).decode()
-        return self.shown
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown)
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def test_keys_change_the_order_and_end_it(zq: Zq) -> None:
         zq("queue", "create", name)
     zq("post", "h", given="1\n" * 50)
     with watched(zq, lines=8) as (screen, process):
-        screen.shows(r"8 queues +50 +0 [^\n]*\n[^\n]*h +50[^$]*4 of 8 by messages\. Press n name")
+        screen.shows(r"8 queues +50 +0\b[^\n]*\n[^\n]*h +50[^$]*4 of 8 by messages\. Press n name")
         screen.press("n")
         screen.shows(r"8 queues[^\n]*\n[^\n]*a +0[^$]*4 of 8 by name\.")
         screen.press("x")

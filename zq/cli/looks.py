@@ -4,16 +4,17 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rich.console import Group
-from rich.text import Text
 
 from zq.cli.output import console, table
 from zq.cli.session import Session
 from zq.client import Stats
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
 
 COLUMNS: Final = ("name", "messages", "claimed", "in/s", "out/s", "change/s", "oldest")
 AROUND: Final = 4
@@ -118,18 +119,19 @@ def ordered(rows: Iterable[Figures], sort: str) -> list[Figures]:
     return sorted(rows, key=key)
 
 
-def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys: bool) -> Group:
+def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
     """The sum, and the first of them in an order: ``most``, or as many as the terminal has lines for."""
+    from rich.console import Group
+
     shown = ordered(rows, sort)[: most or max(1, console().height - AROUND)]
-    parts: list[Any] = [table(COLUMNS, map(cells, [summed(rows, more), *shown]))]
+    sums = summed(rows, more)
+    parts: list[RenderableType] = [table(COLUMNS, [cells(row) for row in (sums, *shown)])]
     if keys:
         press = ", ".join(f"{key} {name}" for key, name in KEYS.items())
-        parts.append(Text(f"{len(shown):,} of {len(rows):,} by {sort}. Press {press}, q quit."))
+        parts.append(f"{len(shown):,} of {len(rows):,} by {sort}. Press {press}, q quit.")
     return Group(*parts)
 
 
 def cells(row: Figures) -> Sequence[object]:
     """Of a table."""
-    rates = (None if rate is None else f"{rate:,.1f}" for rate in (row.came, row.left, row.change))
-    age = None if row.oldest is None else f"{row.oldest:,} s"
-    return row.name, f"{row.total:,}", f"{row.claimed:,}", *rates, age
+    return row.name, row.total, row.claimed, row.came, row.left, row.change, row.oldest

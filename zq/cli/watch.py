@@ -6,7 +6,6 @@ import time
 from itertools import count
 
 import click
-from rich.live import Live
 
 from zq.cli.failures import Failure, exit_code, sentence
 from zq.cli.keyboard import keyboard
@@ -71,6 +70,8 @@ def top(
 
 def watch(taken: Looks, sort: str, rows: int | None, interval: float, looks: int | None) -> None:
     """Draw one look over the other, the first one before there are rates; what is pressed changes the order."""
+    from rich.live import Live
+
     with keyboard() as pressed, Live(console=console(), auto_refresh=False) as live:
         for number in count():
             found = taken.take()
