@@ -145,8 +145,8 @@ def line_body(line: bytes, number: int, text: bool) -> Raw | None:
     except UnicodeDecodeError as error:
         raise TornLine(f"Line {number} is not UTF-8: {error}.") from error
     except (msgspec.DecodeError, RecursionError) as error:
-        wanted = "Each line has to be one JSON value (NDJSON), or a text with --text."
-        raise TornLine(f"Line {number} is not JSON: {error}. {wanted}") from error
+        hint = "There is one JSON value to a line (NDJSON); with --text each line is a text."
+        raise TornLine(f"Line {number} is not JSON: {error}. {hint}") from error
 
 
 def csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
