@@ -115,7 +115,7 @@ def test_a_password_in_the_url_is_never_shown(zq: Zq, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "/v2/ping" in result.stderr
     file = tmp_path / "events.ndjson"
-    file.write_text("{torn\n")
+    file.write_text("1\n{torn\n")
     zq.refused(4, "post", "jobs", "--file", str(file))
     noted = (tmp_path / "events.ndjson.zq").read_text()
     assert '"url":"http://127.0.0.1' in noted

@@ -273,3 +273,26 @@ def test_an_open_commit_survives(scene: Restarting):
     scene.restart()
     assert ids_of(scene.walk()) == staged
     assert scene.last() == Committed(1, 5, 3)
+
+
+def test_what_came_into_a_queue_is_counted_by_stores_that_can(scene: Restarting, store_uri: str):
+    """Whichever way it came, through restarts and purges; what only comes back does not count. Redis has no count."""
+    assert scene.storage.queues.entered(scene.queue) is None
+    ids = scene.post(3)
+    begun = scene.storage.queues.entered(scene.queue)
+    if store_uri.startswith("redis"):
+        assert begun is None
+        return
+    scene.restart()
+    entered = scene.storage.queues.entered
+    assert entered(scene.queue) == begun
+    scene.post(2)
+    other = scene.at("other")
+    moved = other.post(1)
+    scene.release(scene.take(1).id)
+    scene.delete(ids[1])
+    other.move(moved, scene.queue.name)
+    assert entered(scene.queue) == begun + 3
+    scene.storage.queues.purge(scene.queue)
+    scene.post(1)
+    assert entered(scene.queue) == begun + 4

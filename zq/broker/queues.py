@@ -22,3 +22,7 @@ class Queues(Named[QueueRef, Queue]):
     def count(self, project: str) -> int:
         """How many queues the project has."""
         return self._queues.count(project)
+
+    def entered(self, queue: QueueRef) -> int | None:
+        """How many messages have come into it, counted from anywhere; None if that is not known."""
+        return self._queues.entered(queue)

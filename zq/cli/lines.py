@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of standard input on their way into a queue or a topic: sent as they come, if quickly then many at once."""
+"""Standard input on its way into a queue or a topic: sent as it comes, if quickly then many at once."""
 
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from io import UnsupportedOperation
 from select import select
@@ -14,10 +15,10 @@ import click
 from msgspec import Raw
 
 from zq.cli.commands import at_second_signal
+from zq.cli.content import PIECE, Form, records, unpacked
 from zq.cli.failures import INTERRUPTED
-from zq.cli.output import Stopwatch, progress
+from zq.cli.output import Stopwatch, note, progress
 from zq.cli.session import Session
-from zq.cli.uploads import line_body
 from zq.client import Queue, Topic
 from zq.client.batches import MOST_CALL, Batch, Packer, Tally, batch_call, largest_batch
 from zq.client.posting import post_all
@@ -26,17 +27,32 @@ from zq.errors import InvalidBody
 
 LOOK: Final = 0.2
 """Seconds without a line after which those before are sent; so soon a stop is noticed."""
-PIECE: Final = 65_536
+PATIENCE: Final = 10
+"""Looks without anything after which somebody who may not know is told what is waited for."""
+
+
+class Stopped(Exception):
+    """Told to: what has no end yet does not count."""
 
 
 def send_input(
-    session: Session, thing: Queue | Topic, text: bool, ttl: int | None, delay: int | None = None, concurrency: int = 1
+    session: Session,
+    thing: Queue | Topic,
+    form: Form,
+    ttl: int | None,
+    delay: int | None = None,
+    concurrency: int = 1,
+    *,
+    asked: bool = True,
 ) -> None:
-    """Send the lines of standard input until it ends. A signal ends it after what was read; a second one at once."""
+    """Send what standard input holds until it ends. A signal ends it after what was read; a second one at once.
+
+    Raises ``UsageError`` if it was not ``asked`` for, and held nothing.
+    """
     stopped = threading.Event()
     most = thing.transport.run(MOST_CALL)
     packer = Packer(largest_batch(thing.metadata()), ttl, delay, most=most)
-    source = timely(packer, bodies(text, stopped.is_set))
+    source = timely(packer, bodies(form, stopped.is_set, asked))
     send = partial(batch_call, thing.kind, thing.name, key=None)
     with (
         progress("standard input", None) as bar,
@@ -44,7 +60,10 @@ def send_input(
         at_second_signal(partial(os._exit, INTERRUPTED)),
         told_to_stop(stopped.set),
     ):
-        told(post_all(thing.transport, send, source, Tally(lambda count: bar(0, count)), concurrency))
+        count = post_all(thing.transport, send, source, Tally(lambda count: bar(0, count)), concurrency)
+        if not (asked or count or stopped.is_set()):
+            raise click.UsageError("Nothing was given: neither BODY nor --file, and standard input held nothing.")
+        told(count)
     if stopped.is_set():
         raise click.Abort
 
@@ -63,35 +82,32 @@ def timely(packer: Packer, found: Iterator[Raw | None]) -> Iterator[Batch]:
         yield batch
 
 
-def bodies(text: bool, stopped: Callable[[], bool]) -> Iterator[Raw | None]:
-    """A body for each line that is not blank, and None whenever nothing comes for a while. Raises ``InvalidBody``."""
-    number = 0
-    for line in lines(stopped):
-        if line is None:
-            yield None
-            continue
-        number += 1
-        if (body := line_body(line, number, text)) is not None:
-            yield body
+def bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) -> Iterator[Raw | None]:
+    """The bodies in standard input, and None whenever nothing comes for a while. Raises ``InvalidBody``."""
+    with suppress(Stopped):
+        for record in records(unpacked(pieces(stopped, asked)), form):
+            if record is None:
+                yield None
+            elif record.body is not None:
+                yield record.body
 
 
-def lines(stopped: Callable[[], bool]) -> Iterator[bytes | None]:
-    """Lines of standard input, and None whenever nothing comes for a while. A line without an end is one at the end."""
-    source, begun = sys.stdin.buffer, bytearray()
+def pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | None]:
+    """Pieces of standard input, and None whenever nothing comes for a while. Raises ``Stopped``."""
+    source, empty = sys.stdin.buffer, 0
     while not stopped():
         if not ready():
+            empty += 1
+            if empty == PATIENCE and not asked:
+                note("Waiting for lines of standard input, since neither BODY nor --file is given.")
             yield None
             continue
         data = source.read1(PIECE)  # type: ignore[union-attr]  # files in memory have it, too
-        begun += data
         if not data:
-            if begun:
-                yield bytes(begun)
             return
-        if b"\n" in data:
-            *whole, rest = bytes(begun).split(b"\n")
-            yield from whole
-            begun = bytearray(rest)
+        asked = True
+        yield data
+    raise Stopped
 
 
 def ready() -> bool:

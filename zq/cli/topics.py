@@ -6,6 +6,7 @@ from itertools import islice
 import click
 
 from zq.cli.completion import name_argument
+from zq.cli.content import Form
 from zq.cli.lines import send_input
 from zq.cli.messages import as_json, ttl_option
 from zq.cli.named import topic_group
@@ -28,7 +29,7 @@ def publish(session: Session, name: str, body: str, ttl: int | None, text: bool)
     if body != "-":
         session.out.thing({"id": topic.publish(as_json(body, never=text), ttl=ttl)})
         return
-    send_input(session, topic, text, ttl)
+    send_input(session, topic, Form(text), ttl)
 
 
 @click.command("tail", cls=Command)

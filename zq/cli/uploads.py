@@ -3,6 +3,7 @@
 
 Beside ``events.ndjson`` lies ``events.ndjson.zq`` while it is under way: the line and the offset up to which everything
 is stored, and all that decides where batches end. Batches behind it may be stored, too: their keys tell the server.
+Lines and offsets are those of the content, which is inflated if the file is gzip.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 from uuid import uuid4
@@ -18,9 +20,11 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
+from zq.cli.content import Form, TornLine, content, csv_header, records
 from zq.cli.notes import Note
 from zq.client.batches import packed
-from zq.errors import Conflict, InvalidBody
+from zq.client.calls import unsure
+from zq.errors import Conflict
 
 MOST: Final = 1000
 """Messages in a batch."""
@@ -32,10 +36,6 @@ OFTEN: Final = 0.1
 """Seconds between two notes of how far it is."""
 
 
-class TornLine(InvalidBody):
-    """A line that cannot be a message; nothing of its batch was sent."""
-
-
 class Terms(Struct, frozen=True):
     """What must be the same when a post is resumed."""
 
@@ -45,6 +45,12 @@ class Terms(Struct, frozen=True):
     ttl: int | None
     delay: int | None
     text: bool
+    delimiter: str = ""
+
+    @property
+    def form(self) -> Form:
+        """How the file becomes bodies."""
+        return Form(self.text, self.delimiter)
 
 
 class Upload(Struct, frozen=True):
@@ -61,10 +67,12 @@ class Upload(Struct, frozen=True):
     batch_messages: int = MOST
     before: str = ""
     """Of what stands before the offset, if nothing behind it was sent: then the rest of the file may change."""
+    resumed: bool = False
+    """An earlier run may have sent what is not noted."""
 
 
 class Batch(Struct, frozen=True):
-    """Lines that are sent together, and where the file stands behind them."""
+    """Lines that are sent together, and where the content stands behind them."""
 
     first: int
     last: int
@@ -75,7 +83,7 @@ class Batch(Struct, frozen=True):
 def resume(note: Note, terms: Terms, batch_bytes: int, batch_messages: int = MOST, *, restart: bool = False) -> Upload:
     """The post that was interrupted, or a new one. Raises ``Conflict``: it was begun otherwise."""
     path, kept = note.source, b"" if restart else note.read()
-    size, head = path.stat().st_size, digest(path, 0)
+    size, head = path.stat().st_size, digest(path)
     if not kept:
         return noted(note, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages))
     way_out = f"Finish it that way, or begin anew with --restart: {note.path}."
@@ -86,9 +94,10 @@ def resume(note: Note, terms: Terms, batch_bytes: int, batch_messages: int = MOS
     before, now = asdict(upload.terms), asdict(terms)
     if changed := [name for name in before if before[name] != now[name]]:
         raise Conflict(f"The interrupted post of this file had another {changed[0]}. {way_out}")
-    mended = upload.before and upload.before == digest(path, max(0, upload.offset - KNOWN), upload.offset)
+    mended = upload.before and upload.before == digest_before(path, upload.offset)
     if (upload.size, upload.head) != (size, head) and not mended:
         raise Conflict(f"The file has changed since its post was interrupted. {way_out}")
+    upload = replace(upload, resumed=True)
     if not mended:
         return upload
     return noted(note, replace(upload, size=size, head=head, before="", batch_bytes=batch_bytes))
@@ -100,11 +109,21 @@ def noted(note: Note, upload: Upload) -> Upload:
     return upload
 
 
-def digest(path: Path, start: int, end: int = KNOWN) -> str:
-    """Of a part of a file."""
+def digest(path: Path) -> str:
+    """Of the file's beginning, as it lies there."""
     with path.open("rb") as file:
-        file.seek(start)
-        return hashlib.sha256(file.read(end - start)).hexdigest()
+        return hashlib.sha256(file.read(KNOWN)).hexdigest()
+
+
+def digest_before(path: Path, offset: int) -> str:
+    """Of what the content has before an offset; "" if it does not go so far."""
+    start, known = max(0, offset - KNOWN), b""
+    with path.open("rb") as file, suppress(TornLine):
+        for piece in content(file, start):
+            known += piece
+            if len(known) >= offset - start:
+                break
+    return hashlib.sha256(known[: offset - start]).hexdigest() if len(known) >= offset - start else ""
 
 
 class Sender:
@@ -115,60 +134,87 @@ class Sender:
         self._note = note
         self._post = post
         self._most = most
-        self._running: deque[tuple[Batch, Future[object]]] = deque()
+        self._running: deque[tuple[Batch, int, Future[object]]] = deque()
         self._noted = time.monotonic()
 
-    def send(self, told: Callable[[Upload], None]) -> None:
-        """Send all, and tell of each batch. What it raises leaves a note behind from which it can be resumed."""
+    def send(self, told: Callable[[Upload, int], None]) -> None:
+        """Send all, and tell of each batch, and how far the file was read then.
+
+        What it raises leaves a note behind from which it can be resumed, unless it is sure that nothing was stored.
+        """
         with self._note.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
             try:
                 for batch in batches(file, self.upload):
-                    self._running.append((batch, pool.submit(self._post, batch)))
+                    self._running.append((batch, file.tell(), pool.submit(self._post, batch)))
                     self._finish(self._most, told)
                 self._finish(0, told)
             except TornLine:
                 self._finish(0, told)
-                start = max(0, self.upload.offset - KNOWN)
-                self.upload = replace(self.upload, before=digest(self._note.source, start, self.upload.offset))
+                self.upload = replace(self.upload, before=digest_before(self._note.source, self.upload.offset))
                 raise
             finally:
                 pool.shutdown(cancel_futures=True)
-                self._save()
+                if self._stored_nothing():
+                    self._note.remove()
+                else:
+                    self._save()
         self._note.remove()
 
-    def _finish(self, most: int, told: Callable[[Upload], None]) -> None:
+    def _finish(self, most: int, told: Callable[[Upload, int], None]) -> None:
         """Wait for the oldest until so many are left: what is noted has no holes."""
         while len(self._running) > most:
-            batch, sent = self._running.popleft()
+            batch, read, sent = self._running[0]
             sent.result()
+            self._running.popleft()
             count = self.upload.messages + len(batch.bodies)
             self.upload = replace(self.upload, line=batch.last, offset=batch.offset, messages=count)
             if time.monotonic() - self._noted > OFTEN:
                 self._save()
                 self._noted = time.monotonic()
-            told(self.upload)
+            told(self.upload, read)
+
+    def _stored_nothing(self) -> bool:
+        """Whether that is sure, after all has ended."""
+        known = self.upload.line or self.upload.resumed
+        return not known and all(refused(sent) for *_, sent in self._running)
 
     def _save(self) -> None:
         self._note.write(msgspec.json.encode(self.upload))
 
 
+def refused(sent: Future[object]) -> bool:
+    """Whether a batch is surely not stored. It is no longer on its way."""
+    error = None if sent.cancelled() else sent.exception()
+    return sent.cancelled() or (error is not None and not unsure(error))
+
+
 def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
-    """What is left of a file, cut by nothing but its content. Raises ``TornLine``."""
-    file.seek(upload.offset)
+    """What is left of a file, cut by nothing but its content. Raises ``TornLine`` behind the batch before it."""
+    form, header = upload.terms.form, None
+    if form.delimiter and upload.line:
+        header = csv_header(file, form.delimiter)
+        file.seek(0)
     first, number, offset = upload.line + 1, upload.line, upload.offset
     bodies: list[Raw] = []
     filled = AROUND
-    for line in file:
-        body = line_body(line, number + 1, upload.terms.text)
-        size = len(bytes(body)) + AROUND if body is not None else 0
-        if body is not None and size > upload.batch_bytes:
-            check_size(body, number + 1, upload)
-        if bodies and (filled + size > upload.batch_bytes or len(bodies) == upload.batch_messages):
+    try:
+        for record in records(content(file, offset), form, number, offset, header):
+            assert record is not None  # a file never lets one wait
+            body, size = record.body, 0
+            if body is not None:
+                size = len(bytes(body)) + AROUND
+                if size > upload.batch_bytes:
+                    check_size(body, number + 1, upload)
+            if bodies and (filled + size > upload.batch_bytes or len(bodies) == upload.batch_messages):
+                yield Batch(first, number, offset, bodies)
+                first, bodies, filled = number + 1, [], AROUND
+            number, offset, filled = record.line, record.offset, filled + size
+            if body is not None:
+                bodies.append(body)
+    except TornLine:
+        if bodies:
             yield Batch(first, number, offset, bodies)
-            first, bodies, filled = number + 1, [], AROUND
-        number, offset, filled = number + 1, offset + len(line), filled + size
-        if body is not None:
-            bodies.append(body)
+        raise
     if bodies:
         yield Batch(first, number, offset, bodies)
 
@@ -178,16 +224,3 @@ def check_size(body: Raw, number: int, upload: Upload) -> None:
     size = len(packed([body], upload.terms.ttl, upload.terms.delay))
     if size > upload.batch_bytes:
         raise TornLine(f"Line {number} makes a post of {size:,} bytes; it may have {upload.batch_bytes:,}.")
-
-
-def line_body(line: bytes, number: int, text: bool) -> Raw | None:
-    """The message of a line; None if it is blank. Raises ``TornLine``."""
-    line = line.strip() if not text else line.rstrip(b"\r\n")
-    if not line:
-        return None
-    try:
-        decoded = line.decode()
-        return Raw(msgspec.json.encode(decoded)) if text else msgspec.json.decode(line, type=Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        kind = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
-        raise TornLine(f"Line {number} is not {kind}: {error}.") from error

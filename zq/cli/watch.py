@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq health`` and ``zq top``: how a server and its queues are doing."""
 
+import sys
 import time
-from itertools import islice
-from typing import Any, Final
+from itertools import count
 
 import click
-from rich.live import Live
-from rich.table import Table
 
 from zq.cli.failures import Failure, exit_code, sentence
-from zq.cli.named import FIGURES, counted
-from zq.cli.output import console, table
+from zq.cli.keyboard import keyboard
+from zq.cli.looks import KEYS, SORTS, Looks, drawn, ordered
+from zq.cli.output import console
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.values import Count, Seconds
 from zq.errors import Unavailable, ZqError
-
-COLUMNS: Final = (*FIGURES, "change/s")
 
 
 @click.command("health", cls=Command)
@@ -32,53 +29,60 @@ def health(session: Session) -> None:
     session.out.thing({"url": session.connection.place, "status": "ok", "milliseconds": round(took * 1000, 1)})
 
 
-class Looks:
-    """Figures of queues, and how quickly they change from one look to the next."""
-
-    def __init__(self, session: Session, part: str | None, limit: int) -> None:
-        self._session = session
-        self._part = part
-        self._limit = limit
-        self._before: dict[str, tuple[int, float]] = {}
-
-    def take(self) -> list[dict[str, Any]]:
-        """A row for each queue, the fullest first."""
-        rows = []
-        for listed in islice(self._session.client.queues(name=self._part), self._limit):
-            row = counted(listed.name, self._session.queue(listed.name).stats())
-            rows.append(row | {"change/s": self._change(listed.name, row["total"])})
-        return sorted(rows, key=lambda row: -row["total"])
-
-    def _change(self, name: str, total: int) -> float | None:
-        now = time.monotonic()
-        was, then = self._before.get(name, (total, None))
-        self._before[name] = (total, now)
-        return None if then is None else round((total - was) / (now - then), 1)
-
-
-def drawn(rows: list[dict[str, Any]]) -> Table:
-    """As a table."""
-    return table(COLUMNS, ([row[column] for column in COLUMNS] for row in rows))
-
-
 @click.command("top", cls=Command)
 @click.option("--name", metavar="PART", help="Only queues whose names hold this.")
-@click.option("--limit", type=Count(1), default=50, help="Of so many queues, by name; 50.")
+@click.option("--sort", type=click.Choice([*SORTS]), default="messages", help="What comes first; messages.")
+@click.option("--rows", type=Count(1), help="Show so many queues; else as many as fit, as JSON all.")
+@click.option("--limit", type=Count(1), default=200, help="Look at so many queues, by name; 200.")
 @click.option("--interval", type=Seconds(0.1), default=2.0, metavar="SECONDS", help="Between looks; 2.")
-@click.option("--looks", type=Count(1), help="End after so many; else when interrupted.")
+@click.option("--looks", type=Count(1), help="End after so many; else when interrupted, without a terminal after one.")
+@click.option("--once", is_flag=True, help="Show one look, and end.")
 @pass_session
-def top(session: Session, name: str | None, limit: int, interval: float, looks: int | None) -> None:
-    """Watch queues: depth, age of the oldest message in seconds, how quickly they grow or shrink."""
+def top(
+    session: Session,
+    name: str | None,
+    sort: str,
+    rows: int | None,
+    limit: int,
+    interval: float,
+    looks: int | None,
+    once: bool,
+) -> None:
+    """Watch queues: depth, age of the oldest message, and how many messages come and go in a second.
+
+    Rates are those since the look before, one interval ago. On a terminal keys change the order.
+    """
     session.patient = True
-    taken, rounds = Looks(session, name, limit), 0
-    if not session.out.for_people:
-        while looks is None or rounds < looks:
-            time.sleep(interval if rounds else 0)
-            for row in taken.take():
-                session.out.line(row)
-            rounds += 1
+    taken = Looks(session, name, limit)
+    if session.out.for_people and sys.stdout.isatty() and not once:
+        watch(taken, sort, rows, interval, looks)
         return
-    with Live(drawn(taken.take()), console=console(), auto_refresh=False) as live:
-        while looks is None or (rounds := rounds + 1) < looks:
-            time.sleep(interval)
-            live.update(drawn(taken.take()), refresh=True)
+    taken.take()
+    for _ in range(1 if once or looks is None else looks):
+        time.sleep(interval)
+        found = taken.take()
+        if session.out.for_people:
+            console().print(drawn(found, taken.more, sort, rows, keys=False))
+            continue
+        for row in ordered(found, sort)[:rows]:
+            session.out.line(row)
+
+
+def watch(taken: Looks, sort: str, rows: int | None, interval: float, looks: int | None) -> None:
+    """Draw one look over the other, the first one before there are rates; what is pressed changes the order."""
+    from rich.live import Live
+
+    with keyboard() as pressed, Live(console=console(), auto_refresh=False) as live:
+        for number in count():
+            found = taken.take()
+            live.update(drawn(found, taken.more, sort, rows, keys=True), refresh=True)
+            if number == looks:
+                return
+            until = time.monotonic() + interval
+            while (left := until - time.monotonic()) > 0:
+                key = pressed(left)
+                if key == "q":
+                    return
+                if key in KEYS:
+                    sort = KEYS[key]
+                    live.update(drawn(found, taken.more, sort, rows, keys=True), refresh=True)

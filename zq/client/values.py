@@ -168,6 +168,8 @@ class Stats(Struct, frozen=True):
     total: int
     oldest: Landmark | None = None
     newest: Landmark | None = None
+    entered: int | None = None
+    """Messages that have come into a queue, counted from anywhere: only differences tell. None where nobody counts."""
 
 
 class Listed(Struct, frozen=True):

@@ -113,8 +113,13 @@ class Stats(_One):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
         detailed, ref = query.boolean(req, "detailed"), self._ref(req)
+        more = self._more(ref) if detailed else {}
         stats, now = self._things.stats(ref)
-        resp.data = answers.stats(f"/v2/{self._word}s/{ref.name}", stats, now, bool(detailed))
+        resp.data = answers.stats(f"/v2/{self._word}s/{ref.name}", stats, now, bool(detailed), more)
+
+    def _more(self, _ref: Any) -> dict[str, int]:
+        """Counts besides, for whoever wants details."""
+        return {}
 
 
 class Purge(_One):

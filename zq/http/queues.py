@@ -9,6 +9,7 @@ from zq import wire
 from zq.broker import Broker
 from zq.http import query
 from zq.http.named import Collection, Item, Purge, Stats
+from zq.model import QueueRef
 
 
 class QueueCollection(Collection):
@@ -40,6 +41,11 @@ class QueueStats(Stats):
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker.queues, "queue")
+        self._entered = broker.queues.entered
+
+    def _more(self, ref: QueueRef) -> dict[str, int]:
+        entered = self._entered(ref)
+        return {} if entered is None else {"entered": entered}
 
 
 class QueuePurge(Purge):

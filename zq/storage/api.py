@@ -84,6 +84,12 @@ class QueueController(Protocol):
         """Counts and landmarks; zeros for a missing queue."""
         ...
 
+    def entered(self, queue: QueueRef) -> int | None:
+        """How many messages have come into the queue, counted from anywhere: what came meanwhile is the difference of
+        two answers. Purges and restarts go on counting, deletions need not; None: the store keeps no such count.
+        """
+        ...
+
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
         """How many messages are ready, counted up to ``most``."""
         ...

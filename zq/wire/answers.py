@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the server answers: messages, claims, history and stats (contract 6 to 8, extensions 5, 7)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -101,9 +101,9 @@ def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False) -> byt
     )
 
 
-def stats(path: str, stats: Stats, now: Seconds, detailed: bool = False) -> bytes:
+def stats(path: str, stats: Stats, now: Seconds, detailed: bool, more: Mapping[str, int]) -> bytes:
     """Counts and, unless there are no messages, landmarks (contract 6.7). ``path``: that of the queue, or the topic."""
-    counts: dict[str, Any] = {"claimed": stats.claimed, "free": stats.free, "total": stats.claimed + stats.free}
+    counts: dict[str, Any] = {"claimed": stats.claimed, "free": stats.free, "total": stats.claimed + stats.free, **more}
     if stats.oldest is not None and stats.newest is not None:
         counts["oldest"] = _landmark(path, stats.oldest, now, detailed)
         counts["newest"] = _landmark(path, stats.newest, now, detailed)

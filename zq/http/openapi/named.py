@@ -68,7 +68,7 @@ def _named(limits: Limits, kind: Kind) -> Json:
                 f"get_{word}_stats",
                 f"Count a {word}'s messages",
                 {200: answer("Figures; without landmarks if there are no messages.", "Stats")},
-                parameters=[flag("detailed", "Add the sequence of the oldest and the newest message.")],
+                parameters=[flag("detailed", "Add sequences of the oldest and the newest message, and entered.")],
             )
         },
         f"{kind.path}/purge": {

@@ -184,7 +184,8 @@ def _published() -> Json:
 
 def _figures() -> Json:
     landmark = reference("schemas", "Landmark")
-    stats = _record("oldest newest", claimed=COUNT, free=COUNT, total=COUNT, oldest=landmark, newest=landmark)
+    counts = dict.fromkeys(("claimed", "free", "total", "entered"), COUNT)
+    stats = _record("entered oldest newest", **counts, oldest=landmark, newest=landmark)
     epoch = {"type": "integer", "minimum": 1}
     named: list[str] = [*_struct(Limits)["properties"], *FIXED]
     return {

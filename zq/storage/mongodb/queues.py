@@ -90,6 +90,12 @@ class QueueController:
         ]
         return Stats(claimed, max(0, total - claimed), *ends)
 
+    def entered(self, queue: QueueRef) -> int | None:
+        key = layout.key(queue)
+        with self._port.verb():
+            found = self._port.find({"_id": key.counter, "s": key.shard, **THERE}, limit=1, fields={"k1": 1})
+        return int(found[0].get("k1", 0)) if found else None
+
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
         moment = layout.ms(now)
         ready = self._port.where(layout.key(queue), d={"$lte": moment}, e={"$gt": DatetimeMS(moment)})

@@ -44,6 +44,9 @@ class QueueController:
     def purge(self, queue: QueueRef) -> None:
         self._store.run(scripts.QUEUE_PURGE, queue)
 
+    def entered(self, queue: QueueRef) -> int | None:
+        return None  # sequences follow the clock: decision 0011
+
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
         moment = b"%d" % layout.ms(now)
         while True:

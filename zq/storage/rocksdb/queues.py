@@ -4,7 +4,7 @@
 from itertools import islice
 
 from zq.model import Landmark, Page, Queue, QueueRef, Seconds, Stats
-from zq.storage.rocksdb import layout, listing
+from zq.storage.rocksdb import layout, listing, starts
 from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.port import Store
 from zq.storage.rocksdb.registry import QueueState
@@ -80,6 +80,11 @@ class QueueController:
             ends = [listing.edge(store, state, moment, newest) if total else None for newest in (False, True)]
         oldest, newest = (edge and Landmark(edge[1].id, edge[1].created / 1000, edge[0]) for edge in ends)
         return Stats(claimed, total - claimed, oldest, newest)
+
+    def entered(self, queue: QueueRef) -> int | None:
+        with self._keeper as (_, registry):
+            state = registry.find(queue)
+            return None if state is None else state.tally.sequence - starts.origin(state.tally.start)
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
         moment = layout.ms(now)

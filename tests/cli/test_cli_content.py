@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq post`` reads pipes without being told to, gzip by its content, and CSV."""
+
+import gzip
+import json
+import os
+import pty
+import signal
+import subprocess
+import zlib
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Zq, install
+from tests.servers import wait_for
+from zq.cli.content import LONGEST, PIECE, Form, TornLine, inflated, lines, records, unpacked
+from zq.cli.notes import Note, note_beside
+from zq.cli.uploads import Batch, Sender, Terms, resume
+from zq.errors import NotFound, Unavailable
+
+LINES = 20_000
+
+
+def stored(zq: Zq, queue: str = "jobs") -> list[Any]:
+    return [message["body"] for message in zq("list", queue, "--limit", "0")]
+
+
+def bodies(pieces: Iterator[bytes | None], form: Form) -> list[Any]:
+    found = [record.body for record in records(unpacked(pieces), form) if record and record.body is not None]
+    return [json.loads(bytes(body)) for body in found]
+
+
+def numbers(count: int) -> bytes:
+    return b"".join(b'{"n": %d, "pad": "%s"}\n' % (number, os.urandom(30).hex().encode()) for number in range(count))
+
+
+def test_a_pipe_and_a_redirected_file_need_no_dash(zq: Zq, tmp_path: Path) -> None:
+    """Each line is a message, as with "-"."""
+    file = tmp_path / "events.ndjson"
+    file.write_text("1\n2\n")
+    with file.open() as given, zq.start("post", "jobs", stdin=given) as process:
+        assert process.wait(60) == 0
+    assert zq("post", "jobs", given="3\n")[0]["stored"] == 1
+    assert stored(zq) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("redirect", ["</dev/null", "<&-", "< <(true)", "<<< ''"])
+def test_empty_standard_input_is_told_and_posts_nothing(zq: Zq, tmp_path: Path, redirect: str) -> None:
+    """As from cron: it ends at once, and not as if all were well."""
+    path = f"{install(tmp_path)}:{os.environ['PATH']}"
+    line = ["bash", "-c", f"zq post jobs {redirect}"]
+    done = subprocess.run(
+        line, env={**os.environ, **zq.env, "PATH": path}, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "zq: Nothing was given: neither BODY nor --file, and standard input held nothing.\n"
+    assert zq("queue", "list") == []
+
+
+def test_a_terminal_is_not_read_unless_asked_for(zq: Zq) -> None:
+    """It would look as if the program hung; the sentence says what to give."""
+    there, here = pty.openpty()
+    with zq.start("post", "jobs", stdin=here) as process:
+        _, told = process.communicate(timeout=60)
+    os.close(here)
+    os.close(there)
+    assert process.returncode == 2
+    assert 'name BODY, or --file, or "-"' in told
+
+
+def test_a_pipe_that_brings_nothing_yet_is_told_of(zq: Zq) -> None:
+    """Somebody may have forgotten BODY where standard input is open; whoever says "-" knows."""
+    with zq.start("post", "jobs", stdin=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert "Waiting for lines of standard input" in process.stderr.readline()
+        out, told = process.communicate("1\n", timeout=60)
+    assert (json.loads(out)["stored"], told) == (1, "")
+    assert stored(zq) == [1]
+
+
+def test_a_file_that_is_gzip_is_inflated_whatever_its_name(zq: Zq, tmp_path: Path) -> None:
+    """Several streams in one file are one content, as for gzip itself, and zeros behind them are none."""
+    file = tmp_path / "events.ndjson"
+    file.write_bytes(gzip.compress(b"1\n2") + gzip.compress(b"3\n") + gzip.compress(b"") + b"\0" * 512)
+    assert zq("post", "jobs", "--file", str(file))[0]["stored"] == 2
+    named = tmp_path / "plain.gz"
+    named.write_text("4\n")
+    zq("post", "jobs", "--file", str(named))
+    assert stored(zq) == [1, 23, 4]
+
+
+def test_a_post_of_gzip_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq, tmp_path: Path) -> None:
+    """What is noted are lines and offsets of the content."""
+    file = tmp_path / "events.ndjson.gz"
+    file.write_bytes(gzip.compress(numbers(LINES)))
+    with zq.start("post", "jobs", "--file", str(file), "--concurrency", "2") as process:
+        wait_for(lambda: zq("queue", "stats", "jobs")[0]["total"] > 1000, 60, "some are stored")
+        process.send_signal(signal.SIGKILL)
+    assert process.wait(60) == -signal.SIGKILL
+    assert note_beside(file).exists()
+    zq("post", "jobs", "--file", str(file))
+    assert sorted(body["n"] for body in stored(zq)) == list(range(LINES))
+    assert not note_beside(file).exists()
+
+
+def test_gzip_that_is_cut_off_is_posted_so_far_and_goes_on_when_it_is_whole(zq: Zq, tmp_path: Path) -> None:
+    """The line in which it ends is not taken for a whole one."""
+    file, whole = tmp_path / "events.ndjson.gz", gzip.compress(numbers(3000))
+    file.write_bytes(whole[: len(whole) // 2])
+    told = zq.refused(4, "post", "jobs", "--file", str(file))
+    count = zq("queue", "stats", "jobs")[0]["total"]
+    assert 0 < count < 3000
+    assert "ends too early: the end of the file is missing." in told
+    assert f"Messages posted so far: {count:,} (up to line {count:,}). The same command goes on from there." in told
+    file.write_bytes(whole)
+    zq("post", "jobs", "--file", str(file))
+    assert [body["n"] for body in stored(zq)] == list(range(3000))
+
+
+@pytest.mark.parametrize("behind", [b"rubbish", gzip.compress(b"3\n")[:-8] + bytes(8)], ids=["rubbish", "checksum"])
+def test_damaged_gzip_is_told(behind: bytes) -> None:
+    """Also behind what is whole."""
+    with pytest.raises(TornLine, match="gzip data is damaged"):
+        bodies(iter([gzip.compress(b"1\n2\n") + behind]), Form())
+
+
+def test_gzip_in_standard_input_is_sent_as_it_comes(zq: Zq) -> None:
+    """What the producer has flushed is stored while it goes on; then it breaks off, and is told."""
+    packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
+    there, here = os.pipe()
+    with zq.start("post", "jobs", stdin=there) as process:
+        os.close(there)
+        os.write(here, packer.compress(b"1\n2\n3") + packer.flush(zlib.Z_SYNC_FLUSH))
+        wait_for(lambda: stored(zq) == [1, 2], 60, "both lines are stored")
+        os.close(here)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert "after 2 messages had been stored: The gzip data ends too early" in told
+
+
+def test_inflating_takes_bounded_memory() -> None:
+    """However much comes out of a small file; a line that does not end is refused."""
+    packed = gzip.compress(bytes(PIECE * 100))
+    assert max(len(piece or b"") for piece in inflated(iter([packed]))) <= PIECE
+    with pytest.raises(TornLine, match=f"more than {LONGEST:,} bytes"):
+        list(lines(repeat(b"x" * PIECE)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10_000])
+def test_where_pieces_end_makes_no_difference(size: int) -> None:
+    """Nor do looks between them that find nothing."""
+    plain = b'\xef\xbb\xbf1\n\n"\xc3\xa4"\n3'
+
+    def cut(content: bytes) -> Iterator[bytes | None]:
+        for start in range(0, len(content), size):
+            yield content[start : start + size]
+            yield None
+
+    assert bodies(cut(plain), Form()) == [1, "ä", 3]
+    assert bodies(cut(gzip.compress(plain)), Form()) == [1, "ä", 3]
+    assert bodies(cut(b"\x1f"), Form(text=True)) == ["\x1f"]
+    rows = b'\xef\xbb\xbfa,b\r\n1,"x\n""y"""\r\n\n2,\n'
+    wanted = [{"a": "1", "b": 'x\n"y"'}, {"a": "2", "b": ""}]
+    assert bodies(cut(rows), Form(delimiter=",")) == wanted
+    assert bodies(cut(gzip.compress(rows)), Form(delimiter=",")) == wanted
+
+
+def test_each_row_of_csv_is_an_object_of_texts(zq: Zq, tmp_path: Path) -> None:
+    """By the file's name, or as it is asked for; as texts where that is asked for."""
+    file = tmp_path / "orders.csv"
+    file.write_text('item,note\nlamp,"two\nlines"\n007,\n')
+    wanted = [{"item": "lamp", "note": "two\nlines"}, {"item": "007", "note": ""}]
+    zq("post", "jobs", "--file", str(file))
+    packed = tmp_path / "ORDERS.CSV.gz"
+    packed.write_bytes(gzip.compress(b"item;note\nlamp;\n"))
+    zq("post", "jobs", "--file", str(packed), "--delimiter", ";")
+    zq("post", "jobs", "--csv", "--delimiter", "\\t", given="item\tnote\na,b\tc\n")
+    assert stored(zq) == [*wanted, {"item": "lamp", "note": ""}, {"item": "a,b", "note": "c"}]
+    zq("post", "texts", "--file", str(file), "--text")
+    assert stored(zq, "texts") == ["item,note", 'lamp,"two', 'lines"', "007,"]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("3", "The fields of line 4 do not fit the header: 1 instead of 2."),
+        ("3,4,5", "The fields of line 4 do not fit the header: 3 instead of 2."),
+        ('3,"4\n5', "The row that begins in line 4 is not CSV: unexpected end of data."),
+        ('3,"4"5', "The row that begins in line 4 is not CSV: ',' expected after '\"'."),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named_and_can_be_mended(zq: Zq, tmp_path: Path, row: str, told: str) -> None:
+    """What stands before it is stored; the header counts when it goes on."""
+    file = tmp_path / "orders.csv"
+    file.write_text(f'a,b\n1,"2\n2"\n{row}\n')
+    said = zq.refused(4, "post", "jobs", "--file", str(file))
+    assert said == f"{told} Messages posted so far: 1 (up to line 3). The same command goes on from there."
+    assert "another delimiter" in zq.refused(6, "post", "jobs", "--file", str(file), "--delimiter", ";")
+    file.write_text('a,b\n1,"2\n2"\n3,4\n')
+    zq("post", "jobs", "--file", str(file))
+    assert stored(zq) == [{"a": "1", "b": "2\n2"}, {"a": "3", "b": "4"}]
+
+
+def test_a_header_that_names_a_field_twice_is_refused(zq: Zq, tmp_path: Path) -> None:
+    """One of the two would be lost."""
+    file = tmp_path / "orders.csv"
+    file.write_text("a,b,a\n1,2,3\n")
+    assert zq.refused(4, "post", "jobs", "--file", str(file)) == (
+        "Line 1: the header names 'a' twice. Nothing was posted."
+    )
+
+
+def test_options_of_csv_are_for_csv(zq: Zq, tmp_path: Path) -> None:
+    """What contradicts itself is refused before anything is read."""
+    assert "either --text or --csv" in zq.refused(2, "post", "jobs", "-", "--text", "--csv")
+    assert "--delimiter is for CSV" in zq.refused(2, "post", "jobs", "-", "--delimiter", ";")
+    assert "--csv is for --file and standard input" in zq.refused(2, "post", "jobs", "1", "--csv")
+    assert "not one character" in zq.refused(2, "post", "jobs", "-", "--csv", "--delimiter", "--")
+
+
+def test_a_file_of_which_surely_nothing_was_stored_leaves_no_note(zq: Zq, tmp_path: Path) -> None:
+    """The next command may be another one, as with --text."""
+    file = tmp_path / "pretty.json"
+    file.write_text('{\n  "a": 1\n}\n')
+    told = zq.refused(4, "post", "jobs", "--file", str(file))
+    assert "Line 1 is not JSON" in told
+    assert "one JSON value to a line (NDJSON); with --text each line is a text. Nothing was posted." in told
+    assert not note_beside(file).exists()
+
+
+@pytest.mark.parametrize(("error", "kept"), [(Unavailable("away"), True), (NotFound("gone"), False)])
+def test_the_note_stays_where_something_may_be_stored(tmp_path: Path, error: Exception, kept: bool) -> None:
+    """Its keys tell the server what it has, when the same command is run again."""
+    file = tmp_path / "events.ndjson"
+    file.write_text("1\n")
+
+    def post(_: Batch) -> None:
+        raise error
+
+    def attempt() -> None:
+        with Note(file) as note:
+            upload = resume(note, Terms("http://zq", "acme", "jobs", None, None, False), 1000)
+            with pytest.raises(type(error)):
+                Sender(note, upload, post, 2).send(lambda *_: None)
+
+    attempt()
+    assert note_beside(file).exists() == kept
+    if kept:
+        error = NotFound("gone")  # which is sure only of the second attempt
+        attempt()
+        assert note_beside(file).exists()

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq top``: what comes and goes in each queue, in all of them, and on a terminal by keys."""
+
+import os
+import pty
+import re
+import signal
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fcntl import ioctl
+from struct import pack
+
+import pytest
+
+from tests.cli.conftest import Process, Zq
+from tests.servers import wait_for
+from zq.cli.looks import SORTS, Figures, Look, Looks, figures, ordered, summed
+from zq.cli.session import Session
+from zq.client import Stats
+
+
+class Screen:
+    """A terminal of so many lines, and all that was ever shown on it."""
+
+    def __init__(self, lines: int) -> None:
+        self.there, self.here = pty.openpty()
+        ioctl(self.here, termios.TIOCSWINSZ, pack("HHHH", lines, 100, 0, 0))
+        os.set_blocking(self.there, False)
+        self.modes = termios.tcgetattr(self.here)
+        self.shown = ""
+
+    def press(self, key: str) -> None:
+        os.write(self.there, key.encode())
+
+    def shows(self, pattern: str) -> None:
+        """Waits until it does, from here on."""
+        wait_for(lambda: re.search(pattern, self._read()), 60, pattern)
+        self.shown = ""
+
+    def _read(self) -> str:
+        with suppress(BlockingIOError):
+            self.shown += os.read(self.there, 65_536).decode()
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown)
+
+
+@contextmanager
+def watched(zq: Zq, *words: str, lines: int = 24) -> Iterator[tuple[Screen, Process]]:
+    """``zq top`` on a terminal, which afterwards is as it was before."""
+    screen = Screen(lines)
+    ends = {"stdin": screen.here, "stdout": screen.here, "stderr": screen.here}
+    with zq.start("top", "--interval", "0.3", *words, **ends) as process:
+        yield screen, process
+    assert termios.tcgetattr(screen.here) == screen.modes
+    os.close(screen.here)
+    os.close(screen.there)
+
+
+def looks(zq: Zq, limit: int = 100) -> Looks:
+    return Looks(Session({"url": zq.env["ZQ_URL"], "project": zq.project}), None, limit)
+
+
+def test_rates_tell_what_came_and_what_left(zq: Zq) -> None:
+    """Also if both are equal, and the depth stays; the first look has none."""
+    zq("post", "jobs", given="1\n" * 40)
+    zq("queue", "create", "idle")
+    taken = looks(zq)
+    first = {row.name: row for row in taken.take()}
+    assert (first["jobs"].total, first["jobs"].came, first["jobs"].change) == (40, None, None)
+    zq("post", "jobs", given="1\n" * 20)
+    zq("pop", "jobs", "--limit", "20")
+    jobs, idle = sorted(taken.take(), key=lambda row: row.name != "jobs")
+    assert jobs.came == jobs.left
+    assert jobs.came is not None
+    assert jobs.came > 0
+    assert (idle.came, idle.left, idle.change) == (0, 0, 0)
+    assert (jobs.total, jobs.change) == (40, 0)
+    zq("pop", "jobs", "--limit", "10")
+    jobs, _ = sorted(taken.take(), key=lambda row: row.name != "jobs")
+    assert (jobs.came, jobs.left) == (0, -(jobs.change or 0))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "rates"),
+    [(None, None, (None, None, 2)), (None, 5, (None, None, 2)), (9, 5, (None, None, 2)), (5, 15, (5, 3, 2))],
+)
+def test_where_nothing_is_counted_only_the_change_is_told(
+    before: int | None, now: int | None, rates: tuple[float | None, ...]
+) -> None:
+    """On Redis; when a queue was made anew; and when a power cut set the count back."""
+    then = Look(Stats(claimed=0, free=6, total=6, entered=before), 100.0)
+    row = figures("jobs", Look(Stats(claimed=0, free=10, total=10, entered=now), 102.0), then)
+    assert (row.came, row.left, row.change) == rates
+
+
+def test_without_a_terminal_it_is_one_look_with_rates(zq: Zq) -> None:
+    """A line of JSON for each queue, in the order and as many as asked for."""
+    for name, count in (("a", 1), ("b", 3), ("c", 2)):
+        zq("post", name, given="1\n" * count)
+    by_messages = zq("top", "--interval", "0.1")
+    assert [(row["name"], row["total"], row["in/s"], row["out/s"]) for row in by_messages] == [
+        ("b", 3, 0, 0),
+        ("c", 2, 0, 0),
+        ("a", 1, 0, 0),
+    ]
+    assert by_messages[0].keys() >= {"free", "claimed", "oldest", "newest", "change/s"}
+    by_name = zq("top", "--interval", "0.1", "--sort", "name", "--rows", "2", "--looks", "2")
+    assert [row["name"] for row in by_name] == ["a", "b", "a", "b"]
+    shown = zq.run("top", "--interval", "0.1", "--table").stdout.splitlines()
+    assert [line.split()[0] for line in shown] == ["name", "3", "b", "c", "a"]
+
+
+def test_the_sum_is_of_all_that_were_looked_at(zq: Zq) -> None:
+    """It says if there are more."""
+    for name in "abc":
+        zq("post", name, given="1\n2\n")
+    taken = looks(zq, limit=2)
+    total = summed(taken.take(), taken.more)
+    assert (total.name, total.total, total.free, total.claimed, total.came) == ("first 2 queues", 4, 4, 0, None)
+    total = summed(taken.take(), taken.more)
+    assert (total.came, total.left, total.change) == (0, 0, 0)
+    assert summed([], more=False) == Figures("0 queues", 0, 0, 0)
+
+
+def test_what_is_not_known_comes_last() -> None:
+    """Largest first, and equal ones by name; names from the first."""
+    rows = [Figures("c", 1, 0, 0), Figures("b", 5, 0, 0, came=2), Figures("a", 1, 0, 0, oldest=9, came=3, left=1)]
+    names = {sort: "".join(row.name for row in ordered(rows, sort)) for sort in SORTS}
+    assert names == {"name": "abc", "messages": "bac", "in": "abc", "out": "abc", "oldest": "abc"}
+
+
+def test_keys_change_the_order_and_end_it(zq: Zq) -> None:
+    """Messages that come are seen as a rate; no more queues are drawn than the terminal has lines for."""
+    for name in "abcdefgh":
+        zq("queue", "create", name)
+    zq("post", "h", given="1\n" * 50)
+    with watched(zq, lines=8) as (screen, process):
+        screen.shows(r"8 queues +50 +0\b[^\n]*\n[^\n]*h +50[^$]*4 of 8 by messages\. Press n name")
+        screen.press("n")
+        screen.shows(r"8 queues[^\n]*\n[^\n]*a +0[^$]*4 of 8 by name\.")
+        screen.press("x")
+        zq("post", "a", given="1\n" * 5)
+        screen.shows(r"a +5 +0 +[0-9.]*[1-9][0-9.]* +0\.0 +[0-9.]+ ")
+        screen.press("i")
+        screen.shows(r"by in\.")
+        screen.press("q")
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(zq: Zq, number: int) -> None:
+    """Keys are shown again."""
+    with watched(zq) as (screen, process):
+        screen.shows("0 queues")
+        process.send_signal(number)
+        assert process.wait(60) == 130
+
+
+def test_on_a_terminal_it_may_end_by_itself(zq: Zq) -> None:
+    """After so many looks with rates, or after one that is not drawn over."""
+    zq("post", "jobs", "1")
+    with watched(zq, "--looks", "2") as (screen, process):
+        screen.shows(r"jobs +1 +0 +0\.0 +0\.0 +0\.0 ")
+        assert process.wait(60) == 0
+    with watched(zq, "--once") as (screen, process):
+        screen.shows(r"1 queue +1 +0 +0\.0")
+        assert process.wait(60) == 0
+        assert "Press" not in screen.shown
