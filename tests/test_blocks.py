@@ -30,6 +30,7 @@ STARTED = "tests/cli/test_getting_started.py::test_each_line_is_worked_on_and_co
 MOVED = "tests/client/test_migration_docs.py::test_the_samples_of_a_page_work"
 OPENAPI = "tests/http/test_openapi.py::test_the_file_is_the_generated_one"
 GENERATOR = "tests/test_blocks.py::test_a_client_can_be_generated"
+SDK = "tests/client/test_openstacksdk.py::test_the_program_of_the_page_works"
 OPENSTACK = "tests/client/test_openstackclient.py::test_the_commands_do_what_the_page_says"
 SPARK = "tests/spark/test_spark_docs.py::test_the_program_of_the_page_works_on_a_machine_without_java"
 PIPELINE = "tests/spark/test_pipeline_command.py::test_the_sample_of_the_page_runs_until_nothing_is_left"
@@ -60,6 +61,7 @@ HELD_BY = [
     ("api-ref/openapi.md", "yaml", "", GENERATOR),
     ("api-ref/openstack-client.md", "sh", "", OPENSTACK),
     ("api-ref/openstack-client.md", "yaml", "", OPENSTACK),
+    ("api-ref/openstacksdk.md", "python", "", SDK),
     (
         "api-ref/installing.md",
         "sh",
