@@ -30,6 +30,7 @@ STARTED = "tests/cli/test_getting_started.py::test_each_line_is_worked_on_and_co
 MOVED = "tests/client/test_migration_docs.py::test_the_samples_of_a_page_work"
 OPENAPI = "tests/http/test_openapi.py::test_the_file_is_the_generated_one"
 GENERATOR = "tests/test_blocks.py::test_a_client_can_be_generated"
+FROM_SQS = "tests/client/test_from_sqs.py::test_the_tutorial_works_from_top_to_bottom"
 SDK = "tests/client/test_openstacksdk.py::test_the_program_of_the_page_works"
 OPENSTACK = "tests/client/test_openstackclient.py::test_the_commands_do_what_the_page_says"
 SPARK = "tests/spark/test_spark_docs.py::test_the_program_of_the_page_works_on_a_machine_without_java"
@@ -51,6 +52,8 @@ HELD_BY = [
     ("api-ref/concepts.md", "python", "", MOVED),
     ("api-ref/concepts.md", "text", "", DRAWING),
     ("api-ref/expiry.md", "ini", "", "tests/test_blocks.py::test_the_options_of_queue_ttl_are_read"),
+    ("api-ref/from-sqs.md", "python", "", FROM_SQS),
+    ("api-ref/from-sqs.md", "sh", "", FROM_SQS),
     ("api-ref/getting-started.md", "python", "", STARTED),
     ("api-ref/getting-started.md", "sh", "", STARTED),
     ("api-ref/metrics.md", "yaml", "", "tests/test_blocks.py::test_prometheus_is_told_where_the_alerts_are"),
