@@ -8,6 +8,7 @@ which is that of ``index.md``, and the signatures of the client.
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -18,9 +19,14 @@ from zq.client.calls import Asynchronous, Blocking, listing, operation
 project = "zq"
 root_doc = "index"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+# Drawings, and what a program prints, are not for copying.
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 html_theme = "furo"
 html_title = f"zq {release}"
+html_logo = html_favicon = "_static/zq.svg"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_copyright = False
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
@@ -72,6 +78,25 @@ def leave_out(app: Sphinx, _doctree: object) -> None:
         app.env.metadata[page]["orphan"] = True
 
 
+def decisions_follow_each_other(
+    _app: Sphinx, page: str, _template: str, context: dict[str, Any], _doctree: object
+) -> None:
+    """Previous and next of a decision, by their numbers: there is no navigation that would tell."""
+    if not page.startswith("decisions/"):
+        return
+    for name, beside in zip(("prev", "next"), neighbours(page), strict=True):
+        if beside:
+            title = beside.read_text().partition("\n")[0].removeprefix("# ")
+            context[name] = {"link": context["pathto"](f"decisions/{beside.stem}"), "title": title}
+
+
+def neighbours(page: str) -> tuple[Path | None, Path | None]:
+    """The files of the decisions before and after this page."""
+    files = sorted(Path(__file__).with_name("decisions").glob("*.md"))
+    place = [file.stem for file in files].index(page.removeprefix("decisions/"))
+    return files[place - 1] if place else None, files[place + 1] if place + 1 < len(files) else None
+
+
 def as_method(verb: Any) -> Callable[..., Any]:
     """What the verb does on a blocking client, for its signature: it returns what its ``Call`` reads."""
 
@@ -90,3 +115,4 @@ def setup(app: Sphinx) -> None:
             setattr(kind, name, as_method(verb))
     app.connect("source-read", complete)
     app.connect("doctree-read", leave_out)
+    app.connect("html-page-context", decisions_follow_each_other)

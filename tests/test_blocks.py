@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every fenced block of the README and the reference is run, read or compared by a test; ``HELD_BY`` says by which."""
+"""Every fenced block of the README and the reference is run, read or compared by a test; ``HELD_BY`` says by which.
+
+Shell and Python are run as by a reader (``tests/reader.py``), but for what ``NOT_RUN`` gives a reason for.
+"""
 
 import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import redis
 import yaml
 
-from tests.blocks import PAGES, ROOT, blocks, curl_samples, only
+from tests.blocks import PAGES, ROOT, Block, blocks, curl_samples, only
+from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import ZqServer
 from tests.stores import RedisServer
 from zq import settings
@@ -27,17 +30,20 @@ STARTED = "tests/cli/test_getting_started.py::test_each_line_is_worked_on_and_co
 MOVED = "tests/client/test_migration_docs.py::test_the_samples_of_a_page_work"
 OPENAPI = "tests/http/test_openapi.py::test_the_file_is_the_generated_one"
 GENERATOR = "tests/test_blocks.py::test_a_client_can_be_generated"
+FROM_SQS = "tests/client/test_from_sqs.py::test_the_tutorial_works_from_top_to_bottom"
+SDK = "tests/client/test_openstacksdk.py::test_the_program_of_the_page_works"
 OPENSTACK = "tests/client/test_openstackclient.py::test_the_commands_do_what_the_page_says"
 SPARK = "tests/spark/test_spark_docs.py::test_the_program_of_the_page_works_on_a_machine_without_java"
 PIPELINE = "tests/spark/test_pipeline_command.py::test_the_sample_of_the_page_runs_until_nothing_is_left"
 JOBS = "tests/spark/test_archive.py::test_the_examples_of_the_reference_run"
 SALVAGE = "tests/client/test_check_store.py::test_the_steps_of_the_page_save_all_but_what_is_named_as_lost"
+PROGRAMS = "tests/test_blocks.py::test_the_programs_of_the_readme_are_there"
 DRAWING = "tests/test_blocks.py::test_a_drawing_shows_states_that_there_are"
 
 HELD_BY = [
     # Page, language, how the block begins ("" = all of the page in this language), test.
-    ("README.md", "sh", "devstack/run\n", "tests/test_blocks.py::test_the_programs_of_the_readme_are_there"),
-    ("README.md", "sh", "devstack/test\n", "tests/test_blocks.py::test_the_programs_of_the_readme_are_there"),
+    ("README.md", "sh", "devstack/run\n", PROGRAMS),
+    ("README.md", "sh", "devstack/test\n", PROGRAMS),
     ("README.md", "python", "", "tests/test_blocks.py::test_the_sample_with_openstacks_client_works"),
     ("api-ref/cli.md", "sh", "", CLI),
     ("api-ref/cli.md", "toml", "", "tests/test_blocks.py::test_the_profiles_are_read"),
@@ -46,6 +52,8 @@ HELD_BY = [
     ("api-ref/concepts.md", "python", "", MOVED),
     ("api-ref/concepts.md", "text", "", DRAWING),
     ("api-ref/expiry.md", "ini", "", "tests/test_blocks.py::test_the_options_of_queue_ttl_are_read"),
+    ("api-ref/from-sqs.md", "python", "", FROM_SQS),
+    ("api-ref/from-sqs.md", "sh", "", FROM_SQS),
     ("api-ref/getting-started.md", "python", "", STARTED),
     ("api-ref/getting-started.md", "sh", "", STARTED),
     ("api-ref/metrics.md", "yaml", "", "tests/test_blocks.py::test_prometheus_is_told_where_the_alerts_are"),
@@ -56,6 +64,7 @@ HELD_BY = [
     ("api-ref/openapi.md", "yaml", "", GENERATOR),
     ("api-ref/openstack-client.md", "sh", "", OPENSTACK),
     ("api-ref/openstack-client.md", "yaml", "", OPENSTACK),
+    ("api-ref/openstacksdk.md", "python", "", SDK),
     (
         "api-ref/installing.md",
         "sh",
@@ -63,7 +72,7 @@ HELD_BY = [
         "tests/packaging/test_wheel.py::test_each_way_of_the_page_finds_the_distribution",
     ),
     ("api-ref/pipelines.md", "python", "", PIPELINE),
-    ("api-ref/pipelines.md", "text", "", PIPELINE),
+    ("api-ref/pipelines.md", "sh", "", PIPELINE),
     ("api-ref/spark-jobs.md", "sh", "", JOBS),
     ("api-ref/spark.md", "python", "", SPARK),
     ("api-ref/states.md", "text", "", DRAWING),
@@ -72,6 +81,29 @@ HELD_BY = [
     ("api-ref/topics.md", "text", "", CURL),
 ]
 
+NOT_RUN = {
+    # How a block of commands begins: why no test runs it as it stands.
+    r"(OS_\w+=\S+ )?devstack/run\n": "it makes an environment in this clone; a server of the same options is started",
+    r"devstack/test\n": "it runs this test",
+    r"pip install ": "run with --dry-run, from this clone and a wheel of it, by tests/packaging",
+    r"python -m zq\.http\.openapi > ": "it overwrites a file of this clone, with which its output is compared",
+    r"export ZQ_URL=\S+ ZQ_PROJECT=acme\n(python -m zq\.spark\.jobs|.*\nzq pipeline run)": "a Java for each line takes "
+    "minutes: tests/spark runs the same words, and the variables, in the session that it has",
+    r"# job\.py\n": "it is the file that the line above runs",
+    r"docker run ": "there is no Docker where these tests run",
+}
+COMMANDS = {"sh", "bash", "console", "shell", "python"}
+
+
+def holding(block: Block) -> list[tuple[str, str, str, str]]:
+    """The rows of the table that are about a block."""
+    return [row for row in HELD_BY if row[:2] == (block.page, block.language) and block.text.startswith(row[2])]
+
+
+def left_out(block: Block) -> bool:
+    """Whether a reason is given why it is not run."""
+    return block.language in COMMANDS and any(re.match(start, block.text) for start in NOT_RUN)
+
 
 def test_every_block_is_held_by_a_test() -> None:
     """By the curl lines' test, or by one in the table; every line of the table is of use."""
@@ -79,14 +111,37 @@ def test_every_block_is_held_by_a_test() -> None:
     for page in PAGES:
         run = curl_samples(page)
         for block in blocks(page):
-            holding = [
-                row for row in HELD_BY if row[:2] == (block.page, block.language) and block.text.startswith(row[2])
-            ]
-            used.update(holding)
-            if not holding and block.text not in run:
+            rows = holding(block)
+            used.update(rows)
+            if not rows and block.text not in run and not left_out(block):
                 unheld.append(f"{block.page}:{block.line}: {block.language or 'no language'}")
     assert unheld == []
     assert [row for row in HELD_BY if row not in used] == []
+
+
+def test_shell_and_python_are_run_as_by_a_reader() -> None:
+    """By every test that holds some, but for what a reason is given for; no reason is left over."""
+    every = [block for page in PAGES for block in blocks(page)]
+    commands = [block for block in every if block.language in COMMANDS]
+    assert [start for start in NOT_RUN if not any(re.match(start, block.text) for block in commands)] == []
+    run = [block for block in commands if not left_out(block)]
+    tests = {row[3] for block in run for row in holding(block)} | {CURL}
+    sources = {test: (ROOT / test.partition("::")[0]).read_text() for test in tests}
+    assert [test for test, source in sources.items() if "from tests.reader import" not in source] == []
+
+
+def test_commands_are_marked_as_such() -> None:
+    """Not as text, and not by indentation alone, where the test above would pass them over."""
+    begins = re.compile(r"(\$ |export |(zq|zq-server|curl|pip|python3?|docker|systemctl|devstack/\w+) )")
+    every = [block for page in PAGES for block in blocks(page)]
+    assert [block for block in every if block.language not in COMMANDS and begins.match(block.text)] == []
+    indented = [
+        f"{page.name}: {line}"
+        for page in PAGES
+        for line in re.findall(r"\n\n    (\S.*)", page.read_text())
+        if begins.match(line)
+    ]
+    assert indented == []
 
 
 def test_fences_come_in_pairs() -> None:
@@ -109,29 +164,20 @@ def test_the_tests_of_the_table_exist(test: str) -> None:
     assert [page for page in pages if page not in source] == []
 
 
-def output(*command: str, **variables: str) -> str:
-    """What a program says, both ways. Fails if it does."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **variables}
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
-
-
 def test_the_programs_of_the_readme_are_there() -> None:
     """Both are run by whoever runs this: the tests by ``devstack/test``, which prepares what ``devstack/run`` does."""
     programs = [block.text.strip() for block in blocks(ROOT / "README.md") if block.text.startswith("devstack/")]
     assert programs
     for program in programs:
         assert os.access(ROOT / program, os.X_OK)
-        output("bash", "-n", str(ROOT / program))
+        subprocess.run(["bash", "-n", ROOT / program], check=True)
 
 
 def test_the_sample_with_openstacks_client_works(tmp_path: Path) -> None:
     """README.md: the message that was posted is claimed, printed and deleted."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         program = only("README.md", "python").replace("http://localhost:8888", server.url)
-        assert "{'order': 1}\n" in output(sys.executable, "-W", "ignore", "-c", program)
+        assert "{'order': 1}\n" in succeed([*PYTHON, program], tmp_path)
         with Client(server.url, "acme") as client:
             assert client.queue("orders").stats().total == 0
 
@@ -166,11 +212,11 @@ def test_a_client_can_be_generated(tmp_path: Path) -> None:
         for block in blocks(ROOT / "api-ref" / "openapi.md")
         if block.text.startswith("openapi-python-client")
     )
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    arguments = command.replace("api-ref/", f"{ROOT}/api-ref/").replace("generator.yaml", f"{tmp_path}/generator.yaml")
-    told = output(*shlex.split(arguments), "--output-path", str(tmp_path / "made"), PATH=path)
+    (tmp_path / "api-ref").symlink_to(ROOT / "api-ref")
+    told = succeed([*SHELL, command], tmp_path)
     assert re.fullmatch(r"Generating \S+\s*", told), told
-    output(sys.executable, "-c", "import zq_client.api.messages.post_messages", PYTHONPATH=str(tmp_path / "made"))
+    [made] = (folder.parent for folder in tmp_path.glob("*/zq_client"))
+    succeed([*PYTHON, f"import sys; sys.path.append('{made}'); import zq_client.api.messages.post_messages"], tmp_path)
 
 
 def test_a_drawing_shows_states_that_there_are() -> None:

@@ -16,6 +16,7 @@ import pytest
 from falcon.inspect import inspect_app
 
 from tests.blocks import PAGES, ROOT, curl_samples, only
+from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 from zq import errors, settings
 from zq.broker import Broker
@@ -30,13 +31,12 @@ WRITTEN = {"topics.md": "heard"}
 """Pages that show, as ``text``, what their lines have written into a file."""
 
 PRELUDE = """\
-set -euo pipefail
 curl() {
     local expected status
-    expected=$(cat "$ZQ_EXPECTED" 2>/dev/null || true)
-    rm -f "$ZQ_EXPECTED"
-    command curl --silent --show-error --max-time 20 --dump-header "$ZQ_HEAD" "$@" || return
-    status=$(awk '/^HTTP/ { code = $2 } END { print code }' "$ZQ_HEAD")
+    expected=$(cat .expected 2>/dev/null || true)
+    rm -f .expected
+    command curl --silent --show-error --max-time 20 --dump-header .head "$@" || return
+    status=$(awk '/^HTTP/ { code = $2 } END { print code }' .head)
     if [[ -n $expected ]]; then [[ $status == "$expected" ]]; else ((status < 400)); fi && return
     echo "curl $* answered $status${expected:+ and not $expected}" >&2
     return 22
@@ -137,24 +137,14 @@ def script(blocks: list[str], url: str) -> str:
     lines = [PRELUDE]
     for line in ADDRESS.sub(url, "\n".join(blocks)).splitlines():
         expected = re.search(r"\b[45]\d\d\b", line) if line.startswith("#") else None
-        lines.append(f'echo {expected.group()} >"$ZQ_EXPECTED"' if expected else line)
+        lines.append(f"echo {expected.group()} >.expected" if expected else line)
     return "\n".join(lines) + "\n"
 
 
 def run(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
     if shutil.which("curl") is None and os.environ.get("ZQ_REQUIRE_SERVERS") != "1":
         pytest.skip("curl is not installed; tests/client/test_curl.py goes the same way without it")
-    variables = {"ZQ_EXPECTED": str(folder / "expected"), "ZQ_HEAD": str(folder / "head")}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return subprocess.run(
-        ["bash", "-c", commands],
-        cwd=folder,
-        env={**os.environ, **variables, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return follow([*SHELL, commands], folder)
 
 
 @pytest.mark.parametrize(

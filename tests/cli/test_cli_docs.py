@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """``api-ref/cli.md``: its generated part is up to date, its samples are run, and everything has help."""
 
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from tests.cli.conftest import Zq, install
+from tests.cli.conftest import Zq
+from tests.reader import SHELL, follow
 from zq.cli.reference import renewed
 from zq.cli.root import cli
 
@@ -45,17 +44,8 @@ def test_every_command_and_option_has_help() -> None:
 
 def test_the_samples_of_the_command_line_work(zq: Zq, tmp_path: Path) -> None:
     """From top to bottom, in one shell that stops at the first failure."""
-    folder = install(tmp_path)
     lines = "\n".join(SAMPLES).replace("http://localhost:8888", zq.env["ZQ_URL"])
     lines = lines.replace("ZQ_PROJECT=acme", f"ZQ_PROJECT={zq.project}").replace("copy", f"{zq.project}-copy")
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", lines],
-        cwd=tmp_path,
-        env={**os.environ, **zq.env, "PATH": f"{folder}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = follow([*SHELL, lines], tmp_path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert '"total":1,' in done.stdout.splitlines()[-1]

@@ -1,45 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """``api-ref/getting-started.md``, followed to the letter: 100,000 lines, four workers, one of them killed."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.cli.conftest import install
+from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 
 PAGE = (Path(__file__).parent.parent.parent / "api-ref" / "getting-started.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-SERVE = re.compile(r"^(OS_\w+)=(\d+) devstack/run$")
+SERVE = re.compile(r"((?:\w+=\S+ )*)devstack/run\n")
 
 
 def test_each_line_is_worked_on_and_counted_once_though_a_worker_is_killed(tmp_path: Path) -> None:
     """The page's own commands say so: every line at least once, and the commits count it once."""
     (_, serve), *shell = [block for block in BLOCKS if block[0] == "sh"]
     ((_, worker),) = [block for block in BLOCKS if block[0] == "python"]
-    found = SERVE.match(serve.strip())
+    found = SERVE.fullmatch(serve)
     assert found is not None
-    with ZqServer(f"rocksdb://{tmp_path}/store", env={found[1]: found[2]}) as server:
+    variables = dict(word.split("=") for word in found[1].split())
+    with ZqServer(f"rocksdb://{tmp_path}/store", env=variables) as server:
         (tmp_path / "worker.py").write_text(worker.replace("http://localhost:8888", server.url))
-        path = f"{install(tmp_path)}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", commands([text for _, text in shell], server.url)],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path, "XDG_CONFIG_HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        lines = "\n".join(text for _, text in shell).replace("http://localhost:8888", server.url)
+        done = follow([*SHELL, lines], tmp_path, within=280, installed=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.isdigit()] == ["100000", "100000"], done.stdout
     worked_on_by_the_killed = (tmp_path / "lines.2").read_text().splitlines()
     assert worked_on_by_the_killed, "it was killed before it had begun"
     assert re.fullmatch(r"lines +0 +0 +0 *", lines[-1]), done.stdout
-
-
-def commands(blocks: list[str], url: str) -> str:
-    return "\n".join(blocks).replace("http://localhost:8888", url)

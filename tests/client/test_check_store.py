@@ -12,6 +12,7 @@ import pytest
 
 from tests.blocks import ROOT, blocks
 from tests.damaged import flip, flushed, table_of
+from tests.reader import SHELL, follow
 from tests.servers import ZqServer, ask, every_message
 from zq.model import Draft, QueueRef, new_ids
 from zq.storage.rocksdb import connect, layout
@@ -64,10 +65,7 @@ def commands_of_the_page() -> list[str]:
 
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command of the page, with its paths in ``folder``."""
-    words = command.replace("/var/lib/", f"{folder}/").split(" > ")[0].split()
-    assert words[0] == "zq-server"
-    words[:1] = [sys.executable, "-m", "zq.server"]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    return follow([*SHELL, command.replace("/var/lib/", f"{folder}/").split(" > ")[0]], folder)
 
 
 def test_the_steps_of_the_page_save_all_but_what_is_named_as_lost(tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 """``api-ref/client.md``: its samples are run, and every verb is in them."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.reader import PYTHON, succeed
 from tests.servers import ZqServer
 from zq.client import Client, Delivery, Queue, Topic
 
@@ -17,8 +16,7 @@ def test_the_samples_of_the_client_work(tmp_path: Path) -> None:
     """From top to bottom, in one program, against a new server."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         program = "\n".join(SAMPLES).replace("http://localhost:8888", server.url)
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        succeed([*PYTHON, program], tmp_path)
 
 
 def test_every_verb_of_the_client_is_in_a_sample() -> None:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``api-ref/openstack-client.md``: OpenStack's command line without Keystone does against zq what the page says."""
 
-import os
 import re
 import subprocess
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from tests.blocks import ROOT, blocks, only
+from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 
 PAGE = ROOT / "api-ref" / "openstack-client.md"
@@ -44,22 +43,13 @@ messaging health
 
 
 def run(lines: str, server: ZqServer, project: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """In a shell that finds no setting of OpenStack, and the page's ``clouds.yaml`` as ``later.yaml``."""
+    """In a reader's shell, which finds the page's ``clouds.yaml`` as ``later.yaml``."""
 
     def adapted(text: str) -> str:
         return text.replace("http://localhost:8888", server.url).replace("acme", project)
 
     (folder / "later.yaml").write_text(adapted(CLOUDS))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
-    return subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", adapted(lines)],
-        cwd=folder,
-        env={**kept, "HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return follow([*SHELL, adapted(lines)], folder)
 
 
 def test_the_commands_do_what_the_page_says(running: ZqServer, project: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.blocks import only
 from tests.client.conftest import Timed, timed  # noqa: F401
 from zq.client import Client
 
@@ -19,6 +20,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
+from tests.servers import ZqServer
 from tests.spark.jobs import JOBS, invoke, told
 from zq.spark.jobs import archive, figures, report, tables
 from zq.wire.settling import Buried
@@ -163,20 +165,21 @@ def drawn(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir() if file.read_bytes().startswith(b"\x89PNG"))
 
 
-def test_the_examples_of_the_reference_run(spark, server, client, project, monkeypatch, tmp_path) -> None:
-    """In their order; each prints what it should, and the pictures are there."""
-    monkeypatch.setenv("ZQ_URL", server.url)
-    monkeypatch.setenv("ZQ_PROJECT", project)
+def test_the_examples_of_the_reference_run(spark, monkeypatch, tmp_path) -> None:
+    """spark-jobs.md, in its order, on a server as it is; each prints what it should, and the pictures are there."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "orders.csv").write_text("id,item\n1,lamp\n2,chair\n3\n")
-    client.queue("orders").create({"_history_ttl": 3600})
-    page = (ROOT / "api-ref" / "spark-jobs.md").read_text()
-    commands = [shlex.split(line) for line in re.findall(r"^python -m zq\.spark\.jobs\.(.+)$", page, re.MULTILINE)]
-    assert sorted(words[0] for words in commands) == ["archive", "ingest", "report"]
+    export, *commands = (shlex.split(line) for line in only("api-ref/spark-jobs.md", "sh").splitlines())
+    assert sorted(words[2] for words in commands) == [f"zq.spark.jobs.{job}" for job in ("archive", "ingest", "report")]
     output, places = {}, ("data/*.csv", "rejected", "archive", "plots")
-    for name, *words in commands:
-        output[name] = told(invoke(name, *(tmp_path / word if word in places else word for word in words)))
-        client.queue("orders").pop(1)
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
+        for name, value in (word.split("=") for word in export[1:]):
+            monkeypatch.setenv(name, value.replace("http://localhost:8888", server.url))
+        client.queue("orders").create({"_history_ttl": 3600})
+        for _, _, module, *words in commands:
+            name = module.rpartition(".")[2]
+            output[name] = told(invoke(name, *(tmp_path / word if word in places else word for word in words)))
+            client.queue("orders").pop(1)
     assert output["ingest"] == [{"queue": "orders", "files": 1, "stored_before": 0, "messages": 2, "rejected": 1}]
     assert output["archive"] == [{"queue": "orders", "posted": 2, "finished": 1}]
     [line] = [line for line in output["report"] if line["is"] == "queue"]

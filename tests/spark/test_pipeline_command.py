@@ -2,7 +2,6 @@
 """``zq pipeline run``, in this process and with its session: which job, which server, what it says if it cannot."""
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.conftest import ROOT
-from tests.spark.pipelines import bodies
+from tests.blocks import only
+from tests.servers import ZqServer
 
 pytest.importorskip("pyspark")
 
@@ -20,6 +19,7 @@ from py4j.protocol import Py4JError
 from zq.cli.pipeline import MASTER, _completed
 from zq.cli.root import cli
 from zq.cli.session import Session
+from zq.client import Client
 from zq.spark import starting
 from zq.spark.pipeline import Pipeline
 
@@ -46,25 +46,22 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-def test_the_sample_of_the_page_runs_until_nothing_is_left(
-    spark, server, client, project, command, monkeypatch, tmp_path
-) -> None:
-    """Totals are a line of JSON; settings of the command line go to Spark."""
-    page = (ROOT / "api-ref" / "pipelines.md").read_text()
-    [sample] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "job.py").write_text(sample)
-    assert "\nzq pipeline run job.py --until-empty " in page
-    client.queue("raw").post_many([{"item": "lamp", "price": 20, "count": 3}, {"price": 1}])
+def test_the_sample_of_the_page_runs_until_nothing_is_left(spark, command, monkeypatch, tmp_path) -> None:
+    """On a server as it is. Totals are a line of JSON; settings of the command line go to Spark."""
+    (tmp_path / "job.py").write_text(only("api-ref/pipelines.md", "python"))
+    assert "\nzq pipeline run job.py --until-empty\n" in only("api-ref/pipelines.md", "sh")
     given: list[Any] = []
     monkeypatch.setattr(spark, "stop", lambda: None)
     monkeypatch.setattr(starting, "started", lambda *words: given.append(words) or spark)
-    place = ["--url", server.url, "--project", project, "--json"]
-    code, out, err = command(*place, "pipeline", "run", tmp_path / "job.py", "--until-empty", "--conf=a.b=c")
-    assert code == 0, err
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
+        client.queue("raw").post_many([{"item": "lamp", "price": 20, "count": 3}, {"price": 1}])
+        place = ["--url", server.url, "--project", "acme", "--json"]
+        code, out, err = command(*place, "pipeline", "run", tmp_path / "job.py", "--until-empty", "--conf=a.b=c")
+        assert code == 0, err
+        assert [message.body for message in client.queue("clean").list()] == [{"item": "lamp", "total": 60.0}]
+        assert [message.reason for message in client.queue("raw-dlq").list()] == ["no order with an item"]
     assert json.loads(out) == {"rounds": 1, "taken": 2, "published": 1, "buried": 1}
     assert given == [("job", MASTER, {"a.b": "c"})]
-    assert bodies(client, "clean") == [{"item": "lamp", "total": 60.0}]
-    assert [message.reason for message in client.queue("raw-dlq").list()] == ["no order with an item"]
 
 
 @pytest.mark.parametrize(

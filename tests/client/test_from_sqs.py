@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``api-ref/from-sqs.md``: its blocks of shell and Python, one after the other, do what it says."""
+
+from itertools import groupby
+from pathlib import Path
+
+from tests.blocks import ROOT, blocks
+from tests.reader import PYTHON, SHELL, succeed
+from tests.servers import ZqServer
+
+RUN_BY = {"sh": SHELL, "python": PYTHON}
+
+
+def test_the_tutorial_works_from_top_to_bottom(running: ZqServer, project: str, tmp_path: Path) -> None:
+    """A shell for neighbouring blocks of shell, Python for those of Python; the variables are those of the page."""
+    page = blocks(ROOT / "api-ref" / "from-sqs.md")
+    export = next(line for line in page[0].text.splitlines() if line.startswith("export "))
+    said = ""
+    for language, following in groupby(page, key=lambda block: block.language):
+        lines = "\n".join(block.text for block in following)
+        begin = f"{export}\n" if language == "sh" and export not in lines else ""
+        program = (begin + lines).replace("http://localhost:8888", running.url).replace("acme", project)
+        said += succeed([*RUN_BY[language], program], tmp_path)
+    assert "not all of it was done" in said
+    assert '"reason":"max_claim_count"' in said.replace(" ", "")

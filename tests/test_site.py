@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The site that Sphinx makes of the reference: it is built without a warning, and its pages can be used and found."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.blocks import ROOT
+
+REFERENCE = ROOT / "api-ref"
+MADE = {"genindex.html", "py-modindex.html", "search.html"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site. References that lead nowhere, and any other warning, fail it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", REFERENCE, folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def pages(site: Path) -> list[Path]:
+    return [page for page in sorted(site.rglob("*.html")) if page.name not in MADE and "_static" not in page.parts]
+
+
+def test_every_page_leads_on_and_its_blocks_can_be_copied(site: Path) -> None:
+    """Previous or next, and the script of the copy buttons."""
+    assert len(pages(site)) > 80
+    for page in pages(site):
+        content = page.read_text()
+        assert re.search(r'class="(next|prev)-page"', content), page.name
+        assert "copybutton.js" in content, page.name
+
+
+WORDS = [
+    *("ack", "nack", "visibility timeout", "consumer group", "dlq", "poison message", "redrive", "lease", "offset"),
+    *("receipt handle", "fan-out", "at least once", "prefetch", "ttl", "back-off", "consumer", "heartbeat", "peek"),
+]
+
+
+def test_a_search_for_a_word_of_the_field_lands_in_the_glossary(site: Path) -> None:
+    """It is a title there, which Sphinx's search puts first. What it says leads on to a page of zq's."""
+    index = json.loads((site / "searchindex.js").read_text().removeprefix("Search.setIndex(").removesuffix(")"))
+    glossary = index["docnames"].index("glossary")
+    titles = {title.lower(): [page for page, _ in places] for title, places in index["alltitles"].items()}
+    assert [word for word in WORDS if glossary not in titles.get(word, [])] == []
+    _, *entries = (REFERENCE / "glossary.md").read_text().split("\n## ")
+    headings = {entry.partition("\n")[0].lower() for entry in entries}
+    assert sorted(headings) == [entry.partition("\n")[0].lower() for entry in entries]
+    for entry in entries:
+        elsewhere = {word.lower() for word in re.findall(r"(?<!\*)\*(\w[^*\n]+)\*", entry)}
+        assert elsewhere <= headings
+        assert ".md" in entry or elsewhere
+
+
+def test_no_section_is_called_as_a_page_to_begin_with() -> None:
+    """In a list of what was found they could not be told apart."""
+    begin = (REFERENCE / "index.md").read_text().partition("## Begin here")[2].partition("\n## ")[0]
+    titles = re.findall(r"^\| \[([^\]]+)\]", begin, re.MULTILINE)
+    assert "Getting started" in titles
+    headings = [
+        (page.name, heading)
+        for page in REFERENCE.glob("*.md")
+        for heading in re.findall(r"^##+ (.+)$", page.read_text(), re.MULTILINE)
+    ]
+    assert [(page, heading) for page, heading in headings if heading in titles] == []
