@@ -34,8 +34,8 @@ CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 class Output:
     """Where results go. ``tables`` None: tables if standard output is a terminal, else JSON lines."""
 
-    def __init__(self) -> None:
-        self.tables: bool | None = None
+    def __init__(self, tables: bool | None = None) -> None:
+        self.tables = tables
 
     @property
     def for_people(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from zq.cli.options import Given, WithGlobals, value_of
 from zq.cli.output import Output, note
 from zq.cli.profiles import Connection, connection, without_user
 from zq.client import Client, Queue, Retries
@@ -20,14 +21,27 @@ PATIENT: Final = 60.0
 class Session:
     """One run of the program."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.out = Output()
-        self.out.tables = options.get("tables")
+    def __init__(self, chosen: Mapping[str, Given]) -> None:
+        """``chosen``: global options, to which those behind the command's name are added later."""
+        self.chosen = chosen
         self.patient = False
-        self.verbose = False
-        self.retry: float | None = options.get("retry")
+
+    @cached_property
+    def out(self) -> Output:
+        """Where results go."""
+        as_json = value_of(self.chosen, "as_json")
+        return Output(None if as_json is None else not as_json)
+
+    @property
+    def retry(self) -> float | None:
         """Seconds for which trouble is sat out, if the caller said so."""
-        self._options = options
+        seconds: float | None = value_of(self.chosen, "retry")
+        return seconds
+
+    @cached_property
+    def verbose(self) -> bool:
+        """Whether each request and the answer's status go to standard error."""
+        return bool(value_of(self.chosen, "verbose"))
 
     @cached_property
     def connection(self) -> Connection:
@@ -37,7 +51,8 @@ class Session:
     def connecting(self, over: Mapping[str, str | None]) -> Connection:
         """Where to connect if these members are given by somebody who has the say. Raises ``UsageError``."""
         chosen = {name: value for name, value in over.items() if value}
-        found = connection({**self._options, **chosen}, self._options.get("profile"), self._options.get("config"))
+        given = {name: one.value for name, one in self.chosen.items()}
+        found = connection({**given, **chosen}, given.get("profile"), given.get("config"))
         if not found.project:
             raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile.")
         return found
@@ -47,6 +62,8 @@ class Session:
         """Connects lazily. Set ``patient`` before."""
         place = self.connection
         seconds = self.retry_for
+        if self.verbose:
+            logging.getLogger("httpx").setLevel(logging.INFO)
         retries = Retries(deadline=seconds, attempts=10 if seconds else 1)
         return Client(place.url, place.project, place.client_id or None, auth=self._signed, retries=retries)
 
@@ -63,11 +80,6 @@ class Session:
         """Close the connections, if there are any."""
         if "client" in self.__dict__:
             self.client.close()
-
-    def show_requests(self) -> None:
-        """From now on each request and the answer's status go to standard error."""
-        self.verbose = True
-        logging.getLogger("httpx").setLevel(logging.INFO)
 
     def _signed(self, request: Any) -> Any:
         """What each request goes through: it gets the token, and is shown before it is sent."""
@@ -99,31 +111,14 @@ def listen() -> None:
         logger.handlers = [Told()]
 
 
-class Command(click.Command):
-    """A command that takes ``--json``, ``--table`` and ``-v`` behind its name too."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.params += [
-            click.Option(["--json/--table"], default=None, expose_value=False, hidden=True, callback=_choose),
-            click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, hidden=True, callback=_show),
-        ]
+class Command(WithGlobals):
+    """A command that takes the global options behind its name too."""
 
 
-class Group(click.Group):
+class Group(WithGlobals, click.Group):
     """A group of such commands."""
 
     command_class = Command
-
-
-def _choose(context: click.Context, _option: click.Parameter, as_json: bool | None) -> None:
-    if as_json is not None and isinstance(context.obj, Session):
-        context.obj.out.tables = not as_json
-
-
-def _show(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted and isinstance(context.obj, Session):
-        context.obj.show_requests()
 
 
 pass_session = click.make_pass_decorator(Session)
