@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.wire": [*VALUES, "zq.limits"],
     "zq.client": ["zq.errors", "zq.model", "zq.wire"],
     "zq.secrets": [],
-    "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.secrets", "zq.wire"],
+    "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.limits", "zq.secrets", "zq.wire"],
     "zq.cli.pipeline": ["zq.cli", "zq.spark"],
     "zq.spark": ["zq.client", "zq.clock", "zq.errors", "zq.model", "zq.wire"],
     "zq.spark.jobs": ["zq.spark", "zq.client", "zq.errors", "zq.cli"],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -71,6 +72,14 @@ class Zq:
         """As a process of its own."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return Process([*COMMAND, *words], env={**os.environ, **self.env}, text=True, **pipes)
+
+
+def paths(group: click.Group = cli) -> Iterator[list[str]]:
+    """The words that name each command below a group."""
+    for name, command in group.commands.items():
+        yield [name]
+        if isinstance(command, click.Group):
+            yield from ([name, *words] for words in paths(command))
 
 
 @pytest.fixture(scope="session")

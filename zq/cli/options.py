@@ -1,35 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options that every command takes, before its name and behind it; the last one given wins."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
-from msgspec import Struct
 
 from zq.cli.values import Seconds
 
-KEY: Final = "zq.cli.options"
+VALUES: Final = "zq.cli.options.values"
+ORIGINS: Final = "zq.cli.options.origins"
 
 
-class Given(Struct, frozen=True):
-    """What the caller chose, and where: "--project" or "ZQ_PROJECT"."""
-
-    value: Any
-    where: str
-
-
-def given(context: click.Context) -> dict[str, Given]:
+def given(context: click.Context) -> dict[str, Any]:
     """What the caller chose so far, by the options' names; all contexts of a run share it."""
-    found: dict[str, Given] = context.meta.setdefault(KEY, {})
+    found: dict[str, Any] = context.meta.setdefault(VALUES, {})
     return found
 
 
-def value_of(chosen: Mapping[str, Given], name: str) -> Any:
-    """What was chosen; None if nothing was."""
-    return chosen[name].value if name in chosen else None
+def origins(context: click.Context) -> dict[str, str]:
+    """By what it was chosen: "--project" or "ZQ_PROJECT"."""
+    found: dict[str, str] = context.meta.setdefault(ORIGINS, {})
+    return found
 
 
 class GlobalOption(click.Option):
@@ -47,10 +40,10 @@ def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
     """Note what was chosen."""
     assert option.name is not None
     source = context.get_parameter_source(option.name)
-    if source is ParameterSource.COMMANDLINE:
-        given(context)[option.name] = Given(value, f"--{option.name.replace('_', '-')}")
-    elif source is ParameterSource.ENVIRONMENT and context.parent is None:
-        given(context)[option.name] = Given(value, str(option.envvar))
+    by_flag = source is ParameterSource.COMMANDLINE
+    if by_flag or (source is ParameterSource.ENVIRONMENT and context.parent is None):
+        given(context)[option.name] = value
+        origins(context)[option.name] = option.opts[-1] if by_flag else str(option.envvar)
 
 
 GLOBALS: Final = (

@@ -14,7 +14,7 @@ from zq.cli.completion import completion
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.named import queue_group, topic_group
 from zq.cli.options import given
-from zq.cli.session import Group, Session, listen
+from zq.cli.session import Group, Session, lines_of, listen
 from zq.errors import Invalid, ZqError
 
 EXAMPLES = (
@@ -44,8 +44,7 @@ class Root(Group):
         width = max(len(name) for name in self.commands)
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                rows = [(f"{command.name:{width}}", command.get_short_help_str(200)) for command in commands]
-                formatter.write_dl(rows)
+                formatter.write_dl(lines_of(commands, width))
         with formatter.section("Examples"):
             formatter.write_dl([(line, "") for line in EXAMPLES])
 

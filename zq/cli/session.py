@@ -2,13 +2,13 @@
 """What every command has: the client, made when it is first needed, and where to tell results."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
 import click
 
-from zq.cli.options import Given, WithGlobals, value_of
+from zq.cli.options import WithGlobals
 from zq.cli.output import Output, note
 from zq.cli.profiles import Connection, connection, without_user
 from zq.client import Client, Queue, Retries
@@ -21,7 +21,7 @@ PATIENT: Final = 60.0
 class Session:
     """One run of the program."""
 
-    def __init__(self, chosen: Mapping[str, Given]) -> None:
+    def __init__(self, chosen: Mapping[str, Any]) -> None:
         """``chosen``: global options, to which those behind the command's name are added later."""
         self.chosen = chosen
         self.patient = False
@@ -29,19 +29,19 @@ class Session:
     @cached_property
     def out(self) -> Output:
         """Where results go."""
-        as_json = value_of(self.chosen, "as_json")
+        as_json = self.chosen.get("as_json")
         return Output(None if as_json is None else not as_json)
 
     @property
     def retry(self) -> float | None:
         """Seconds for which trouble is sat out, if the caller said so."""
-        seconds: float | None = value_of(self.chosen, "retry")
+        seconds: float | None = self.chosen.get("retry")
         return seconds
 
     @cached_property
     def verbose(self) -> bool:
         """Whether each request and the answer's status go to standard error."""
-        return bool(value_of(self.chosen, "verbose"))
+        return bool(self.chosen.get("verbose"))
 
     @cached_property
     def connection(self) -> Connection:
@@ -51,8 +51,7 @@ class Session:
     def connecting(self, over: Mapping[str, str | None]) -> Connection:
         """Where to connect if these members are given by somebody who has the say. Raises ``UsageError``."""
         chosen = {name: value for name, value in over.items() if value}
-        given = {name: one.value for name, one in self.chosen.items()}
-        found = connection({**given, **chosen}, given.get("profile"), given.get("config"))
+        found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
         if not found.project:
             raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile.")
         return found
@@ -111,6 +110,10 @@ def listen() -> None:
         logger.handlers = [Told()]
 
 
+WHOLE: Final = 200
+"""Characters of a command's sentence: none is as long."""
+
+
 class Command(WithGlobals):
     """A command that takes the global options behind its name too."""
 
@@ -119,6 +122,16 @@ class Group(WithGlobals, click.Group):
     """A group of such commands."""
 
     command_class = Command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each with its whole first sentence."""
+        with formatter.section("Commands"):
+            formatter.write_dl(lines_of(self.commands.values()))
+
+
+def lines_of(commands: Iterable[click.Command], width: int = 0) -> list[tuple[str, str]]:
+    """What a help says of commands; names take at least this width."""
+    return [(f"{command.name:{width}}", command.get_short_help_str(WHOLE)) for command in commands]
 
 
 pass_session = click.make_pass_decorator(Session)
