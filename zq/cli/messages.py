@@ -60,7 +60,7 @@ def get(session: Session, queue: str, messages: Ids) -> None:
     """Show messages by their ids."""
     handle = session.queue(queue)
     found = [handle.get(messages[0])] if len(messages) == 1 else handle.get_many(messages)
-    session.out.messages(found)
+    session.out.messages(found, full=True)
     if missing := sorted({*messages} - {message.id for message in found}):
         raise MessageNotFound(f"{queue} has no such message: {', '.join(missing)}.")
 
@@ -72,7 +72,7 @@ def get(session: Session, queue: str, messages: Ids) -> None:
 @pass_session
 def pop(session: Session, queue: str, limit: int, wait: int) -> None:
     """Take messages and delete them in one step."""
-    session.out.messages(session.queue(queue).pop(limit, wait=wait))
+    session.out.messages(session.queue(queue).pop(limit, wait=wait), full=True)
 
 
 @click.command("claim", cls=Command)

@@ -163,7 +163,7 @@ def purge(things: Things, name: tuple[str, ...], yes: bool) -> None:
 @some_names(required=False)
 @pass_things
 def stats(things: Things, name: tuple[str, ...]) -> None:
-    """Count the messages of some, or of all; ages of the oldest and the newest in seconds."""
+    """Count the messages of some, or of all; with the ages of the oldest and the newest."""
     chosen = name or tuple(entry.name for entry in things.listed())
     figures = (counted(one, things(one).stats()) for one in chosen)
     things.out.rows(FIGURES, figures, lambda entry: [entry[column] for column in FIGURES])

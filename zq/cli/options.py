@@ -62,6 +62,7 @@ GLOBALS: Final = (
     ),
     GlobalOption("--retry", type=Seconds(0), metavar="SECONDS", help="For how long trouble that passes is sat out."),
     GlobalOption("--json/--table", "as_json", default=None, help="JSON lines or tables; tables on a terminal."),
+    GlobalOption("--full", is_flag=True, help="Show ids and bodies in tables whole, however narrow the screen is."),
     GlobalOption("-v", "--verbose", is_flag=True, help="Show each request on standard error."),
 )
 

@@ -30,7 +30,7 @@ class Session:
     def out(self) -> Output:
         """Where results go."""
         as_json = self.chosen.get("as_json")
-        return Output(None if as_json is None else not as_json)
+        return Output(None if as_json is None else not as_json, bool(self.chosen.get("full")))
 
     @property
     def retry(self) -> float | None:
