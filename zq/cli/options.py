@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from zq.cli.values import Seconds
+from zq.cli.values import Expression, Seconds
 
 VALUES: Final = "zq.cli.options.values"
 ORIGINS: Final = "zq.cli.options.origins"
@@ -61,7 +61,16 @@ GLOBALS: Final = (
         help="The file of profiles; ~/.config/zq/config.toml.",
     ),
     GlobalOption("--retry", type=Seconds(0), metavar="SECONDS", help="For how long trouble that passes is sat out."),
-    GlobalOption("--json/--table", "as_json", default=None, help="JSON lines or tables; tables on a terminal."),
+    GlobalOption(
+        "--output",
+        type=click.Choice(["json", "table", "yaml"]),
+        help="JSON lines, tables or YAML; tables on a terminal, else JSON lines.",
+    ),
+    GlobalOption("--json", "output", flag_value="json", help="The same as --output json."),
+    GlobalOption("--table", "output", flag_value="table", help="The same as --output table."),
+    GlobalOption(
+        "--query", type=Expression(), metavar="EXPR", help="Show what this JMESPath expression makes of the result."
+    ),
     GlobalOption("--full", is_flag=True, help="Show ids and bodies in tables whole, however narrow the screen is."),
     GlobalOption("-v", "--verbose", is_flag=True, help="Show each request on standard error."),
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 T = TypeVar("T")
+Query = Callable[[Any], Any]
 LASTS: Final = 1.0
 """Seconds after which something is slow enough for a progress bar."""
 SHOWN: Final = 80
@@ -42,42 +43,51 @@ CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 
 
 class Output:
-    """Where results go. ``tables`` None: tables if standard output is a terminal, else JSON lines.
+    """Where results go. ``form``: json, table or yaml; None: tables if standard output is a terminal, else JSON lines.
 
-    ``full``: ids and bodies stand in tables whole, however wide they are.
+    ``query``: what is made of each result before it is shown. ``full``: ids and bodies stand in tables whole.
     """
 
-    def __init__(self, tables: bool | None = None, full: bool = False) -> None:
-        self.tables = tables
+    def __init__(self, form: str | None = None, query: Query | None = None, full: bool = False) -> None:
+        self.form = form or ("table" if sys.stdout.isatty() else "json")
+        self.query = query
         self.full = full
+        self._shown = False
 
     @property
     def for_people(self) -> bool:
-        """Whether tables are wanted."""
-        return sys.stdout.isatty() if self.tables is None else self.tables
+        """Whether the tables are wanted that commands draw."""
+        return self.form == "table" and self.query is None
 
     def rows(
         self, columns: Sequence[str], items: Iterable[T], cells: Callable[[T], Sequence[object]], full: bool = False
     ) -> None:
-        """Each item as a line of JSON as it comes, or all as one table; ``full``: whatever the caller chose."""
+        """A list: each item as it comes, or all as one table or one query's; ``full``: whatever the caller chose."""
         if self.for_people:
             self._table(columns, [cells(item) for item in items], full or self.full)
-            return
-        for item in items:
-            self.line(item)
+        else:
+            self._items(items)
 
     def line(self, item: object) -> None:
-        """One line of JSON, written out at once."""
-        file = sys.stdout.buffer
-        file.write(msgspec.json.encode(item) + b"\n")
-        file.flush()
+        """An item of a list without an end, written out at once: a line of JSON, or an entry of YAML."""
+        if self.query is not None:
+            self._write([self._queried(item, self.query)])
+        elif self.form == "yaml":
+            self._write([built(item)])
+        else:
+            write_line(item)
 
     def thing(self, members: Mapping[str, Any]) -> None:
-        """One thing with its members."""
+        """One thing with its members; several are documents of YAML."""
         if self.for_people:
-            show(table(("", ""), [(name, written(value)) for name, value in members.items()], header=False))
+            show(members_table(members))
+        elif self.query is None and self.form == "json":
+            write_line(members)
         else:
-            self.line(members)
+            if self.form == "yaml" and self._shown:
+                click.echo("---")
+            self._shown = True
+            self._write(built(members) if self.query is None else self._queried(members, self.query))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
         """Messages; ``more``: members that each line of JSON has besides, and a table above it."""
@@ -88,8 +98,39 @@ class Output:
             self._table(("id", "age", "ttl", "claims", "body"), rows, full or self.full, ids=bool(more))
             return
         head = msgspec.json.encode(more)[:-1] + b"," if more else b"{"
-        for message in found:
-            self.line(Raw(head + msgspec.json.encode(message)[1:]))
+        self._items(Raw(head + msgspec.json.encode(message)[1:]) for message in found)
+
+    def _items(self, items: Iterable[object]) -> None:
+        if self.query is not None:
+            self._write(self._queried([*items], self.query))
+            return
+        none = True
+        for item in items:
+            self.line(item)
+            none = False
+        if none and self.form == "yaml":
+            self._write([])
+
+    def _queried(self, result: object, query: Query) -> Any:
+        """What the query makes of a result. One that it cannot work on is shown whole: it may be there only once."""
+        from jmespath.exceptions import JMESPathError
+
+        value = built(result)
+        try:
+            return query(value)
+        except JMESPathError as error:
+            self._write(value)
+            raise click.UsageError(f"--query does not fit the result, which is shown whole: {error}.") from error
+
+    def _write(self, value: Any) -> None:
+        """A value in the form wanted; of a list each item for itself."""
+        if self.form == "yaml":
+            click.echo(as_yaml(value), nl=False)
+        elif self.form == "table":
+            show_value(value)
+        else:
+            for item in value if isinstance(value, list) else [value]:
+                write_line(item)
 
     def _table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], full: bool, ids: bool = False) -> None:
         """``ids``: those are needed whole to go on."""
@@ -100,6 +141,52 @@ class Output:
         show(table(columns, rows, full=full))
         if short:
             note("Ids are shortened to fit the screen: --full shows them whole, for other commands.")
+
+
+def write_line(item: object) -> None:
+    """A line of JSON, written out at once."""
+    file = sys.stdout.buffer
+    file.write(msgspec.json.encode(item) + b"\n")
+    file.flush()
+
+
+def built(item: object) -> Any:
+    """An item as the objects, lists and texts that its JSON has."""
+    return msgspec.json.decode(msgspec.json.encode(item))
+
+
+def as_yaml(value: Any) -> str:
+    """A value as YAML, its members in their order."""
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, explicit_end=False))
+
+
+def show_value(value: Any) -> None:
+    """What a query has left, for people: a table if it has members or items, else a line for each."""
+    if isinstance(value, dict):
+        show(members_table(value))
+        return
+    items = value if isinstance(value, list) else [value]
+    if items and all(isinstance(item, dict) for item in items):
+        columns = [*dict.fromkeys(name for item in items for name in item)]
+        show(table(columns, [[tabular(item.get(name)) for name in columns] for item in items], full=True))
+    elif items and all(isinstance(item, list) and len(item) == len(items[0]) for item in items):
+        show(table([""] * len(items[0]), [[*map(tabular, item)] for item in items], header=False, full=True))
+    else:
+        for item in items:
+            click.echo(plain(written(item)))
+
+
+def members_table(members: Mapping[str, Any]) -> "Table":
+    """The members of one thing."""
+    return table(("", ""), [(name, written(value)) for name, value in members.items()], header=False)
+
+
+def tabular(value: object) -> object:
+    """A value in a table: numbers as they are."""
+    return value if value is None or _is_number(value) else written(value)
 
 
 def console(stderr: bool = False) -> "Console":

@@ -29,8 +29,7 @@ class Session:
     @cached_property
     def out(self) -> Output:
         """Where results go."""
-        as_json = self.chosen.get("as_json")
-        return Output(None if as_json is None else not as_json, bool(self.chosen.get("full")))
+        return Output(self.chosen.get("output"), self.chosen.get("query"), bool(self.chosen.get("full")))
 
     @property
     def retry(self) -> float | None:

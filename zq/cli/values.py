@@ -5,6 +5,7 @@ Helps name the bounds. An upper bound that is the server's is that of a server w
 refuses what is beyond it.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
@@ -86,6 +87,23 @@ class Moment(click.DateTime):
             return moment.astimezone()
         except (OverflowError, ValueError):
             self.fail(f"{value} is too far away.", param, ctx)
+
+
+class Expression(click.ParamType[Callable[[Any], Any]]):
+    """What JMESPath makes of a value."""
+
+    name = "expression"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Callable[[Any], Any]:
+        """A function of a result."""
+        import jmespath
+        from jmespath.exceptions import JMESPathError
+
+        try:
+            found: Callable[[Any], Any] = jmespath.compile(value).search
+        except JMESPathError as error:
+            self.fail(f"{str(error).splitlines()[0].rstrip(':')}.", param, ctx)
+        return found
 
 
 MESSAGE_TTL: Final = Count(MIN_TTL, servers=SERVERS.max_message_ttl)
