@@ -4,16 +4,13 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper
-from itertools import islice
 from typing import Any, Final
 
 import click
 import msgspec
 
 from zq.cli.completion import names
-from zq.cli.output import written
 from zq.cli.session import Command, Group, Session
-from zq.cli.values import Count
 from zq.client import Listed, Queue, Stats, Topic
 from zq.errors import NotFound
 
@@ -45,7 +42,7 @@ class NamedGroup(Group):
         super().__init__(word, help=f"{word.capitalize()}s: their metadata, and figures about them.")
         self.kind = f"{word}s"
         self.handle = handle
-        for command in (list_all, create, show, change, delete, purge, stats):
+        for command in (create, show, change, delete, purge, stats):
             self.add_command(command)
 
 
@@ -98,18 +95,6 @@ members_argument = click.argument("members", type=Member(), nargs=-1, metavar="[
 def some_names(required: bool) -> Callable[[Any], Any]:
     """Any number of names."""
     return click.argument("name", nargs=-1, required=required, shell_complete=complete)
-
-
-@click.command("list", cls=Command)
-@click.option("--name", metavar="PART", help="Only those whose names hold this.")
-@click.option("--with", "members", type=Member(), multiple=True, help="Only those whose metadata has this.")
-@click.option("--limit", type=Count(0), default=0, help="At most so many; 0 = all.")
-@pass_things
-def list_all(things: Things, name: str | None, members: Metadata, limit: int) -> None:
-    """List all of the project, in the order of names."""
-    wanted = dict(members).items()
-    fitting = (one for one in things.listed(name=name, detailed=True) if wanted <= dict(one.metadata or {}).items())
-    things.out.rows(("name", "metadata"), islice(fitting, limit or None), lambda one: (one.name, written(one.metadata)))
 
 
 @click.command("create", cls=Command)

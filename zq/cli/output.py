@@ -199,6 +199,7 @@ def console(stderr: bool = False) -> "Console":
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool = True, full: bool = False) -> "Table":
     """A table with a row each: numbers to the right, seconds as 3m 12s, bodies cut off unless ``full``."""
     from rich.table import Table
+    from rich.text import Text
 
     drawn = Table(show_header=header, box=None, pad_edge=False)
     given = [*rows]
@@ -211,10 +212,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool
             no_wrap=column not in TEXTS,
             overflow="fold",
             justify="right" if numbers and given else "left",
-            style=COLOURS.get(column) if header else None,
         )
-    for row in shown:
-        drawn.add_row(*row)
+    for row, cells in zip(shown, given, strict=True):
+        styles = (
+            COLOURS.get(column, "") if header and cell else "" for column, cell in zip(columns, cells, strict=True)
+        )
+        drawn.add_row(*(Text(text, style) for text, style in zip(row, styles, strict=True)))
     return drawn
 
 

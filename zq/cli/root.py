@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from zq import __version__
-from zq.cli import bench, consume, messages, past, pipeline, post, topics, transfer, watch
+from zq.cli import bench, consume, listing, messages, past, pipeline, post, topics, transfer, watch
 from zq.cli.completion import completion
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.named import queue_group, topic_group
@@ -82,6 +82,8 @@ def cli(context: click.Context) -> None:
     context.call_on_close(context.obj.close)
 
 
+for group in (queue_group, topic_group):
+    group.add_command(listing.list_all)
 SECTIONS: dict[str, list[click.Command]] = {
     "Queues and topics": [queue_group, topic_group, topics.tail],
     "Messages": [post.post, messages.list_messages, messages.get, messages.pop],

@@ -125,7 +125,7 @@ class Group(WithGlobals, click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each with its whole first sentence."""
         with formatter.section("Commands"):
-            formatter.write_dl(lines_of(self.commands.values()))
+            formatter.write_dl(lines_of(self.commands[name] for name in self.list_commands(ctx)))
 
 
 def lines_of(commands: Iterable[click.Command], width: int = 0) -> list[tuple[str, str]]:
