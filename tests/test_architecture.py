@@ -85,6 +85,7 @@ VENDORS: dict[str, list[str]] = {
     "click": ["zq.cli", "zq.spark.jobs"],
     "jmespath": ["zq.cli"],
     "rich": ["zq.cli"],
+    "tomlkit": ["zq.cli"],
     "yaml": ["zq.cli"],
     "httpx": ["zq.client"],
     "tenacity": ["zq.client"],

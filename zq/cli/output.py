@@ -181,7 +181,7 @@ def show_value(value: Any) -> None:
 
 def members_table(members: Mapping[str, Any]) -> "Table":
     """The members of one thing."""
-    return table(("", ""), [(name, written(value)) for name, value in members.items()], header=False)
+    return table(("", ""), [(name, tabular(value)) for name, value in members.items()], header=False)
 
 
 def tabular(value: object) -> object:

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from zq import __version__
-from zq.cli import bench, consume, listing, messages, past, pipeline, post, topics, transfer, watch
+from zq.cli import bench, consume, context, listing, messages, past, pipeline, post, topics, transfer, watch
 from zq.cli.completion import completion
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.named import queue_group, topic_group
-from zq.cli.options import given
+from zq.cli.options import given, origins
 from zq.cli.session import Group, Session, lines_of, listen
 from zq.errors import Invalid, ZqError
 
@@ -72,14 +72,14 @@ def check_text(given: Mapping[str, str]) -> None:
 @click.group("zq", cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, "-V", "--version", message="zq %(version)s")
 @click.pass_context
-def cli(context: click.Context) -> None:
+def cli(run: click.Context) -> None:
     """Queues and topics of a zq server.
 
     The options below may stand behind the command's name too; the last one given wins.
     """
     listen()
-    context.obj = Session(given(context))
-    context.call_on_close(context.obj.close)
+    run.obj = Session(given(run), origins(run))
+    run.call_on_close(run.obj.close)
 
 
 for group in (queue_group, topic_group):
@@ -97,7 +97,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     ],
     "What has been": [past.dlq_group, past.history, past.replay],
     "Watching": [watch.health, watch.top, bench.bench],
-    "Files and shells": [transfer.export, transfer.import_file, completion],
+    "Files and shells": [context.context_group, transfer.export, transfer.import_file, completion],
 }
 """All commands, as the help shows them."""
 for section in SECTIONS.values():

@@ -4,13 +4,14 @@
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from zq.cli.options import WithGlobals
 from zq.cli.output import Output, note
-from zq.cli.profiles import Connection, connection, without_user
+from zq.cli.profiles import Connection, config_file, connection, without_user
 from zq.client import Client, Queue, Retries
 
 QUICK: Final = 5.0
@@ -21,9 +22,13 @@ PATIENT: Final = 60.0
 class Session:
     """One run of the program."""
 
-    def __init__(self, chosen: Mapping[str, Any]) -> None:
-        """``chosen``: global options, to which those behind the command's name are added later."""
+    def __init__(self, chosen: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
+        """``chosen``: global options, to which those behind the command's name are added later.
+
+        ``origins``: by which flag or variable each was chosen.
+        """
         self.chosen = chosen
+        self.origins = origins or {}
         self.patient = False
 
     @cached_property
@@ -41,6 +46,11 @@ class Session:
     def verbose(self) -> bool:
         """Whether each request and the answer's status go to standard error."""
         return bool(self.chosen.get("verbose"))
+
+    @property
+    def profiles(self) -> Path:
+        """The file of profiles, which need not be there."""
+        return self.chosen.get("config") or config_file()
 
     @cached_property
     def connection(self) -> Connection:
