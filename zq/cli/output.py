@@ -26,15 +26,15 @@ SHOWN: Final = 80
 """Characters of a body in a table."""
 TEXTS: Final = ("body", "metadata", "reason", "")
 """Columns of a table that may be wrapped; all others stand in full width, so that they can be copied."""
+NARROW: Final = 20
+"""Characters to which they shrink at most."""
+WANTED: Final = 40
+"""Characters that they should have: for less, ids are shortened."""
 SPANS: Final = ("age", "ttl", "oldest", "newest")
 """Columns of seconds, shown as 3m 12s."""
 UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 COLOURS: Final = {"id": "cyan", "name": "cyan", "reason": "yellow", "dead letters": "red"}
 """Of columns, on a terminal where ``NO_COLOR`` is not set."""
-NARROW: Final = 20
-"""Characters to which they shrink at most."""
-WANTED: Final = 40
-"""Characters that they should have: for less, ids are shortened."""
 ENDS: Final = 6
 """Characters of an id that are left at each end."""
 WIDE: Final = 10_000
@@ -85,7 +85,7 @@ class Output:
             write_line(members)
         else:
             if self.form == "yaml" and self._shown:
-                click.echo("---")
+                write(b"---\n")
             self._shown = True
             self._write(built(members) if self.query is None else self._queried(members, self.query))
 
@@ -125,7 +125,7 @@ class Output:
     def _write(self, value: Any) -> None:
         """A value in the form wanted; of a list each item for itself."""
         if self.form == "yaml":
-            click.echo(as_yaml(value), nl=False)
+            write(as_yaml(value).encode())
         elif self.form == "table":
             show_value(value)
         else:
@@ -144,9 +144,14 @@ class Output:
 
 
 def write_line(item: object) -> None:
-    """A line of JSON, written out at once."""
+    """A line of JSON."""
+    write(msgspec.json.encode(item) + b"\n")
+
+
+def write(text: bytes) -> None:
+    """Written out at once."""
     file = sys.stdout.buffer
-    file.write(msgspec.json.encode(item) + b"\n")
+    file.write(text)
     file.flush()
 
 
@@ -160,7 +165,7 @@ def as_yaml(value: Any) -> str:
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, explicit_end=False))
+    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True))
 
 
 def show_value(value: Any) -> None:

@@ -20,7 +20,8 @@ from zq.errors import Invalid, ZqError
 EXAMPLES = (
     "zq --project acme post jobs '{\"order\": 1}'",
     "zq --project acme consume jobs --exec ./handle-order",
-    "zq --project acme queue list",
+    "zq context set work url=http://localhost:8888 project=acme",
+    "zq queue list",
 )
 
 
@@ -97,7 +98,8 @@ SECTIONS: dict[str, list[click.Command]] = {
     ],
     "What has been": [past.dlq_group, past.history, past.replay],
     "Watching": [watch.health, watch.top, bench.bench],
-    "Files and shells": [context.context_group, transfer.export, transfer.import_file, completion],
+    "Files": [transfer.export, transfer.import_file],
+    "Settings": [context.context_group, completion],
 }
 """All commands, as the help shows them."""
 for section in SECTIONS.values():

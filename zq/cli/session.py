@@ -62,7 +62,7 @@ class Session:
         chosen = {name: value for name, value in over.items() if value}
         found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
         if not found.project:
-            raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile.")
+            raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile (zq context set).")
         return found
 
     @cached_property
