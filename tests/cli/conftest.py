@@ -3,14 +3,18 @@
 
 import json
 import os
+import pty
 import stat
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -67,10 +71,47 @@ class Zq:
         assert result.stderr.startswith("zq: ")
         return result.stderr.removeprefix("zq: ").removesuffix("\n")
 
+    def on_terminal(self, *words: str, columns: int = 80, **env: str) -> tuple[int, str, str]:
+        """The exit code, and what a run in a terminal of this width shows on standard output and standard error."""
+        own = {**os.environ, **self.env, "TERM": "xterm-256color", **env}
+        own = {name: value for name, value in own.items() if name in env or name not in ("COLUMNS", "NO_COLOR", "CI")}
+        ends = [pty.openpty(), pty.openpty()]
+        for _, theirs in ends:
+            termios.tcsetwinsize(theirs, (24, columns))
+        with (
+            ThreadPoolExecutor(2) as readers,
+            Process([*COMMAND, *words], env=own, stdin=subprocess.DEVNULL, stdout=ends[0][1], stderr=ends[1][1]) as run,
+        ):
+            shown = [readers.submit(read_terminal, *pair) for pair in ends]
+            return run.wait(60), shown[0].result(), shown[1].result()
+
     def start(self, *words: str, **options: Any) -> Process:
         """As a process of its own."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return Process([*COMMAND, *words], env={**os.environ, **self.env}, text=True, **pipes)
+
+
+def read_terminal(ours: int, theirs: int) -> str:
+    """All that is written to a terminal until the program that has its other end closes it."""
+    os.close(theirs)
+    with open(ours, "rb", buffering=0) as screen:
+        read = bytearray()
+        while True:
+            try:
+                piece = screen.read(65_536)
+            except OSError:  # its end, as Linux tells it
+                piece = b""
+            if not piece:
+                return read.decode().replace("\r\n", "\n")
+            read += piece
+
+
+def paths(group: click.Group = cli) -> Iterator[list[str]]:
+    """The words that name each command below a group."""
+    for name, command in group.commands.items():
+        yield [name]
+        if isinstance(command, click.Group):
+            yield from ([name, *words] for words in paths(command))
 
 
 @pytest.fixture(scope="session")

@@ -101,7 +101,7 @@ def test_people_get_tables_and_programs_json(zq: Zq) -> None:
     assert listed["metadata"]["size"] == 3
     for words in (["--table", "queue", "list"], ["queue", "list", "--table"]):
         head, row = zq.run(*words).stdout.splitlines()
-        assert head.split() == ["name", "metadata"]
+        assert head.split() == ["name", "messages", "claimed", "oldest", "dead", "letters"]
         assert row.startswith("jobs")
     assert json.loads(zq.run("--table", "queue", "list", "--json").stdout)["name"] == "jobs"
     assert "shop" in zq.run("queue", "show", "jobs", "--table").stdout

@@ -12,9 +12,10 @@ def main() -> None:
         open_streams()
         try:
             from zq.cli.root import cli
+
+            cli()
         except ModuleNotFoundError as error:
             sys.exit(f"zq: The package {error.name} is missing: pip install 'zq-queue[cli]' brings it.")
-        cli()
     except KeyboardInterrupt:
         sys.exit(130)  # as failures.INTERRUPTED, which may not be loaded yet
 

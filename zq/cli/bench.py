@@ -22,7 +22,7 @@ COLUMNS: Final = ("verb", "requests", "messages", "rate", *(f"p{part}" for part 
 @click.command("bench", cls=Command)
 @click.option("--messages", "count", type=Count(1, 10_000_000), default=2000, help="In all; 2,000.")
 @click.option("--batch", type=Count(1, 10_000), default=1, help="Messages in a request; 1.")
-@click.option("--concurrency", type=click.IntRange(1, 100), default=4, help="Requests at once; 4.")
+@click.option("--concurrency", type=Count(1, 100), default=4, help="Requests at once; 4.")
 @click.option("--size", type=Count(0, 100_000_000), default=256, metavar="BYTES", help="Of a body; 256.")
 @pass_session
 def bench(session: Session, count: int, batch: int, concurrency: int, size: int) -> None:

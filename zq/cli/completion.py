@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from zq.cli.options import given
 from zq.cli.session import Command, Session
 from zq.errors import ZqError
 
@@ -17,7 +18,7 @@ def names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str
     """Completes names of ``queues`` or ``topics``; silently none if the server cannot be asked."""
 
     def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-        session = Session({**context.find_root().params, "retry": 0.0})
+        session = Session({**given(context), "retry": 0.0})
         try:
             listed = getattr(session.client, kind)(name=begun or None, page=None)
             found = (entry.name for entry in listed if entry.name.startswith(begun))

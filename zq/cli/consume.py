@@ -19,7 +19,7 @@ from zq.cli.failures import INTERRUPTED, Failure
 from zq.cli.messages import queue_argument
 from zq.cli.output import note
 from zq.cli.session import Command, Session, pass_session
-from zq.cli.values import Count
+from zq.cli.values import CLAIM_TTL, DELAY, Count
 from zq.client import Claim, Delivery, Message, Queue
 from zq.client.handles import Consuming
 from zq.client.stopping import told_to_stop
@@ -70,11 +70,11 @@ class Manner(Struct, frozen=True):
 @queue_argument
 @click.option("--exec", "line", metavar="CMD", help="Run for each message, body on standard input, {} is its id.")
 @click.option("--batch", "whole", is_flag=True, help="CMD gets whole claims as JSON lines; {} is the claim.")
-@click.option("--concurrency", type=click.IntRange(1, 256), default=4, help="Commands at once; 4.")
+@click.option("--concurrency", type=Count(1, 256), default=4, help="Commands at once; 4.")
 @click.option("--limit", type=Count(1), help="Messages in a claim; 10, with --batch and without CMD 1,000.")
-@click.option("--ttl", type=Count(1), default=300, metavar="SECONDS", help="Of a claim; it is renewed; 300.")
+@click.option("--ttl", type=CLAIM_TTL, default=300, metavar="SECONDS", help="Of a claim; it is renewed; 300.")
 @click.option("--wait", type=Count(0), metavar="SECONDS", help="How long a look waits; 20, --until-empty 1.")
-@click.option("--backoff", type=Count(0), default=5, metavar="SECONDS", help="After a failure, doubling; 5.")
+@click.option("--backoff", type=DELAY, default=5, metavar="SECONDS", help="After a failure, doubling; 5.")
 @click.option("--until-empty", is_flag=True, help="End when nothing is left.")
 @pass_session
 def consume(

@@ -65,12 +65,12 @@ def run_to_exit(run: Callable[[], Any]) -> NoReturn:
     except click.Abort:
         code = INTERRUPTED
     except Failure as error:
-        note(without_secrets(error.message))
+        note(without_secrets(error.message), error=True)
         code = error.code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         code = error.exit_code
     except click.ClickException as error:
-        note(without_secrets(" ".join(error.format_message().split())))
+        note(without_secrets(" ".join(error.format_message().split())), error=True)
         code = error.exit_code
     sys.exit(code if isinstance(code, int) else 0)

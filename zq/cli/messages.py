@@ -12,24 +12,22 @@ from msgspec.structs import asdict
 
 from zq.cli.completion import name_argument
 from zq.cli.session import Command, Session, pass_session
-from zq.cli.values import Count
+from zq.cli.values import CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, TAKEN, WAIT, Count
 from zq.client import Buried, Moved, Released
 from zq.errors import MessageNotFound
 
 queue_argument = name_argument("queue", "queues")
 claim_argument = click.argument("claim")
-ttl_option = click.option("--ttl", type=Count(1), metavar="SECONDS", help="How long it lives.")
-delay_option = click.option("--delay", type=Count(0), metavar="SECONDS", help="How long it stays away.")
-wait_option = click.option(
-    "--wait", type=Count(0), default=0, metavar="SECONDS", help="How long to wait for the first."
-)
+ttl_option = click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="How long it lives.")
+delay_option = click.option("--delay", type=DELAY, metavar="SECONDS", help="How long it stays away.")
+wait_option = click.option("--wait", type=WAIT, default=0, metavar="SECONDS", help="How long to wait for the first.")
 Ids = tuple[str, ...]
 
 
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
     """How many messages."""
     told = f"At most so many{more}; {default}."
-    return click.option("--limit", type=Count(0 if more else 1), default=default, help=told)
+    return click.option("--limit", type=Count(0) if more else TAKEN, default=default, help=told)
 
 
 def as_json(text: str, never: bool = False) -> Raw:
@@ -62,7 +60,7 @@ def get(session: Session, queue: str, messages: Ids) -> None:
     """Show messages by their ids."""
     handle = session.queue(queue)
     found = [handle.get(messages[0])] if len(messages) == 1 else handle.get_many(messages)
-    session.out.messages(found)
+    session.out.messages(found, full=True)
     if missing := sorted({*messages} - {message.id for message in found}):
         raise MessageNotFound(f"{queue} has no such message: {', '.join(missing)}.")
 
@@ -74,14 +72,14 @@ def get(session: Session, queue: str, messages: Ids) -> None:
 @pass_session
 def pop(session: Session, queue: str, limit: int, wait: int) -> None:
     """Take messages and delete them in one step."""
-    session.out.messages(session.queue(queue).pop(limit, wait=wait))
+    session.out.messages(session.queue(queue).pop(limit, wait=wait), full=True)
 
 
 @click.command("claim", cls=Command)
 @queue_argument
 @limit_option(10)
-@click.option("--ttl", type=Count(1), metavar="SECONDS", help="How long the claim lives.")
-@click.option("--grace", type=Count(1), metavar="SECONDS", help="How long messages outlive the claim.")
+@click.option("--ttl", type=CLAIM_TTL, metavar="SECONDS", help="How long the claim lives.")
+@click.option("--grace", type=GRACE, metavar="SECONDS", help="How long messages outlive the claim.")
 @wait_option
 @click.option("--name", metavar="NAME", help="The claim's name, with a dot in it; the same name finds the same claim.")
 @pass_session

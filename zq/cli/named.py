@@ -4,16 +4,13 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper
-from itertools import islice
 from typing import Any, Final
 
 import click
 import msgspec
 
 from zq.cli.completion import names
-from zq.cli.output import written
 from zq.cli.session import Command, Group, Session
-from zq.cli.values import Count
 from zq.client import Listed, Queue, Stats, Topic
 from zq.errors import NotFound
 
@@ -45,7 +42,7 @@ class NamedGroup(Group):
         super().__init__(word, help=f"{word.capitalize()}s: their metadata, and figures about them.")
         self.kind = f"{word}s"
         self.handle = handle
-        for command in (list_all, create, show, change, delete, purge, stats):
+        for command in (create, show, change, delete, purge, stats):
             self.add_command(command)
 
 
@@ -100,18 +97,6 @@ def some_names(required: bool) -> Callable[[Any], Any]:
     return click.argument("name", nargs=-1, required=required, shell_complete=complete)
 
 
-@click.command("list", cls=Command)
-@click.option("--name", metavar="PART", help="Only those whose names hold this.")
-@click.option("--with", "members", type=Member(), multiple=True, help="Only those whose metadata has this.")
-@click.option("--limit", type=Count(0), default=0, help="At most so many; 0 = all.")
-@pass_things
-def list_all(things: Things, name: str | None, members: Metadata, limit: int) -> None:
-    """List all of the project, in the order of names."""
-    wanted = dict(members).items()
-    fitting = (one for one in things.listed(name=name, detailed=True) if wanted <= dict(one.metadata or {}).items())
-    things.out.rows(("name", "metadata"), islice(fitting, limit or None), lambda one: (one.name, written(one.metadata)))
-
-
 @click.command("create", cls=Command)
 @click.argument("name")
 @members_argument
@@ -163,7 +148,7 @@ def purge(things: Things, name: tuple[str, ...], yes: bool) -> None:
 @some_names(required=False)
 @pass_things
 def stats(things: Things, name: tuple[str, ...]) -> None:
-    """Count the messages of some, or of all; ages of the oldest and the newest in seconds."""
+    """Count the messages of some, or of all; with the ages of the oldest and the newest."""
     chosen = name or tuple(entry.name for entry in things.listed())
     figures = (counted(one, things(one).stats()) for one in chosen)
     things.out.rows(FIGURES, figures, lambda entry: [entry[column] for column in FIGURES])

@@ -15,7 +15,7 @@ from zq.cli.notes import Note
 from zq.cli.output import Stopwatch, note, progress
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.uploads import Batch, Sender, Terms, Upload, resume
-from zq.cli.values import Count
+from zq.cli.values import MESSAGE_TTL, Count
 from zq.client.batches import MOST_CALL, largest_batch
 from zq.errors import ZqError
 
@@ -42,13 +42,13 @@ class Delimiter(click.ParamType[str]):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Post each line of a file, or each row of one named *.csv; run it again to go on after an interruption.",
 )
-@click.option("--ttl", type=Count(1), metavar="SECONDS", help="How long messages live.")
+@click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="How long messages live.")
 @delay_option
 @click.option("--text", is_flag=True, help="Bodies are texts, even if they look like JSON.")
 @click.option("--csv", "rows", is_flag=True, help="Each row is a JSON object of texts; the first one has their keys.")
 @click.option("--delimiter", type=Delimiter(), metavar="CHAR", help='Between fields of CSV; a comma; "\\t" is a tab.')
 @click.option("--key", metavar="TEXT", help="For one BODY: a repeat under the same key stores nothing.")
-@click.option("--concurrency", type=click.IntRange(1, 32), default=1, help="Batches at once; 1 keeps the order.")
+@click.option("--concurrency", type=Count(1, 32), default=1, help="Batches at once; 1 keeps the order.")
 @click.option("--restart", is_flag=True, help="Forget that the file's post was interrupted.")
 @pass_session
 def post(

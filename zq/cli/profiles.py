@@ -58,13 +58,22 @@ def config_file() -> Path:
 
 def connection(given: Mapping[str, Any], profile: str | None, file: Path | None) -> Connection:
     """The members that were given, completed by the profile; its token is for its URL only. Raises ``UsageError``."""
-    chosen = {name: value for name in MEMBERS if (value := given.get(name))}
-    own = read_profile(profile, file)
-    if "url" in own and chosen.get("url", own["url"]).rstrip("/") != own["url"].rstrip("/"):
-        own = {name: value for name, value in own.items() if name != "token"}
-    if "token" in own and "token" not in chosen:
-        _warn_of_readers(file or config_file())
-    found = Connection(**{**own, **chosen})
+    path = file or config_file()
+    own = completing(given, read_profile(profile, file))
+    if "token" in own:
+        _warn_of_readers(path)
+    return checked(Connection(**{**own, **{name: value for name in MEMBERS if (value := given.get(name))}}))
+
+
+def completing(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
+    """What a profile adds to the members that were given."""
+    elsewhere = "url" in own and (given.get("url") or own["url"]).rstrip("/") != own["url"].rstrip("/")
+    left = {name: value for name, value in own.items() if not given.get(name)}
+    return {name: value for name, value in left.items() if not (name == "token" and elsewhere)}
+
+
+def checked(found: Connection) -> Connection:
+    """The same, if it can be used. Raises ``UsageError``."""
     try:
         parts = urlsplit(found.url)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -96,29 +105,36 @@ def _warn_of_readers(path: Path) -> None:
 def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
     """The members of a profile: the one named, the file's ``profile``, or ``default`` if there is one."""
     path = file or config_file()
-    try:
-        document = msgspec.convert(tomllib.loads(path.read_text()), Document)
-    except FileNotFoundError as error:
+    document = read_document(path)
+    if document is None:
         if profile or file:
-            raise click.UsageError(f"There is no configuration file {path}.") from error
+            raise click.UsageError(f"There is no configuration file {path}.")
         return {}
+    name = profile or document.profile
+    return members(document, name or "default", path) if name or "default" in document.profiles else {}
+
+
+def read_document(path: Path) -> Document | None:
+    """The file of profiles; None if there is none. Raises ``UsageError``."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), Document)
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise click.UsageError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path} is no TOML: {error}.") from error
     except msgspec.ValidationError as error:
         raise click.UsageError(f"{path} is no file of profiles: {error}.") from error
-    name = profile or document.profile
-    if (name or "default") in document.profiles:
-        return _checked(document.profiles[name or "default"], f"{path}, profile {name or 'default'}")
-    if name:
+
+
+def members(document: Document, name: str, path: Path) -> dict[str, str]:
+    """What a profile has. Raises ``UsageError``."""
+    if name not in document.profiles:
         raise click.UsageError(f"{path} has no profile {name}.")
-    return {}
-
-
-def _checked(members: Any, where: str) -> dict[str, str]:
-    if not isinstance(members, dict) or not all(isinstance(value, str) for value in members.values()):
+    found, where = document.profiles[name], f"{path}, profile {name}"
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise click.UsageError(f"{where}: members must be texts.")
-    if unknown := sorted(members.keys() - set(MEMBERS)):
+    if unknown := sorted(found.keys() - set(MEMBERS)):
         raise click.UsageError(f"{where}: {unknown[0]} is none of {', '.join(MEMBERS)}.")
-    return members
+    return found

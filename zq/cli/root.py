@@ -4,24 +4,24 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from zq import __version__
-from zq.cli import bench, consume, messages, past, pipeline, post, topics, transfer, watch
+from zq.cli import bench, consume, context, listing, messages, past, pipeline, post, topics, transfer, watch
 from zq.cli.completion import completion
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.named import queue_group, topic_group
-from zq.cli.session import Group, Session, listen
-from zq.cli.values import Seconds
+from zq.cli.options import given, origins
+from zq.cli.session import Group, Session, lines_of, listen
 from zq.errors import Invalid, ZqError
 
 EXAMPLES = (
     "zq --project acme post jobs '{\"order\": 1}'",
     "zq --project acme consume jobs --exec ./handle-order",
-    "zq --project acme queue list",
+    "zq context set work url=http://localhost:8888 project=acme",
+    "zq queue list",
 )
 
 
@@ -45,8 +45,7 @@ class Root(Group):
         width = max(len(name) for name in self.commands)
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                rows = [(f"{command.name:{width}}", command.get_short_help_str(200)) for command in commands]
-                formatter.write_dl(rows)
+                formatter.write_dl(lines_of(commands, width))
         with formatter.section("Examples"):
             formatter.write_dl([(line, "") for line in EXAMPLES])
 
@@ -72,46 +71,20 @@ def check_text(given: Mapping[str, str]) -> None:
 
 
 @click.group("zq", cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--url", envvar="ZQ_URL", show_envvar=True, metavar="URL", help="The server; http://localhost:8888.")
-@click.option(
-    "--project", envvar="ZQ_PROJECT", show_envvar=True, metavar="NAME", help="The project that holds queues and topics."
-)
-@click.option("--token", envvar="ZQ_TOKEN", show_envvar=True, metavar="TEXT", help="Sent as X-Auth-Token.")
-@click.option(
-    "--client-id", envvar="ZQ_CLIENT_ID", show_envvar=True, metavar="UUID", help="Who posts; a fresh one for each run."
-)
-@click.option(
-    "--profile",
-    envvar="ZQ_PROFILE",
-    show_envvar=True,
-    metavar="NAME",
-    help="Which profile of the file gives what is left open.",
-)
-@click.option(
-    "--config",
-    envvar="ZQ_CONFIG",
-    show_envvar=True,
-    type=click.Path(path_type=Path),
-    help="The file of profiles; ~/.config/zq/config.toml.",
-)
-@click.option("--retry", type=Seconds(0), metavar="SECONDS", help="For how long trouble that passes is sat out.")
-@click.option("--json/--table", "as_json", default=None, help="JSON lines or tables; tables on a terminal.")
-@click.option("-v", "--verbose", is_flag=True, help="Show each request on standard error.")
 @click.version_option(__version__, "-V", "--version", message="zq %(version)s")
 @click.pass_context
-def cli(context: click.Context, /, as_json: bool | None, verbose: bool, **options: Any) -> None:
+def cli(run: click.Context) -> None:
     """Queues and topics of a zq server.
 
-    --json, --table and -v may stand behind the command's name too.
+    The options below may stand behind the command's name too; the last one given wins.
     """
     listen()
-    session = Session({**options, "tables": None if as_json is None else not as_json})
-    if verbose:
-        session.show_requests()
-    context.obj = session
-    context.call_on_close(session.close)
+    run.obj = Session(given(run), origins(run))
+    run.call_on_close(run.obj.close)
 
 
+for group in (queue_group, topic_group):
+    group.add_command(listing.list_all)
 SECTIONS: dict[str, list[click.Command]] = {
     "Queues and topics": [queue_group, topic_group, topics.tail],
     "Messages": [post.post, messages.list_messages, messages.get, messages.pop],
@@ -125,7 +98,8 @@ SECTIONS: dict[str, list[click.Command]] = {
     ],
     "What has been": [past.dlq_group, past.history, past.replay],
     "Watching": [watch.health, watch.top, bench.bench],
-    "Files and shells": [transfer.export, transfer.import_file, completion],
+    "Files": [transfer.export, transfer.import_file],
+    "Settings": [context.context_group, completion],
 }
 """All commands, as the help shows them."""
 for section in SECTIONS.values():

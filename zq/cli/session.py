@@ -2,14 +2,16 @@
 """What every command has: the client, made when it is first needed, and where to tell results."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from zq.cli.options import WithGlobals
 from zq.cli.output import Output, note
-from zq.cli.profiles import Connection, connection, without_user
+from zq.cli.profiles import Connection, config_file, connection, without_user
 from zq.client import Client, Queue, Retries
 
 QUICK: Final = 5.0
@@ -20,14 +22,35 @@ PATIENT: Final = 60.0
 class Session:
     """One run of the program."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.out = Output()
-        self.out.tables = options.get("tables")
+    def __init__(self, chosen: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
+        """``chosen``: global options, to which those behind the command's name are added later.
+
+        ``origins``: by which flag or variable each was chosen.
+        """
+        self.chosen = chosen
+        self.origins = origins or {}
         self.patient = False
-        self.verbose = False
-        self.retry: float | None = options.get("retry")
+
+    @cached_property
+    def out(self) -> Output:
+        """Where results go."""
+        return Output(self.chosen.get("output"), self.chosen.get("query"), bool(self.chosen.get("full")))
+
+    @property
+    def retry(self) -> float | None:
         """Seconds for which trouble is sat out, if the caller said so."""
-        self._options = options
+        seconds: float | None = self.chosen.get("retry")
+        return seconds
+
+    @cached_property
+    def verbose(self) -> bool:
+        """Whether each request and the answer's status go to standard error."""
+        return bool(self.chosen.get("verbose"))
+
+    @property
+    def profiles(self) -> Path:
+        """The file of profiles, which need not be there."""
+        return self.chosen.get("config") or config_file()
 
     @cached_property
     def connection(self) -> Connection:
@@ -37,9 +60,9 @@ class Session:
     def connecting(self, over: Mapping[str, str | None]) -> Connection:
         """Where to connect if these members are given by somebody who has the say. Raises ``UsageError``."""
         chosen = {name: value for name, value in over.items() if value}
-        found = connection({**self._options, **chosen}, self._options.get("profile"), self._options.get("config"))
+        found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
         if not found.project:
-            raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile.")
+            raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile (zq context set).")
         return found
 
     @cached_property
@@ -47,6 +70,8 @@ class Session:
         """Connects lazily. Set ``patient`` before."""
         place = self.connection
         seconds = self.retry_for
+        if self.verbose:
+            logging.getLogger("httpx").setLevel(logging.INFO)
         retries = Retries(deadline=seconds, attempts=10 if seconds else 1)
         return Client(place.url, place.project, place.client_id or None, auth=self._signed, retries=retries)
 
@@ -63,11 +88,6 @@ class Session:
         """Close the connections, if there are any."""
         if "client" in self.__dict__:
             self.client.close()
-
-    def show_requests(self) -> None:
-        """From now on each request and the answer's status go to standard error."""
-        self.verbose = True
-        logging.getLogger("httpx").setLevel(logging.INFO)
 
     def _signed(self, request: Any) -> Any:
         """What each request goes through: it gets the token, and is shown before it is sent."""
@@ -99,31 +119,28 @@ def listen() -> None:
         logger.handlers = [Told()]
 
 
-class Command(click.Command):
-    """A command that takes ``--json``, ``--table`` and ``-v`` behind its name too."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.params += [
-            click.Option(["--json/--table"], default=None, expose_value=False, hidden=True, callback=_choose),
-            click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, hidden=True, callback=_show),
-        ]
+WHOLE: Final = 200
+"""Characters of a command's sentence: none is as long."""
 
 
-class Group(click.Group):
+class Command(WithGlobals):
+    """A command that takes the global options behind its name too."""
+
+
+class Group(WithGlobals, click.Group):
     """A group of such commands."""
 
     command_class = Command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each with its whole first sentence."""
+        with formatter.section("Commands"):
+            formatter.write_dl(lines_of(self.commands[name] for name in self.list_commands(ctx)))
 
-def _choose(context: click.Context, _option: click.Parameter, as_json: bool | None) -> None:
-    if as_json is not None and isinstance(context.obj, Session):
-        context.obj.out.tables = not as_json
 
-
-def _show(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted and isinstance(context.obj, Session):
-        context.obj.show_requests()
+def lines_of(commands: Iterable[click.Command], width: int = 0) -> list[tuple[str, str]]:
+    """What a help says of commands; names take at least this width."""
+    return [(f"{command.name:{width}}", command.get_short_help_str(WHOLE)) for command in commands]
 
 
 pass_session = click.make_pass_decorator(Session)

@@ -1,48 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of values that options take: numbers that clocks and counters can hold, and moments with a time zone."""
+"""Kinds of values that options take: numbers that clocks and counters can hold, and moments with a time zone.
 
+Helps name the bounds. An upper bound that is the server's is that of a server with default settings; only the server
+refuses what is beyond it.
+"""
+
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
 import click
 
+from zq.limits import MIN_TTL, Limits
+
 MOST: Final = 1_000_000_000
 """Of anything; as seconds, some thirty years."""
+SERVERS: Final = Limits()
 
 
 class Count(click.IntRange):
-    """A whole number; the help does not show its upper bound."""
+    """A whole number."""
 
-    def __init__(self, least: int, most: int = MOST) -> None:
-        super().__init__(least)
-        self._most = most
+    name = "number"
+
+    def __init__(self, least: int, most: int = MOST, servers: int | None = None) -> None:
+        """``servers``: the server's bound, of which the help tells."""
+        super().__init__(least, most)
+        self._bounds = described(least, servers or most)
+        self._shown = self._bounds if least > 1 or servers or most < MOST else ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number."""
-        number = int(super().convert(value, param, ctx))
-        if number > self._most:
-            self.fail(f"{number} is more than {self._most:,}.", param, ctx)
-        return number
+        try:
+            return int(super().convert(value, None, None))
+        except click.BadParameter:
+            self.fail(f"it must be a whole number, {self._bounds}; it is {str(value)[:40]!r}.", param, ctx)
+
+    def _describe_range(self) -> str:
+        return self._shown
 
 
 class Seconds(click.FloatRange):
     """A number of seconds, up to a billion."""
 
+    name = "seconds"
+
+    def __init__(self, least: float) -> None:
+        super().__init__(least)
+        self._bounds = described(least, MOST)
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number."""
-        number = float(super().convert(value, param, ctx))
-        if not number <= MOST:  # what is no number is not, either
-            self.fail(f"{number} is not up to {MOST:,}.", param, ctx)
+        try:
+            number = float(super().convert(value, None, None))
+        except click.BadParameter:
+            number = -1.0
+        if not 0 <= number <= MOST:  # what is no number is not, either
+            self.fail(f"it must be a number of seconds, {self._bounds}; it is {str(value)[:40]!r}.", param, ctx)
         return number
+
+    def _describe_range(self) -> str:
+        return self._bounds if self.min else ""
+
+
+def described(least: float, most: float) -> str:
+    """Bounds in words."""
+    return f"{least:,} or more" if most == MOST else f"{least:,} to {most:,}"
 
 
 class Moment(click.DateTime):
     """A day or a time; local unless it has a zone."""
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """What stands for it in helps."""
+        return "TIME"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         """With a time zone."""
-        moment: datetime = super().convert(value, param, ctx)
+        try:
+            moment: datetime = super().convert(value, None, None)
+        except click.BadParameter:
+            self.fail(
+                f"{value!r} is no time, as in 2026-05-31, 2026-05-31T14:30 or 2026-05-31T14:30:00+02:00.", param, ctx
+            )
         try:
             return moment.astimezone()
         except (OverflowError, ValueError):
             self.fail(f"{value} is too far away.", param, ctx)
+
+
+class Expression(click.ParamType[Callable[[Any], Any]]):
+    """What JMESPath makes of a value."""
+
+    name = "expression"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Callable[[Any], Any]:
+        """A function of a result."""
+        import jmespath
+        from jmespath.exceptions import JMESPathError
+
+        try:
+            found: Callable[[Any], Any] = jmespath.compile(value).search
+        except JMESPathError as error:
+            self.fail(f"{str(error).splitlines()[0].rstrip(':')}.", param, ctx)
+        return found
+
+
+MESSAGE_TTL: Final = Count(MIN_TTL, servers=SERVERS.max_message_ttl)
+DELAY: Final = Count(0, servers=SERVERS.max_message_delay)
+CLAIM_TTL: Final = Count(MIN_TTL, servers=SERVERS.max_claim_ttl)
+GRACE: Final = Count(MIN_TTL, servers=SERVERS.max_claim_grace)
+WAIT: Final = Count(0, servers=SERVERS.max_wait)
+TAKEN: Final = Count(1, servers=SERVERS.max_messages_per_claim_or_pop)
+"""Messages of one claim or pop."""

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq context``: a newcomer makes a profile, chooses another one, and sees where each value comes from."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Zq
+
+TOKEN = "gAAAAAB-a-long-token-wxyz"
+FILE = """# Servers of ours.
+profile = "work"  # chosen by hand
+
+[profiles.work]
+url = "http://u:s3cret@localhost:1"  # the old one
+project = "acme"
+token = "short"
+
+[profiles.lab]
+url = "http://localhost:2"
+"""
+
+
+@pytest.fixture
+def bare(zq: Zq) -> Zq:
+    """Nothing in the environment but where the file is."""
+    zq.env |= {"ZQ_URL": "", "ZQ_PROJECT": ""}
+    return zq
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "zq" / "config.toml"
+
+
+@pytest.fixture
+def file(path: Path) -> Path:
+    """A file that somebody has written by hand."""
+    path.parent.mkdir()
+    path.write_text(FILE)
+    return path
+
+
+def origins(zq: Zq, *words: str, **env: str) -> dict[str, tuple[str | None, str | None]]:
+    """Each value that is in force, and where it comes from."""
+    zq.env |= env
+    return {row["name"]: (row["value"], row["from"]) for row in zq("context", "show", *words)}
+
+
+def test_the_first_profile_is_made_and_used_without_an_editor(zq: Zq, path: Path) -> None:
+    """It is in force at once; nobody but its owner can read the file, whatever the umask."""
+    url, project = zq.env["ZQ_URL"], zq.project
+    zq.env |= {"ZQ_URL": "", "ZQ_PROJECT": ""}
+    assert "No project is named" in zq.refused(2, "queue", "list")
+    before = os.umask(0)
+    try:
+        (made,) = zq("context", "set", "mine", f"url={url}", f"project={project}")
+    finally:
+        os.umask(before)
+    assert (made["name"], made["in_force"], made["project"]) == ("mine", True, project)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+    zq("queue", "create", "here")
+    assert [queue["name"] for queue in zq("queue", "list")] == ["here"]
+
+
+def test_use_changes_one_line_and_keeps_all_others(bare: Zq, file: Path) -> None:
+    """Comments, too; a file that others could read is closed to them."""
+    assert bare("context", "use", "lab")[0]["in_force"] is True
+    assert file.read_text() == FILE.replace('profile = "work"', 'profile = "lab"')
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [(row["name"], row["in_force"]) for row in bare("context", "list")] == [("work", False), ("lab", True)]
+    assert "has no profile nope" in bare.refused(2, "context", "use", "nope")
+
+
+def test_set_changes_and_removes_members(bare: Zq, file: Path) -> None:
+    """Of the profile named alone; an empty value removes; what could not be used is refused."""
+    bare("context", "set", "work", "url=http://localhost:3", "project=")
+    text = file.read_text()
+    assert 'url = "http://localhost:3"  # the old one' in text
+    assert "acme" not in text
+    assert "# Servers of ours." in text
+    assert bare("context", "set", "new", "project=p")[0]["in_force"] is False
+    assert [row["name"] for row in bare("context", "list")] == ["work", "lab", "new"]
+    before = file.read_text()
+    assert "is no URL of a server" in bare.refused(2, "context", "set", "lab", "url=nonsense")
+    assert "uri is none of url," in bare.refused(2, "context", "set", "lab", "uri=x")
+    assert "control character" in bare.refused(2, "context", "set", "lab", "token=a\nb")
+    assert file.read_text() == before
+
+
+def test_show_tells_where_each_value_comes_from(bare: Zq, file: Path) -> None:
+    """Flag, environment, profile or default, in this order."""
+    found = origins(bare)
+    assert found["config"] == (str(file), "default")
+    assert found["profile"] == ("work", "config")
+    assert found["url"] == ("http://localhost:1", "profile work")
+    assert found["project"] == ("acme", "profile work")
+    assert found["client_id"] == (None, None)
+    found = origins(bare, "--project", "by-flag", ZQ_PROJECT="by-env", ZQ_PROFILE="lab")
+    assert found["profile"] == ("lab", "ZQ_PROFILE")
+    assert found["project"] == ("by-flag", "--project")
+    assert origins(bare)["project"] == ("by-env", "ZQ_PROJECT")
+    assert origins(bare, "work")["profile"] == ("work", "NAME")
+    assert origins(bare, "--profile", "work", "--url", "http://localhost:9")["token"] == (None, None)
+    file.unlink()
+    found = origins(bare, ZQ_PROFILE="", ZQ_PROJECT="")
+    assert (found["profile"], found["url"]) == ((None, None), ("http://localhost:8888", "default"))
+
+
+def test_a_profile_of_the_environment_wins_and_that_is_said(bare: Zq, file: Path) -> None:
+    """Else ``use`` would seem to do nothing."""
+    result = bare.run("context", "use", "lab", ZQ_PROFILE="work")
+    assert (result.exit_code, result.stderr) == (0, "zq: ZQ_PROFILE names work, which wins over the file.\n")
+    assert '"in_force":false' in result.stdout
+    assert 'profile = "lab"' in file.read_text()
+
+
+def test_no_command_shows_a_whole_token_or_a_password(bare: Zq, file: Path) -> None:
+    """Of a long token the end, so that it can be told from another."""
+    bare.run("context", "set", "lab", "token=-", given=f"{TOKEN}\n")
+    assert f'token = "{TOKEN}"' in file.read_text()
+    for words in (["list"], ["show"], ["show", "lab"], ["use", "work"], ["set", "lab", "project=x"]):
+        for form in ("--json", "--table"):
+            result = bare.run("context", *words, form)
+            assert result.exit_code == 0
+            assert TOKEN not in result.output
+            assert "short" not in result.output
+            assert "s3cret" not in result.output
+    assert bare("context", "list")[1]["token"] == "…wxyz"
+
+
+def test_a_file_that_is_linked_stays_a_link(bare: Zq, path: Path, tmp_path: Path) -> None:
+    """As those do that keep their settings elsewhere."""
+    real = tmp_path / "dotfiles.toml"
+    real.write_text(FILE)
+    path.parent.mkdir()
+    path.symlink_to(real)
+    bare("context", "use", "lab")
+    assert path.is_symlink()
+    assert 'profile = "lab"' in real.read_text()

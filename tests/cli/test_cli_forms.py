@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``--output`` and ``--query``: results in the form, and with the parts, that a caller wants."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Zq
+
+
+def posted(zq: Zq) -> None:
+    """Three messages, one of them hard to write down."""
+    zq("post", "jobs", "-", given='{"n": 1, "s": "a: b"}\n{"n": 2, "s": "no"}\n{"n": 3, "s": "é\\u0007"}\n')
+
+
+def queried(zq: Zq, expression: str, *words: str) -> list[Any]:
+    """The lines of a run with a query."""
+    return zq(*words, "--query", expression)
+
+
+@pytest.mark.parametrize("words", [["list", "jobs"], ["queue", "stats"], ["list", "empty"]], ids=" ".join)
+def test_yaml_holds_what_json_lines_hold(zq: Zq, words: list[str]) -> None:
+    """A list, also of none; what looks like something else than a text stays one."""
+    posted(zq)
+    lines = zq(*words)
+    shown = zq.run(*words, "--output", "yaml").stdout
+    assert yaml.safe_load(shown) == lines
+    assert "\x07" not in shown
+
+
+def test_things_are_documents_of_yaml(zq: Zq) -> None:
+    """One for each."""
+    zq("queue", "create", "jobs", "owner=shop")
+    assert yaml.safe_load(zq.run("queue", "show", "jobs", "--output", "yaml").stdout)["owner"] == "shop"
+    zq("queue", "create", "mail")
+    done = zq.run("queue", "purge", "jobs", "mail", "--output", "yaml").stdout
+    assert [found["name"] for found in yaml.safe_load_all(done)] == ["jobs", "mail"]
+
+
+def test_what_has_no_end_is_a_list_that_grows(zq: Zq) -> None:
+    """Entries of YAML, or what the query makes of each."""
+    zq("topic", "publish", "news", "Oslo")
+    zq("topic", "publish", "news", "Ohio")
+    words = ["tail", "news", "--from", "0", "--limit", "2"]
+    assert [event["body"] for event in yaml.safe_load(zq.run(*words, "--output", "yaml").stdout)] == ["Oslo", "Ohio"]
+    assert queried(zq, "body", *words) == ["Oslo", "Ohio"]
+    assert zq.run(*words, "--query", "body", "--table").stdout == "Oslo\nOhio\n"
+
+
+def test_a_query_works_on_the_whole_list_or_on_the_thing(zq: Zq) -> None:
+    """As that of aws does; what is a list afterwards is a line for each item."""
+    posted(zq)
+    assert queried(zq, "[].body.n", "list", "jobs") == [1, 2, 3]
+    assert queried(zq, "length(@)", "list", "jobs") == [3]
+    assert queried(zq, "[?body.n > `1`] | [0].body.s", "list", "jobs") == ["no"]
+    assert queried(zq, "name", "queue", "show", "jobs") == ["jobs"]
+    assert queried(zq, "[].body", "list", "empty") == []
+    assert yaml.safe_load(zq.run("list", "jobs", "--query", "[].body.n", "--output", "yaml").stdout) == [1, 2, 3]
+
+
+def test_a_table_shows_what_a_query_has_left(zq: Zq) -> None:
+    """Members as columns, items without names, bare texts, one thing."""
+    posted(zq)
+
+    def shown(expression: str) -> list[list[str]]:
+        result = zq.run("list", "jobs", "--table", "--limit", "2", "--query", expression)
+        return [line.split() for line in result.stdout.splitlines()]
+
+    assert shown("[].{number: body.n, word: body.s}") == [["number", "word"], ["1", "a:", "b"], ["2", "no"]]
+    assert shown("[].[body.n, body.s]") == [["1", "a:", "b"], ["2", "no"]]
+    assert shown("[].body.s") == [["a:", "b"], ["no"]]
+    assert shown("[1].body") == [["n", "2"], ["s", "no"]]
+
+
+def test_the_last_form_given_wins(zq: Zq) -> None:
+    """--json and --table are short for two of them."""
+    zq("queue", "create", "jobs")
+    for words in (["--table", "queue", "list", "--output", "yaml"], ["queue", "list", "--json", "--output=yaml"]):
+        assert yaml.safe_load(zq.run(*words).stdout)[0]["name"] == "jobs"
+    for words in (["--output", "yaml", "queue", "list", "--json"], ["queue", "list", "--output", "yaml", "--json"]):
+        assert json.loads(zq.run(*words).stdout)["name"] == "jobs"
+
+
+def test_a_query_that_is_none_is_refused_before_anything_is_done(zq: Zq) -> None:
+    """One that does not fit comes too late for that: the result is shown, and the exit code tells."""
+    posted(zq)
+    assert "Invalid jmespath expression" in zq.refused(2, "pop", "jobs", "--query", "[?a")
+    assert len(zq("list", "jobs")) == 3
+    result = zq.run("pop", "jobs", "--query", "nonsense(@)")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["body"]["n"] == 1
+    assert "is shown whole: Unknown function: nonsense()" in result.stderr
+    assert "'xml' is not one of" in zq.refused(2, "queue", "list", "--output", "xml")
+
+
+def test_a_library_that_is_missing_is_named(zq: Zq) -> None:
+    """With the extra that brings it: it is loaded only when it is needed."""
+    code = "import sys; sys.modules['jmespath'] = None; from zq.cli import main; main()"
+    words = [sys.executable, "-c", code, "health"]
+    own = {**os.environ, **zq.env}
+    assert subprocess.run(words, env=own, capture_output=True, check=False).returncode == 0
+    done = subprocess.run([*words, "--query", "@"], env=own, capture_output=True, text=True, check=False)
+    told = "zq: The package jmespath is missing: pip install 'zq-queue[cli]' brings it.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``--help`` says: whole sentences on a screen of 80 columns, and the bounds that a server has."""
+
+import click
+import pytest
+
+from tests.cli.conftest import Zq, paths
+from zq.cli.root import cli
+from zq.cli.values import Count, Seconds
+from zq.limits import MIN_TTL, Limits
+
+BOUNDS = Limits()
+NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
+
+
+@pytest.mark.parametrize("words", [[], *paths()], ids=" ".join)
+def test_helps_fit_the_screen_and_nothing_is_cut(zq: Zq, words: list[str]) -> None:
+    """No sentence ends with dots; numbers are described in words."""
+    shown = zq.run(*words, "--help", COLUMNS="80").stdout
+    assert [line for line in shown.splitlines() if line.endswith(("...", "…")) and "Usage:" not in line] == []
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "RANGE" not in shown
+    assert "x>=" not in shown
+    assert "%Y" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "most"),
+    [
+        (["post"], "--ttl", BOUNDS.max_message_ttl),
+        (["topic", "publish"], "--ttl", BOUNDS.max_message_ttl),
+        (["claim"], "--ttl", BOUNDS.max_claim_ttl),
+        (["claim"], "--grace", BOUNDS.max_claim_grace),
+        (["consume"], "--ttl", BOUNDS.max_claim_ttl),
+    ],
+    ids=str,
+)
+def test_lives_are_named_with_the_servers_bounds(zq: Zq, words: list[str], option: str, most: int) -> None:
+    """As zq.limits has them; what is too short for any server is refused with them."""
+    bounds = f"{MIN_TTL} to {most:,}"
+    assert f"[{bounds}]" in zq.run(*words, "--help", COLUMNS="200").stdout
+    said = zq.refused(2, *words, "jobs", "x", option, str(MIN_TTL - 1))
+    assert said == f"Invalid value for '{option}': it must be a whole number, {bounds}; it is '{MIN_TTL - 1}'."
+
+
+def test_only_the_server_knows_its_upper_bound(zq: Zq) -> None:
+    """It may be told another one: what is beyond the default goes there."""
+    said = zq.refused(4, "post", "jobs", "x", "--ttl", str(BOUNDS.max_message_ttl + 1))
+    assert f"must be from {MIN_TTL} to {BOUNDS.max_message_ttl}" in said
+
+
+def test_what_is_no_number_is_refused_in_plain_words(zq: Zq) -> None:
+    """By every option that takes one."""
+    tried = 0
+    for words in paths():
+        command: click.Command = cli
+        for word in words:
+            assert isinstance(command, click.Group)
+            command = command.commands[word]
+        for option in command.params:
+            if isinstance(option.type, NUMBERS):
+                assert isinstance(option.type, Count | Seconds)
+                said = zq.refused(2, *words, option.opts[0], "abc")
+                assert "it must be a" in said
+                assert said.endswith("it is 'abc'.")
+                tried += 1
+    assert tried > 20
+    assert "is no time, as in 2026-05-31" in zq.refused(2, "history", "jobs", "--since", "abc")

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq context``: the profiles of the file, which of them is in force, and where each value comes from."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from msgspec.structs import asdict
+
+from zq.cli.options import given
+from zq.cli.output import note
+from zq.cli.profiles import (
+    MEMBERS,
+    Connection,
+    Document,
+    checked,
+    completing,
+    config_file,
+    members,
+    read_document,
+    without_user,
+)
+from zq.cli.session import Group, Session, pass_session
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+TAIL: Final = 4
+"""Characters of a token that are shown."""
+LONG: Final = 16
+"""Characters of a token of which so many tell little."""
+
+context_group = Group("context", help="Contexts: profiles of the configuration file, each a server and a project.")
+
+
+def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Names of profiles; none if the file cannot be read."""
+    try:
+        document = read_document(given(context).get("config") or config_file())
+    except click.UsageError:
+        return []
+    return [name for name in (document.profiles if document else []) if name.startswith(begun)]
+
+
+@context_group.command("list")
+@pass_session
+def list_contexts(session: Session) -> None:
+    """List the profiles of the file."""
+    document = read_document(session.profiles) or Document()
+    current = in_force(session, document)
+    found = {name: members(document, name, session.profiles) for name in document.profiles}
+    rows = [{"name": name, "in_force": name == current, **shown(own)} for name, own in found.items()]
+    session.out.rows(("", "name", *MEMBERS), rows, cells)
+
+
+def cells(row: Mapping[str, Any]) -> list[object]:
+    """A row of a profile; a star for the one in force."""
+    return ["*" if row["in_force"] else "", row["name"], *(row[member] for member in MEMBERS)]
+
+
+@context_group.command("show")
+@click.argument("name", required=False, shell_complete=complete)
+@pass_session
+def show(session: Session, name: str | None) -> None:
+    """Show what is in force, or would be with the profile NAME, and where each value comes from."""
+    path = session.profiles
+    document = read_document(path) or Document()
+    profile = name or in_force(session, document)
+    own = completing(session.chosen, members(document, profile, path) if profile else {})
+    by_caller = {member: session.chosen[member] for member in MEMBERS if session.chosen.get(member)}
+    named_by = "NAME" if name else session.origins.get("profile") or ("config" if document.profile else "default")
+    rows: list[dict[str, str | None]] = [
+        {"name": "config", "value": str(path), "from": session.origins.get("config", "default")},
+        {"name": "profile", "value": profile or None, "from": named_by if profile else None},
+    ]
+    for member, value in shown({**asdict(Connection()), **own, **by_caller}).items():
+        inner = f"profile {profile}" if member in own else "default" if value else None
+        rows.append({"name": member, "value": value, "from": session.origins[member] if member in by_caller else inner})
+    session.out.rows(("name", "value", "from"), rows, lambda row: [*row.values()])
+
+
+@context_group.command("use")
+@click.argument("name", shell_complete=complete)
+@pass_session
+def use(session: Session, name: str) -> None:
+    """Have a profile count where none is named: the file says so from now on."""
+    members(read_document(session.profiles) or Document(), name, session.profiles)
+
+    def named(document: "TOMLDocument") -> None:
+        document["profile"] = name
+
+    rewrite(session.profiles, named)
+    tell(session, name)
+
+
+@context_group.command("set")
+@click.argument("name", shell_complete=complete)
+@click.argument("values", nargs=-1, required=True, metavar="MEMBER=VALUE...")
+@pass_session
+def change(session: Session, name: str, values: tuple[str, ...]) -> None:
+    """Make a profile, or change members of it: url, project, token, client_id.
+
+    MEMBER= removes one; token=- reads the token from standard input. The first profile of a file is in force at once.
+    """
+    path = session.profiles
+    before = read_document(path) or Document()
+    changes = dict(map(pair, values))
+    own = {**(members(before, name, path) if name in before.profiles else {}), **changes}
+    checked(Connection(**{member: value for member, value in own.items() if value}))
+
+    def changed(document: "TOMLDocument") -> None:
+        if not before.profiles:
+            document["profile"] = name
+        profiles = document.setdefault("profiles", {})
+        profile = profiles.setdefault(name, {})
+        for member, value in changes.items():
+            if value:
+                profile[member] = value
+            else:
+                profile.pop(member, None)
+
+    rewrite(path, changed)
+    tell(session, name)
+
+
+def in_force(session: Session, document: Document) -> str:
+    """The profile that counts; "" = none."""
+    own = "default" if "default" in document.profiles else ""
+    return str(session.chosen.get("profile") or document.profile or own)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """A member and its value. Raises ``UsageError``."""
+    member, equals, value = text.partition("=")
+    if not equals or member not in MEMBERS:
+        raise click.UsageError(f"{member} is none of {', '.join(MEMBERS)}: give MEMBER=VALUE.")
+    return member, sys.stdin.readline().rstrip("\n") if (member, value) == ("token", "-") else value
+
+
+def shown(found: Mapping[str, str]) -> dict[str, str | None]:
+    """Members as they may be shown: of a token the end, of a URL no password."""
+    token = found.get("token", "")
+    hidden = "…" + (token[-TAIL:] if len(token) >= LONG else "")
+    own = {**found, "url": without_user(found.get("url", "")), "token": hidden if token else ""}
+    return {member: own.get(member) or None for member in MEMBERS}
+
+
+def tell(session: Session, name: str) -> None:
+    """What a profile has now, and whether another one counts all the same."""
+    document = read_document(session.profiles) or Document()
+    current = in_force(session, document)
+    if current != name and "profile" in session.origins:
+        note(f"{session.origins['profile']} names {current}, which wins over the file.")
+    session.out.thing({"name": name, "in_force": name == current, **shown(members(document, name, session.profiles))})
+
+
+def rewrite(path: Path, change: Callable[["TOMLDocument"], None]) -> None:
+    """Change the file in one step; comments stay. Nobody but its owner may read it afterwards."""
+    import tomlkit
+
+    path = path.resolve()
+    document = tomlkit.parse(path.read_text() if path.exists() else "")
+    change(document)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.", delete=False) as fresh:  # mode 0600
+        try:
+            fresh.write(tomlkit.dumps(document))
+            fresh.close()
+            os.replace(fresh.name, path)
+        except BaseException:
+            os.unlink(fresh.name)
+            raise
