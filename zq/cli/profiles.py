@@ -89,7 +89,7 @@ def _is_here(host: str) -> bool:
 
 
 def _warn_of_readers(path: Path) -> None:
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         note(f"{path} holds a token, and others may read or write it: chmod 600 {path}")
 
 
@@ -97,7 +97,7 @@ def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
     """The members of a profile: the one named, the file's ``profile``, or ``default`` if there is one."""
     path = file or config_file()
     try:
-        document = msgspec.convert(tomllib.loads(path.read_text()), Document)
+        document = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Document)
     except FileNotFoundError as error:
         if profile or file:
             raise click.UsageError(f"There is no configuration file {path}.") from error
