@@ -64,6 +64,18 @@ HELD_BY = [
     ),
     ("api-ref/pipelines.md", "python", "", PIPELINE),
     ("api-ref/pipelines.md", "text", "", PIPELINE),
+    (
+        "api-ref/retries.md",
+        "python",
+        "",
+        "tests/client/test_retries_docs.py::test_the_program_posts_and_works_on_each_order_once",
+    ),
+    (
+        "api-ref/retries.md",
+        "sh",
+        "",
+        "tests/client/test_retries_docs.py::test_the_lines_of_the_shell_post_each_order_once",
+    ),
     ("api-ref/spark-jobs.md", "sh", "", JOBS),
     ("api-ref/spark.md", "python", "", SPARK),
     ("api-ref/states.md", "text", "", DRAWING),
