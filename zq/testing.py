@@ -121,7 +121,7 @@ def _serving(app: App) -> Generator[str, None, None]:
     """The application's URL. In the end all requests have been answered."""
     with _HttpServer(("127.0.0.1", 0), _Connection) as http:
         http.set_app(app)
-        thread = threading.Thread(target=http.serve_forever, args=(POLL,), name="zq-testing")
+        thread = threading.Thread(target=http.serve_forever, args=(POLL,), name="zq-testing", daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{http.server_port}"

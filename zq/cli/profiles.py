@@ -97,7 +97,7 @@ def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
     """The members of a profile: the one named, the file's ``profile``, or ``default`` if there is one."""
     path = file or config_file()
     try:
-        document = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Document)
+        document = msgspec.convert(tomllib.loads(path.read_text()), Document)
     except FileNotFoundError as error:
         if profile or file:
             raise click.UsageError(f"There is no configuration file {path}.") from error
