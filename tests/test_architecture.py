@@ -66,6 +66,8 @@ MAY_IMPORT: dict[str, list[str]] = {
         "zq.stopping",
     ],
     "zq.serving": ["zq.server"],
+    "zq.testing": ["zq.storage", *ABOVE_STORES, "zq.broker", "zq.http", "zq.client"],
+    "zq.pytest_plugin": ["zq.testing", "zq.client"],
     "zq.server": [
         *("zq.settings", "zq.logs", "zq.signals", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http"),
         *("zq.pace", "zq.upkeep", "zq.metrics", "zq.engines", "zq.stopping", "zq.probes", "zq.secrets"),

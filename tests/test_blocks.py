@@ -73,11 +73,35 @@ HELD_BY = [
     ),
     ("api-ref/pipelines.md", "python", "", PIPELINE),
     ("api-ref/pipelines.md", "sh", "", PIPELINE),
+    (
+        "api-ref/retries.md",
+        "python",
+        "",
+        "tests/client/test_retries_docs.py::test_the_program_posts_and_works_on_each_order_once",
+    ),
+    (
+        "api-ref/retries.md",
+        "sh",
+        "",
+        "tests/client/test_retries_docs.py::test_the_lines_of_the_shell_post_each_order_once",
+    ),
     ("api-ref/spark-jobs.md", "sh", "", JOBS),
     ("api-ref/spark.md", "python", "", SPARK),
     ("api-ref/states.md", "text", "", DRAWING),
     ("api-ref/storage-redis.md", "text", "", "tests/test_blocks.py::test_the_rights_of_the_page_are_enough"),
     ("api-ref/storage-rocksdb.md", "sh", "", SALVAGE),
+    (
+        "api-ref/testing.md",
+        "python",
+        "import asyncio\n",
+        "tests/client/test_testing.py::test_the_tests_of_the_page_pass",
+    ),
+    (
+        "api-ref/testing.md",
+        "python",
+        "import zq.testing\n",
+        "tests/client/test_testing.py::test_the_program_of_the_page_prints_an_address_and_nothing_else",
+    ),
     ("api-ref/topics.md", "text", "", CURL),
 ]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Timed
 from tests.client.either import bodies, client_of
 from tests.servers import PROJECT, ZqServer, every_message, wait_for
 from zq import errors
 from zq.client import Client
+from zq.testing import Server
 
 SHORT = {"wait": 0, "until_empty": True}
 
@@ -135,7 +135,7 @@ def test_a_claim_is_settled_while_its_last_message_is_still_in_work(queue: Any) 
     assert queue.stats().total == 0
 
 
-def test_a_lapsed_claim_is_told(timed: Timed, kind: str) -> None:
+def test_a_lapsed_claim_is_told(timed: Server, kind: str) -> None:
     """By an error, or to whoever wants to hear of it; what was lost is worked on again."""
     with client_of(kind, timed.url) as client:
         queue = client.queue("jobs")
@@ -210,7 +210,7 @@ def test_a_signal_ends_the_loop_after_the_message_in_hand(
         assert left(queue) == [1, 2, 3, 4]
 
 
-def test_a_consumer_that_is_killed_loses_nothing(timed: Timed, project: str) -> None:
+def test_a_consumer_that_is_killed_loses_nothing(timed: Server, project: str) -> None:
     """What it had in hand, or had claimed, comes back when its claim has lapsed."""
     with client_of("blocking", timed.url, project) as client, worker("blocking", timed.url, project) as process:
         queue = client.queue("jobs")

@@ -68,9 +68,11 @@ def install(home: Path, wheel: Path, extras: str = "") -> None:
 
 
 def test_source_and_wheel_hold_what_is_needed_and_nothing_else(dist: Path, wheel: Path) -> None:
-    """Redis's scripts and the mark of types are in; tests are not."""
+    """Redis's scripts, the mark of types and the fixtures for pytest are in; tests are not."""
     assert len(list(dist.glob("zq_queue-*.tar.gz"))) == 1
     names = zipfile.ZipFile(wheel).namelist()
+    [points] = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
+    assert "[pytest11]\nzq = zq.pytest_plugin\n" in zipfile.ZipFile(wheel).read(points).decode()
     scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "zq").rglob("*.lua")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "zq").rglob("*.py")}
     assert len(scripts) > 40

@@ -142,6 +142,12 @@ class Waiters:
                 if line is not None:
                     line.ring()
 
+    def recheck(self) -> None:
+        """Have all who wait look again: the clock has leapt, and messages may have become ready by it."""
+        with self._lock:
+            for line in self._lines.values():
+                line.ring()
+
     def close(self) -> None:
         """Answer all who wait, and let nobody wait any more. May be called twice."""
         with self._lock:

@@ -6,8 +6,12 @@ import signal
 import subprocess
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Final
 
 from zq.client.stopping import SIGNALS
+
+OWN_GROUP: Final[int] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+"""What makes a process group on Windows."""
 
 
 class Commands:
@@ -23,7 +27,9 @@ class Commands:
         """A command's exit code. ``then`` is called whenever ``often`` seconds have passed. Raises ``OSError``."""
         rest: bytes | None = given
         # The command is the user's own, as a list of words: no shell reads it.
-        with subprocess.Popen(words, stdin=subprocess.PIPE, process_group=0) as process:  # noqa: S603
+        with subprocess.Popen(  # noqa: S603
+            words, stdin=subprocess.PIPE, process_group=0, creationflags=OWN_GROUP
+        ) as process:
             self._running.add(process)
             if self.killed:
                 kill(process)
@@ -48,9 +54,12 @@ class Commands:
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """With all that it has started."""
+    """With all that it has started, where a system can do that; Windows ends the process alone."""
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
 
 
 @contextmanager

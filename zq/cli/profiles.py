@@ -98,7 +98,7 @@ def _is_here(host: str) -> bool:
 
 
 def _warn_of_readers(path: Path) -> None:
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         note(f"{path} holds a token, and others may read or write it: chmod 600 {path}")
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python client of zq: ``Client`` for threads, ``AsyncClient`` for asyncio. Reference: ``api-ref/client.md``."""
 
-from zq.client.attempts import Retries
 from zq.client.batches import PostStopped
 from zq.client.clients import AsyncClient, Client
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
+from zq.client.retries import Retries
 from zq.client.values import Claim, Delivery, Draft, Event, Finished, Gap, Listed, Message, Stats, Stretch, Worked
 from zq.wire.settling import Buried, Moved, Released
 

@@ -3,14 +3,16 @@
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import httpx
 import msgspec
 from msgspec import Struct
 
 from zq.errors import ZqError
 from zq.wire import refusals
+
+if TYPE_CHECKING:
+    import httpx
 
 UNREADABLE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
 """What reading raises where something else came than was expected."""
@@ -25,7 +27,7 @@ class Refusal(Struct):
     description: str = ""
 
 
-def told(response: httpx.Response) -> ZqError:
+def told(response: "httpx.Response") -> ZqError:
     """The error that an answer tells, as the class that the server raised."""
     try:
         refusal = msgspec.json.decode(response.content, type=Refusal)

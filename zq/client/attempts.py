@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.request import getproxies
+from uuid import uuid4
 
 import httpx
 from msgspec import Struct
@@ -17,6 +18,7 @@ from tenacity import RetryCallState, retry_if_exception_type, wait_random_expone
 
 from zq.client.answers import retry_after, told
 from zq.client.calls import Answer, Call, Repeat
+from zq.client.retries import Retries, pieces
 from zq.errors import CommitRunning, Invalid, StoreDamaged, Unavailable, ZqError
 
 LOG = logging.getLogger("zq.client")
@@ -34,22 +36,10 @@ CAUSES: Final[Mapping[type[BaseException], str]] = {
     ssl.SSLError: "it does not speak TLS as asked",
 }
 """Told of a server that was not reached; the first that fits."""
+LAST_PORT: Final = 65535
 CONNECTIONS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=100, keepalive_expiry=30)
 BRIEFLY: Final = 2.0
 """Seconds for taking back a call that ended without an answer."""
-PIECE: Final = 0.2
-"""Seconds after which a pause looks whether it is still wanted."""
-
-
-class Retries(Struct, frozen=True):
-    """When a call is tried again: with pauses of random length, of up to ``first`` seconds at first, doubling up to
-    ``most``, or as long as the server asks for; not more than ``attempts`` in all, and none after ``deadline`` seconds.
-    """
-
-    attempts: int = 10
-    deadline: float = 60.0
-    first: float = 0.2
-    most: float = 10.0
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -73,9 +63,33 @@ class Settings(Struct, frozen=True, kw_only=True):
             "verify": httpx.URL(self.url).scheme == "https" or bool(getproxies()),
         }
 
+    def shown(self) -> str:
+        """The server's address, without a user and a password."""
+        return str(httpx.URL(self.url).copy_with(userinfo=b""))
+
     def brief(self) -> "Settings":
         """The same for a single, short attempt."""
         return replace(self, timeout=min(self.timeout, BRIEFLY), retries=Retries(attempts=1, deadline=BRIEFLY))
+
+
+def settings(
+    url: str, project: str, client_id: str | None, auth: Auth | None, timeout: float, retries: Retries
+) -> Settings:
+    """What a client is made of. Raises ``Invalid`` for what no request could have."""
+    try:
+        server = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise Invalid(f"The server's URL is none: {error}.") from error
+    if server.scheme not in ("http", "https") or not server.host or (server.port or 0) > LAST_PORT:
+        raise Invalid("The server's URL must begin with http:// or https://, and name a host, and a port that exists.")
+    headers: Mapping[str, str] = {
+        "Client-ID": client_id or uuid4().hex,
+        "X-Project-ID": project,
+        "Content-Type": "application/json",
+    }
+    if not all(value.isprintable() and value == value.strip() for value in headers.values()):
+        raise Invalid("A project and a client id must have no control characters, and no blanks around them.")
+    return Settings(url=url.rstrip("/"), headers=headers, auth=auth, timeout=timeout, retries=retries)
 
 
 class Again(Exception):
@@ -182,13 +196,6 @@ class Progress:
         too_often = state.attempt_number - self._under_way >= self._settings.retries.attempts
         left = min(self._ends - time.monotonic(), self.call.patience())
         return too_often or state.upcoming_sleep >= left
-
-
-def pieces(pause: float, over: Callable[[], bool]) -> Iterator[float]:
-    """How long to sleep, again and again, until the pause has passed or is over."""
-    ends = time.monotonic() + pause
-    while (left := ends - time.monotonic()) > 0 and not over():
-        yield min(left, PIECE)
 
 
 def sentence(url: str, error: httpx.RequestError) -> str:

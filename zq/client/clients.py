@@ -1,47 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """``Client`` and ``AsyncClient``: where everything begins."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
-from typing import Any, Self
-from uuid import uuid4
+from collections.abc import AsyncGenerator, Generator, Iterable
+from typing import TYPE_CHECKING, Any, Self
 
-import httpx
 import msgspec
 
 from zq import wire
-from zq.client.attempts import Auth, Retries, Settings
 from zq.client.calls import Asynchronous, Blocking, Call, Page, listing, nothing, operation, path
 from zq.client.claims import fenced
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.named import named_page
+from zq.client.retries import Retries
 from zq.client.streams import Reader, stream, stream_async
-from zq.client.transport import AsyncTransport, Transport
 from zq.client.values import Event, Gap, LastCommit, Listed
-from zq.errors import Invalid
 from zq.model import Committed, Fence
 from zq.wire import committing
 
+if TYPE_CHECKING:
+    from zq.client.attempts import Auth
+
 TIMEOUT = 10.0
-LAST_PORT = 65535
 
 
 class ClientVerbs:
     """What a client can ask that is about no single queue or topic."""
-
-    _connect: Callable[[Settings], Any]
 
     def __init__(
         self,
         url: str,
         project: str,
         client_id: str | None = None,
-        auth: Auth | None = None,
+        auth: "Auth | None" = None,
         timeout: float = TIMEOUT,
         retries: Retries | None = None,
     ) -> None:
         """``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx takes. ``timeout``: of one attempt."""
-        self.transport: Any = type(self)._connect(_settings(url, project, client_id, auth, timeout, retries))
-        self._shown = f"{type(self).__name__}({httpx.URL(url).copy_with(userinfo=b'')!s}, project={project!r})"
+        from zq.client import attempts, transport  # here: with httpx they take longer to import than all the rest
+
+        settings = attempts.settings(url, project, client_id, auth, timeout, retries or Retries())
+        waits = isinstance(self, Blocking)
+        self.transport: Any = transport.Transport(settings) if waits else transport.AsyncTransport(settings)
+        self._shown = f"{type(self).__name__}({settings.shown()}, project={project!r})"
 
     def __repr__(self) -> str:
         return self._shown
@@ -128,8 +128,6 @@ class ClientVerbs:
 class Client(ClientVerbs, Blocking):
     """A project at a server. Connections are pooled; threads may share a client; close it, or use ``with``."""
 
-    _connect = Transport
-
     def queue(self, name: str) -> Queue:
         """A handle; asks the server nothing."""
         return Queue(self.transport, name)
@@ -156,8 +154,6 @@ class Client(ClientVerbs, Blocking):
 class AsyncClient(ClientVerbs, Asynchronous):
     """As ``Client``, for one event loop; close it, or use ``async with``."""
 
-    _connect = AsyncTransport
-
     def queue(self, name: str) -> AsyncQueue:
         """A handle; asks the server nothing."""
         return AsyncQueue(self.transport, name)
@@ -183,22 +179,3 @@ class AsyncClient(ClientVerbs, Asynchronous):
 
 def _matching(match: str, after: int | str | None) -> Reader:
     return Reader(path("stream"), {"match": match}, after)
-
-
-def _settings(
-    url: str, project: str, client_id: str | None, auth: Auth | None, timeout: float, retries: Retries | None
-) -> Settings:
-    try:
-        server = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise Invalid(f"The server's URL is none: {error}.") from error
-    if server.scheme not in ("http", "https") or not server.host or (server.port or 0) > LAST_PORT:
-        raise Invalid("The server's URL must begin with http:// or https://, and name a host, and a port that exists.")
-    headers: Mapping[str, str] = {
-        "Client-ID": client_id or uuid4().hex,
-        "X-Project-ID": project,
-        "Content-Type": "application/json",
-    }
-    if not all(value.isprintable() and value == value.strip() for value in headers.values()):
-        raise Invalid("A project and a client id must have no control characters, and no blanks around them.")
-    return Settings(url=url.rstrip("/"), headers=headers, auth=auth, timeout=timeout, retries=retries or Retries())

@@ -3,7 +3,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
 from math import inf
-from typing import Any, Final, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -15,11 +15,13 @@ from zq.client.named import NamedVerbs
 from zq.client.posting import post_all, post_all_async
 from zq.client.queues import QueueVerbs
 from zq.client.streams import Reader, stream, stream_async
-from zq.client.tasks import AsyncConsumer
 from zq.client.threads import Consumer
 from zq.client.topics import TopicVerbs
 from zq.client.values import Delivery, Event, Gap, Worked
 from zq.errors import Invalid
+
+if TYPE_CHECKING:
+    from zq.client.tasks import AsyncConsumer
 
 CONCURRENCY: Final = 8
 
@@ -99,8 +101,10 @@ class AsyncQueue(QueueVerbs, Asynchronous):
         """As ``Queue.post_many``; the bodies may come asynchronously."""
         return await _post_many_async(self, bodies, how)
 
-    def consume(self, **how: Unpack[Consuming]) -> AsyncConsumer:
+    def consume(self, **how: Unpack[Consuming]) -> "AsyncConsumer":
         """As ``Queue.consume``, for ``async for``."""
+        from zq.client.tasks import AsyncConsumer  # here: a blocking client does without asyncio
+
         return AsyncConsumer(self.transport, _habits(self, how), how.get("on_lost"))
 
     async def work(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends batches, some at a time: by threads for a blocking client, by tasks for an asynchronous one."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import aclosing
@@ -36,6 +35,8 @@ async def post_all_async(
     transport: Awaits, send: Send, source: AsyncGenerator[Batch, None], tally: Tally, concurrency: int
 ) -> int:
     """As ``post_all``."""
+    import asyncio  # here: a blocking client does without it
+
     running: dict[asyncio.Task[None], Batch] = {}
     at_once(concurrency)
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Server-Sent Events: parsing, and reading on where a lost connection ended."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Generator
 from typing import Final
@@ -100,6 +99,8 @@ def stream(transport: Runs, reader: Reader) -> Generator[Event | Gap, None, None
 
 async def stream_async(transport: Awaits, reader: Reader) -> AsyncGenerator[Event | Gap, None]:
     """Events without end."""
+    import asyncio  # here: a blocking client does without it
+
     while True:
         broken: Unavailable | Invalid | None = None
         try:

@@ -11,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
-from zq.client.attempts import pieces
 from zq.client.calls import Caught, Runs, at_once
 from zq.client.desk import Find
 from zq.client.habits import LIMITS, Habits
 from zq.client.loops import Loop, Lost
+from zq.client.retries import pieces
 from zq.client.stopping import told_to_stop
 from zq.client.values import Decision, Delivery, Worked
 

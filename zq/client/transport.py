@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls over HTTP: pooled connections, and repeats with exponential back-off and jitter."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -129,6 +128,8 @@ class AsyncTransport:
             return progress.answer(response), response
 
         async def rest(pause: float) -> None:
+            import asyncio  # here: a blocking client does without it
+
             for part in progress.rests(pause):
                 await asyncio.sleep(part)
 

@@ -11,7 +11,8 @@ import falcon
 
 from zq.http.suspension import GONE as TOLD
 
-GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+"""Systems without the first one tell only of callers that have closed both ways."""
 
 
 def connection(req: falcon.Request) -> socket.socket | None:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``api-ref/retries.md``: its programs go on while their server is killed and started again."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.blocks import only
+from tests.reader import PYTHON, SHELL, succeed
+from tests.servers import Lost, ZqServer, ask, every_message
+
+PAGE = "api-ref/retries.md"
+AWAY = 0.7
+"""Seconds in which connections are refused."""
+
+
+def total(server: ZqServer) -> int:
+    """Messages in the queue of the page."""
+    with contextlib.suppress(Lost):
+        found: int = ask(server.url, "GET", "/v2/queues/orders/stats").document["messages"]["total"]
+        return found
+    return 0
+
+
+@contextmanager
+def killing(server: ZqServer, *moments: Callable[[int], bool]) -> Iterator[list[int]]:
+    """At each moment in turn, which is told by how many messages there are, the server is killed and comes back.
+
+    Yields how many there were when it was killed.
+    """
+    over, kills = threading.Event(), list[int]()
+
+    def nemesis() -> None:
+        for moment in moments:
+            while not moment(there := total(server)):
+                if over.wait(0.005):
+                    return
+            server.kill()
+            kills.append(there)
+            time.sleep(AWAY)
+            server.start()
+
+    thread = threading.Thread(target=nemesis)
+    thread.start()
+    try:
+        yield kills
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_the_lines_of_the_shell_post_each_order_once(tmp_path: Path) -> None:
+    """retries.md: nothing is lost, and nothing is there twice."""
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server:
+        lines = only(PAGE, "sh").replace("http://localhost:8888", server.url)
+        with killing(server, lambda total: total >= 10, lambda total: total >= 30) as kills:
+            succeed([*SHELL, lines], tmp_path, 200)
+        assert len(kills) == 2
+        orders = [message["body"]["order"] for message in every_message(server.url, "orders")]
+    assert orders == list(range(1, 61))
+
+
+def test_the_program_posts_and_works_on_each_order_once(tmp_path: Path) -> None:
+    """retries.md: killed amid the posts and, unless that is over too soon, amid the work."""
+    most = 0
+
+    def falls(total: int) -> bool:
+        nonlocal most
+        most = max(most, total)
+        return 0 < total < most
+
+    with ZqServer(f"rocksdb://{tmp_path}/store") as server:
+        program = only(PAGE, "python").replace("http://localhost:8888", server.url)
+        with killing(server, lambda total: total >= 50, lambda total: total >= 120, falls) as kills:
+            succeed([*PYTHON, program], tmp_path, 200)
+        assert len(kills) >= 2
+        assert every_message(server.url, "orders") == []

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq.testing`` and its fixtures: a server in the process of the tests. ``api-ref/testing.md`` is run."""
+
+import socket
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+import zq.testing
+from tests.blocks import ROOT, blocks
+from tests.client.either import bodies, client_of
+from tests.reader import follow
+from tests.servers import wait_for
+from zq.broker import waiting
+from zq.client import Client, Retries
+from zq.errors import Unavailable, ZqError
+from zq.testing import Server
+
+TESTS, PROGRAM = (block.text for block in blocks(ROOT / "api-ref" / "testing.md") if block.language == "python")
+
+
+@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "xdist"])
+def test_the_tests_of_the_page_pass(tmp_path: Path, options: list[str]) -> None:
+    """testing.md: as a file of its own, with nothing but the plugins that are named here."""
+    (tmp_path / "test_orders.py").write_text(TESTS)
+    plugins = ["-p", "zq.pytest_plugin", "-p", "xdist"]
+    alone = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q", *plugins, *options]
+    done = follow(alone, tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "3 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "without", ["", "import select; del select.POLLRDHUP, select.epoll; "], ids=["", "as on macOS"]
+)
+def test_the_program_of_the_page_prints_an_address_and_nothing_else(tmp_path: Path, without: str) -> None:
+    """testing.md: no log of requests, and no warning."""
+    done = follow(["python", "-W", "error", "-c", without + PROGRAM], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("http://127.0.0.1:")
+    assert done.stdout.count("\n") == 1
+
+
+def test_nothing_is_left_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread, no folder, no port, and a client that was forgotten is closed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(threading.enumerate())
+    with zq.testing.server() as server:
+        client = server.client()
+        client.queue("jobs").post(1)
+        assert list(tmp_path.iterdir()) != []
+    assert list(tmp_path.iterdir()) == []
+    wait_for(lambda: set(threading.enumerate()) <= before, 30, "its threads are gone")
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.url)
+    with pytest.raises(ZqError, match="closed"):
+        client.ping()
+
+
+def test_servers_beside_each_other_have_nothing_in_common() -> None:
+    """Neither messages nor time."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(zq.testing.server()) for _ in range(4)]
+        for number, server in enumerate(servers):
+            server.client().queue("jobs").post(number, ttl=60)
+        servers[0].clock.advance(61)
+        seen = [bodies(server.client().queue("jobs").list()) for server in servers]
+    assert seen == [[], [1], [2], [3]]
+
+
+def test_time_leaps_ahead_and_never_back(timed: Server) -> None:
+    """Delays and lives are over, and new ones are counted from there; real time goes on passing."""
+    queue = timed.client().queue("jobs")
+    queue.create({"_default_message_delay": 600})
+    queue.post("delayed")
+    assert bodies(queue.pop(1)) == []
+    timed.clock.advance(601)
+    (message,) = queue.pop(1)
+    assert message.body == "delayed"
+    queue.post("again")
+    assert bodies(queue.pop(1)) == []
+    moment = timed.clock.now()
+    wait_for(lambda: timed.clock.now() > moment, 30, "time passes by itself")
+    for wrong in (-1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="only forward"):
+            timed.clock.advance(wrong)
+
+
+def test_a_leap_is_heard_by_whoever_waits(timed: Server, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's look at queues that nothing was told of does not come within this test."""
+    monkeypatch.setattr(waiting, "RECHECK", 3600.0)
+    with client_of(kind, timed.url) as client, ThreadPoolExecutor(1) as pool:
+        queue = client.queue("jobs")
+        queue.create({"_default_message_delay": 900})
+        queue.post("delayed")
+        begun = time.monotonic()
+        claiming = pool.submit(lambda: queue.claim(1, wait=20).messages)
+        with pytest.raises(TimeoutError):
+            claiming.result(1)
+        timed.clock.advance(901)
+        assert bodies(claiming.result(60)) == ["delayed"]
+        assert time.monotonic() - begun < 20
+
+
+def test_streams_and_workers_are_served(timed: Server, kind: str) -> None:
+    """As by any server, with both clients."""
+    with client_of(kind, timed.url) as client:
+        topic, queue = client.topic("news"), client.queue("jobs")
+        topic.publish_batch(["Oslo", "Rome"])
+        heard = []
+        for event in topic.stream(after=0):
+            heard.append(event.body)
+            if event.body == "Rome":
+                topic.publish("Bern")
+            if event.body == "Bern":
+                break
+        assert heard == ["Oslo", "Rome", "Bern"]
+        queue.post_batch(range(20))
+        assert queue.work(lambda _: None, concurrency=8, wait=0, until_empty=True).done == 20
+
+
+def test_the_end_does_not_wait_for_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that waits is answered, a stream ends, and one who says nothing at all is hung up on."""
+    monkeypatch.setattr(zq.testing._Connection, "timeout", None)
+    begun = time.monotonic()
+    with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
+        with zq.testing.server() as server:
+            client = stack.enter_context(Client(server.url, "test", retries=Retries(attempts=1)))
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))))
+            client.topic("news").publish("Oslo")
+            first = threading.Event()
+
+            def listen() -> None:
+                for _ in client.topic("news").stream(after=0):
+                    first.set()
+
+            waiting = pool.submit(lambda: client.queue("jobs").claim(1, wait=20).messages)
+            listening = pool.submit(listen)
+            assert first.wait(60)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+        assert waiting.result(60) == []
+        assert time.monotonic() - begun < 20
+        with pytest.raises(Unavailable):
+            listening.result(60)
+        assert silent.recv(1) == b""
+
+
+def test_what_is_not_installed_is_told_with_the_extra(tmp_path: Path) -> None:
+    """Of the server's packages, and of the store's."""
+    block = "import sys; sys.modules[{!r}] = None; import zq.testing; zq.testing.server().__enter__()"
+    for package, extra in (("falcon", "testing"), ("rocksdict", "rocksdb")):
+        done = run("-c", block.format(package), folder=tmp_path)
+        assert done.returncode == 1
+        assert f"pip install 'zq-queue[{extra}]'" in done.stderr.splitlines()[-1]

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures for tests of programs that use zq; pytest loads them where zq is installed. See ``zq.testing``."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:  # it imports the server, which other people's tests do not need
+    from zq.client import Client
+    from zq.testing import Server
+
+
+@pytest.fixture
+def zq_server() -> Iterator["Server"]:
+    """A zq server with an empty store for this test alone: its url, its clock, clients of it."""
+    from zq.testing import server
+
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def zq_client(zq_server: "Server") -> "Client":
+    """A blocking client of ``zq_server``, in the project "test"."""
+    return zq_server.client()

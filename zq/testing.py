@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server for tests, within their own process: the real application on an empty store, its clock in the test's hand.
+
+Reference: ``api-ref/testing.md``. ``zq.pytest_plugin`` makes fixtures of it.
+"""
+
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from zq.client import AsyncClient, Client
+from zq.expiry import Expiry
+from zq.model import Seconds
+
+try:
+    from zq.broker import Broker
+    from zq.http.app import App, create_app
+    from zq.storage import connect
+    from zq.storage.api import Storage
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("zq"):
+        raise
+    sentence = f"The package {error.name} is missing: pip install 'zq-queue[testing]' brings it."
+    raise ModuleNotFoundError(sentence, name=error.name) from error
+
+PROJECT: Final = "test"
+"""Of clients that are given no other."""
+PLACES: Final = 1000
+"""For requests that wait, and for streams: each has a thread here, and a project gets a quarter of them."""
+POLL: Final = 0.05
+"""Seconds within which the server notices that it is to end."""
+PATIENCE: Final = 10.0
+"""Seconds that a connection may stay silent, or take nothing of what it is sent."""
+
+
+class Clock:
+    """The server's time: the real one, and ahead of it by what it was advanced."""
+
+    def __init__(self, read: Callable[[], Seconds], moved: Callable[[], object]) -> None:
+        """``moved`` is called after each leap."""
+        self._read = read
+        self._moved = moved
+        self._lock = threading.Lock()
+        self._ahead = self._last = 0.0
+
+    def now(self) -> Seconds:
+        """Seconds since 1970, never less than before."""
+        with self._lock:
+            self._last = max(self._last, round(self._read() + self._ahead, 3))
+            return self._last
+
+    def advance(self, seconds: float) -> None:
+        """Leap ahead: what expires, lapses or becomes claimable within these seconds has done so on return.
+
+        Requests that wait look again at once. Raises ``ValueError`` for a negative number: time runs forward only.
+        """
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"A clock moves only forward, by a number of seconds; not by {seconds}.")
+        with self._lock:
+            self._ahead += seconds
+        self._moved()
+
+    def drift(self) -> Seconds:
+        """None: the store has no other time."""
+        return 0.0
+
+    def uncertainty(self) -> Seconds:
+        """None either."""
+        return 0.0
+
+
+class Server:
+    """A server that runs: its ``url``, its ``clock``, and clients of it."""
+
+    def __init__(self, url: str, clock: Clock, clients: ExitStack) -> None:
+        self.url = url
+        self.clock = clock
+        self._clients = clients
+
+    def __repr__(self) -> str:
+        return f"Server({self.url})"
+
+    def client(self, project: str = PROJECT, **options: Any) -> Client:
+        """A ``Client`` with these options. It is closed with the server, if it is not before."""
+        return self._clients.enter_context(Client(self.url, project, **options))
+
+    def async_client(self, project: str = PROJECT, **options: Any) -> AsyncClient:
+        """An ``AsyncClient`` with these options, for ``async with``: its event loop has to close it."""
+        return AsyncClient(self.url, project, **options)
+
+
+@contextmanager
+def server() -> Generator[Server, None, None]:
+    """Serve an empty store on a free port of this machine alone, from threads of this process; nothing of it is left.
+
+    Any number may run at once. Raises ``zq.errors.StartRefused`` where the embedded store's driver is not installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="zq-testing-") as folder, ExitStack() as ends:
+        storage = _store(folder)
+        ends.callback(storage.close)
+        clock = Clock(storage.now, lambda: broker.waiters.recheck())
+        broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES)
+        url = ends.enter_context(_serving(create_app(broker)))
+        ends.callback(broker.end_waiting)
+        yield Server(url, clock, ends.enter_context(ExitStack()))
+
+
+def _store(folder: str) -> Storage:
+    """An empty one that opens quickly: what tests keep there need not outlive a crash, nor be given back."""
+    return connect(f"rocksdb://{Path(folder).as_posix()}/store", {"sync": "never"}, Expiry(compaction_filter=False))
+
+
+@contextmanager
+def _serving(app: App) -> Generator[str, None, None]:
+    """The application's URL. In the end all requests have been answered."""
+    with _HttpServer(("127.0.0.1", 0), _Connection) as http:
+        http.set_app(app)
+        thread = threading.Thread(target=http.serve_forever, args=(POLL,), name="zq-testing", daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}"
+        finally:
+            http.shutdown()
+            thread.join()
+            http.hang_up()
+
+
+class _HttpServer(ThreadingMixIn, WSGIServer):
+    """A thread for each connection; whoever closes it waits for them."""
+
+    request_queue_size = 128
+
+    def __init__(self, *args: Any) -> None:
+        self._open: set[socket.socket] = set()
+        super().__init__(*args)
+
+    def server_bind(self) -> None:
+        """Without its base's search for the name of this machine, which takes seconds on some."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "localhost", self.server_address[1]
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection broke off, which is its client's affair: the application answers its own failures."""
+
+    def hang_up(self) -> None:
+        """Read no more of any connection; what is being answered is answered."""
+        for connection in list(self._open):
+            with suppress(OSError):  # it has ended meanwhile
+                connection.shutdown(socket.SHUT_RD)
+
+
+class _Connection(WSGIRequestHandler):
+    """One request; what the tests print is not mixed with a log of them."""
+
+    timeout = PATIENCE
+
+    def get_environ(self) -> dict[str, Any]:
+        """With the socket where the application looks whether its caller is still there."""
+        return {**super().get_environ(), "gunicorn.socket": self.connection}
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
