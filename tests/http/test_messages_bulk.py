@@ -39,9 +39,9 @@ def test_ids_delete_what_they_name(api: Api) -> None:
 
 
 @pytest.mark.parametrize("count", [21, 22, 200])
-def test_more_than_twenty_ids_are_refused(door: Api, count: int) -> None:
+def test_more_than_twenty_ids_are_refused(zaqars: Api, count: int) -> None:
     """7.7 [T]."""
-    assert "20" in door.delete(f"{URL}?ids={','.join(['x'] * count)}", 400).json["description"]
+    assert "20" in zaqars.delete(f"{URL}?ids={','.join(['x'] * count)}", 400).json["description"]
 
 
 def test_twenty_ids_are_fine(api: Api) -> None:
@@ -63,9 +63,9 @@ def test_bulk_deletion_does_not_ask_for_claims(api: Api) -> None:
 
 
 @pytest.mark.parametrize("pop", ["0", "-1", "21", "1000000", "abc", "%20", "1.0", "None", "9" * 5000, "1_0", "true"])
-def test_pop_takes_one_to_twenty(door: Api, pop: str) -> None:
+def test_pop_takes_one_to_twenty(zaqars: Api, pop: str) -> None:
     """7.7 [T]: anything else is 400."""
-    assert "pop" in door.delete(f"{URL}?pop={pop}", 400).json["description"]
+    assert "pop" in zaqars.delete(f"{URL}?pop={pop}", 400).json["description"]
 
 
 def test_the_largest_pop_is_that_of_the_server(compose) -> None:
