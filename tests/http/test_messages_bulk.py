@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deleting many messages and popping (contract 7.7)."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
 from zq.clock import ManualClock
+from zq.model import QueueRef
+from zq.storage.api import Storage
 
 QUEUE = "/v2/queues/jobs"
 URL = f"{QUEUE}/messages"
@@ -49,6 +54,27 @@ def test_twenty_ids_are_fine(api: Api) -> None:
     ids = api.send("jobs", *range(21))
     api.delete(f"{URL}?ids={','.join(ids[:20])}", 204)
     assert api.seen("jobs") == [20]
+
+
+@pytest.mark.parametrize(("history", "steps"), [(0, [45]), (600, [20, 20, 5])])
+def test_many_ids_go_in_steps_where_their_bodies_are_kept(
+    api: Api, storage: Storage, monkeypatch: pytest.MonkeyPatch, history: int, steps: list[int]
+) -> None:
+    """One step of a store moves the bodies of so many; all go, and all are in the history."""
+    told: list[int] = []
+    delete_many = storage.messages.delete_many
+
+    def counted(queue: QueueRef, ids: Sequence[str], *terms: Any) -> None:
+        told.append(len(ids))
+        delete_many(queue, ids, *terms)
+
+    monkeypatch.setattr(storage.messages, "delete_many", counted)
+    api.put("/v2/queues/jobs", 201, {"_history_ttl": history})
+    ids = api.send("jobs", *range(45))
+    api.delete(f"{URL}?ids={','.join(ids)}", 204)
+    assert (told, api.seen("jobs")) == (steps, [])
+    finished = api.get("/v2/queues/jobs/history?limit=1000", 200).json["messages"]
+    assert sorted(message["body"] for message in finished) == (list(range(45)) if history else [])
 
 
 def test_bulk_deletion_does_not_ask_for_claims(api: Api) -> None:

@@ -173,7 +173,11 @@ class Messages:
         if self._delete_with_claim_id and not claims:
             raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
         holders = claims if self._delete_with_claim_id else None
-        self._messages.delete_many(queue, ids, self._clock.now(), holders, self._book.recent(queue).history_ttl)
+        history = self._book.recent(queue).history_ttl
+        # Records take the bodies along, so many of them in one step.
+        step = MAX_IDS if history and holders is None else len(ids)
+        for start in range(0, len(ids), step):
+            self._messages.delete_many(queue, ids[start : start + step], self._clock.now(), holders, history)
         self._watch.finished(Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> tuple[MessageList, Seconds]:
