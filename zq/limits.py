@@ -14,6 +14,8 @@ from zq.topics import PATTERN, Keep, Pattern, TopicRef
 MIN_TTL: Final = 60
 MIN_DELAY: Final = 0
 DEFAULT_PAGE: Final = 10
+MAX_IDS: Final = 20
+"""Messages that a read by ids, or a ``Location``, may name: no client follows links there, so it cannot end early."""
 MAX_NAME: Final = 64
 MAX_PROJECT: Final = 256
 MAX_BODY_NUMBER: Final = 2**63 - 1
@@ -63,8 +65,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_claim_ttl: int = 43200
     max_claim_grace: int = 43200
     max_queues_per_page: int = 20
-    max_messages_per_page: int = 20
-    max_messages_per_claim_or_pop: int = 20
+    max_messages_per_page: int = 1000
+    max_messages_per_claim_or_pop: int = 1000
+    max_answer_bytes: int = 4194304
     max_queue_metadata: int = 65536
     max_messages_post_size: int = 262144
     max_messages_per_post: int = 1000

@@ -6,7 +6,7 @@ to the millisecond; ``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies a
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -15,6 +15,9 @@ from msgspec import Struct
 Seconds = float
 T = TypeVar("T")
 Moment = TypeVar("Moment", int, float)
+
+UNBOUNDED: Final = 1 << 62
+"""Bytes that no answer has."""
 
 
 class QueueRef(NamedTuple):
@@ -308,6 +311,16 @@ class Stats(Struct, frozen=True):
     free: int = 0
     oldest: Landmark | None = None
     newest: Landmark | None = None
+
+
+def portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) -> Iterator[T]:
+    """The first of the items: those whose bodies have up to ``most_bytes`` together, but one at least."""
+    left = most_bytes
+    for at, item in enumerate(items):
+        left -= len(body_of(item))
+        if left < 0 and at:
+            return
+        yield item
 
 
 def age(since: Seconds, now: Seconds) -> int:

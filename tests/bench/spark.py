@@ -21,8 +21,6 @@ from tests.spark.conftest import prepared, session
 from zq.client import Client
 
 LIMITS = """[transport]
-max_messages_per_claim_or_pop = 1000
-max_messages_per_page = 1000
 max_messages_post_size = 4194304
 """
 BATCH = 20_000

@@ -222,7 +222,7 @@ def test_a_wrong_client_id_raises_the_servers_error_with_its_title(running: ZqSe
 
 def test_the_server_tells_its_limits_and_lives(client: Any, running: ZqServer, project: str) -> None:
     """And a stranger's project is empty."""
-    assert client.limits()["max_messages_per_page"] == 20
+    assert client.limits()["max_messages_per_page"] == 1000
     assert client.ping() is None
     client.queue("jobs").post(1)
     with client_of("blocking", running.url, project + "-other") as stranger:

@@ -156,6 +156,6 @@ def test_what_is_not_installed_is_told_with_the_extra(tmp_path: Path) -> None:
     """Of the server's packages, and of the store's."""
     block = "import sys; sys.modules[{!r}] = None; import zq.testing; zq.testing.server().__enter__()"
     for package, extra in (("falcon", "testing"), ("rocksdict", "rocksdb")):
-        done = run("-c", block.format(package), folder=tmp_path)
+        done = follow(["python", "-c", block.format(package)], tmp_path)
         assert done.returncode == 1
         assert f"pip install 'zq-queue[{extra}]'" in done.stderr.splitlines()[-1]

@@ -188,7 +188,7 @@ def test_each_refusal_raises_the_clients_own_error(client: Client) -> None:
     with pytest.raises(errors.MalformedRequest, match="ttl"):
         queue.claim()
     with pytest.raises(errors.MalformedRequest, match="limit"):
-        queue.messages(limit=21)
+        queue.messages(limit=1001)
     with pytest.raises(errors.MalformedRequest, match="pop"):
         queue.pop(count=0)
     with pytest.raises(errors.ResourceNotFound):

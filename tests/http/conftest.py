@@ -104,8 +104,8 @@ def api(compose: Compose) -> Api:
 def gate() -> Callable[..., Api]:
     """Build an app whose store answers nothing but 500: for requests that must not get that far."""
 
-    def build(error: Callable[[], Exception] = untouched, **options: Any) -> Api:
-        broker = Broker(BrokenStore(error), ManualClock(time.time()))
+    def build(error: Callable[[], Exception] = untouched, limits: Limits = Limits(), **options: Any) -> Api:  # noqa: B008
+        broker = Broker(BrokenStore(error), ManualClock(time.time()), limits=limits)
         return Api(create_app(broker, **options))
 
     return build
@@ -115,3 +115,9 @@ def gate() -> Callable[..., Api]:
 def door(gate: Callable[..., Api]) -> Api:
     """Project ``acme`` on a server whose store nobody may ask."""
     return gate()
+
+
+@pytest.fixture
+def zaqars(gate: Callable[..., Api]) -> Api:
+    """The same with Zaqar's bounds, as its own tests expect them."""
+    return gate(limits=Limits(max_messages_per_page=20, max_messages_per_claim_or_pop=20))

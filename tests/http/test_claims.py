@@ -91,9 +91,9 @@ def test_a_claim_of_anything_but_an_object_is_refused(door: Api, body: bytes) ->
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "21", "200", "9" * 30, "abc", "%20", "1.0", "None"])
-def test_a_claim_takes_one_to_twenty_messages(door: Api, limit: str) -> None:
+def test_a_claim_takes_one_to_twenty_messages(zaqars: Api, limit: str) -> None:
     """8.1 [T]: limit in the query, else 400."""
-    assert "limit" in door.post(f"{URL}?limit={limit}", 400, {}).json["description"]
+    assert "limit" in zaqars.post(f"{URL}?limit={limit}", 400, {}).json["description"]
 
 
 def test_a_claim_takes_ten_unless_told_otherwise(compose) -> None:

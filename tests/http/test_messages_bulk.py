@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deleting many messages and popping (contract 7.7)."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
 from zq.clock import ManualClock
+from zq.model import QueueRef
+from zq.storage.api import Storage
 
 QUEUE = "/v2/queues/jobs"
 URL = f"{QUEUE}/messages"
@@ -39,9 +44,9 @@ def test_ids_delete_what_they_name(api: Api) -> None:
 
 
 @pytest.mark.parametrize("count", [21, 22, 200])
-def test_more_than_twenty_ids_are_refused(door: Api, count: int) -> None:
+def test_more_than_twenty_ids_are_refused(zaqars: Api, count: int) -> None:
     """7.7 [T]."""
-    assert "20" in door.delete(f"{URL}?ids={','.join(['x'] * count)}", 400).json["description"]
+    assert "20" in zaqars.delete(f"{URL}?ids={','.join(['x'] * count)}", 400).json["description"]
 
 
 def test_twenty_ids_are_fine(api: Api) -> None:
@@ -49,6 +54,27 @@ def test_twenty_ids_are_fine(api: Api) -> None:
     ids = api.send("jobs", *range(21))
     api.delete(f"{URL}?ids={','.join(ids[:20])}", 204)
     assert api.seen("jobs") == [20]
+
+
+@pytest.mark.parametrize(("history", "steps"), [(0, [45]), (600, [20, 20, 5])])
+def test_many_ids_go_in_steps_where_their_bodies_are_kept(
+    api: Api, storage: Storage, monkeypatch: pytest.MonkeyPatch, history: int, steps: list[int]
+) -> None:
+    """One step of a store moves the bodies of so many; all go, and all are in the history."""
+    told: list[int] = []
+    delete_many = storage.messages.delete_many
+
+    def counted(queue: QueueRef, ids: Sequence[str], *terms: Any) -> None:
+        told.append(len(ids))
+        delete_many(queue, ids, *terms)
+
+    monkeypatch.setattr(storage.messages, "delete_many", counted)
+    api.put("/v2/queues/jobs", 201, {"_history_ttl": history})
+    ids = api.send("jobs", *range(45))
+    api.delete(f"{URL}?ids={','.join(ids)}", 204)
+    assert (told, api.seen("jobs")) == (steps, [])
+    finished = api.get("/v2/queues/jobs/history?limit=1000", 200).json["messages"]
+    assert sorted(message["body"] for message in finished) == (list(range(45)) if history else [])
 
 
 def test_bulk_deletion_does_not_ask_for_claims(api: Api) -> None:
@@ -63,9 +89,9 @@ def test_bulk_deletion_does_not_ask_for_claims(api: Api) -> None:
 
 
 @pytest.mark.parametrize("pop", ["0", "-1", "21", "1000000", "abc", "%20", "1.0", "None", "9" * 5000, "1_0", "true"])
-def test_pop_takes_one_to_twenty(door: Api, pop: str) -> None:
+def test_pop_takes_one_to_twenty(zaqars: Api, pop: str) -> None:
     """7.7 [T]: anything else is 400."""
-    assert "pop" in door.delete(f"{URL}?pop={pop}", 400).json["description"]
+    assert "pop" in zaqars.delete(f"{URL}?pop={pop}", 400).json["description"]
 
 
 def test_the_largest_pop_is_that_of_the_server(compose) -> None:

@@ -102,9 +102,9 @@ def test_a_page_has_ten_messages_unless_told_otherwise(compose) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "21", "1000000", "9" * 30])
-def test_a_limit_out_of_range_is_refused(door: Api, limit: str) -> None:
+def test_a_limit_out_of_range_is_refused(zaqars: Api, limit: str) -> None:
     """7.3 [T]: even if the queue is missing."""
-    refused = door.get(f"{URL}?limit={limit}", 400).json
+    refused = zaqars.get(f"{URL}?limit={limit}", 400).json
     assert refused["title"] in ("Invalid API request", "Invalid parameter" if len(limit) > 20 else "")
     assert "limit" in refused["description"]
 

@@ -24,8 +24,6 @@ if os.environ.get("ZQ_REQUIRE_SERVERS") == "1":
         import_module(package)
 ROOT = Path(__file__).parent.parent.parent
 LIMITS = """[transport]
-max_messages_per_claim_or_pop = 1000
-max_messages_per_page = 1000
 max_messages_post_size = 4194304
 [topics]
 topic_log_messages = 1000

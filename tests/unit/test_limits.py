@@ -5,6 +5,7 @@ import pytest
 
 from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.limits import (
+    MAX_IDS,
     Limits,
     body_size,
     count_within,
@@ -168,16 +169,14 @@ def test_an_integer_beyond_64_bits_is_refused(value: int):
 
 
 def test_the_limits_are_those_of_the_contract():
-    """Contract 16 and 6.1: what a deployment gets that sets nothing."""
+    """Contract 16 and 6.1: what a deployment gets that sets nothing; not Zaqar's 20 messages, but a bound in bytes."""
     limits = Limits()
     assert (limits.default_message_ttl, limits.max_message_ttl) == (3600, 1209600)
     assert (limits.default_message_delay, limits.max_message_delay) == (0, 900)
     assert (limits.default_claim_ttl, limits.max_claim_ttl) == (300, 43200)
     assert (limits.default_claim_grace, limits.max_claim_grace) == (60, 43200)
-    assert (limits.max_queues_per_page, limits.max_messages_per_page, limits.max_messages_per_claim_or_pop) == (
-        20,
-        20,
-        20,
-    )
+    assert (limits.max_queues_per_page, MAX_IDS) == (20, 20)
+    assert (limits.max_messages_per_page, limits.max_messages_per_claim_or_pop) == (1000, 1000)
+    assert limits.max_answer_bytes == 4 << 20
     assert (limits.max_queue_metadata, limits.max_messages_post_size) == (65536, 262144)
     assert (limits.min_length_client_id, limits.max_length_client_id) == (10, 36)

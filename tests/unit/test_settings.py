@@ -13,6 +13,9 @@ from zq.errors import StartRefused
     ("group", "option", "value", "bounds"),
     [
         ("transport", "max_wait", "3601", "from 0 to 3600"),
+        ("transport", "max_answer_bytes", "262143", "at least 262144, which is max_messages_post_size; it is 262143"),
+        ("transport", "max_answer_bytes", "4M", "max_answer_bytes"),
+        ("transport", "max_messages_per_page", "0", "at least 1; it is 0"),
         ("transport", "stage_ttl", "59", "from 60"),
         ("transport", "producer_ttl", "0", "from 60"),
         ("transport", "idempotency_window", "59", "from 60"),

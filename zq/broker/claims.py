@@ -26,7 +26,7 @@ class Claims:
         self._watch = watch
 
     def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None) -> tuple[Claim | None, Seconds]:
-        """Claim up to ``limit`` messages; None if there is nothing to claim. With the moment."""
+        """Claim up to ``limit`` messages, or as many as an answer carries; None if there are none. With the moment."""
         now = self._clock.now()
         (claim,) = new_ids(1, now)
         lease, size = self._lease(claim, terms), self._size(limit)
@@ -34,7 +34,8 @@ class Claims:
         if stored is None:
             return None, now
         rules = self._book.rules(stored.metadata)
-        made = self._claims.create(queue, lease, size, now, rules.dead_letters(queue), rules.redelivery)
+        most_bytes = self._limits.max_answer_bytes
+        made = self._claims.create(queue, lease, size, now, rules.dead_letters(queue), rules.redelivery, most_bytes)
         if made is not None:
             self._watch.claimed(made, now)
         return made, now
@@ -48,7 +49,14 @@ class Claims:
         stored = self._queues.get(queue)
         rules = self._book.rules(stored.metadata if stored else b"{}")
         claim, was_there = self._claims.create_named(
-            queue, lease, size, now, rules.dead_letters(queue), rules.redelivery, fence
+            queue,
+            lease,
+            size,
+            now,
+            rules.dead_letters(queue),
+            rules.redelivery,
+            fence,
+            self._limits.max_answer_bytes,
         )
         if claim is not None and not was_there:
             self._watch.claimed(claim, now)

@@ -9,7 +9,7 @@ from zq.broker.metadata import Book
 from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Invalid, InvalidParameter, MessageNotFound
-from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, Limits, count_within, each_once, within
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, each_once, within
 from zq.model import Draft, Finished, Page, QueueRef, Seconds, new_ids
 from zq.storage.api import Storage
 from zq.wire.replays import Replay, moment
@@ -38,13 +38,13 @@ class History:
         """A page in the order of finishing, and the moment it is of. ``since``, ``until``: ISO 8601 or ""."""
         size, span = self._page_size(limit), _span(since or None, until or None)
         now = self._clock.now()
-        return self._history.list(queue, marker, size, *span, now), now
+        return self._history.list(queue, marker, size, *span, now, self._limits.max_answer_bytes), now
 
     def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> tuple[Page[Finished], Seconds]:
         """A page of living and finished messages in the order of sequence, and the moment it is of."""
         size = self._page_size(limit)
         now = self._clock.now()
-        return self._history.list_all(queue, marker, size, now), now
+        return self._history.list_all(queue, marker, size, now, self._limits.max_answer_bytes), now
 
     def replay(self, queue: QueueRef, client: str, terms: Replay) -> int:
         """Post copies of finished messages to the queue, as the caller; how many.
@@ -57,11 +57,17 @@ class History:
         if terms.ids is not UNSET:
             count_within("ids", len(terms.ids), self._limits.max_messages_per_page)
             each_once("ids", terms.ids)
-            found = self._history.get(queue, terms.ids, self._clock.now())
-            if not found:
-                raise MessageNotFound("None of the ids is in the history of the queue.")
-            return sum(len(self._post(queue, client, chunk)) for chunk in _chunks(found))
+            return self._replay_ids(queue, client, terms.ids)
         return self._replay_span(queue, client, terms)
+
+    def _replay_ids(self, queue: QueueRef, client: str, ids: Sequence[str]) -> int:
+        count = 0
+        for start in range(0, len(ids), MAX_IDS):
+            found = self._history.get(queue, ids[start : start + MAX_IDS], self._clock.now())
+            count += sum(len(self._post(queue, client, chunk)) for chunk in _chunks(found))
+        if not count:
+            raise MessageNotFound("None of the ids is in the history of the queue.")
+        return count
 
     def _replay_span(self, queue: QueueRef, client: str, terms: Replay) -> int:
         limit = DEFAULT_BATCH if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
@@ -69,7 +75,7 @@ class History:
         copies: set[str] = set()
         marker = 0
         while len(copies) < limit:
-            page = self._history.list(queue, marker, CHUNK, *span, self._clock.now())
+            page = self._history.list(queue, marker, CHUNK, *span, self._clock.now(), CHUNK_BYTES)
             # Copies that finish while this goes on are no part of it.
             found = [record for record in page.items if record.message.id not in copies][: limit - len(copies)]
             for chunk in _chunks(found):

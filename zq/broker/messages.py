@@ -12,7 +12,7 @@ from zq.broker.metadata import Book, Rules
 from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Invalid, MessageNotFound, Repeated, StageFull
-from zq.limits import DEFAULT_PAGE, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
+from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
 from zq.model import Draft, Message, Once, Outcome, Page, QueueRef, Seconds, View, new_ids
 from zq.model import Messages as MessageList
 from zq.storage.api import Storage
@@ -143,7 +143,8 @@ class Messages:
             return Page([], None), include_delayed, now
         delayed = include_delayed or not self._book.rules(stored.metadata).default_delay
         view = View("" if echo else client, include_claimed, delayed)
-        return self._messages.list(queue, after, size, view, now), delayed, now
+        page = self._messages.list(queue, after, size, view, now, self._limits.max_answer_bytes)
+        return page, delayed, now
 
     def get(self, queue: QueueRef, message: str) -> tuple[Message, Seconds]:
         """One message and the moment it was seen. Raises ``MessageNotFound``."""
@@ -154,7 +155,7 @@ class Messages:
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> tuple[MessageList, Seconds]:
         """Those of the ids that exist, and the moment. Raises ``MessageNotFound`` if none does."""
-        count_within("ids", len(ids), self._limits.max_messages_per_page)
+        count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
         if not found:
@@ -172,17 +173,21 @@ class Messages:
         if self._delete_with_claim_id and not claims:
             raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
         holders = claims if self._delete_with_claim_id else None
-        self._messages.delete_many(queue, ids, self._clock.now(), holders, self._book.recent(queue).history_ttl)
+        history = self._book.recent(queue).history_ttl
+        # Records take the bodies along, so many of them in one step.
+        step = MAX_IDS if history and holders is None else len(ids)
+        for start in range(0, len(ids), step):
+            self._messages.delete_many(queue, ids[start : start + step], self._clock.now(), holders, history)
         self._watch.finished(Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> tuple[MessageList, Seconds]:
-        """Remove and return up to ``limit`` ready messages, and the moment."""
+        """Remove and return up to ``limit`` ready messages, or as many as an answer carries; and the moment."""
         within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
             raise Invalid("claim_ids does not go with pop.")
         history = self._book.recent(queue).history_ttl
         now = self._clock.now()
-        popped = self._messages.pop(queue, limit, now, history)
+        popped = self._messages.pop(queue, limit, now, history, self._limits.max_answer_bytes)
         if popped:
             self._watch.popped(popped, now)
         return popped, now

@@ -16,8 +16,8 @@ from zq.broker.waiting import Polled, Waiters
 from zq.broker.watch import Watch
 from zq.clock import Clock
 from zq.errors import Invalid, MessageNotFound, Repeated
-from zq.limits import DEFAULT_PAGE, MIN_TTL, Limits, body_size, count_within, within
-from zq.model import Once, Seconds
+from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, body_size, count_within, within
+from zq.model import Once, Seconds, portion
 from zq.storage.api import Storage
 from zq.topics import Entry, Keep, Pattern, Published, TopicRef
 
@@ -127,7 +127,7 @@ class Publishing:
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> tuple[Sequence[Published], Seconds]:
         """Those of the ids that are messages of the topic, each once, and the moment. Raises ``MessageNotFound``."""
-        count_within("ids", len(ids), self._limits.max_messages_per_page)
+        count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = [message for id in dict.fromkeys(ids) for message in self._find(topic, id, now)]
         if not found:
@@ -153,8 +153,9 @@ class Publishing:
             fresh = (message for batch in reading.batches for message in batch.messages(position, now))
             found += islice(fresh, size - len(found))
             position = max(position, reading.position)
-            if len(found) == size or not reading.more:
-                return Listed(found, found[-1].sequence if found else position, now, gap)
+            shown = list(portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
+            if len(shown) == size or len(shown) < len(found) or not reading.more:
+                return Listed(shown, shown[-1].sequence if shown else position, now, gap)
 
     def _find(self, topic: TopicRef, id: str, now: Seconds) -> Iterator[Published]:
         if len(id) <= 19 and id.isascii() and id.isdigit() and id == str(int(id)) and 0 < int(id) < 2**63:

@@ -13,6 +13,7 @@ FIXED = {
     "min_claim_grace": limits.MIN_TTL,
     "min_history_ttl": limits.MIN_TTL,
     "default_page": limits.DEFAULT_PAGE,
+    "max_ids": limits.MAX_IDS,
     "max_queue_name": limits.MAX_NAME,
     "max_project_id": limits.MAX_PROJECT,
     "max_control_body": limits.MAX_CONTROL_BODY,

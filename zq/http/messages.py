@@ -7,6 +7,7 @@ from zq import wire
 from zq.broker import Broker
 from zq.errors import Invalid
 from zq.http import idempotency, query, waiting
+from zq.limits import MAX_IDS
 from zq.wire import answers, committing
 
 
@@ -18,8 +19,6 @@ class MessageCollection:
     def __init__(self, broker: Broker) -> None:
         self._messages = broker.messages
         self._waiters = broker.waiters
-        self._page = broker.limits.max_messages_per_page
-        """How many ids a request may name, and so a Location: one of thousands would break clients."""
         self._max_post_size = broker.limits.max_messages_post_size
         self._window = broker.limits.idempotency_window
 
@@ -34,7 +33,7 @@ class MessageCollection:
         ids, replayed = self._messages.post(req.context.queue, req.context.client, wire.posted(raw), size, rules, once)
         idempotency.tell(resp, replayed)
         resp.status = falcon.HTTP_201
-        resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(ids[: self._page])}")
+        resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(ids[:MAX_IDS])}")
         resp.data = answers.post_result(queue, ids)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:

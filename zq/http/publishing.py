@@ -9,6 +9,7 @@ from zq.broker.publishing import Listed
 from zq.broker.waiting import Polled
 from zq.errors import Invalid
 from zq.http import idempotency, query, suspension
+from zq.limits import MAX_IDS
 from zq.wire import publishing
 
 
@@ -19,8 +20,6 @@ class TopicMessages:
 
     def __init__(self, broker: Broker) -> None:
         self._publishing = broker.publishing
-        self._page = broker.limits.max_messages_per_page
-        """How many ids a request may name, and so a Location."""
         self._window = broker.limits.idempotency_window
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
@@ -32,7 +31,7 @@ class TopicMessages:
         sequences, replayed = self._publishing.publish(ref, wire.posted(raw), len(raw), once)
         idempotency.tell(resp, replayed)
         resp.status = falcon.HTTP_201
-        ids = ",".join(map(str, sequences[: self._page]))
+        ids = ",".join(map(str, sequences[:MAX_IDS]))
         resp.set_header("Location", f"/v2/topics/{topic}/messages?ids={ids}")
         resp.data = publishing.published(topic, sequences)
 

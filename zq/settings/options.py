@@ -21,8 +21,12 @@ LIMIT_HELP: Final = {
     "max_claim_ttl": "Largest ttl of a claim, in seconds.",
     "max_claim_grace": "Largest grace of a claim, in seconds.",
     "max_queues_per_page": "Most queues in one page of a listing.",
-    "max_messages_per_page": "Most messages in one page of a listing, or ids in one request.",
-    "max_messages_per_claim_or_pop": "Most messages that one claim or pop returns.",
+    "max_messages_per_page": "Most messages in one page of a listing, or ids in one deletion or replay. Default: 1000. "
+    "Zaqar's bound is 20.",
+    "max_messages_per_claim_or_pop": "Most messages that one claim or pop returns, or that one settlement names. "
+    "Default: 1000. Zaqar's bound is 20.",
+    "max_answer_bytes": "Most bytes of message bodies in one answer: a claim or pop takes fewer messages, a page ends "
+    "earlier, but holds one at least.",
     "max_queue_metadata": "Largest metadata document, in bytes.",
     "max_messages_post_size": "Largest body of one post of messages, in bytes.",
     "max_messages_per_post": "Most messages in one post, staged or published ones too.",
@@ -40,7 +44,10 @@ LIMIT_HELP: Final = {
     "idempotency_window": "Seconds for which a request with an Idempotency-Key is remembered.",
 }
 
-BOUNDS: Final[dict[str, tuple[int, int | str | None]]] = {
+ZAQARS: Final = {"max_messages_per_page": 20, "max_messages_per_claim_or_pop": 20}
+"""What the sample configuration sets instead of the default."""
+
+BOUNDS: Final[dict[str, tuple[int | str, int | str | None]]] = {
     "default_message_ttl": (MIN_TTL, "max_message_ttl"),
     "default_message_delay": (0, "max_message_delay"),
     "default_claim_ttl": (MIN_TTL, "max_claim_ttl"),
@@ -57,13 +64,14 @@ BOUNDS: Final[dict[str, tuple[int, int | str | None]]] = {
     "max_queues_per_page": (1, None),
     "max_messages_per_page": (1, None),
     "max_messages_per_claim_or_pop": (1, None),
+    "max_answer_bytes": ("max_messages_post_size", None),
     "max_messages_per_post": (1, None),
     "max_stage_messages": (1, None),
     "max_commit_messages": (1, None),
     "commit_slice": (1, None),
     "max_metadata_walk": (1, None),
 }
-"""Of [transport]: the least and the most; a name is that of the option whose value is the most. The others: from 0."""
+"""Of [transport]: the least and the most; a name is that of the option whose value it is. The others: from 0."""
 
 
 def _integer(name: str, default: int, low: int, high: int, text: str) -> cfg.Opt:
@@ -228,7 +236,14 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
     ],
     "transport": [
         *[
-            cfg.IntOpt(name, default=getattr(LIMITS, name), min=0, mutable=name == "default_message_ttl", help=text)
+            cfg.IntOpt(
+                name,
+                default=getattr(LIMITS, name),
+                sample_default=ZAQARS.get(name),
+                min=0,
+                mutable=name == "default_message_ttl",
+                help=text,
+            )
             for name, text in LIMIT_HELP.items()
         ],
         cfg.StrOpt(

@@ -263,10 +263,11 @@ def _check(settings: Settings) -> None:
 
 
 def _check_limits(limits: Limits) -> None:
-    for name, (low, bound) in BOUNDS.items():
+    for name, bounds in BOUNDS.items():
         value = getattr(limits, name)
-        high = getattr(limits, bound) if isinstance(bound, str) else bound
+        low, high = (getattr(limits, bound) if isinstance(bound, str) else bound for bound in bounds)
         if high is None and value < low:
-            raise StartRefused(f"[transport] {name} must be at least {low}.")
+            least = f"{low}, which is {bounds[0]}" if isinstance(bounds[0], str) else low
+            raise StartRefused(f"[transport] {name} must be at least {least}; it is {value}.")
         if high is not None and not low <= value <= high:
             raise StartRefused(f"[transport] {name} must be from {low} to {high}; it is {value}.")

@@ -8,11 +8,12 @@ for any number of threads and processes on one store. A verb returns when its ef
 configured to make it.
 Messages that have expired (``expires <= now``) exist for no verb. Every verb may raise ``Unavailable``.
 
-Three arguments mean the same wherever they stand. ``history``: seconds for which the queue keeps a record of each
+Four arguments mean the same wherever they stand. ``history``: seconds for which the queue keeps a record of each
 message that finishes in this step; 0 = none. ``once``: if the queue knows the key already, nothing is done, and
 ``Repeated`` (with what the verb answered the first time) or ``KeyReused`` (for another digest) is raised; else the key
 is remembered in the same step as the effect. ``fence``: raises ``Fenced``, and nothing is done, unless its epoch is the
-last one given out.
+last one given out. ``most_bytes``: where the bodies of what is returned would have more of them together, the
+verb ends before, as if its limit were reached; it never ends before the first message.
 The laws L1 to L10 that all this must keep are in ``api-ref/laws.md``; ``tests/conformance`` proves them.
 """
 
@@ -23,6 +24,7 @@ from zq.expiry import Expiry, Pace
 from zq.measures import Depth, Measure
 from zq.model import (
     AT_ONCE,
+    UNBOUNDED,
     Claim,
     DeadLetters,
     Draft,
@@ -126,7 +128,9 @@ class MessageController(Protocol):
         """Those of the ids that are in this queue, in the order asked for, each once."""
         ...
 
-    def list(self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds) -> Page[Message]:
+    def list(
+        self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Page[Message]:
         """Messages of sequence above ``marker`` that the view shows, in sequence; ``next`` is the last one's."""
         ...
 
@@ -147,7 +151,7 @@ class MessageController(Protocol):
         """
         ...
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0) -> Messages:
+    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
         """Remove and return up to ``limit`` ready messages in the order of (available, sequence)."""
         ...
 
@@ -171,6 +175,7 @@ class ClaimController(Protocol):
         now: Seconds,
         dead_letters: DeadLetters | None = None,
         redelivery: Redelivery = AT_ONCE,
+        most_bytes: int = UNBOUNDED,
     ) -> Claim | None:
         """Claim up to ``limit`` ready messages in the order of (available, sequence); None if there are none.
 
@@ -190,6 +195,7 @@ class ClaimController(Protocol):
         dead_letters: DeadLetters | None = None,
         redelivery: Redelivery = AT_ONCE,
         fence: Fence | None = None,
+        most_bytes: int = UNBOUNDED,
     ) -> tuple[Claim | None, bool]:
         """As ``create``, unless a claim of this name lives: then that one as ``get`` has it, unchanged, and True.
 

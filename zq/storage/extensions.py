@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from zq.errors import CommitTooLarge, StageDiffers
 from zq.model import (
     MOST_STAGED,
+    UNBOUNDED,
     Bounds,
     Commit,
     Committed,
@@ -47,13 +48,22 @@ class HistoryController(Protocol):
     """Records of finished messages. They expire, go with the queue, and stay when it is purged."""
 
     def list(
-        self, queue: QueueRef, marker: int, limit: int, since: Seconds, until: Seconds, now: Seconds
+        self,
+        queue: QueueRef,
+        marker: int,
+        limit: int,
+        since: Seconds,
+        until: Seconds,
+        now: Seconds,
+        most_bytes: int = UNBOUNDED,
     ) -> Page[Finished]:
         """Records of position above ``marker``, in the order of finishing, that finished at or after ``since`` and
         before ``until``; ``next`` is the last one's position. L6 holds."""
         ...
 
-    def list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds) -> Page[Finished]:
+    def list_all(
+        self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Page[Finished]:
         """Living messages, in whatever state, and records together, in sequence; ``next`` is the last sequence.
 
         Each message of sequence above ``marker`` stands there once: no finishing meanwhile hides or doubles it (L6).

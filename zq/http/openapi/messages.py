@@ -3,7 +3,7 @@
 
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, operation
 from zq.http.openapi.parameters import DETAILED, FREE_NAMES, KEY, flag, integer, query, several, wait
-from zq.limits import DEFAULT_PAGE, Limits
+from zq.limits import DEFAULT_PAGE, MAX_IDS, Limits
 
 
 def messages(limits: Limits) -> Json:
@@ -17,7 +17,7 @@ def _listing(limits: Limits) -> list[Json]:
         several(
             "ids",
             "Get these, wherever they are; then wait is refused and the rest but detailed ignored.",
-            maxItems=page,
+            maxItems=MAX_IDS,
         ),
         query(
             "marker",

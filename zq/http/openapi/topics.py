@@ -4,7 +4,7 @@
 from zq.http.openapi.operations import TEXT, TOPIC, Json, answer, body, operation
 from zq.http.openapi.parameters import DETAILED, KEY, RESUME, SEQUENCES, integer, query, several, wait
 from zq.http.streams import MEDIA
-from zq.limits import DEFAULT_PAGE, Limits
+from zq.limits import DEFAULT_PAGE, MAX_IDS, Limits
 from zq.topics import EVERYTHING, PATTERN
 
 
@@ -59,7 +59,7 @@ def _stream(identity: str, summary: str, parameters: list[Json]) -> Json:
 def _listing(limits: Limits) -> list[Json]:
     page = limits.max_messages_per_page
     return [
-        several("ids", "Get these; then wait is refused and the rest but detailed ignored.", maxItems=page),
+        several("ids", "Get these; then wait is refused and the rest but detailed ignored.", maxItems=MAX_IDS),
         query("marker", SEQUENCES, "List messages after this one; 400 if the log has not come so far."),
         query("limit", integer(1, page, default=DEFAULT_PAGE), "Messages in the page."),
         DETAILED,

@@ -1,7 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims of the MongoDB store. A claim is nothing but what its messages say of it."""
 
-from zq.model import AT_ONCE, Claim, DeadLetters, Fence, Lease, Once, QueueRef, Redelivery, Seconds, Settled, Settlement
+from zq.model import (
+    AT_ONCE,
+    UNBOUNDED,
+    Claim,
+    DeadLetters,
+    Fence,
+    Lease,
+    Once,
+    QueueRef,
+    Redelivery,
+    Seconds,
+    Settled,
+    Settlement,
+)
 from zq.storage.mongodb import fences, layout
 from zq.storage.mongodb.holders import every_held, no_claim
 from zq.storage.mongodb.naming import NamedClaim
@@ -29,10 +42,11 @@ class ClaimController:
         now: Seconds,
         dead_letters: DeadLetters | None = None,
         redelivery: Redelivery = AT_ONCE,
+        most_bytes: int = UNBOUNDED,
     ) -> Claim | None:
         moment, key = layout.ms(now), layout.key(queue)
         with self._port.verb():
-            wish = Wish(limit, moment, lease, dead_letters, redelivery)
+            wish = Wish(limit, moment, lease, dead_letters, redelivery, most_bytes=most_bytes)
             taken = self._takers.of(key).take(wish)
         messages = [layout.message(key, document, moment) for document in taken]
         return Claim(lease.claim, lease.ttl, now, messages, wish.lapsed) if messages else None
@@ -46,8 +60,10 @@ class ClaimController:
         dead_letters: DeadLetters | None = None,
         redelivery: Redelivery = AT_ONCE,
         fence: Fence | None = None,
+        most_bytes: int = UNBOUNDED,
     ) -> tuple[Claim | None, bool]:
-        wish, key = Wish(limit, layout.ms(now), lease, dead_letters, redelivery), layout.key(queue)
+        wish = Wish(limit, layout.ms(now), lease, dead_letters, redelivery, most_bytes=most_bytes)
+        key = layout.key(queue)
         with self._port.verb():
             return NamedClaim(self._port, self._takers.of(key), key, wish, fence).make(self._announce)
 

@@ -7,10 +7,11 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 from msgspec.structs import replace
 
-from zq.model import Finished, Outcome, Page, QueueRef, Seconds
+from zq.model import UNBOUNDED, Finished, Outcome, Page, QueueRef, Seconds, portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import Document, QueueKey
 from zq.storage.mongodb.port import Port
+from zq.storage.mongodb.taking import body_of
 
 FOREVER: Final = 1e15
 """Milliseconds: more than any record will see, and BSON can hold it."""
@@ -23,7 +24,14 @@ class HistoryController:
         self._port = port
 
     def list(
-        self, queue: QueueRef, marker: int, limit: int, since: Seconds, until: Seconds, now: Seconds
+        self,
+        queue: QueueRef,
+        marker: int,
+        limit: int,
+        since: Seconds,
+        until: Seconds,
+        now: Seconds,
+        most_bytes: int = UNBOUNDED,
     ) -> Page[Finished]:
         moment, key = layout.ms(now), layout.key(queue)
         if marker >= layout.LARGEST_MARKER:
@@ -31,11 +39,15 @@ class HistoryController:
         between = {"$gte": _bounded(since), "$lt": _bounded(until)}
         records = self._records(key, moment, p={"$gt": marker}, f=between)
         with self._port.verb():
-            found = self._port.find(records, limit=limit, sort={"p": 1}, hint=layout.FINISHED, committed=True)
-        items = [_finished(key, record, moment) for record in found]
+            found = self._port.find(
+                records, limit=limit, sort={"p": 1}, hint=layout.FINISHED, committed=True, most_bytes=most_bytes
+            )
+        items = [_finished(key, record, moment) for record in portion(found, most_bytes, body_of)]
         return Page(items, str(items[-1].position) if items else None)
 
-    def list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds) -> Page[Finished]:
+    def list_all(
+        self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Page[Finished]:
         moment, key = layout.ms(now), layout.key(queue)
         if marker >= layout.LARGEST_MARKER:
             return Page([], None)
@@ -43,8 +55,10 @@ class HistoryController:
         both = self._records(key, moment, k={"$gt": marker})
         both["q"] = {"$in": [key.messages, key.records]}
         with self._port.verb():
-            found = self._port.find(both, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, snapshot=True)
-        items = [_finished(key, one, moment) for one in found]
+            found = self._port.find(
+                both, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, snapshot=True, most_bytes=most_bytes
+            )
+        items = [_finished(key, one, moment) for one in portion(found, most_bytes, body_of)]
         return Page(items, str(items[-1].message.sequence) if items else None)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[Finished]:

@@ -8,7 +8,7 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ClaimNotHeld
-from zq.model import Draft, Message, Messages, Move, Once, Outcome, Page, QueueRef, Seconds, View
+from zq.model import UNBOUNDED, Draft, Message, Messages, Move, Once, Outcome, Page, QueueRef, Seconds, View, portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.deletions import Deletion, Deletions, refusal_of
 from zq.storage.mongodb.finishing import Ending, finish
@@ -18,7 +18,7 @@ from zq.storage.mongodb.moving import counters, move
 from zq.storage.mongodb.port import Port, Session
 from zq.storage.mongodb.posting import Post, Poster
 from zq.storage.mongodb.takers import Takers
-from zq.storage.mongodb.taking import Announce, Wish
+from zq.storage.mongodb.taking import Announce, Wish, body_of
 
 MOVED_TOGETHER: Final = 64
 """Messages in one transaction, bodies included."""
@@ -56,14 +56,18 @@ class MessageController:
             found = {document["_id"]: document for document in self._port.find(living, hint="_id_")}
         return [layout.message(key, found[place], moment) for place in places if place in found]
 
-    def list(self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds) -> Page[Message]:
+    def list(
+        self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Page[Message]:
         moment, key = layout.ms(now), layout.key(queue)
         if marker >= layout.LARGEST_MARKER:
             return Page([], None)
         shown = self._port.where(key, k={"$gt": marker}, e={"$gt": DatetimeMS(moment)}, **_shown(view, moment))
         with self._port.verb():
-            found = self._port.find(shown, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, committed=True)
-        messages = [layout.message(key, document, moment) for document in found]
+            found = self._port.find(
+                shown, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, committed=True, most_bytes=most_bytes
+            )
+        messages = [layout.message(key, document, moment) for document in portion(found, most_bytes, body_of)]
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
     def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "", history: int = 0) -> None:
@@ -110,10 +114,10 @@ class MessageController:
             with self._port.turns.at([key.finishing] if history else []):
                 self._port.transaction(work)
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0) -> Messages:
+    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
         moment, key = layout.ms(now), layout.key(queue)
         with self._port.verb():
-            taken = self._takers.of(key).take(Wish(limit, moment, history=history))
+            taken = self._takers.of(key).take(Wish(limit, moment, history=history, most_bytes=most_bytes))
         return [layout.message(key, document, moment) for document in taken]
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:

@@ -51,7 +51,7 @@ class NamedClaim:
         """The claim, and whether it lived before."""
         now, collided = self._wish.now, False
         for _ in range(MAX_LOOKS):
-            ready = self._taker.search(self._wish.limit, now)
+            ready = self._wish.share(self._taker.search(self._wish.limit, now, self._wish.most_bytes))
             try:
                 found = self._attempt(ready)
             except Forsaken:  # another process was at the messages, or at the name

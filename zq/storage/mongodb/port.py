@@ -31,9 +31,10 @@ from pymongo.write_concern import WriteConcern
 
 from zq.errors import Invalid, Unavailable
 from zq.measures import Removals
+from zq.model import UNBOUNDED
 from zq.storage.mongodb.layout import CODEC, MESSAGES, Document, QueueKey
 from zq.storage.mongodb.orphans import end_orphans
-from zq.storage.mongodb.replies import TRANSIENT, checked, is_transient, parts, taken
+from zq.storage.mongodb.replies import PORTION, TRANSIENT, checked, is_transient, parts, taken
 from zq.storage.mongodb.turns import Turns
 
 T = TypeVar("T")
@@ -49,8 +50,6 @@ UNKNOWN: Final = "UnknownTransactionCommitResult"
 WRITE_CONFLICT: Final = 112
 SNAPSHOT_UNAVAILABLE: Final = 246
 """For a moment after the collection was made."""
-PORTION: Final = 32
-"""Documents that the server sends at a time where their bytes decide how many are wanted."""
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED: Final = {"w": 1}
@@ -104,7 +103,7 @@ class Port:
         skip: int = 0,
         committed: bool = False,
         snapshot: bool | Timestamp = False,
-        most_bytes: int = 0,
+        most_bytes: int = UNBOUNDED,
         session: Session | None = None,
     ) -> list[Document]:
         """Documents of ``messages``; ``committed`` = only what no fail-over can take back, ``snapshot`` = of one moment
@@ -114,7 +113,7 @@ class Port:
             command["sort"] = sort
         if limit:
             command["limit"] = limit
-            command["batchSize"] = min(limit, PORTION) if most_bytes else limit
+            command["batchSize"] = limit if most_bytes >= UNBOUNDED else min(limit, PORTION)
         if hint:
             command["hint"] = hint
         if fields:
@@ -129,7 +128,7 @@ class Port:
 
         def ask() -> list[Document]:
             found = self.database.cursor_command(command, session=session, codec_options=CODEC)
-            return taken(found, most_bytes) if most_bytes else list(found)
+            return list(found) if most_bytes >= UNBOUNDED else taken(found, most_bytes)
 
         return self._again(ask, session)
 

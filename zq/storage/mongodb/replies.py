@@ -12,6 +12,8 @@ from zq.storage.mongodb.layout import Document
 S = TypeVar("S", bound=Mapping[str, Any])
 LARGEST: Final = 8 << 20
 """Bytes of bodies in one command; the server takes 16 MiB in all."""
+PORTION: Final = 32
+"""Documents that the server sends first where their bytes decide how many are wanted."""
 DUPLICATE_KEY: Final = 11000
 NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
 """Codes of a server that is not, or not any more, the primary."""
@@ -19,14 +21,20 @@ TRANSIENT: Final = "TransientTransactionError"
 
 
 def taken(cursor: CommandCursor[Document], most_bytes: int) -> list[Document]:
-    """The first documents, up to that with which their bodies have so many bytes."""
+    """The first documents, up to that with which their bodies have so many bytes.
+
+    The first ``PORTION`` tell how large the others may be, which are asked for together: small ones in one reply.
+    """
     taken: list[Document] = []
+    left = most_bytes
     with cursor:
         for document in cursor:
             taken.append(document)
-            most_bytes -= len(document["b"])
-            if most_bytes <= 0:
+            left -= len(document["b"])
+            if left <= 0:
                 break
+            if len(taken) == PORTION:
+                cursor.batch_size(2 + left * PORTION // (most_bytes - left))
     return taken
 
 

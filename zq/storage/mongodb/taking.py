@@ -14,7 +14,7 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
-from zq.model import AT_ONCE, DeadLetters, Lease, Move, Outcome, QueueRef, Redelivery
+from zq.model import AT_ONCE, UNBOUNDED, DeadLetters, Lease, Move, Outcome, QueueRef, Redelivery, portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.combine import Combiner
 from zq.storage.mongodb.finishing import Ending, finish
@@ -45,8 +45,13 @@ class Wish(Struct):
     dead_letters: DeadLetters | None = None
     redelivery: Redelivery = AT_ONCE
     history: int = 0
+    most_bytes: int = UNBOUNDED
     taken: list[Document] = []
     lapsed: int = 0
+
+    def share(self, ready: Sequence[Document]) -> list[Document]:
+        """What it gets of what was found."""
+        return list(portion(ready[: self.limit], self.most_bytes, body_of))
 
 
 class Taker:
@@ -69,7 +74,8 @@ class Taker:
         for wish in wishes:
             wish.now = now  # side by side is as if all had read the latest clock
         for _ in range(MAX_LOOKS):
-            ready = self.search(sum(wish.limit for wish in open_wishes), now)
+            most_bytes = sum(wish.most_bytes for wish in open_wishes)
+            ready = self.search(sum(wish.limit for wish in open_wishes), now, most_bytes)
             if not ready:
                 break
             self._deal(open_wishes, ready)
@@ -83,7 +89,8 @@ class Taker:
         claims: list[tuple[Wish, list[Document]]] = []
         pops: list[tuple[Wish, list[Document]]] = []
         for wish in wishes:
-            share, ready = ready[: wish.limit], ready[wish.limit :]
+            share = wish.share(ready)
+            ready = ready[len(share) :]
             if wish.lease is None:
                 pops.append((wish, share))
             else:
@@ -91,24 +98,25 @@ class Taker:
         self._hold([(wish, share) for wish, share in claims if share])
         self._remove([(wish, share) for wish, share in pops if share])
 
-    def search(self, want: int, now: int) -> list[Document]:
-        """Up to ``want`` living messages from the front; expired ones that it meets are removed."""
+    def search(self, want: int, now: int, most_bytes: int) -> list[Document]:
+        """Up to ``want`` living messages from the front, or so many that their bodies have ``most_bytes``; expired ones
+        that it meets are removed."""
         head, skip, token = self.front.look(want)
-        ready = self._ready(head, now, want, skip)
-        if len(ready) < want and (head or skip):
+        ready = self._ready(head, now, want, most_bytes, skip)
+        if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
             head, skip, token = 0, 0, self.front.lower()
-            ready = self._ready(head, now, want, 0)
+            ready = self._ready(head, now, want, most_bytes)
         if any(int(found["e"]) <= now for found in ready):
             self._clear(head, now, want)
-            ready = [found for found in self._ready(head, now, want, 0) if int(found["e"]) > now]
+            ready = [found for found in self._ready(head, now, want, most_bytes) if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
             self.front.found(ready[0]["d"], token, searched_all=not head)
         return ready
 
-    def _ready(self, head: int, now: int, want: int, skip: int) -> list[Document]:
+    def _ready(self, head: int, now: int, want: int, most_bytes: int, skip: int = 0) -> list[Document]:
         where = self._port.where(self._key, d={"$gte": head, "$lte": now})
-        return self._port.find(where, limit=want, sort=BY_PLACE, hint=layout.CLAIMS, skip=skip)
+        return self._port.find(where, limit=want, sort=BY_PLACE, hint=layout.CLAIMS, skip=skip, most_bytes=most_bytes)
 
     def _clear(self, head: int, now: int, want: int) -> None:
         """Remove the expired among a bounded number of entries; what lies behind is for the next call."""
@@ -189,6 +197,12 @@ class Taker:
             places = [found["_id"] for found in shares]
             ending = Ending(Outcome.POPPED, now, history)
             finish(self._port, session, self._key, places, ending, _ready(now))
+
+
+def body_of(found: Document) -> bytes:
+    """The body of a message, or of a record."""
+    body: bytes = found["b"]
+    return body
 
 
 def dead_and_living(share: Sequence[Document], terms: DeadLetters | None) -> tuple[list[Document], list[Document]]:

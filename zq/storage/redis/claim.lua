@@ -2,20 +2,23 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Claims ready messages from the front; those claimed too often move to the other queue.
 -- KEYS: project, queue, fences if the claim is named; with a rule for dead letters history, if any, and other queue.
--- ARGV: now, claim, limit, ttl, grace, redelivery: delay, cap, whether it doubles (1); whether the claim is named (1),
+-- ARGV: now, claim, limit, bytes of bodies, ttl, grace, redelivery: delay, cap, whether it doubles (1); whether the claim is named (1),
 -- then fence or "" and epoch; with a rule also queue's full name, seconds of history, most claims, ttl in the other
 -- queue (-1: own), its full name.
 -- Returns whether to look again (1 byte; 2: no, the named claim lived already), how many messages claims had let lapse
 -- and how many expired ones went (4 bytes each), the earliest expiry of what moved (8 bytes, 0: nothing did), records
 -- with bodies.
 
-local q, now, claim, limit, lease, grace = queue_at(4), number(), argument(), number(), number(), number()
+local q, now, claim, limit, most_bytes = queue_at(4), number(), argument(), number(), number()
+local lease, grace = number(), number()
 local delay, cap, doubles, named = number(), number(), number() == 1, number() == 1
 if named then
   local refused = fenced(KEYS[keys(1)], argument(), number())
   if refused then return refused end
   local messages = held(q, claim, now)
-  if #messages > 0 then return answer_with(q, messages, { '\2', struct.pack('>I4I4I8', 0, 0, 0) }) end
+  if #messages > 0 then
+    return answer_with(with_bodies(q, messages, math.huge), { '\2', struct.pack('>I4I4I8', 0, 0, 0) })
+  end
 end
 local full, h, most, life, target = argument(), nil, math.huge, nil, {}
 if full then
@@ -56,7 +59,7 @@ while #fresh == 0 and more and buried < STEPS do
   local found, dead, gone = nil, {}, 0
   found, more, gone = take(q, limit, now)
   expired = expired + gone
-  for _, m in ipairs(found) do
+  for _, m in ipairs(with_bodies(q, found, most_bytes)) do
     if m.count < most then fresh[#fresh + 1] = m else dead[#dead + 1] = m end
   end
   if #dead > 0 then
@@ -70,4 +73,4 @@ end
 if #fresh > 0 then lapsed = hold(fresh) end
 local again = #fresh == 0 and more
 local front = { again and '\1' or '\0', struct.pack('>I4I4', lapsed, expired), earliest({ target }) }
-return answer_with(q, fresh, front)
+return answer_with(fresh, front)

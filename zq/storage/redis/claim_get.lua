@@ -3,4 +3,4 @@
 -- KEYS: project, queue. ARGV: now, claim. Returns all that the live claim holds: records with bodies.
 
 local q = queue_at(4)
-return answer_with(q, held(q, ARGV[2], tonumber(ARGV[1])), {})
+return answer_with(with_bodies(q, held(q, ARGV[2], tonumber(ARGV[1])), math.huge), {})

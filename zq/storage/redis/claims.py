@@ -7,6 +7,7 @@ from typing import Final
 
 from zq.model import (
     AT_ONCE,
+    UNBOUNDED,
     Claim,
     DeadLetters,
     Fence,
@@ -44,8 +45,10 @@ class ClaimController:
         now: Seconds,
         dead_letters: DeadLetters | None = None,
         redelivery: Redelivery = AT_ONCE,
+        most_bytes: int = UNBOUNDED,
     ) -> Claim | None:
-        return self._claim(queue, _terms(lease, limit, now, redelivery, None), [], now, dead_letters)[0]
+        terms = _terms(lease, (limit, most_bytes), now, redelivery, None)
+        return self._claim(queue, terms, [], now, dead_letters)[0]
 
     def create_named(
         self,
@@ -56,8 +59,9 @@ class ClaimController:
         dead_letters: DeadLetters | None = None,
         redelivery: Redelivery = AT_ONCE,
         fence: Fence | None = None,
+        most_bytes: int = UNBOUNDED,
     ) -> tuple[Claim | None, bool]:
-        terms = _terms(lease, limit, now, redelivery, fence or NO_FENCE)
+        terms = _terms(lease, (limit, most_bytes), now, redelivery, fence or NO_FENCE)
         return self._claim(queue, terms, [layout.keys(queue).fences], now, dead_letters)
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
@@ -123,10 +127,13 @@ class ClaimController:
         return (_read(held, moment, lapsed) if held else None), again == LIVED
 
 
-def _terms(lease: Lease, limit: int, now: Seconds, redelivery: Redelivery, fence: Fence | None) -> list[bytes]:
-    """What the claim script reads first; with a fence, be it ``NO_FENCE``, the claim is a named one."""
-    terms = [b"%d" % layout.ms(now), layout.text(lease.claim), b"%d" % limit, b"%d" % lease.ttl, b"%d" % lease.grace]
-    terms += [b"%d" % redelivery.delay, b"%d" % redelivery.cap, b"%d" % redelivery.exponential]
+def _terms(
+    lease: Lease, most: tuple[int, int], now: Seconds, redelivery: Redelivery, fence: Fence | None
+) -> list[bytes]:
+    """What the claim script reads first. ``most``: messages, and bytes of bodies. With a fence, be it ``NO_FENCE``, the
+    claim is a named one."""
+    numbers = *most, lease.ttl, lease.grace, redelivery.delay, redelivery.cap, redelivery.exponential
+    terms = [b"%d" % layout.ms(now), layout.text(lease.claim), *(b"%d" % number for number in numbers)]
     return [*terms, b"0"] if fence is None else [*terms, b"1", *_fence(fence)]
 
 

@@ -4,4 +4,4 @@
 
 local q, ids = queue_at(4), {}
 for at = 2, #ARGV do ids[at - 1] = ARGV[at] end
-return answer_with(q, locate(q, ids, tonumber(ARGV[1])), {})
+return answer_with(with_bodies(q, locate(q, ids, tonumber(ARGV[1])), math.huge), {})

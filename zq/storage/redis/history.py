@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from zq.model import Finished, Page, QueueRef, Seconds
+from zq.model import UNBOUNDED, Finished, Page, QueueRef, Seconds, portion
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.store import Store
 
@@ -15,14 +15,23 @@ class HistoryController:
         self._store = store
 
     def list(
-        self, queue: QueueRef, marker: int, limit: int, since: Seconds, until: Seconds, now: Seconds
+        self,
+        queue: QueueRef,
+        marker: int,
+        limit: int,
+        since: Seconds,
+        until: Seconds,
+        now: Seconds,
+        most_bytes: int = UNBOUNDED,
     ) -> Page[Finished]:
         bounds = layout.ms(since), layout.ms(min(until, layout.MAX_MOMENT))
-        found = self._pages(scripts.HISTORY_LIST, queue, marker, limit, now, *bounds)
+        found = self._pages(scripts.HISTORY_LIST, queue, marker, (limit, most_bytes), now, *bounds)
         return Page(found, str(found[-1].position) if found else None)
 
-    def list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds) -> Page[Finished]:
-        found = self._pages(scripts.HISTORY_ALL, queue, marker, limit, now)
+    def list_all(
+        self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Page[Finished]:
+        found = self._pages(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
         return Page(found, str(found[-1].message.sequence) if found else None)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[Finished]:
@@ -32,17 +41,21 @@ class HistoryController:
         return layout.finished(blob, 0, moment)
 
     def _pages(
-        self, script: scripts.Script, queue: QueueRef, marker: int, limit: int, now: Seconds, *bounds: int
+        self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """One page; a script goes on where one before has stepped over enough that expired."""
+        """One page of so many records and bytes of bodies; a script goes on where one before has stepped over enough
+        that expired."""
+        limit, most_bytes = most
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
         found: Records = []
         while True:
-            terms = [b"%d" % number for number in (moment, position, limit - len(found), *bounds)]
+            left = most_bytes - sum(len(record.message.body) for record in found)
+            terms = [b"%d" % number for number in (moment, position, limit - len(found), left, *bounds)]
             blob = self._store.run(script, queue, *terms, more=[layout.keys(queue).history])
-            found += layout.finished(blob, layout.MOMENT.size, moment)
+            told = found + layout.finished(blob, layout.MOMENT.size, moment)
+            found = list(portion(told, most_bytes, lambda record: record.message.body))
             position = layout.MOMENT.unpack_from(blob)[0]
-            if not position:
+            if not position or len(found) < len(told):
                 return found
 
 

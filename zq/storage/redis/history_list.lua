@@ -1,10 +1,11 @@
 #!lua flags=no-writes
 -- SPDX-License-Identifier: Apache-2.0
 -- Records above a position that finished within a time, in the order of finishing. KEYS: project, queue, history.
--- ARGV: now, position, limit, since, until.
+-- ARGV: now, position, limit, bytes of bodies, since, until.
 -- Returns the position to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies.
 
-local now, marker, limit, since, before, h = number(), argument(), number(), number(), number(), history(1)
+local now, marker, limit, most, since, before = number(), argument(), number(), number(), number(), number()
+local h = history(1)
 local total = redis.call('ZCARD', h.history)
 
 local function finished_at(record)
@@ -33,5 +34,6 @@ while #shown < limit and steps < STEPS and rank < total do
   end
   rank, steps, position = rank + #places, steps + #places, tonumber(places[#places])
 end
-if #shown == limit or rank >= total then position = 0 end
-return answer({ bodies = h.remains }, shown, records, { struct.pack('>I8', position) })
+local bodies = portion(h.remains, shown, most)
+if #shown == limit or #bodies < #shown or rank >= total then position = 0 end
+return answer(records, bodies, { struct.pack('>I8', position) })

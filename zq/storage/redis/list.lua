@@ -1,11 +1,12 @@
 #!lua flags=no-writes
 -- SPDX-License-Identifier: Apache-2.0
 -- Messages above a marker that a view shows, in sequence.
--- KEYS: project, queue. ARGV: now, marker, limit, client whose own are hidden or "", claimed shown, delayed shown ("1").
+-- KEYS: project, queue.
+-- ARGV: now, marker, limit, bytes of bodies, client whose own are hidden or "", claimed shown, delayed shown ("1").
 -- Returns the marker to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies.
 
 local q, now, marker, limit = queue_at(4), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local without, claimed, delayed = ARGV[4], ARGV[5] == '1', ARGV[6] == '1'
+local most, without, claimed, delayed = tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1', ARGV[7] == '1'
 
 local function client_of(record)
   local id, client = struct.unpack('>I2I2', record, HEAD_SIZE + 13)
@@ -69,5 +70,6 @@ while #shown < limit and steps < STEPS do
   position = tonumber(members[#members] or 0)
   if #members < want then position = 0; break end
 end
-if #shown >= limit then position = 0 end
-return answer(q, shown, records, { struct.pack('>I8', position) })
+local bodies = portion(q.bodies, shown, most)
+if #shown >= limit or #bodies < #shown then position = 0 end
+return answer(records, bodies, { struct.pack('>I8', position) })

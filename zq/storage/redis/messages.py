@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from zq.model import Draft, Message, Messages, Move, Once, Page, QueueRef, Seconds, View
+from zq.model import UNBOUNDED, Draft, Message, Messages, Move, Once, Page, QueueRef, Seconds, View, portion
 from zq.storage.redis import layout, refusals, scripts, ways
 from zq.storage.redis.refusals import checked
 from zq.storage.redis.store import Store
@@ -50,16 +50,20 @@ class MessageController:
             return []
         return layout.messages(self._store.run(scripts.GET, queue, b"%d" % moment, *wanted), 0, moment)
 
-    def list(self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds) -> Page[Message]:
+    def list(
+        self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Page[Message]:
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
         terms = layout.text(view.without), b"%d" % view.claimed, b"%d" % view.delayed
         found: list[Message] = []
         while True:
-            bounds = b"%d" % moment, b"%d" % position, b"%d" % (limit - len(found))
+            left = most_bytes - sum(len(message.body) for message in found)
+            bounds = b"%d" % moment, b"%d" % position, b"%d" % (limit - len(found)), b"%d" % left
             blob = self._store.run(scripts.LIST, queue, *bounds, *terms)
-            found += layout.messages(blob, 8, moment)
+            told = found + layout.messages(blob, 8, moment)
+            found = list(portion(told, most_bytes, lambda message: message.body))
             position = int.from_bytes(blob[:8])
-            if not position:
+            if not position or len(found) < len(told):
                 return Page(found, str(found[-1].sequence) if found else None)
 
     def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "", history: int = 0) -> None:
@@ -78,11 +82,12 @@ class MessageController:
         more = self._store.history(queue, history, moment)
         checked(self._store.run(scripts.DELETE_MANY, queue, *terms, *holders, *gone, more=more))
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0) -> Messages:
+    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
         moment = layout.ms(now)
         more = self._store.history(queue, history, moment)
         for _ in range(MAX_LOOKS):
-            blob = self._store.run(scripts.POP, queue, b"%d" % moment, b"%d" % limit, b"%d" % history, more=more)
+            terms = b"%d" % moment, b"%d" % limit, b"%d" % most_bytes, b"%d" % history
+            blob = self._store.run(scripts.POP, queue, *terms, more=more)
             again, expired = POPPED.unpack_from(blob)
             self._store.removals.add("read", expired)
             if len(blob) > POPPED.size or not again:

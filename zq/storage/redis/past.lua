@@ -15,5 +15,5 @@ local function tell_past(h, places, now)
   for i, record in ipairs(pick(h.finished, places)) do
     if is_kept(record, now) then shown[#shown + 1], records[#records + 1] = places[i], record end
   end
-  return answer({ bodies = h.remains }, shown, records, {})
+  return answer(records, pick(h.remains, shown), {})
 end

@@ -9,6 +9,7 @@ local HEAD_SIZE = 70
 local TAIL = '>I8I4I2I2I2I2I2'
 local TAIL_SIZE = 22
 local SLICE = 2000          -- arguments of one command: Lua's stack is limited
+local AHEAD = 16            -- bodies that are read at a time where their sizes decide how many are wanted
 local STEPS = 1000          -- entries that one call steps over at most
 local FALSE_FUTURE = 60000  -- ms ahead of now at which a queue's last moment stems from a clock that was wrong
 local PINNED = 1e15         -- score of what a commit is going to delete: see pinned
@@ -259,15 +260,39 @@ local function locate(q, ids, now)
   return live
 end
 
+-- The first of the values in these fields of a hash: those that have `most` bytes together, but one at least.
+local function portion(key, fields, most)
+  local values = {}
+  for first = 1, #fields, AHEAD do
+    local slice = redis.call('HMGET', key, unpack(fields, first, math.min(first + AHEAD - 1, #fields)))
+    for _, value in ipairs(slice) do
+      most = most - #value
+      if most < 0 and #values > 0 then return values end
+      values[#values + 1] = value
+    end
+  end
+  return values
+end
+
+-- The first of the messages, with their bodies, which have `most` bytes together; but one at least.
+local function with_bodies(q, messages, most)
+  local members, found = {}, {}
+  for i, m in ipairs(messages) do members[i] = m.member end
+  for i, body in ipairs(portion(q.bodies, members, most)) do
+    found[i] = messages[i]
+    found[i].body = body
+  end
+  return found
+end
+
 -- Records with the bodies that belong to them, as a reply behind what `pieces` holds already.
-local function answer(q, members, records, pieces)
-  for i, body in ipairs(pick(q.bodies, members)) do tell(pieces, records[i], body) end
+local function answer(records, bodies, pieces)
+  for i, body in ipairs(bodies) do tell(pieces, records[i], body) end
   return table.concat(pieces)
 end
 
--- The same of messages.
-local function answer_with(q, messages, pieces)
-  local members, records = {}, {}
-  for i, m in ipairs(messages) do members[i], records[i] = m.member, m.record end
-  return answer(q, members, records, pieces)
+-- The same of messages that have theirs.
+local function answer_with(messages, pieces)
+  for _, m in ipairs(messages) do tell(pieces, m.record, m.body) end
+  return table.concat(pieces)
 end

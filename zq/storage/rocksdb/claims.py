@@ -4,6 +4,7 @@
 from zq.errors import ClaimNotFound
 from zq.model import (
     AT_ONCE,
+    UNBOUNDED,
     Claim,
     DeadLetters,
     Fence,
@@ -42,9 +43,10 @@ class ClaimController:
         now: Seconds,
         dead_letters: DeadLetters | None = None,
         redelivery: Redelivery = AT_ONCE,
+        most_bytes: int = UNBOUNDED,
     ) -> Claim | None:
         with self._keeper as opened:
-            look = Look(opened, queue, Terms(lease, limit, layout.ms(now), dead_letters, redelivery))
+            look = Look(opened, queue, Terms(lease, limit, layout.ms(now), dead_letters, redelivery, most_bytes))
             claim = look.run()
             look.settle()
         return claim
@@ -58,9 +60,11 @@ class ClaimController:
         dead_letters: DeadLetters | None = None,
         redelivery: Redelivery = AT_ONCE,
         fence: Fence | None = None,
+        most_bytes: int = UNBOUNDED,
     ) -> tuple[Claim | None, bool]:
         with self._keeper as opened:
-            look = Look(opened, queue, Terms(lease, limit, layout.ms(now), dead_letters, redelivery, named=True))
+            terms = Terms(lease, limit, layout.ms(now), dead_letters, redelivery, most_bytes, named=True)
+            look = Look(opened, queue, terms)
             with self._stripes.held(*fences.names(queue.project, fence)):
                 fences.check(opened.store, queue.project, fence)
                 claim = look.run()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from zq.model import Finished, Outcome, Page, QueueRef, Seconds
+from zq.model import UNBOUNDED, Finished, Outcome, Page, QueueRef, Seconds, portion
 from zq.storage.rocksdb import halving, layout, past
 from zq.storage.rocksdb.keeper import Keeper
 from zq.storage.rocksdb.layout import Past
@@ -27,17 +27,27 @@ class HistoryController:
         self._keeper = keeper
 
     def list(
-        self, queue: QueueRef, marker: int, limit: int, since: Seconds, until: Seconds, now: Seconds
+        self,
+        queue: QueueRef,
+        marker: int,
+        limit: int,
+        since: Seconds,
+        until: Seconds,
+        now: Seconds,
+        most_bytes: int = UNBOUNDED,
     ) -> Page[Finished]:
         with self._keeper as (store, registry):
             state = registry.find(queue)
             if state is None:
                 return Page([], None)
             start = _first_since(store, state, min(marker, LAST) + 1, since)
-            items = list(islice(_records(store, state, start, until, layout.ms(now)), limit))
+            records = islice(_records(store, state, start, until, layout.ms(now)), limit)
+            items = list(portion(records, most_bytes, _body))
         return Page(items, str(items[-1].position) if items else None)
 
-    def list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds) -> Page[Finished]:
+    def list_all(
+        self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Page[Finished]:
         items: list[Finished] = []
         start = min(marker, LAST) + 1
         with self._keeper as (store, registry):
@@ -45,8 +55,12 @@ class HistoryController:
                 with registry.held(queue) as (state,):
                     if state is None:
                         break
-                    more, start = _stretch(store, state, start, limit - len(items), layout.ms(now))
-                items += more
+                    left = most_bytes - sum(len(_body(item)) for item in items)
+                    more, start = _stretch(store, state, start, limit - len(items), left, layout.ms(now))
+                found = [*items, *more]
+                items = list(portion(found, most_bytes, _body))
+                if len(items) < len(found):
+                    break
         return Page(items, str(items[-1].message.sequence) if items else None)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[Finished]:
@@ -79,8 +93,11 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
     )
 
 
-def _stretch(store: Store, state: QueueState, start: int, want: int, now: int) -> tuple[list[Finished], int]:
-    """Up to ``want`` messages and records of a locked queue from a sequence on, and from where to go on."""
+def _stretch(
+    store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
+) -> tuple[list[Finished], int]:
+    """Up to ``want`` messages and records of a locked queue from a sequence on, one at least if there is any with up to
+    ``most_bytes`` of bodies, and from where to go on."""
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     kept = list(islice(store.scan("sequences", lower, upper), most))
@@ -88,6 +105,7 @@ def _stretch(store: Store, state: QueueState, start: int, want: int, now: int) -
     # Beyond the last entry that was read there may be more of its kind.
     reach = min(layout.pair.unpack(entries[-1][0])[1] if len(entries) == most else LAST for entries in (kept, living))
     items: list[Finished] = []
+    left = most_bytes
     found = {layout.pair.unpack(key)[1]: (_living, key, value) for key, value in living}
     found |= {layout.pair.unpack(key)[1]: (_kept, key, value) for key, value in kept}
     for sequence in sorted(found):
@@ -96,6 +114,10 @@ def _stretch(store: Store, state: QueueState, start: int, want: int, now: int) -
         read, key, value = found[sequence]
         item = read(store, state, key, value, now)
         if item is not None:
+            left -= len(_body(item))
+            if left < 0 and items:
+                reach = items[-1].message.sequence
+                break
             items.append(item)
     return items, (items[-1].message.sequence if len(items) == want else reach) + 1
 
@@ -127,6 +149,10 @@ def _latest(store: Store, state: QueueState, message: str, now: int) -> Finished
         if item is not None:
             return item
     return None
+
+
+def _body(item: Finished) -> bytes:
+    return item.message.body
 
 
 def _finished(key: bytes, kept: Past) -> Finished:

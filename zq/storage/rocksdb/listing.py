@@ -19,15 +19,23 @@ HANDFUL = 8
 """Blocks after which a walk hands on its marks."""
 
 
-def page(store: Store, state: QueueState, marker: int, limit: int, view: View, now: int) -> list[Message]:
-    """Up to ``limit`` messages above ``marker`` that the view shows; fewer only if there are no more."""
+def page(
+    store: Store, state: QueueState, marker: int, limit: int, view: View, now: int, most_bytes: int
+) -> list[Message]:
+    """Up to ``limit`` messages above ``marker`` that the view shows; fewer only if there are no more, or if the next
+    body would make more than ``most_bytes``."""
     messages: list[Message] = []
+    left = most_bytes
     while (want := limit - len(messages)) > 0:
         found = _visible(store, state, marker, want, view, now)
         keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
-        for (sequence, record), body in zip(found, store.get_many("bodies", keys), strict=True):
-            if body is not None:  # else it was removed, or expired, after the walk saw it
-                messages.append(layout.message(sequence, record, layout.unsealed(body), now))
+        for (sequence, record), stored in zip(found, store.each("bodies", keys), strict=True):
+            if stored is not None:  # else it was removed, or expired, after the walk saw it
+                body = layout.unsealed(stored)
+                left -= len(body)
+                if left < 0 and messages:
+                    return messages
+                messages.append(layout.message(sequence, record, body, now))
         if len(found) < want:
             break
         marker = found[-1][0]

@@ -24,6 +24,7 @@ class Terms(NamedTuple):
     now: int
     dead_letters: DeadLetters | None
     redelivery: Redelivery
+    most_bytes: int
     named: bool = False
 
 
@@ -68,7 +69,7 @@ class Look:
                 if self.found is not None:
                     return False
             change = Change(store)
-            items = take(store, state, self._terms.limit, now, change)
+            items = take(store, state, self._terms.limit, now, change, self._terms.most_bytes)
             spent = [item for item in items if self._is_spent(item)]
             if not spent or target is not None:
                 for item in items:

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from zq.errors import ClaimNotHeld, MessageClaimed
-from zq.model import Draft, Message, Messages, Move, Once, Outcome, Page, QueueRef, Seconds, View
+from zq.model import UNBOUNDED, Draft, Message, Messages, Move, Once, Outcome, Page, QueueRef, Seconds, View
 from zq.storage.rocksdb import layout, listing
 from zq.storage.rocksdb.change import Change, End
 from zq.storage.rocksdb.keeper import Keeper
@@ -67,12 +67,14 @@ class MessageController:
             if body is not None
         ]
 
-    def list(self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds) -> Page[Message]:
+    def list(
+        self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Page[Message]:
         with self._keeper as (store, registry):
             state = registry.find(queue)
             if state is None:
                 return Page([], None)
-            messages = listing.page(store, state, marker, limit, view, layout.ms(now))
+            messages = listing.page(store, state, marker, limit, view, layout.ms(now), most_bytes)
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
     def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "", history: int = 0) -> None:
@@ -108,14 +110,14 @@ class MessageController:
                 change.commit()
             store.settle()
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0) -> Messages:
+    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
         moment = layout.ms(now)
         with self._keeper as (store, registry):
             with registry.held(queue) as (state,):
                 if state is None:
                     return []
                 change = Change(store)
-                taken = take(store, state, limit, moment, change)
+                taken = take(store, state, limit, moment, change, most_bytes)
                 for sequence, record, _ in taken:
                     change.finish(state, sequence, record, End(Outcome.POPPED, history, moment))
                 change.commit()

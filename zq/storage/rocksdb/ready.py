@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from zq.errors import StoreDamaged
+from zq.model import UNBOUNDED
 from zq.storage.rocksdb import layout
 from zq.storage.rocksdb.change import Change
 from zq.storage.rocksdb.damage import UNREADABLE
@@ -26,19 +27,22 @@ class Ready(NamedTuple):
     body: bytes
 
 
-def take(store: Store, state: QueueState, limit: int, now: int, change: Change) -> list[Ready]:
-    """Up to ``limit`` ready messages in the order of (available, sequence), all of which ``change`` must deal with.
+def take(
+    store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
+) -> list[Ready]:
+    """Up to ``limit`` ready messages, with up to ``most_bytes`` of bodies unless it is one message, in the order of
+    (available, sequence), all of which ``change`` must deal with.
 
     Expired messages are stepped over, a bounded number of them (L10), and left to be removed. So are messages that
     cannot be read, as long as some can: a damaged block does not bring a queue to a stand.
     """
     damaged = False
     for _ in range(MAX_DAMAGED):
-        keys, expired, head = _scan(store, state, limit, now)
-        change.advance(state, head)
+        entries, expired, head = _scan(store, state, limit, now)
         if expired:
             state.around.leftovers.meet(expired, now)
-        ready, unread = _read(store, keys)
+        ready, unread, rest = _read(store, entries, most_bytes)
+        change.advance(state, rest or head)
         if ready or not unread:
             break
         damaged = True
@@ -48,20 +52,28 @@ def take(store: Store, state: QueueState, limit: int, now: int, change: Change) 
     return ready
 
 
-def _read(store: Store, keys: Sequence[bytes]) -> tuple[list[Ready], int]:
-    """What can be read of the messages of these keys, and how many cannot."""
-    ready, unread = [], 0
-    values, bodies = (store.get_many(family, keys, spare=True) for family in ("messages", "bodies"))
-    for key, value, body in zip(keys, values, bodies, strict=True):
-        if value and body:
-            ready.append(Ready(layout.pair.unpack(key)[1], layout.decode_record(value), layout.unsealed(body)))
-        elif b"" in (value, body):
+def _read(store: Store, entries: Sequence[bytes], most_bytes: int) -> tuple[list[Ready], int, bytes]:
+    """What can be read of the messages of these entries, how many cannot, and the first entry whose body is too much;
+    ``b""`` = none is."""
+    ready: list[Ready] = []
+    unread, left = 0, most_bytes
+    keys = [entry[:8] + entry[16:] for entry in entries]
+    values, bodies = (store.each(family, keys, spare=True) for family in ("messages", "bodies"))
+    for entry, value, stored in zip(entries, values, bodies, strict=True):
+        if value and stored:
+            body = layout.unsealed(stored)
+            left -= len(body)
+            if left < 0 and ready:
+                return ready, unread, entry
+            ready.append(Ready(layout.triple.unpack(entry)[2], layout.decode_record(value), body))
+        elif b"" in (value, stored):
             unread += 1
-    return ready, unread
+    return ready, unread, b""
 
 
 def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[bytes], list[bytes], bytes]:
-    """Keys of up to ``limit`` live messages, of the expired ones in front of them, and where to begin next time."""
+    """Entries of up to ``limit`` live messages, keys of the expired ones in front of them, and where to begin next
+    time."""
     live: list[bytes] = []
     expired: list[bytes] = []
     head, steps = state.front.head, 0
@@ -71,8 +83,10 @@ def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[b
         if state.pinned and layout.triple.unpack(key)[2] in state.pinned:
             steps += 1
             continue
-        found = live if layout.number.unpack(value)[0] > now else expired
-        found.append(key[:8] + key[16:])
+        if layout.number.unpack(value)[0] > now:
+            live.append(key)
+        else:
+            expired.append(key[:8] + key[16:])
         if len(live) == limit or len(live) + len(expired) + steps >= patience:
             break
     else:  # nothing else has come yet: next time not over what is being removed

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``max_answer_bytes``: an answer of many messages ends before it is too large, and says where it goes on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+
+Compose = Callable[..., Api]
+QUEUE = "/v2/queues/jobs"
+LARGE = "x" * 398
+"""Its JSON has 400 bytes."""
+BODIES = [LARGE, LARGE, "small", LARGE, LARGE, LARGE]
+FITTING = [BODIES[:3], BODIES[3:5], BODIES[5:]]
+"""As answers of 1,000 bytes hold them."""
+
+
+@pytest.fixture
+def api(compose: Compose) -> Api:
+    """Project ``acme`` on a server whose answers carry 1,000 bytes of bodies."""
+    return compose(max_answer_bytes=1000)
+
+
+def bodies(messages: list[Any]) -> list[Any]:
+    return [message["body"] for message in messages]
+
+
+def test_a_claim_holds_fewer_messages_than_it_may(api: Api) -> None:
+    """In order, none twice, none left out; its page shows the same, and what it does not hold is ready."""
+    api.send("jobs", *BODIES)
+    for share in FITTING:
+        path, messages = api.claim("jobs", limit=1000)
+        assert bodies(messages) == share
+        assert bodies(api.get(path, 200).json["messages"]) == share
+    api.post(f"{QUEUE}/claims", 204, {})
+
+
+def test_a_claim_by_name_does_so_too_and_tells_it_again(api: Api) -> None:
+    """A repeat gets what it holds, not more."""
+    api.send("jobs", *BODIES)
+    for number, share in enumerate(FITTING):
+        for status in (201, 200):
+            made = api.put(f"{QUEUE}/claims/etl.{number}?limit=1000", status, {"ttl": 60})
+            assert bodies(made.json["messages"]) == share
+
+
+def test_a_pop_removes_no_more_than_it_returns(api: Api) -> None:
+    """What did not fit is there for the next one."""
+    api.send("jobs", *BODIES)
+    for at, share in enumerate(FITTING):
+        assert bodies(api.delete(f"{QUEUE}/messages?pop=1000", 200).json["messages"]) == share
+        left = [body for rest in FITTING[at + 1 :] for body in rest]
+        assert api.get(f"{QUEUE}/stats", 200).json["messages"]["free"] == len(left)
+
+
+@pytest.mark.parametrize(
+    ("path", "popped"),
+    [
+        (f"{QUEUE}/messages?limit=1000&echo=true", 0),
+        (f"{QUEUE}/history?limit=1000", 6),
+        (f"{QUEUE}/history?limit=1000&state=all", 2),
+    ],
+)
+def test_who_follows_the_links_sees_all_messages(api: Api, path: str, popped: int) -> None:
+    """A page ends earlier, with its link."""
+    api.put(QUEUE, 201, {"_history_ttl": 600})
+    api.send("jobs", *BODIES)
+    for _ in range(popped):
+        api.delete(f"{QUEUE}/messages?pop=1", 200)
+    assert [bodies(page) for page in api.pages(path, "messages")] == [*FITTING, []]
+
+
+def test_who_follows_the_links_of_a_topic_sees_all_messages(api: Api) -> None:
+    """However they were published."""
+    for part in (BODIES[:1], BODIES[1:]):
+        api.post("/v2/topics/news/messages", 201, {"messages": [{"body": body} for body in part]})
+    pages = api.pages("/v2/topics/news/messages?limit=1000", "messages")
+    assert [bodies(page) for page in pages] == [*FITTING, []]
+
+
+def test_dead_letters_come_by_pages_that_fit(api: Api) -> None:
+    """They are listed as any queue's messages; a claim steps over as many as there are."""
+    api.put(QUEUE, 201, {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
+    api.send("jobs", *BODIES)
+    for claim in [api.claim("jobs", limit=1000)[0] for _ in FITTING]:
+        api.delete(claim, 204)
+    api.post(f"{QUEUE}/claims?limit=1000", 204, {})
+    pages = api.pages("/v2/queues/dead/messages?limit=1000&echo=true", "messages")
+    assert [bodies(page) for page in pages] == [*FITTING, []]
+
+
+def test_a_message_that_is_larger_alone_comes_alone(compose: Compose) -> None:
+    """One at least, or a queue would stand still behind it."""
+    api = compose(max_answer_bytes=100)
+    api.send("jobs", LARGE, "small")
+    assert [bodies(page) for page in api.pages(f"{QUEUE}/messages?echo=true", "messages")] == [[LARGE], ["small"], []]
+    assert bodies(api.claim("jobs")[1]) == [LARGE]
+
+
+def test_a_read_by_ids_is_whole(compose: Compose) -> None:
+    """Twenty at most, of which none is left out: nobody follows links there. So a Location names no more."""
+    api = compose(max_answer_bytes=100)
+    posted = {"messages": [{"body": LARGE}] * 21}
+    for path in (f"{QUEUE}/messages", "/v2/topics/news/messages"):
+        where = api.post(path, 201, posted).headers["Location"]
+        assert bodies(api.get(where, 200).json["messages"]) == [LARGE] * 20
+
+
+@pytest.mark.one_store
+def test_a_thousand_small_messages_come_at_once(compose: Compose) -> None:
+    """On a server with every default; ten unless told otherwise."""
+    api = compose()
+    api.send("jobs", *range(1000))
+    assert len(api.seen("jobs", "echo=true")) == 10
+    assert api.seen("jobs", "echo=true&limit=1000") == list(range(1000))
+    path, messages = api.claim("jobs", limit=1000)
+    assert bodies(messages) == list(range(1000))
+    api.post(f"{path}/settle", 200, {"delete": [message["href"].split("/")[-1].split("?")[0] for message in messages]})
+    assert api.seen("jobs", "echo=true&include_claimed=true") == []
+
+
+def test_many_ids_are_replayed(compose: Compose) -> None:
+    """However many are read at a time; those without a record are passed over, and 404 if all are."""
+    api = compose()
+    api.put(QUEUE, 201, {"_history_ttl": 600})
+    ids = api.send("jobs", *range(45))
+    unknown = [f"no-{number}" for number in range(50)]
+    api.post(f"{QUEUE}/history/replay", 404, {"ids": unknown})
+    assert len(api.delete(f"{QUEUE}/messages?pop=45", 200).json["messages"]) == 45
+    assert api.post(f"{QUEUE}/history/replay", 200, {"ids": unknown + ids}).json == {"replayed": 45}
+    assert api.seen("jobs", "echo=true&limit=45") == list(range(45))
