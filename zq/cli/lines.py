@@ -35,7 +35,10 @@ def send_input(
     """Send the lines of standard input until it ends. A signal ends it after what was read; a second one at once."""
     stopped = threading.Event()
     most = thing.transport.run(MOST_CALL)
-    packer = Packer(largest_batch(thing.metadata()), ttl, delay, most=most)
+    metadata = thing.metadata()
+    if delay:
+        thing.transport.cautions.delay(thing.name, metadata)
+    packer = Packer(largest_batch(metadata), ttl, delay, most=most)
     source = timely(packer, bodies(text, stopped.is_set))
     send = partial(batch_call, thing.kind, thing.name, key=None)
     with (
