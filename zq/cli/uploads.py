@@ -189,5 +189,7 @@ def line_body(line: bytes, number: int, text: bool) -> Raw | None:
         decoded = line.decode()
         return Raw(msgspec.json.encode(decoded)) if text else msgspec.json.decode(line, type=Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        kind = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
-        raise TornLine(f"Line {number} is not {kind}: {error}.") from error
+        if isinstance(error, UnicodeDecodeError):
+            raise TornLine(f"Line {number} is not UTF-8: {error}.") from error
+        hint = "There is one JSON value to a line (NDJSON); with --text each line is a text."
+        raise TornLine(f"Line {number} is not JSON: {error}. {hint}") from error

@@ -64,7 +64,7 @@ class Consuming(TypedDict, total=False):
     """The loop ends when there is nothing left; False."""
     backoff: int
     """Seconds, 5, for which a message stays away after a failure; twice as long at each further claim of it."""
-    count: int
+    count: int | None
     """The loop ends after so many messages, and claims no more; without it there is no bound."""
     on_lost: Lost
     """Hears of messages whose claim was over before they were settled; without it ``ClaimLapsed`` is raised."""
