@@ -20,6 +20,9 @@ from zq.storage import connect
         ["claim", "ordres"],
         ["history", "ordres"],
         ["replay", "ordres", "--since", "2020-01-01"],
+        ["consume", "ordres", "--until-empty", "--wait", "0"],
+        ["consume", "ordres", "--until-empty", "--wait", "0", "--exec", "true"],
+        ["consume", "ordres", "--until-empty", "--wait", "0", "--exec", "true", "--batch"],
         ["dlq", "list", "ordres"],
         ["dlq", "redrive", "ordres"],
         ["queue", "show", "ordres"],
@@ -61,9 +64,20 @@ def test_those_that_are_there_are_worked_on_beside_those_that_are_not(zq: Zq) ->
 def test_an_empty_queue_is_no_mistake(zq: Zq) -> None:
     """Nor is one whose messages are all claimed."""
     zq("queue", "create", "jobs", "_history_ttl=60")
-    for words in (["list"], ["pop"], ["claim"], ["history"]):
+    for words in (["list"], ["pop"], ["claim"], ["history"], ["consume", "--until-empty", "--wait", "0"]):
         assert zq(words[0], "jobs", *words[1:]) == []
     assert zq("queue", "stats", "jobs")[0]["total"] == 0
+
+
+def test_a_consumer_waits_for_a_queue_that_is_to_come_and_says_so(zq: Zq) -> None:
+    """The message that makes the queue reaches it."""
+    with zq.start("consume", "later", "--count", "1") as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        assert told == "zq: There is no queue later in the project. Waiting for it.\n"
+        zq("post", "later", "x")
+        out, told = process.communicate(timeout=30)
+    assert (process.returncode, json.loads(out)["body"], told) == (0, "x", "")
 
 
 @pytest.mark.parametrize("verb", ["create", "set"])
