@@ -180,7 +180,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(zq: Zq) -> None:
     process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == ""
-    process.wait(20)
+    assert process.wait(20) == 0
     process.stderr.close()
 
 

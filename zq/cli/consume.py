@@ -12,7 +12,7 @@ from zq.cli.failures import INTERRUPTED, Failure
 from zq.cli.messages import queue_argument
 from zq.cli.missing import check_there, missing
 from zq.cli.output import note
-from zq.cli.reader import leave_output, reader_of_output
+from zq.cli.reader import reader_of_output
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.shell import command_words
 from zq.cli.tally import Tally, live_line
@@ -127,12 +127,9 @@ def print_messages(session: Session, queue: Queue, how: Consuming, tally: Tally)
     live = live_line(tally, wanted=not sys.stdout.isatty())
     with reader_of_output(consumer.stop) as reader, live, consumer as messages:
         for message in messages:
-            try:
-                session.out.line(message)
-                if reader.has_all(lambda: consumer.stopped):
-                    tally.add([message], done=True)
-                    continue
-            except BrokenPipeError:
-                leave_output()
-            message.release()
-            break
+            message.release()  # the last word holds
+            session.out.line(message)
+            if not reader.has_all(lambda: consumer.stopped):
+                break
+            message.done()
+            tally.add([message], done=True)

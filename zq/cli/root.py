@@ -14,6 +14,7 @@ from zq.cli import bench, consume, messages, past, pipeline, post, topics, trans
 from zq.cli.completion import completion
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.named import queue_group, topic_group
+from zq.cli.reader import leave_output
 from zq.cli.session import Group, Session, listen
 from zq.cli.values import Seconds
 from zq.errors import Invalid, ZqError
@@ -55,7 +56,8 @@ class Root(Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # who reads has seen enough: click ends the program
+            leave_output()  # who reads has seen enough
+            return 0
         except RecursionError as error:
             raise Failure("The JSON is nested too deep.", exit_code(Invalid())) from error
         except (ZqError, OSError) as error:
