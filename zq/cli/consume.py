@@ -82,7 +82,7 @@ def consume(
             work(commands, tally)
     else:
         print_messages(session, handle, how, tally)
-    if until_empty and not tally:
+    if until_empty and tally.empty:
         check_there(session, queue)
     if words:
         conclude(tally, commands)

@@ -38,8 +38,10 @@ class Tally:
         unstarted = f", {self.unstarted:,} of them not begun" if self.unstarted else ""
         return f"{self.done:,} done, {self.failed + self.unstarted:,} given back{unstarted}."
 
-    def __bool__(self) -> bool:
-        return bool(self.done or self.failed or self.unstarted)
+    @property
+    def empty(self) -> bool:
+        """Whether there was no message at all."""
+        return not (self.done or self.failed or self.unstarted)
 
     @property
     def hopeless(self) -> bool:
