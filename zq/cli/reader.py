@@ -13,9 +13,11 @@ from contextlib import contextmanager, suppress
 from io import UnsupportedOperation
 from typing import Final
 
-if sys.platform == "linux":  # nothing else tells what of a pipe is unread
+try:
     import fcntl
     import termios
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 PAGE: Final = 4096
 LOOK: Final = 500
@@ -78,10 +80,10 @@ def watch(pipe: int, gone: Callable[[], object], ended: threading.Event) -> None
 
 
 def output_pipe() -> int | None:
-    """The file descriptor of standard output, if it is a pipe whose unread bytes are told."""
+    """The file descriptor of standard output, if it is a pipe whose unread bytes are told: Linux alone does."""
     with suppress(OSError, UnsupportedOperation):
         output = sys.stdout.fileno()
-        if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(output).st_mode):
+        if fcntl and sys.platform == "linux" and stat.S_ISFIFO(os.fstat(output).st_mode):
             unread(output)
             return output
     return None
