@@ -45,6 +45,7 @@ def test_a_file_is_posted_in_order_and_leaves_no_note(zq: Zq, tmp_path: Path) ->
 def test_a_post_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq, tmp_path: Path) -> None:
     """Killed when some batches are stored and others on their way: the note is behind, the keys make up for it."""
     file = written(tmp_path, LINES, pad=100)
+    zq("queue", "create", "events")
     with zq.start("post", "events", "--file", str(file), "--concurrency", "4") as process:
         wait_for(lambda: zq("queue", "stats", "events")[0]["total"] > 1000, 20, "some are stored")
         process.send_signal(signal.SIGKILL)

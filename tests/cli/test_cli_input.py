@@ -23,6 +23,7 @@ def total(zq: Zq, kind: str = "queue") -> int:
 @pytest.mark.parametrize("words", [["post", "jobs", "-"], ["topic", "publish", "jobs", "-"]])
 def test_lines_are_stored_while_the_next_one_is_awaited(zq: Zq, words: list[str]) -> None:
     """As behind ``tail -f``; Ctrl-C ends it, and it says how many there were."""
+    zq("topic" if "topic" in words else "queue", "create", "jobs")
     with zq.start(*words, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write("1\n2\n3")

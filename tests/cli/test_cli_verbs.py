@@ -79,7 +79,9 @@ def test_claims_are_settled_moved_and_released_by_hand(zq: Zq) -> None:
     assert again[0]["claim"] == "mine.1"
     assert zq("release", "jobs", "mine.1", again[0]["id"])[0]["released"] == 1
     assert zq("settle", "jobs", "mine.1", "--all")[0]["deleted"] == 1
-    assert "claim" in zq.refused(6, "settle", "jobs", "mine.1", "--all")
+    for words in (["settle", "jobs", "mine.1", "--all"], ["release", "jobs", "mine.1"]):
+        assert "claim" in zq.refused(3, *words)
+    assert "--text" in zq.refused(2, "move", "jobs", "mine.1", "x", "--to", "next", "--body", "{torn")
     zq.refused(2, "settle", "jobs", "mine.1")
 
 

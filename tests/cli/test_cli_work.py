@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
-from zq.cli.consume import Tally
+from zq.cli.tally import Tally
 from zq.client import Message
 
 
@@ -104,7 +104,7 @@ def test_sigterm_ends_it_after_the_work_in_hand(zq: Zq, tmp_path: Path) -> None:
         wait_for(lambda: len(zq("list", "jobs")) == 0, 5, "all are claimed")
         (tmp_path / "go").touch()
         _, told = process.communicate(timeout=20)
-    assert (process.returncode, told) == (0, "zq: 2 done, 0 given back.\n")
+    assert (process.returncode, told) == (0, "zq: 2 done, 3 given back, 3 of them not begun.\n")
     assert [message["body"] for message in zq("list", "jobs")] == [2, 3, 4]
 
 
@@ -143,7 +143,7 @@ def test_a_second_signal_ends_the_commands_too(zq: Zq, tmp_path: Path, whole: bo
                 process.wait(15)
         _, told = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert f"0 done, {3 if whole else 1} given back." in told
+    assert "0 done, 3 given back" in told
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert len(zq("list", "jobs", "--delayed")) == 3
@@ -180,7 +180,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(zq: Zq) -> None:
     process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == ""
-    process.wait(20)
+    assert process.wait(20) == 0
     process.stderr.close()
 
 

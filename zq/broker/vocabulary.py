@@ -17,8 +17,6 @@ from zq.limits import MAX_NAME, MIN_DELAY, MIN_TTL, QUEUE_NAME, Limits, is_queue
 
 Metadata = dict[str, Any]
 
-TOPIC_KEYS: Final = ("_max_messages_post_size", "_default_message_ttl", "_default_message_delay")
-"""Of the keys that a queue shows when they are unset, those that a topic shows."""
 QUEUE_RULE: Final = f"must be a queue name, 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot, or null"
 RETRY_INTEGERS: Final = (
     "retries_with_no_delay",
@@ -118,7 +116,7 @@ def shown_defaults(limits: Limits) -> Metadata:
 def topic_defaults(limits: Limits) -> Metadata:
     """As ``shown_defaults``, of a topic (contract 13)."""
     defaults = shown_defaults(limits)
-    return {key: defaults[key] for key in TOPIC_KEYS}
+    return {key: defaults[key] for key in wire.TOPIC_RULES}
 
 
 def metadata_schema(limits: Limits) -> Metadata:

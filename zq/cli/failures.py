@@ -13,11 +13,10 @@ from zq.secrets import without_secrets
 
 EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     click.UsageError: (2, "the command line or the configuration is wrong"),
-    errors.ClaimNotFound: (6, ""),
     errors.NotFound: (3, "what was named does not exist"),
     errors.Invalid: (4, "the server refuses the request as invalid"),
     errors.NotAuthorized: (5, "the caller may not do this"),
-    errors.Conflict: (6, "somebody else was faster: a claim is over or held by another, a key was used before"),
+    errors.Conflict: (6, "somebody else was faster: a message is claimed, a claim was lost, a key was used before"),
     errors.MessageClaimed: (6, ""),
     errors.MetadataConflict: (6, ""),
     errors.KeyReused: (6, ""),

@@ -51,7 +51,10 @@ def send_input(
     """
     stopped = threading.Event()
     most = thing.transport.run(MOST_CALL)
-    packer = Packer(largest_batch(thing.metadata()), ttl, delay, most=most)
+    metadata = thing.metadata()
+    if delay:
+        thing.transport.cautions.delay(thing.name, metadata)
+    packer = Packer(largest_batch(metadata), ttl, delay, most=most)
     source = timely(packer, bodies(form, stopped.is_set, asked))
     send = partial(batch_call, thing.kind, thing.name, key=None)
     with (

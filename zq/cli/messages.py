@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
 from zq.cli.completion import name_argument
+from zq.cli.missing import some_of
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.values import CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, TAKEN, WAIT, Count
 from zq.client import Buried, Moved, Released
@@ -31,12 +32,14 @@ def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
 
 
 def as_json(text: str, never: bool = False) -> Raw:
-    """A body from the command line: JSON, or else a text."""
+    """A body from the command line: JSON, or else a text. Raises ``UsageError`` for what only begins like JSON."""
     if not never:
         try:
             return msgspec.json.decode(text, type=Raw)
-        except msgspec.DecodeError:
-            pass
+        except msgspec.DecodeError as error:
+            if text.lstrip().startswith(("{", "[")):
+                told = f"The body begins like JSON and is none: {error}. With --text it is a text."
+                raise click.UsageError(told) from error
     return Raw(msgspec.json.encode(text))
 
 
@@ -49,7 +52,7 @@ def as_json(text: str, never: bool = False) -> Raw:
 def list_messages(session: Session, queue: str, limit: int, claimed: bool, delayed: bool) -> None:
     """List the messages of a queue in the order of posting."""
     found = session.queue(queue).list(claimed=claimed, delayed=delayed)
-    session.out.messages(islice(found, limit or None))
+    session.out.messages(some_of(session, queue, islice(found, limit or None)))
 
 
 @click.command("get", cls=Command)
@@ -72,7 +75,7 @@ def get(session: Session, queue: str, messages: Ids) -> None:
 @pass_session
 def pop(session: Session, queue: str, limit: int, wait: int) -> None:
     """Take messages and delete them in one step."""
-    session.out.messages(session.queue(queue).pop(limit, wait=wait), full=True)
+    session.out.messages(some_of(session, queue, session.queue(queue).pop(limit, wait=wait)), full=True)
 
 
 @click.command("claim", cls=Command)
@@ -88,7 +91,7 @@ def claim(
 ) -> None:
     """Claim messages to work on; then settle, move or release them."""
     taken = session.queue(queue).claim(limit, ttl=ttl, grace=grace, wait=wait, name=name)
-    session.out.messages(taken.messages, claim=taken.id)
+    session.out.messages(some_of(session, queue, taken.messages), claim=taken.id)
 
 
 @click.command("settle", cls=Command)
@@ -130,7 +133,8 @@ def settle(
 @claim_argument
 @click.argument("messages", nargs=-1, required=True, metavar="ID...")
 @click.option("--to", "target", required=True, metavar="QUEUE", help="The queue that gets them.")
-@click.option("--body", help="A new body.")
+@click.option("--body", help="A new body: JSON, or else a text.")
+@click.option("--text", is_flag=True, help="The new body is a text, even if it looks like JSON.")
 @ttl_option
 @delay_option
 @pass_session
@@ -141,11 +145,13 @@ def move(
     messages: Ids,
     target: str,
     body: str | None,
+    text: bool,
     ttl: int | None,
     delay: int | None,
 ) -> None:
     """Hand messages of a claim to another queue, in one step."""
-    terms = (UNSET if body is None else as_json(body), UNSET if ttl is None else ttl, UNSET if delay is None else delay)
+    content = UNSET if body is None else as_json(body, never=text)
+    terms = (content, UNSET if ttl is None else ttl, UNSET if delay is None else delay)
     moved = [Moved(message, target, *terms) for message in messages]
     session.out.thing(asdict(session.queue(queue).settle(claim, move=moved)))
 
@@ -159,6 +165,7 @@ def move(
 def release(session: Session, queue: str, claim: str, messages: Ids, delay: int | None) -> None:
     """Give messages of a claim back, or all of them."""
     if not messages:
+        session.queue(queue).held(claim)  # for a claim that is not there a release is no error
         session.queue(queue).release(claim, delay=delay)
         session.out.thing({"claim": claim, "released": True})
         return

@@ -2,7 +2,7 @@
 """``zq queue …`` and ``zq topic …``: what both have, in one group for both."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import update_wrapper
 from typing import Any, Final
 
@@ -10,9 +10,10 @@ import click
 import msgspec
 
 from zq.cli.completion import names
+from zq.cli.missing import Kind, check_there, missing
 from zq.cli.session import Command, Group, Session
 from zq.client import Listed, Queue, Stats, Topic
-from zq.errors import NotFound
+from zq.errors import NotFound, QueueNotFound, TopicNotFound
 
 Handle = Queue | Topic
 Metadata = tuple[tuple[str, Any], ...]
@@ -40,7 +41,7 @@ class NamedGroup(Group):
 
     def __init__(self, word: str, handle: Callable[[Session, str], Handle]) -> None:
         super().__init__(word, help=f"{word.capitalize()}s: their metadata, and figures about them.")
-        self.kind = f"{word}s"
+        self.kind: Kind = "queues" if word == "queue" else "topics"
         self.handle = handle
         for command in (create, show, change, delete, purge, stats):
             self.add_command(command)
@@ -58,6 +59,11 @@ class Things:
     def __call__(self, name: str) -> Handle:
         """One of them."""
         return self._handle(self.session, name)
+
+    def lost(self, names: Iterable[str]) -> None:
+        """Raises ``NotFound`` for names that are not there, if there are any."""
+        if told := [str(missing(self.session, name, self.kind)) for name in names]:
+            raise NotFound(" ".join(told))
 
     def listed(self, **filters: Any) -> Iterator[Listed]:
         """Those that exist."""
@@ -111,8 +117,7 @@ def create(things: Things, name: str, members: Metadata) -> None:
 @pass_things
 def show(things: Things, name: str) -> None:
     """Show the metadata of one; what is not set, with its default."""
-    if not things(name).exists():
-        raise NotFound(f"There is no {things.kind[:-1]} {name} in the project.")
+    check_there(things.session, name, things.kind)
     things.out.thing({"name": name, **things(name).metadata()})
 
 
@@ -123,7 +128,10 @@ def show(things: Things, name: str) -> None:
 @pass_things
 def change(things: Things, name: str, members: Metadata, unset: tuple[str, ...]) -> None:
     """Set some keys of the metadata of one, and remove others; show all then."""
-    things.out.thing({"name": name, **things(name).update(dict(members), remove=unset)})
+    try:
+        things.out.thing({"name": name, **things(name).update(dict(members), remove=unset)})
+    except (QueueNotFound, TopicNotFound):
+        raise missing(things.session, name, things.kind) from None
 
 
 @click.command("delete", cls=Command)
@@ -150,8 +158,20 @@ def purge(things: Things, name: tuple[str, ...], yes: bool) -> None:
 def stats(things: Things, name: tuple[str, ...]) -> None:
     """Count the messages of some, or of all; with the ages of the oldest and the newest."""
     chosen = name or tuple(entry.name for entry in things.listed())
-    figures = (counted(one, things(one).stats()) for one in chosen)
-    things.out.rows(FIGURES, figures, lambda entry: [entry[column] for column in FIGURES])
+    lost: list[str] = []
+
+    def figures() -> Iterator[dict[str, Any]]:
+        for one in chosen:
+            figure = counted(one, things(one).stats())
+            if name and not figure["total"] and not things(one).exists():
+                lost.append(one)
+            else:
+                yield figure
+        if len(lost) == len(chosen):
+            things.lost(lost)
+
+    things.out.rows(FIGURES, figures(), lambda entry: [entry[column] for column in FIGURES])
+    things.lost(lost)
 
 
 def counted(name: str, stats: Stats) -> dict[str, Any]:
@@ -162,12 +182,15 @@ def counted(name: str, stats: Stats) -> dict[str, Any]:
 
 
 def each(things: Things, names: Sequence[str], told: str, verb: Callable[[Handle], None], question: str) -> None:
-    """Do it to each. Aborts if there is a question, and somebody sits there who says no."""
-    if question and sys.stdin.isatty():
+    """Do it to each that is there. Aborts if there is a question, and somebody sits there who says no."""
+    lost = [one for one in names if not things(one).exists()]
+    if question and len(lost) < len(names) and sys.stdin.isatty():
         click.confirm(question.format(", ".join(names)), abort=True, err=True)
     for one in names:
-        verb(things(one))
-        things.out.thing({"name": one, told: True})
+        if one not in lost:
+            verb(things(one))
+            things.out.thing({"name": one, told: True})
+    things.lost(lost)
 
 
 queue_group = NamedGroup("queue", lambda session, name: session.client.queue(name))

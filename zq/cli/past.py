@@ -9,13 +9,15 @@ from typing import Any, Final
 import click
 
 from zq.cli.completion import name_argument
+from zq.cli.failures import Failure, exit_code
 from zq.cli.messages import Ids, limit_option, queue_argument
+from zq.cli.missing import check_there, some_of
 from zq.cli.named import FIGURES, counted
-from zq.cli.output import body, progress
+from zq.cli.output import body, note, progress
 from zq.cli.session import Command, Group, Session, pass_session
 from zq.cli.values import Count, Moment
 from zq.client import Finished, Message, Queue
-from zq.errors import NotFound
+from zq.errors import Invalid, NotFound, StoreDamaged, ZqError
 
 AT_ONCE: Final = 1000
 """Dead letters in one request: so often progress is told."""
@@ -35,6 +37,7 @@ def dead_letters(session: Session, queue: str) -> Queue:
     some = next(handle.list(claimed=True, delayed=True, page=1), None)
     if (some is not None and some.origin) or any(session.client.queues(_dead_letter_queue=queue)):
         return handle
+    check_there(session, queue)
     raise NotFound(f"{queue} has no dead letter queue, and is none.")
 
 
@@ -45,8 +48,11 @@ def dead_letters(session: Session, queue: str) -> Queue:
 def list_dead(session: Session, queue: str | None, limit: int) -> None:
     """List the dead letters of QUEUE, or count those of all queues."""
     if queue is None:
-        rows = islice(figures(session), limit or None)
+        unread: list[ZqError] = []
+        rows = islice(figures(session, unread), limit or None)
         session.out.rows(("dead letters of", *FIGURES), rows, lambda row: list(row.values()))
+        if unread:
+            raise Failure("Some dead letters could not be counted.", exit_code(unread[0]))
         return
     columns = ("id", "origin", "claims", "reason", "body")
     found = islice(dead_letters(session, queue).list(claimed=True, delayed=True), limit or None)
@@ -58,12 +64,19 @@ def dead_cells(message: Message) -> list[object]:
     return [message.id, message.origin, message.origin_claim_count, message.reason, body(message)]
 
 
-def figures(session: Session) -> Iterator[dict[str, Any]]:
-    """Of each queue that has dead letters."""
+def figures(session: Session, unread: list[ZqError]) -> Iterator[dict[str, Any]]:
+    """Of each queue that has dead letters; ``unread``: why they cannot be told of some, which are named."""
     for listed in session.client.queues(detailed=True):
         dead = (listed.metadata or {}).get("_dead_letter_queue")
-        if isinstance(dead, str):
-            yield {"queue": listed.name, **counted(dead, session.queue(dead).stats())}
+        if not isinstance(dead, str):
+            continue
+        try:
+            counts = session.queue(dead).stats()
+        except (Invalid, NotFound, StoreDamaged) as error:
+            note(f"The dead letters of {listed.name}: {error}")
+            unread.append(error)
+        else:
+            yield {"queue": listed.name, **counted(dead, counts)}
 
 
 @dlq_group.command("redrive")
@@ -99,7 +112,9 @@ def history(
 ) -> None:
     """List what has finished in a queue that keeps a history."""
     found = session.queue(queue).history(since=since, until=until, living=living)
-    session.out.rows(("id", "finished", "outcome", "body"), islice(found, limit or None), finished_cells)
+    session.out.rows(
+        ("id", "finished", "outcome", "body"), some_of(session, queue, islice(found, limit or None)), finished_cells
+    )
 
 
 def finished_cells(message: Finished) -> list[object]:
@@ -122,4 +137,6 @@ def replay(
     if bool(messages) == bool(since or until):
         raise click.UsageError("Give either IDs, or --since or --until.")
     copied = session.queue(queue).replay(messages or None, since=since, until=until, limit=limit)
+    if not copied:
+        check_there(session, queue)
     session.out.thing({"queue": queue, "replayed": copied})

@@ -14,6 +14,7 @@ from zq.cli.completion import completion
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.named import queue_group, topic_group
 from zq.cli.options import given, origins
+from zq.cli.reader import leave_output
 from zq.cli.session import Group, Session, lines_of, listen
 from zq.errors import Invalid, ZqError
 
@@ -54,7 +55,8 @@ class Root(Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # who reads has seen enough: click ends the program
+            leave_output()  # who reads has seen enough
+            return 0
         except RecursionError as error:
             raise Failure("The JSON is nested too deep.", exit_code(Invalid())) from error
         except (ZqError, OSError) as error:

@@ -9,6 +9,7 @@ from zq.cli.completion import name_argument
 from zq.cli.content import Form
 from zq.cli.lines import send_input
 from zq.cli.messages import as_json, ttl_option
+from zq.cli.missing import check_there
 from zq.cli.named import topic_group
 from zq.cli.output import body, note, show, table
 from zq.cli.session import Command, Session, pass_session
@@ -45,11 +46,16 @@ def publish(session: Session, name: str, body: str, ttl: int | None, text: bool)
 @click.option("--limit", type=Count(1), help="End after so many messages.")
 @pass_session
 def tail(session: Session, topic: str | None, match: str | None, after: int | None, limit: int | None) -> None:
-    """Show what is published, as it comes, until interrupted."""
+    """Show what is published, as it comes, until interrupted.
+
+    TOPIC must be there; --match hears topics that are still to come, too, also of one name.
+    """
     if (topic is None) == (match is None):
         raise click.UsageError("Give either TOPIC or --match.")
     session.patient = True
     client = session.client
+    if topic:
+        check_there(session, topic, "topics")
     stream = client.topic(topic).stream(after) if topic else client.stream(match or "**", after)
     events = (event for event in stream if isinstance(event, Event) or missed(event))
     for event in islice(events, limit):

@@ -60,6 +60,8 @@ class Packer:
         self._most = most
         self._ttl = ttl
         self._delay = delay
+        self.delayed = bool(delay)
+        """Whether a message was to be delayed."""
         self._linger = linger
         self._tail = _tail(ttl, delay)
         self._encode = msgspec.json.Encoder().encode
@@ -75,6 +77,7 @@ class Packer:
             if isinstance(body, Draft):
                 ttl = self._ttl if body.ttl is None else body.ttl
                 tail = _tail(ttl, self._delay if body.delay is None else body.delay)
+                self.delayed = self.delayed or bool(body.delay)
                 body = body.body
             part = b'{"body":' + self._encode(body) + tail
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:

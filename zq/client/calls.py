@@ -51,6 +51,7 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
 
     ``patience``: seconds for which the caller wants repeats, asked again and again. ``known``: the answer, if it needs
     no request. ``undo``: what is asked once, briefly, if the call ended without an answer.
+    ``look``: what is asked once, briefly, after the call has gone well.
     """
 
     method: str
@@ -64,6 +65,7 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
     patience: Callable[[], float] = lambda: inf
     known: Answer | None = None
     undo: "Call[Any] | None" = None
+    look: "Call[None] | None" = None
 
 
 class Page(Struct, Generic[T_co], frozen=True):

@@ -86,8 +86,11 @@ class Desk:
         self.lost: list[Delivery] = []
         self.failures: list[Exception] = []
         self.closing = False
-        self.empty = False
-        """There was nothing for as long as the consumer wanted to wait."""
+        self.unstarted = 0
+        """Messages that were given back without having been worked on."""
+        self._empty = False
+        self._left: float = inf if habits.count is None else habits.count
+        """Messages that may still be worked on."""
         self._idle = 0.0
         self._claims: list[Held] = []
         self._returned: list[Errand] = []
@@ -102,7 +105,7 @@ class Desk:
             habits.queue,
             None,
             taken,
-            limit=habits.batch,
+            limit=int(min(habits.batch, self._left)),
             ttl=habits.ttl,
             grace=habits.grace,
             wait=int(max(0.0, min(PATIENCE, left))),
@@ -115,18 +118,24 @@ class Desk:
             self._claims.append(Held(got, asked, self.habits.ttl))
             return 0.0
         self._idle += now - asked
-        self.empty = self.habits.until_empty and self._idle >= self.habits.wait - SOON
-        return 0.0 if self.empty else max(got.pause, PAUSE if self.habits.wait < 1 else 0.0)
+        self._empty = self.habits.until_empty and self._idle >= self.habits.wait - SOON
+        return 0.0 if self._empty else max(got.pause, PAUSE if self.habits.wait < 1 else 0.0)
 
     def take(self, now: float) -> Delivery | None:
         """The next message to work on; none of a claim that is over."""
         for held in self._claims:
             if now >= held.ends:
                 held.waiting.clear()
-            if held.waiting:
+            if held.waiting and self._left:
+                self._left -= 1
                 return self._hand_out(held)
         self._claims = [held for held in self._claims if not held.over]
         return None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to be claimed: there were so many, or nothing for as long as the consumer waits."""
+        return self._empty or not self._left
 
     @property
     def crowded(self) -> bool:
@@ -158,6 +167,7 @@ class Desk:
             for delivery in list(held.working.values()):
                 self.finish(delivery, self.habits.after_failure(delivery), now)
             while held.waiting:
+                self.unstarted += 1
                 delivery = self._hand_out(held)
                 self.finish(delivery, Released(delivery.id), now)
 

@@ -24,7 +24,10 @@ LIMITS: Final = Call(method="GET", path="/v2/limits", read=lambda answer: msgspe
 
 
 class Habits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a queue is consumed. Seconds, but ``batch``: messages in a claim. ``most_delay`` bounds the back-off."""
+    """How a queue is consumed. Seconds, but ``batch``, messages in a claim, and ``count``, in all.
+
+    ``most_delay`` bounds the back-off.
+    """
 
     queue: str
     wait: float = 20
@@ -32,6 +35,7 @@ class Habits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ttl: int = 300
     grace: int | None = None
     until_empty: bool = False
+    count: Annotated[int, Meta(ge=1)] | None = None
     backoff: Annotated[int, Meta(ge=0)] = 5
     most_delay: int = 900
 

@@ -66,6 +66,8 @@ class Consuming(TypedDict, total=False):
     """The loop ends when there is nothing left; False."""
     backoff: int
     """Seconds, 5, for which a message stays away after a failure; twice as long at each further claim of it."""
+    count: int | None
+    """The loop ends after so many messages, and claims no more; without it there is no bound."""
     on_lost: Lost
     """Hears of messages whose claim was over before they were settled; without it ``ClaimLapsed`` is raised."""
 
@@ -142,16 +144,19 @@ class AsyncTopic(TopicVerbs, Asynchronous):
 
 
 def _post_many(thing: Queue | Topic, bodies: Iterable[Any], how: Sending) -> int:
-    source = batches(_packer(thing.metadata(), thing.transport.run(MOST_CALL), how), bodies)
-    return post_all(thing.transport, _sender(thing, how), source, Tally(how.get("progress")), how.get("concurrency", 1))
+    metadata = thing.metadata()
+    packer = _packer(metadata, thing.transport.run(MOST_CALL), how)
+    send, tally = _sender(thing, how, packer, metadata), Tally(how.get("progress"))
+    return post_all(thing.transport, send, batches(packer, bodies), tally, how.get("concurrency", 1))
 
 
 async def _post_many_async(
     thing: AsyncQueue | AsyncTopic, bodies: Iterable[Any] | AsyncIterable[Any], how: Sending
 ) -> int:
-    packer = _packer(await thing.metadata(), await thing.transport.run(MOST_CALL), how)
-    source, tally = batches_async(packer, bodies), Tally(how.get("progress"))
-    return await post_all_async(thing.transport, _sender(thing, how), source, tally, how.get("concurrency", 1))
+    metadata = await thing.metadata()
+    packer = _packer(metadata, await thing.transport.run(MOST_CALL), how)
+    send, tally = _sender(thing, how, packer, metadata), Tally(how.get("progress"))
+    return await post_all_async(thing.transport, send, batches_async(packer, bodies), tally, how.get("concurrency", 1))
 
 
 def _packer(metadata: dict[str, Any], most: int, how: Sending) -> Packer:
@@ -159,9 +164,15 @@ def _packer(metadata: dict[str, Any], most: int, how: Sending) -> Packer:
     return Packer(largest_batch(metadata), how.get("ttl"), delay, most=most, linger=linger)
 
 
-def _sender(thing: NamedVerbs, how: Sending) -> Callable[[Batch], Call[None]]:
+def _sender(thing: NamedVerbs, how: Sending, packer: Packer, metadata: dict[str, Any]) -> Callable[[Batch], Call[None]]:
     stage = cast(Posting, how).get("stage")
-    return lambda batch: batch_call(thing.kind, thing.name, batch, how.get("key"), stage)
+
+    def send(batch: Batch) -> Call[None]:
+        if packer.delayed:
+            thing.transport.cautions.delay(thing.name, metadata)
+        return batch_call(thing.kind, thing.name, batch, how.get("key"), stage)
+
+    return send
 
 
 def _habits(queue: QueueVerbs, how: Consuming) -> Habits:

@@ -84,7 +84,7 @@ class Loop:
         return self._desk.habits.after_failure(delivery)
 
     def _worked(self) -> Worked:
-        return Worked(self._done, self._failed)
+        return Worked(self._done, self._failed, self._desk.unstarted)
 
     def _tell(self, *, raises: bool = True) -> None:
         """Raise what the consumer must know of: lost messages, unless ``on_lost`` hears of them, and failed errands.

@@ -32,6 +32,7 @@ class NamedVerbs:
     @operation
     def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
         """Make it; False if it was there, whose metadata then stays as it is, or if a repeat was needed to hear so."""
+        self.transport.cautions.rules(self.kind, metadata or {})
         body = wire.encode(metadata) if metadata else b""
         return Call(
             method="PUT", path=self._path(), body=body, read=lambda answer: {201: True, 204: False}[answer.status]
@@ -48,6 +49,7 @@ class NamedVerbs:
 
         Raises ``QueueNotFound``, ``TopicNotFound``, ``MetadataConflict``: a key to be removed is not there.
         """
+        self.transport.cautions.rules(self.kind, metadata or {})
         removed = [{"op": "remove", "path": _pointer(key)} for key in remove]
         added = [{"op": "add", "path": _pointer(key), "value": value} for key, value in (metadata or {}).items()]
         return Call(

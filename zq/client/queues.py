@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from zq import wire
 from zq.client import batches, claims
@@ -21,7 +22,7 @@ from zq.client.listings import (
     several,
 )
 from zq.client.named import NamedVerbs
-from zq.client.values import Claim, Finished, Message, Messages, Stretch
+from zq.client.values import Claim, Draft, Finished, Message, Messages, Stretch
 from zq.model import Fence, Settled
 from zq.wire import replays, settling
 
@@ -66,7 +67,9 @@ class QueueVerbs(NamedVerbs):
         key: str | None = None,
     ) -> Call[int]:
         """Store messages where nobody sees them until a commit publishes the stage; how many."""
-        return batches.staged_call(self.kind, self.name, batches.packed(bodies, ttl, delay), key, stage)
+        given = [*bodies]
+        call = batches.staged_call(self.kind, self.name, batches.packed(given, ttl, delay), key, stage)
+        return replace(call, look=self._look(given, delay))
 
     @operation
     def pop(self, count: int = 1, *, wait: int = 0) -> Call[Messages]:
@@ -227,7 +230,14 @@ class QueueVerbs(NamedVerbs):
         return finished_stretch(self._path("history"), {**params, "marker": after})
 
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
-        return batches.post_call(self.kind, self.name, batches.packed(bodies, ttl, delay), key)
+        given = [*bodies]
+        call = batches.post_call(self.kind, self.name, batches.packed(given, ttl, delay), key)
+        return replace(call, look=self._look(given, delay))
+
+    def _look(self, bodies: Sequence[Any], delay: int | None) -> Call[None] | None:
+        """At the queue, if it gets a delay for the first time."""
+        delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
+        return self.transport.cautions.delays(self.name) if delayed else None
 
 
 def _history_params(since: datetime | None, until: datetime | None, living: bool, page: int | None) -> Params:

@@ -101,7 +101,7 @@ class AsyncConsumer(Loop):
             self._tell()
             if delivery := self._desk.take(time.monotonic()):
                 return delivery
-            if self._desk.empty:
+            if self._desk.ended:
                 break
             if self._desk.crowded:
                 self._settled.clear()

@@ -89,7 +89,7 @@ class Consumer(Loop):
             with self._changed:
                 if delivery := self._desk.take(time.monotonic()):
                     return delivery
-                if self._desk.empty:
+                if self._desk.ended:
                     break
                 if self._desk.crowded:
                     self._changed.wait(1)

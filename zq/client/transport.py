@@ -12,6 +12,7 @@ from tenacity import AsyncRetrying, Retrying
 from zq.client.answers import understood
 from zq.client.attempts import Again, Progress, Settings, sentence
 from zq.client.calls import Answer, Call, Caught, unsure
+from zq.client.cautions import Cautions
 from zq.errors import Unavailable
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ class Transport:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client = httpx.Client(**settings.options())
+        self.cautions = Cautions()
         self.before_close: list[Callable[[], None]] = []
 
     def run(self, call: Call[T]) -> T:
@@ -30,12 +32,16 @@ class Transport:
         try:
             answer = call.known or self._send(call, self._settings)[0]
             with understood(call.method, call.path):
-                return call.read(answer)
+                told = call.read(answer)
         except BaseException as error:
             if call.undo is not None and unsure(error):
                 with Caught():
                     self._send(call.undo, self._settings.brief())
             raise
+        if call.look is not None:
+            with Caught():
+                call.look.read(self._send(call.look, self._settings.brief())[0])
+        return told
 
     @contextmanager
     def open(self, call: Call[Any]) -> Generator[Iterator[bytes], None, None]:
@@ -83,6 +89,7 @@ class AsyncTransport:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client = httpx.AsyncClient(**settings.options())
+        self.cautions = Cautions()
         self.before_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     async def run(self, call: Call[T]) -> T:
@@ -90,12 +97,16 @@ class AsyncTransport:
         try:
             answer = call.known or (await self._send(call, self._settings))[0]
             with understood(call.method, call.path):
-                return call.read(answer)
+                told = call.read(answer)
         except BaseException as error:
             if call.undo is not None and unsure(error):
                 with Caught():
                     await self._send(call.undo, self._settings.brief())
             raise
+        if call.look is not None:
+            with Caught():
+                call.look.read((await self._send(call.look, self._settings.brief()))[0])
+        return told
 
     @asynccontextmanager
     async def open(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[bytes]]:

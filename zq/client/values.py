@@ -180,10 +180,14 @@ class Listed(Struct, frozen=True):
 
 
 class Worked(Struct, frozen=True):
-    """How many handlers have returned, and how many have raised, in one ``work``."""
+    """How many handlers have returned, and how many have raised, in one ``work``.
+
+    ``unstarted``: messages that were claimed and, at its end, given back without having been handed to any.
+    """
 
     done: int
     failed: int
+    unstarted: int = 0
 
 
 class Draft(Struct, frozen=True):

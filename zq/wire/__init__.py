@@ -17,6 +17,21 @@ from zq.errors import InvalidBody
 from zq.limits import integer_in_body
 
 T = TypeVar("T")
+TOPIC_RULES: Final = ("_max_messages_post_size", "_default_message_ttl", "_default_message_delay")
+"""The names that mean something in a topic's metadata."""
+QUEUE_RULES: Final = (
+    *TOPIC_RULES,
+    "_dead_letter_queue",
+    "_dead_letter_queue_messages_ttl",
+    "_max_claim_count",
+    "_enable_encrypt_messages",
+    "_retry_policy",
+    "_redelivery_delay",
+    "_redelivery_backoff",
+    "_redelivery_max_delay",
+    "_history_ttl",
+)
+"""And in a queue's."""
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 19
 

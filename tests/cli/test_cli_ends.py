@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How ``zq consume`` ends: after so many messages, with its reader, when its command only fails; and shells."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Zq, install
+from tests.cli.test_cli_work import everything, post, script
+from tests.servers import wait_for
+from zq.cli.shell import shell_syntax
+
+MANY = 2000
+NO_WAIT = ["--until-empty", "--wait", "0"]
+
+
+def piped(zq: Zq, folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of a line with ``zq`` in it; its exit code is that of the first command that failed."""
+    if not (folder / "bin").exists():
+        install(folder)
+    env = {**os.environ, **zq.env, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    words = ["bash", "-o", "pipefail", "-c", line]
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+
+def numbers(lines: str) -> list[Any]:
+    return [json.loads(line)["body"] for line in lines.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "reader",
+    ["head -3", f"{sys.executable} -c 'import sys; [print(input()) for _ in range(3)]'"],
+    ids=["head", "python"],
+)
+def test_a_reader_that_goes_away_leaves_all_that_it_did_not_show(zq: Zq, tmp_path: Path, reader: str) -> None:
+    """Each message was shown or is free: none is lost, and none is claimed."""
+    post(zq, MANY)
+    done = piped(zq, tmp_path, f"zq consume jobs | {reader}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert numbers(done.stdout) == [0, 1, 2]
+    assert [message["body"] for message in zq("list", "jobs", "--limit", "0")] == list(range(3, MANY))
+
+
+def test_a_reader_that_goes_away_ends_it_though_nothing_more_comes(zq: Zq, tmp_path: Path) -> None:
+    """There is nothing to write, by which it would notice."""
+    post(zq, 3)
+    done = piped(zq, tmp_path, "zq consume jobs | head -3")
+    assert (done.returncode, done.stderr, numbers(done.stdout)) == (0, "", [0, 1, 2])
+    assert everything(zq) == []
+    assert piped(zq, tmp_path, "zq consume jobs | true").returncode == 0
+
+
+def test_a_reader_that_is_killed_has_shown_what_is_gone(zq: Zq, tmp_path: Path) -> None:
+    """Of lines that are longer than a page, too; the one that it had begun to read comes again."""
+    zq("post", "jobs", "-", "--text", given="".join(f"{number:05}{'x' * 20_000}\n" for number in range(30)))
+    done = piped(zq, tmp_path, "zq consume jobs | head -c 150000 >page; true")
+    assert done.stderr == ""
+    shown = 150_000 // 20_000
+    left = [int(body[:5]) for body in everything(zq)]
+    assert left == list(range(30 - len(left), 30))
+    assert shown - 1 <= 30 - len(left) <= shown
+
+
+def test_what_no_reader_has_read_is_not_done(zq: Zq) -> None:
+    """A signal ends the wait for a reader that stays away: the message in the pipe is free again, as all others."""
+    post(zq, 5)
+    with zq.start("consume", "jobs", "--wait", "1") as process:
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], 30)[0]
+        assert zq("list", "jobs") == []
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert numbers(process.stdout.read()) == [0]
+    assert everything(zq) == list(range(5))
+    assert len(zq("list", "jobs")) == 5
+
+
+def test_readers_that_read_on_get_everything(zq: Zq, tmp_path: Path) -> None:
+    """And a file is no pipe."""
+    post(zq, MANY)
+    done = piped(zq, tmp_path, "zq consume jobs --until-empty --wait 0 | cat")
+    assert (done.returncode, numbers(done.stdout)) == (0, list(range(MANY)))
+    post(zq, 3)
+    target = tmp_path / "bodies"
+    with target.open("w") as file, zq.start("consume", "jobs", "--count", "3", stdout=file) as process:
+        assert process.wait(60) == 0
+    assert numbers(target.read_text()) == [0, 1, 2]
+    assert everything(zq) == []
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--exec", "true"], ["--exec", "true", "--batch"]], ids=["print", "one", "batch"]
+)
+def test_it_ends_after_so_many_messages_and_takes_no_more(zq: Zq, options: list[str]) -> None:
+    """Exactly, also with several commands at once: nobody else was kept from the others."""
+    post(zq, 30)
+    zq("consume", "jobs", "--count", "13", "--concurrency", "4", "--limit", "5", *options)
+    left = zq("list", "jobs")
+    assert (len(left), {message.get("claim_count", 0) for message in left}) == (17, {0})
+    zq("consume", "jobs", "--count", "40", "--concurrency", "4", "--limit", "5", *NO_WAIT, *options)
+    assert everything(zq) == []
+
+
+@pytest.mark.parametrize("whole", [[], ["--batch", "--limit", "1"]], ids=["one", "batch"])
+def test_a_command_that_only_fails_ends_it(zq: Zq, whole: list[str]) -> None:
+    """After so many failures in a row; all messages are given back."""
+    post(zq, 25)
+    words = ["consume", "jobs", "--exec", "false", "--concurrency", "1", *whole]
+    result = zq.run(*words, "--max-failures", "7")
+    assert result.exit_code == 1
+    assert "CMD failed 7 times in a row, so this ends (--max-failures): 0 done," in result.stderr
+    assert len(everything(zq)) == 25
+    assert len(zq("pop", "jobs", "--limit", "20")) == 18
+    post(zq, 25)
+    assert "CMD failed 20 times in a row" in zq.run(*words).stderr
+    post(zq, 25)
+    assert "in a row" not in zq.run(*words, *NO_WAIT, "--max-failures", "0").stderr
+    assert zq("pop", "jobs") == []
+
+
+def test_a_command_that_succeeds_now_and_then_goes_on(zq: Zq, tmp_path: Path) -> None:
+    """The failures in a row are counted anew."""
+    post(zq, 12)
+    command = script(tmp_path, "sys.exit(int(sys.stdin.read()) % 3 > 0)")
+    words = ["consume", "jobs", "--exec", command, "--concurrency", "1", "--max-failures", "3", *NO_WAIT]
+    assert "4 done, 8 given back." in zq.run(*words).stderr
+
+
+def test_a_shell_reads_the_line_and_gets_the_id_as_an_argument(zq: Zq, tmp_path: Path) -> None:
+    """Pipes, redirections and variables; nothing in a name is read by the shell."""
+    ids = post(zq, 2)
+    line = f"cd {tmp_path} && tr -d '\\n' | tee {{}}.body >$(basename in-{{}}.txt)"
+    zq("consume", "jobs", "--shell", "--exec", line, *NO_WAIT)
+    assert [(tmp_path / f"{name}.body").read_text() for name in ids] == ["0", "1"]
+    assert (tmp_path / f"in-{ids[0]}.txt").read_text() == "0"
+    zq("post", "jobs", "x")
+    assert zq.run("consume", "jobs", "--shell", "--exec", "exit 3", *NO_WAIT).exit_code == 1
+    zq.refused(2, "consume", "jobs", "--shell")
+    zq.refused(2, "consume", "jobs", "--shell", "--exec", " ")
+
+
+def test_the_syntax_of_shells_is_told_once_with_the_remedy(zq: Zq) -> None:
+    """The command runs as it did."""
+    post(zq, 3)
+    result = zq.run("consume", "jobs", "--exec", "true | false > $HOME", *NO_WAIT)
+    assert result.exit_code == 0
+    assert result.stderr.count("CMD gets | as it stands, since no shell reads it; with --shell one does.") == 1
+    assert "With --shell a shell reads CMD." in zq.refused(2, "consume", "jobs", "--exec", "VAR=1 work && rest")
+
+
+@pytest.mark.parametrize(
+    ("line", "syntax"),
+    [
+        ("cat | wc", "|"),
+        ("a && b", "&&"),
+        ("a; b", ";"),
+        ("echo $HOME", "$"),
+        ('echo "$HOME"', "$"),
+        ("echo `date`", "`"),
+        ("ls *.txt", "*"),
+        ("ls ~/x", "~"),
+        ("a <in >out", "<"),
+        ("echo '$HOME | *'", ""),
+        ('echo "a|b;c*"', ""),
+        (r"echo \$HOME", ""),
+        ("./work {} a~b x=1", ""),
+    ],
+)
+def test_only_what_a_shell_would_read_is_its_syntax(line: str, syntax: str) -> None:
+    """What stands in quotes is a text."""
+    assert shell_syntax(line) == syntax
+
+
+@pytest.mark.parametrize("options", [["--exec", "sleep 0.2"], []], ids=["commands", "print"])
+def test_a_terminal_is_shown_how_far_it_is(zq: Zq, options: list[str], tmp_path: Path) -> None:
+    """On standard error, while it works; nothing of it is left when standard error is no terminal."""
+    post(zq, 40)
+    here, there = os.openpty()
+    zq.env["TERM"] = "xterm"
+    target = (tmp_path / "out").open("w")
+    with zq.start("consume", "jobs", *options, "--concurrency", "1", stderr=there, stdout=target) as process:
+        seen = ""
+        deadline = time.monotonic() + 60
+        while "given back, " not in seen and time.monotonic() < deadline:
+            if select.select([here], [], [], 1)[0]:
+                seen += os.read(here, 10_000).decode()
+        assert "done, 0 given back, " in seen
+        assert "/s" in seen
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    for end in (here, there):
+        os.close(end)
+    target.close()
+    with zq.start("consume", "jobs", *options, *NO_WAIT) as process:
+        _, told = process.communicate(timeout=60)
+    assert "\x1b" not in told
+
+
+def test_a_live_line_never_stands_among_the_messages(zq: Zq) -> None:
+    """Messages on a terminal have it for themselves."""
+    post(zq, 3)
+    here, there = os.openpty()
+    zq.env["TERM"] = "xterm"
+    with zq.start("consume", "jobs", "--wait", "3", "--until-empty", stderr=there, stdout=there) as process:
+        wait_for(lambda: process.poll() is not None, 60, "it has ended")
+    shown = os.read(here, 10_000).decode()
+    for end in (here, there):
+        os.close(end)
+    assert "\x1b" not in shown
+    assert shown.count("body") == 3

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is most likely a mistake is told: names that are not there, unknown rules, delays, bodies, broken queues."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Zq
+from tests.servers import ZqServer
+from zq.model import QueueRef
+from zq.storage import connect
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "ordres"],
+        ["pop", "ordres"],
+        ["claim", "ordres"],
+        ["history", "ordres"],
+        ["replay", "ordres", "--since", "2020-01-01"],
+        ["consume", "ordres", "--until-empty", "--wait", "0"],
+        ["consume", "ordres", "--until-empty", "--wait", "0", "--exec", "true"],
+        ["consume", "ordres", "--until-empty", "--wait", "0", "--exec", "true", "--batch"],
+        ["dlq", "list", "ordres"],
+        ["dlq", "redrive", "ordres"],
+        ["queue", "show", "ordres"],
+        ["queue", "set", "ordres", "x=1"],
+        ["queue", "stats", "ordres", "--table"],
+        ["queue", "delete", "ordres"],
+        ["queue", "purge", "ordres"],
+    ],
+    ids=" ".join,
+)
+def test_a_queue_that_is_not_there_is_told_with_the_one_that_was_meant(zq: Zq, words: list[str]) -> None:
+    """One that is there and empty is no mistake."""
+    zq("queue", "create", "orders")
+    assert zq.refused(3, *words) == "There is no queue ordres in the project; did you mean orders?"
+    assert [queue["name"] for queue in zq("queue", "list")] == ["orders"]
+
+
+@pytest.mark.parametrize(
+    "words", [["tail"], ["topic", "show"], ["topic", "stats"], ["topic", "delete"], ["topic", "purge"]], ids=" ".join
+)
+def test_a_topic_that_is_not_there_is_told(zq: Zq, words: list[str]) -> None:
+    """Nothing like it is there either."""
+    zq("topic", "create", "news")
+    assert zq.refused(3, *words, "wether") == "There is no topic wether in the project."
+
+
+def test_those_that_are_there_are_worked_on_beside_those_that_are_not(zq: Zq) -> None:
+    """All that are not are named."""
+    zq("post", "jobs", "x")
+    for words in (["stats"], ["purge"], ["delete"]):
+        result = zq.run("queue", *words, "jbos", "jobs", "lost")
+        assert (result.exit_code, len(result.stdout.splitlines())) == (3, 1)
+        assert json.loads(result.stdout)["name"] == "jobs"
+        assert "no queue jbos in the project" in result.stderr
+        assert "no queue lost in the project" in result.stderr
+    assert zq("queue", "list") == []
+
+
+def test_an_empty_queue_is_no_mistake(zq: Zq) -> None:
+    """Nor is one whose messages are all claimed."""
+    zq("queue", "create", "jobs", "_history_ttl=60")
+    for words in (["list"], ["pop"], ["claim"], ["history"], ["consume", "--until-empty", "--wait", "0"]):
+        assert zq(words[0], "jobs", *words[1:]) == []
+    assert zq("queue", "stats", "jobs")[0]["total"] == 0
+
+
+def test_a_consumer_waits_for_a_queue_that_is_to_come_and_says_so(zq: Zq) -> None:
+    """The message that makes the queue reaches it."""
+    with zq.start("consume", "later", "--count", "1") as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        assert told == "zq: There is no queue later in the project. Waiting for it.\n"
+        zq("post", "later", "x")
+        out, told = process.communicate(timeout=30)
+    assert (process.returncode, json.loads(out)["body"], told) == (0, "x", "")
+
+
+@pytest.mark.parametrize("verb", ["create", "set"])
+def test_rules_that_are_none_are_warned_of_and_stored(zq: Zq, verb: str) -> None:
+    """Other names may be anything."""
+    zq("queue", "create", "jobs")
+    result = zq.run("queue", verb, "jobs", "_dead_leter_queue=dead", "owner=shop")
+    assert result.exit_code == 0
+    assert result.stderr == "zq: _dead_leter_queue is no rule of queues; did you mean _dead_letter_queue?\n"
+    if verb == "set":
+        assert zq("queue", "show", "jobs")[0]["_dead_leter_queue"] == "dead"
+
+
+def test_a_delay_that_is_ignored_is_warned_of(zq: Zq, tmp_path: Path) -> None:
+    """From an argument, standard input and a file; a delayed queue takes it."""
+    (tmp_path / "lines").write_text("1\n2\n")
+    for words in (["x"], ["-"], ["--file", str(tmp_path / "lines")]):
+        result = zq.run("post", "jobs", *words, "--delay", "10", given="1\n2\n")
+        assert result.exit_code == 0
+        assert result.stderr == "zq: jobs ignores delays, since it has no _default_message_delay.\n"
+    zq("queue", "create", "late", "_default_message_delay=1")
+    assert zq.run("post", "late", "x", "--delay", "10").stderr == ""
+
+
+@pytest.mark.parametrize("words", [["post", "jobs"], ["topic", "publish", "jobs"]], ids=" ".join)
+@pytest.mark.parametrize("body", ['{"a": 1', ' [1, 2"', "[INFO] started"])
+def test_what_only_begins_like_json_is_refused(zq: Zq, words: list[str], body: str) -> None:
+    """Unless it is said to be a text."""
+    told = zq.refused(2, *words, body)
+    assert "begins like JSON and is none" in told
+    assert "--text" in told
+    assert zq(*words, body, "--text")
+    assert zq(*words, '"{"')
+
+
+def test_lines_that_are_no_json_are_told_what_lines_are(zq: Zq, tmp_path: Path) -> None:
+    """Pretty-printed JSON is what people try."""
+    pretty = json.dumps({"a": 1}, indent=2)
+    (tmp_path / "pretty.json").write_text(pretty)
+    for words in (["-"], ["--file", str(tmp_path / "pretty.json")]):
+        result = zq.run("post", "jobs", *words, given=pretty)
+        assert result.exit_code == 4
+        assert "There is one JSON value to a line (NDJSON); with --text each line is a text." in result.stderr
+
+
+def test_a_broken_queue_hides_no_dead_letters_of_others(tmp_path: Path) -> None:
+    """One whose dead letter queue has an impossible name, stored when servers still took it: it is named."""
+    store = f"rocksdb://{tmp_path}/store"
+    storage = connect(store)
+    storage.queues.create(QueueRef("acme", "bad"), b'{"_dead_letter_queue": "bad name"}')
+    storage.close()
+    with ZqServer(store) as server:
+        zq = Zq(server.url, tmp_path)
+        zq.env["ZQ_PROJECT"] = "acme"
+        for name in ("a", "z"):
+            zq("queue", "create", name, f"_dead_letter_queue={name}.dead")
+        result = zq.run("dlq", "list")
+    assert [json.loads(line)["queue"] for line in result.stdout.splitlines()] == ["a", "z"]
+    assert "The dead letters of bad: A queue name must be" in result.stderr
+    assert "Some dead letters could not be counted." in result.stderr
+    assert result.exit_code == 4
