@@ -14,7 +14,8 @@ from tests.cli.conftest import Zq
 
 
 def posted(zq: Zq) -> None:
-    """Three messages, one of them hard to write down."""
+    """Three messages, one of them hard to write down; and a queue that is empty."""
+    zq("queue", "create", "empty")
     zq("post", "jobs", "-", given='{"n": 1, "s": "a: b"}\n{"n": 2, "s": "no"}\n{"n": 3, "s": "é\\u0007"}\n')
 
 

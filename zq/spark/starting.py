@@ -15,12 +15,10 @@ from zq.spark import java
 MASTER: Final = "local[*,4]"
 """On this machine; a task that fails is tried four times, as on a cluster."""
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 LEVEL: Final = "spark.log.level"
-QUIET: Final[Mapping[str, str]] = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    LEVEL: "OFF",
-}
+"""Off unless it is given, since work that fails raises why; until the session is up, that of ``PROFILE``."""
+PROFILE: Final = Path(__file__).with_name("log4j2.properties")
 LOGGER: Final = "DataFrameQueryContextLogger"
 """Tells errors that are raised, too, with a trace each; the level above does not concern it."""
 
@@ -29,13 +27,23 @@ def started(name: str, master: str = MASTER, settings: Mapping[str, str] | None 
     """A new session, whose workers are of this Python and find zq. Raises ``StartRefused`` without Java."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and its settings hold
         return SparkSession.Builder().getOrCreate()
+    _prepend("PYTHONPATH", str(Path(zq.__file__).parent.parent), os.pathsep)
+    _prepend("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={PROFILE.as_uri()}", " ")
     java.prepare()
-    paths = [str(Path(zq.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     builder = SparkSession.Builder().appName(name).master(master)
-    if LEVEL not in (settings or {}):
-        PySparkLogger.getLogger(LOGGER).disabled = True
-    own = LOCAL if master.startswith("local") else {}
+    own: Mapping[str, str] = {}
+    if master.startswith("local"):
+        own = LOCAL
+        os.environ.setdefault("SPARK_LOCAL_IP", LOCAL["spark.driver.host"])  # or Java looks for one, and warns
     for setting, value in {**own, **QUIET, **(settings or {})}.items():
         builder = builder.config(setting, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if LEVEL not in (settings or {}):
+        PySparkLogger.getLogger(LOGGER).disabled = True
+        spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def _prepend(variable: str, text: str, between: str) -> None:
+    """Put a text in front of what a variable of the environment holds: Java takes the last one."""
+    os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the report says, as functions of tables: of an archive's (``tables.py``) and of the backlog."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import reduce
 from typing import Any, Final
 
@@ -19,18 +20,31 @@ COUNTS: Final = (
     *("waiting", "expiring", "dead_letters"),
 )
 """What is 0 rather than unknown where nothing was found."""
+HOUR: Final = 3600
+STEPS: Final = {1: 3, 5: 12, 15: 48, 60: 8 * 24, 360: 40 * 24}
+"""Minutes of a step of the throughput that fits, and up to how many hours it does; beyond, a day does."""
+DAY: Final = 1440
 LAST: Final = "interval 1 minute"
 """By which the clocks of the server and of the archive's machine may differ."""
 
 
-def hours(posted: DataFrame, finished: DataFrame) -> DataFrame:
-    """``posted`` and ``finished`` of each hour in which there was something."""
-    came = posted.select(
-        *HOME, F.date_trunc("hour", "created").alias("hour"), F.lit(1).alias("in"), F.lit(0).alias("out")
-    )
-    went = finished.select(*HOME, F.date_trunc("hour", "finished").alias("hour"), F.lit(0), F.lit(1))
-    both = came.unionAll(went).groupBy(*HOME, "hour")
-    return both.agg(F.sum("in").alias("posted"), F.sum("out").alias("finished")).orderBy(*HOME, "hour")
+def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
+    """``posted`` and ``finished`` of each step of so many seconds in which there was something, from ``at`` on."""
+
+    def step(moment: str) -> Any:
+        return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / seconds) * seconds).alias("at")
+
+    came = posted.select(*HOME, step("created"), F.lit(1).alias("in"), F.lit(0).alias("out"))
+    went = finished.select(*HOME, step("finished"), F.lit(0), F.lit(1))
+    both = came.unionAll(went).groupBy(*HOME, "at")
+    return both.agg(F.sum("in").alias("posted"), F.sum("out").alias("finished")).orderBy(*HOME, "at")
+
+
+def minutes_of(hours: Sequence[str]) -> int:
+    """How long a step should be for a curve, given the hours in which there was something."""
+    moments = [datetime.fromisoformat(hour) for hour in hours]
+    span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
+    return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)
 
 
 def queues(tables: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:

@@ -1,113 +1,206 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a report (extra ``zq-queue[report]``)."""
+"""Pictures of a report (extra ``zq-queue[report]``). A queue is in those that have something to show of it."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
 MOST: Final = 12
 """Queues in a picture: those with the most messages."""
 WIDE: Final = 3
 """Panels beside each other."""
-FEW: Final = 48
-"""Hours up to which each is marked."""
-HOUR: Final = timedelta(hours=1)
+FEW: Final = 24
+"""Values up to which each has a mark, as one between zeros needs it to be seen."""
+SERIES: Final[dict[str, dict[str, Any]]] = {
+    "posted": {"color": "tab:blue", "linewidth": 4, "alpha": 0.45, "marker": "o", "markersize": 8, "zorder": 2},
+    "finished": {"color": "tab:red", "linewidth": 1.2, "marker": ".", "markersize": 6, "zorder": 3},
+}
+"""How they are drawn: both are seen where they are the same."""
+MARKS: Final[dict[str, dict[str, Any]]] = {
+    "p99": {"marker": "D", "s": 90, "facecolors": "none", "edgecolors": "tab:red", "zorder": 3},
+    "p95": {"marker": "s", "s": 42, "facecolors": "tab:orange", "zorder": 4},
+    "p50": {"marker": "o", "s": 18, "facecolors": "black", "zorder": 5},
+}
+"""Likewise, the larger ones first."""
+TROUBLE: Final = ("retried", "dead_lettered", "expired")
+UNITS: Final = {1440: "day", 60: "hour", 1: "minute"}
+"""By their minutes."""
+TIMES: Final = {86400: "d", 3600: "h", 60: "min", 1: "s"}
+"""By their seconds."""
+TICKS: Final = (
+    *(count * size for size in (0.001, 0.01, 0.1) for count in (1, 2, 5)),
+    *(count * size for size in (1, 60) for count in (1, 2, 5, 10, 20, 30)),
+    *(count * 3600 for count in (1, 2, 5, 12)),
+    *(count * 86400 for count in (1, 2, 5, 10, 20, 50)),
+)
+"""Seconds that an axis may name."""
+MOST_TICKS: Final = 9
+SHORTEST: Final = 0.001
+"""Seconds: moments are known to a millisecond."""
 Rows = Sequence[dict[str, Any]]
 
 
-def draw(folder: Path, by_queue: Rows, by_hour: Rows) -> list[Path]:
-    """Throughput, dwell and what went wrong, as PNG; where they are."""
+def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path]:
+    """Throughput, dwell and what went wrong, as PNG; where they are. ``by_step``: throughput from ``at`` on, for so
+    many minutes each."""
     folder.mkdir(parents=True, exist_ok=True)
-    shown = sorted(by_queue, key=lambda row: -row["posted"] - row["finished"] - row["waiting"])[:MOST]
-    files = []
-    for name, picture in (("throughput", throughput), ("dwell", dwell), ("trouble", trouble)):
-        figure = Figure(figsize=(11, 5), layout="constrained")
-        picture(figure, shown, by_hour)
-        files.append(folder / f"{name}.png")
-        figure.savefig(files[-1], dpi=120)
-    return files
+    figures = {
+        "throughput": throughput(by_queue, by_step, timedelta(minutes=minutes)),
+        "dwell": dwell(by_queue),
+        "trouble": trouble(by_queue),
+    }
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png", dpi=120)
+    return [folder / f"{name}.png" for name in figures]
 
 
-def throughput(figure: Figure, shown: Rows, by_hour: Rows) -> None:
-    """A panel for each queue: messages of each hour that were posted, and that finished."""
-    figure.suptitle("Messages per hour")
-    wide = min(WIDE, len(shown)) or 1
-    tall = -(-len(shown) // wide) or 1
-    figure.set_size_inches(11, 2 + 2 * tall)
+def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
+    """A panel for each queue in which messages were posted or finished: how many in each step."""
+    found = [row for row in by_queue if row["posted"] or row["finished"]]
+    shown = sorted(found, key=lambda row: -row["posted"] - row["finished"])[:MOST]
+    if not (shown and by_step):
+        return told("No message was posted, and none has finished.")
+    wide = min(WIDE, len(shown))
+    tall = -(-len(shown) // wide)
+    figure = Figure(figsize=(11, 2.4 + 2 * tall), layout="constrained")
+    figure.suptitle(f"Messages per {called(step)}{left_out(found)}")
+    moments = every(step, [moment(row, "at") for row in by_step])
     panels = figure.subplots(tall, wide, sharex=True, squeeze=False).flat
-    hours = every_hour([datetime.fromisoformat(row["hour"]) for row in by_hour])
     for number, (panel, row) in enumerate(zip(panels, shown, strict=False)):
-        mine = {datetime.fromisoformat(hour["hour"]): hour for hour in by_hour if home(hour) == home(row)}
-        for column, style in (("posted", ":"), ("finished", "-")):
-            counts = [mine[hour][column] if hour in mine else 0 for hour in hours]
-            panel.plot(hours, counts, style, marker="." if len(hours) <= FEW else "", label=column)
+        mine = {moment(counts, "at"): counts for counts in by_step if home(counts) == home(row)}
+        for column, style in SERIES.items():
+            values = [mine[at][column] if at in mine else 0 for at in moments]
+            some = [place for place, value in enumerate(values) if value]
+            panel.plot(moments, values, label=column, markevery=some if len(some) <= FEW else [], **style)
         panel.set_title(label(row, shown), fontsize="small")
-        panel.tick_params(labelbottom=number + wide >= len(shown))
-        dress(panel, hours)
+        dress(panel, moments, step)
+        panel.set_ylabel("" if number % wide else "messages", fontsize="small")
+        lowest = number + wide >= len(shown)
+        panel.tick_params(labelbottom=lowest)
+        panel.set_xlabel("UTC" if lowest else "", fontsize="small")
     for panel in figure.axes[len(shown) :]:
-        panel.set_visible(False)
-    if shown:
-        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        panel.remove()
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
 
 
-def dress(panel: Axes, hours: Sequence[datetime]) -> None:
-    """Whole numbers from 0, and short moments."""
-    panel.set_ylim(0, max(panel.get_ylim()[1], 1))
-    if hours:
-        limits: Any = hours[0] - HOUR, hours[-1] + HOUR
-        panel.set_xlim(*limits)
+def dress(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
+    """Whole numbers from 0, which is seen as a line, short moments, a grid."""
+    most = max(panel.get_ylim()[1], 1)
+    panel.set_ylim(-most / 30, most)
+    limits: Any = moments[0] - step, moments[-1] + step
+    panel.set_xlim(*limits)
     panel.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     panel.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    places = AutoDateLocator(minticks=2, maxticks=6)  # type: ignore[no-untyped-call]
+    places = AutoDateLocator(minticks=2, maxticks=6, tz=UTC)  # type: ignore[no-untyped-call]
     panel.xaxis.set_major_locator(places)
-    panel.xaxis.set_major_formatter(ConciseDateFormatter(places))  # type: ignore[no-untyped-call]
+    panel.xaxis.set_major_formatter(ConciseDateFormatter(places, tz=UTC))  # type: ignore[no-untyped-call]
+    panel.grid(alpha=0.3)
 
 
-def every_hour(found: Sequence[datetime]) -> list[datetime]:
+def every(step: timedelta, found: Sequence[datetime]) -> list[datetime]:
     """From the first to the last; where nothing is told, nothing happened."""
-    if not found:
-        return []
     first = min(found)
-    return [first + number * HOUR for number in range((max(found) - first) // HOUR + 1)]
+    return [first + number * step for number in range((max(found) - first) // step + 1)]
 
 
-def dwell(figure: Figure, shown: Rows, _by_hour: Rows) -> None:
-    """Seconds between posting and finishing."""
-    known = [row for row in shown if row["p50"] is not None]
-    axes = bars(figure, known, ("p50", "p95", "p99"))
-    axes.set(title="From posting to finishing: within so long for 50, 95 and 99 % of messages", ylabel="seconds")
+def dwell(by_queue: Rows) -> Figure:
+    """A line for each queue in which messages finished: how long 50, 95 and 99 % of them took at most."""
+    found = [row for row in by_queue if row["p50"] is not None]
+    shown = sorted(found, key=lambda row: -row["finished"])[:MOST]
+    if not shown:
+        return told("No message has finished.")
+    figure, axes = rows_of(shown, f"From posting to finishing{left_out(found)}")
+    times = {name: [max(row[name], SHORTEST) for row in shown] for name in MARKS}
+    axes.hlines(range(len(shown)), times["p50"], times["p99"], color="tab:gray", linewidth=1.5)
+    for name, style in MARKS.items():
+        axes.scatter(times[name], range(len(shown)), label=f"{name[1:]} % of messages", **style)
+    for place, row in enumerate(shown):
+        axes.text(1.01, place, percentiles(row), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+    least, most = min(times["p50"]) / 2, max(times["p99"]) * 2
+    ticks = [seconds for seconds in TICKS if least <= seconds <= most]
+    axes.set_xscale("log")
+    axes.set_xlim(least, most)
+    axes.set_xticks(ticks[:: -(-len(ticks) // MOST_TICKS) or 1])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda seconds, _: duration(seconds))
+    axes.set_xlabel("time that they took at most; dead letters left out")
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=3)
+    return figure
 
 
-def trouble(figure: Figure, shown: Rows, _by_hour: Rows) -> None:
-    """Messages that needed more than one claim, or did not finish well."""
-    axes = bars(figure, shown, ("retried", "dead_lettered", "expired"))
-    axes.set(title="Claimed more than once, buried, expired", ylabel="messages")
+def percentiles(row: dict[str, Any]) -> str:
+    """In words: those that are the same once, and of how many messages."""
+    alike: dict[str, list[str]] = {}
+    for name in reversed(MARKS):
+        alike.setdefault(duration(row[name]), []).append(name[1:])
+    times = [f"{', '.join(names)} %: {time}" for time, names in alike.items()] if len(alike) > 1 else [*alike]
+    return f"{'  '.join(times)}  ({row['finished'] - row['dead_lettered']:,})"
 
 
-def bars(figure: Figure, rows: Rows, columns: Sequence[str]) -> Axes:
-    """A group of bars for each queue, with their figures."""
-    axes = figure.add_subplot()
-    width = 0.8 / len(columns)
-    for number, column in enumerate(columns):
-        places = [place + (number - (len(columns) - 1) / 2) * width for place in range(len(rows))]
-        drawn = axes.bar(places, [row[column] for row in rows], width, label=column.replace("_", " "))
-        texts = [f"{row[column]:,.3g}" if row[column] < 1000 else f"{row[column]:,.0f}" for row in rows]
-        axes.bar_label(drawn, [text if text != "0" else "" for text in texts], fontsize=7, padding=1, rotation=90)
-    axes.set_xticks(
-        range(len(rows)), [label(row, rows) for row in rows], rotation=30, ha="right", rotation_mode="anchor"
-    )
-    axes.set_yscale("symlog")
-    most = max((row[column] for row in rows for column in columns), default=0)
-    axes.set_ylim(0, max(most, 1) * 4)
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(columns))
-    return axes
+def trouble(by_queue: Rows) -> Figure:
+    """Bars for each queue with messages that needed more than one claim, or did not finish well."""
+    found = [row for row in by_queue if any(row[column] for column in TROUBLE)]
+    shown = sorted(found, key=lambda row: -sum(row[column] for column in TROUBLE))[:MOST]
+    if not shown:
+        return told("No message was claimed more than once, buried or expired.")
+    figure, axes = rows_of(shown, f"Claimed more than once, buried, expired{left_out(found)}")
+    high = 0.8 / len(TROUBLE)
+    for number, (column, color) in enumerate(zip(TROUBLE, ("tab:orange", "tab:red", "tab:gray"), strict=True)):
+        places = [place + (number - 1) * high for place in range(len(shown))]
+        counts = [row[column] for row in shown]
+        drawn = axes.barh(places, counts, high, label=column.replace("_", " "), color=color, zorder=2)
+        axes.bar_label(drawn, [f"{count:,}" if count else "" for count in counts], fontsize=8, padding=3)
+    axes.set_xscale("symlog", linthresh=10)
+    axes.set_xlim(0, max(row[column] for row in shown for column in TROUBLE) * 3)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlabel("messages")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def rows_of(shown: Rows, title: str) -> tuple[Figure, Axes]:
+    """A picture with a row for each queue, the first one on top."""
+    figure = Figure(figsize=(11, 2.2 + 0.5 * len(shown)), layout="constrained")
+    axes = figure.add_subplot(title=title)
+    axes.set_yticks(range(len(shown)), [label(row, shown) for row in shown])
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.grid(axis="x", alpha=0.3)
+    return figure, axes
+
+
+def told(sentence: str) -> Figure:
+    """A picture that says why there is nothing to see."""
+    figure = Figure(figsize=(11, 2))
+    figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize="large")
+    return figure
+
+
+def left_out(found: Rows) -> str:
+    """What a title says of queues that have no room."""
+    return f" (the {MOST} queues with the most of {len(found)})" if len(found) > MOST else ""
+
+
+def called(step: timedelta) -> str:
+    """As ``5 minutes`` or ``hour``."""
+    minutes = step // timedelta(minutes=1)
+    count, unit = next((minutes // size, unit) for size, unit in UNITS.items() if minutes % size == 0)
+    return unit if count == 1 else f"{count} {unit}s"
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit of which there is a whole one: ``250 ms``, ``1.5 s``, ``11 min``."""
+    for size, unit in TIMES.items():
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1000:.3g} ms"
 
 
 def label(row: dict[str, Any], among: Rows) -> str:
@@ -118,3 +211,8 @@ def label(row: dict[str, Any], among: Rows) -> str:
 def home(row: dict[str, Any]) -> tuple[str, str]:
     """Project and queue."""
     return row["project"], row["queue"]
+
+
+def moment(row: dict[str, Any], column: str) -> datetime:
+    """That a text of the report means."""
+    return datetime.fromisoformat(row[column])

@@ -38,26 +38,36 @@ Rows = list[dict[str, Any]]
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="A folder for three pictures.")
 @pass_session
 def report(
-    session: Session, /, path: str, queues: Sequence[str], backlog: bool, plots: Path | None, **period: datetime | None
+    session: Session,
+    /,
+    path: str,
+    queues: Sequence[str],
+    backlog: bool,
+    plots: Path | None,
+    **period: datetime | None,
 ) -> None:
     """Throughput, dwell, expiry, retries, dead letters and backlog of each queue.
 
     PATH is an archive.
     """
+    by_step, minutes = Rows(), 0
     with spark_session("zq-report") as spark:
         project = session.connection.project if backlog else None
         kept = {table: wanted(tables.read(spark, path, table), project, queues) for table in tables.SCHEMAS}
         known = {"archived": kept["archived"], "records": kept["finished"]}
         known |= {name: during(kept[name], moment, **period) for name, moment in MOMENTS.items()}
         alive = spark.createDataFrame([], figures.BACKLOG)
-        if backlog:
-            alive = living(spark, session.client, source(session), queues).persist()  # one moment for all figures
+        if backlog:  # one moment for all figures
+            alive = living(spark, session.client, source(session), queues).persist()
         by_queue = collected(wanted(figures.queues(known, alive, F.current_timestamp()), None, queues))
         alive.unpersist()
-        by_hour = collected(figures.hours(known["posted"], known["finished"]))
-    show(session, by_queue, by_hour)
+        by_hour = collected(figures.throughput(known["posted"], known["finished"]))
+        if plots:
+            minutes = figures.minutes_of([row["at"] for row in by_hour])
+            by_step = collected(figures.throughput(known["posted"], known["finished"], minutes * 60))
+    show(session, by_queue, [{"hour": row.pop("at"), **row} for row in by_hour])
     if plots:
-        draw(plots, by_queue, by_hour)
+        draw(plots, by_queue, by_step, minutes)
 
 
 def wanted(rows: DataFrame, project: str | None, queues: Sequence[str]) -> DataFrame:
@@ -77,7 +87,8 @@ def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime
 def living(spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str]) -> DataFrame:
     """The backlog of a project: all living messages of these queues and their dead letters, or of all."""
     rows = spark.createDataFrame([], figures.BACKLOG)
-    for queue in with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]:
+    asked = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
+    for queue in asked:
         found = spark.read.schema(SHOWN).format("zq").options(**given, queue=queue).load()
         rows = rows.unionByName(found.withColumn("project", F.lit(given["project"])).select(rows.columns))
     return rows
@@ -112,14 +123,14 @@ def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
         click.echo()
 
 
-def draw(folder: Path, by_queue: Rows, by_hour: Rows) -> None:
+def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
     """The pictures, if what draws them is installed."""
     try:
         from zq.spark.jobs import plots
     except ModuleNotFoundError as error:
         note(f"There are no plots, since {error.name} is missing: pip install 'zq-queue[report]' brings matplotlib.")
         return
-    for file in plots.draw(folder, by_queue, by_hour):
+    for file in plots.draw(folder, by_queue, by_step, minutes):
         note(f"Drawn: {file}.")
 
 
