@@ -71,7 +71,7 @@ def test_a_queue_that_cannot_be_archived_does_not_hold_up_others(spark, monkeypa
         return {"posted": 2, "finished": 1}
 
     monkeypatch.setattr(archive, "bring_up", bring_up)
-    failed = invoke("archive", "--project", "acme", "--queue", "in", "--queue", "other", tmp_path)
+    failed = invoke("archive", "--project", "acme", "--quiet", "--queue", "in", "--queue", "other", tmp_path)
     assert (failed.exit_code, json.loads(failed.stdout)) == (1, {"queue": "other", "posted": 2, "finished": 1})
     assert failed.stderr.splitlines() == ["zq: in: Records may be gone.", "zq: Not archived: in."]
 

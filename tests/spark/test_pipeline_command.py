@@ -60,8 +60,10 @@ def test_the_sample_of_the_page_runs_until_nothing_is_left(spark, command, monke
         assert code == 0, err
         assert [message.body for message in client.queue("clean").list()] == [{"item": "lamp", "total": 60.0}]
         assert [message.reason for message in client.queue("raw-dlq").list()] == ["no order with an item"]
+        assert command(*place, "pipeline", "run", tmp_path / "job.py", "--until-empty", "--quiet")[::2] == (0, "")
     assert json.loads(out) == {"rounds": 1, "taken": 2, "published": 1, "buried": 1}
     assert given == [("job", MASTER, {"a.b": "c"})]
+    assert re.search(r"^zq: raw\.clean: 2 messages in [\d.]+ s, \d+/s\.$", err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

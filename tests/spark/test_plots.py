@@ -154,7 +154,10 @@ def test_trouble_has_bars_for_queues_that_had_some() -> None:
     told = {str(bars.get_label()): [bar.get_width() for bar in bars] for bars in axes.containers}
     assert told == {"retried": [1200, 0], "dead lettered": [0, 2], "expired": [1, 0]}
     assert [text.get_text() for text in axes.texts] == ["1,200", "", "", "2", "1", ""]
-    assert axes.get_xlim()[0] == 0
+    assert (axes.get_xscale(), axes.get_xlim()[0]) == ("symlog", 0)
+    few = plots.trouble([queue("in", 3, 3, expired=3)]).axes[0]
+    assert few.get_xscale() == "linear"
+    assert {1, 2, 3} <= set(few.get_xticks())
 
 
 def test_what_there_is_nothing_to_show_of_is_said(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.blocks import ROOT, only
+from tests.reader import environment
 from tests.servers import ZqServer
 from tests.spark.conftest import prepared
 from zq.spark import java

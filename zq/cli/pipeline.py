@@ -18,11 +18,12 @@ import click
 import msgspec
 
 from zq.cli.failures import Failure, exit_code, failure
-from zq.cli.output import note, progress
+from zq.cli.output import note
+from zq.cli.progress import QUIET, Progress, watching
 from zq.cli.session import Command, Group, Session, pass_session
 
 if TYPE_CHECKING:
-    from zq.spark.pipeline import Pipeline
+    from zq.spark.pipeline import Pipeline, Totals
 
 MODULE: Final = "zq_pipeline_job"
 MASTER: Final = "local[*,4]"
@@ -39,8 +40,9 @@ def pipeline_group() -> None:
 @click.option("--until-empty", is_flag=True, help="End when nothing is left.")
 @click.option("--master", default=MASTER, metavar="URL", help=f"Where Spark runs; {MASTER}.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Of Spark's configuration; may be repeated.")
+@QUIET
 @pass_session
-def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple[str, ...]) -> None:
+def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple[str, ...], quiet: bool) -> None:
     """Run the pipeline that JOB.PY defines as "pipeline".
 
     What it leaves open of url, project and token is that of the command line. SIGTERM and Ctrl-C end it after the round
@@ -50,19 +52,28 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
     try:
         from zq.spark.failures import SPARKS, reason
         from zq.spark.starting import started
+        from zq.spark.tasks import tasks
     except ModuleNotFoundError as error:
         raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
     pipeline = _completed(_load(job), session)
     try:
-        spark = started(job.stem, master, settings)
-        try:
-            with progress("messages", None) as bar, _noted():
-                totals = pipeline.run(spark, until_empty, lambda done: bar(done.rounds, done.taken))
-        finally:
-            spark.stop()
+        with watching(pipeline.named, quiet) as progress, _noted():
+            spark = started(job.stem, master, settings)
+            try:
+                with progress.following(lambda: tasks(spark)):
+                    progress.stage = "no round yet"
+                    totals = pipeline.run(spark, until_empty, lambda done: _tell(progress, done))
+            finally:
+                spark.stop()
     except SPARKS as error:
         raise failure(reason(error)) from error
     session.out.thing(msgspec.to_builtins(totals))
+
+
+def _tell(progress: Progress, done: "Totals") -> None:
+    """What a run has done by the end of a round."""
+    progress.stage = f"{done.rounds:,} rounds, {done.published:,} published, {done.buried:,} buried"
+    progress.add(done.taken - progress.count)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from zq.cli.failures import Failure, exit_code, sentence
 from zq.cli.output import note
+from zq.cli.progress import QUIET, Progress, watching
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid
@@ -40,25 +41,28 @@ Counts = dict[str, Any]
     default="true",
     help="false: go on although records may have gone since the last run.",
 )
+@QUIET
 @pass_session
-def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, strict: str) -> None:
+def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, strict: str, quiet: bool) -> None:
     """Bring an archive of queues' histories up to date.
 
     PATH is a folder of any file system that Spark knows.
     """
     failed: list[tuple[str, int]] = []
     given = source(session) | {"maxMessagesPerBatch": str(batch)}
-    with spark_session("zq-archive") as spark:
-        rows = []
-        for queue in queues or with_history(session.client):
+    rows = []
+    with watching("archive", quiet, "rows") as progress, spark_session("zq-archive", progress) as spark:
+        named = queues or with_history(session.client)
+        for number, queue in enumerate(named, 1):
+            progress.stage = f"queue {number:,} of {len(named):,}, {queue}"
             try:
-                rows.append({"queue": queue, **bring_up(spark, path, {**given, "queue": queue}, strict)})
+                rows.append({"queue": queue, **bring_up(spark, path, {**given, "queue": queue}, strict, progress)})
             except SPARKS as error:
                 cause = reason(error)
                 note(f"{queue}: {sentence(cause)}")
                 failed.append((queue, exit_code(cause)))
-        columns = ("queue", *SOURCES)
-        session.out.rows(columns, rows, lambda row: [row[column] for column in columns])
+    columns = ("queue", *SOURCES)
+    session.out.rows(columns, rows, lambda row: [row[column] for column in columns])
     if failed:
         raise Failure(f"Not archived: {', '.join(queue for queue, _ in failed)}.", failed[0][1])
 
@@ -71,28 +75,31 @@ def with_history(client: Client) -> list[str]:
     return found
 
 
-def bring_up(spark: SparkSession, path: str, given: Mapping[str, str], strict: str) -> Counts:
+def bring_up(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
     """Add what is new of one queue; how many rows each table got."""
-    counts = {"posted": follow(spark, path, "posted", {**given, "failOnDataLoss": "false"})}
+    counts = {"posted": follow(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
-    counts["finished"] = follow(spark, path, "finished", {**given, "failOnDataLoss": strict})
+    counts["finished"] = follow(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)
     known = spark.range(1).select(F.timestamp_micros(F.lit(begun.at)).alias("at"))
     tables.write(placed(known, given), path, "archived")
     return counts
 
 
-def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str]) -> int:
+def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str], progress: Progress) -> int:
     """Run the stream of a table until nothing is left; how many rows it has written."""
     state, _ = SOURCES[table]
     stream = spark.readStream.format("zq").options(**given, mode="tail", state=state, bodyType="binary").load()
     place = "/".join(f"{name}={quote(given[name], safe='')}" for name in ("project", "queue"))
     written: list[int] = []
-    writer = stream.writeStream.foreachBatch(appending(path, table, given, written)).trigger(availableNow=True)
+    append = appending(path, table, given, written, progress)
+    writer = stream.writeStream.foreachBatch(append).trigger(availableNow=True)
     writer.option("checkpointLocation", f"{path}/_checkpoints/{table}/{place}").start().awaitTermination()
     return sum(written)
 
 
-def appending(path: str, table: str, given: Mapping[str, str], written: list[int]) -> Callable[[DataFrame, int], None]:
+def appending(
+    path: str, table: str, given: Mapping[str, str], written: list[int], progress: Progress
+) -> Callable[[DataFrame, int], None]:
     """What a stream does with a batch. It tells how many rows it has written."""
 
     def append(rows: DataFrame, number: int) -> None:
@@ -105,6 +112,7 @@ def appending(path: str, table: str, given: Mapping[str, str], written: list[int
         shaped = shaped.repartition("day")
         tables.write(shaped.observe(seen, F.count(F.lit(1)).alias("rows")), path, table)
         written.append(seen.get["rows"])
+        progress.add(written[-1])
 
     return append
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType, StructField, StructType
 
-from zq.cli.output import progress
+from zq.cli.progress import QUIET, watching
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid, InvalidBody, NotFound
@@ -50,6 +50,7 @@ PIECE: Final = "16m"
 @click.option("--key", metavar="TEXT", help="What was stored under it is not stored again; the job's name.")
 @click.option("--rejected", metavar="PATH", help="Where rows go that do not parse; without it they fail the job.")
 @click.option("--strict", is_flag=True, help="They fail it after they were written there.")
+@QUIET
 @pass_session
 def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key: str | None, **more: Any) -> None:
     """Store each row of files as a message.
@@ -60,22 +61,26 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
     sink = {**source(session), "queue": queue}
     sink |= {option: str(more[option]) for option in ("ttl", "delay") if more[option] is not None}
     counts = dict.fromkeys(("files", "stored_before", "messages", "rejected"), 0)
-    with spark_session(f"zq-{name}", files_maxPartitionBytes=PIECE) as spark:
+    with (
+        watching("ingest", more["quiet"]) as progress,
+        spark_session(f"zq-{name}", progress, files_maxPartitionBytes=PIECE) as spark,
+    ):
+        progress.stage = "listing files"
         found = files(spark, paths, more["kind"])
-        with progress("ingest", len(found)) as bar:
-            for number, (file, kind) in enumerate(found, 1):
-                producer = producer_of(key or name, queue, file)
-                if stored(session.client, producer) is not None:
-                    counts["stored_before"] += 1
-                    continue
-                rows = rows_of(spark, file, kind, more["column"], more["parse"], more["multiline"])
-                place = rejected and f"{rejected}/{producer}"
-                with read_once(rows):
-                    counts["rejected"] += check(rows, file, place, strict or not rejected)
-                    accepted(rows).write.format("zq").options(**sink, idempotencyKey=producer).mode("append").save()
-                counts["files"] += 1
-                counts["messages"] += stored(session.client, producer) or 0
-                bar(number, counts["messages"])
+        for number, (file, kind) in enumerate(found, 1):
+            progress.stage = f"file {number:,} of {len(found):,}, {file.rpartition('/')[2]}"
+            producer = producer_of(key or name, queue, file)
+            if stored(session.client, producer) is not None:
+                counts["stored_before"] += 1
+                continue
+            rows = rows_of(spark, file, kind, more["column"], more["parse"], more["multiline"])
+            place = rejected and f"{rejected}/{producer}"
+            with read_once(rows):
+                counts["rejected"] += check(rows, file, place, strict or not rejected)
+                accepted(rows).write.format("zq").options(**sink, idempotencyKey=producer).mode("append").save()
+            counts["files"] += 1
+            progress.add(stored(session.client, producer) or 0)
+        counts["messages"] = progress.count
     session.out.thing({"queue": queue, **counts})
 
 

@@ -158,8 +158,12 @@ def trouble(by_queue: Rows) -> Figure:
         counts = [row[column] for row in shown]
         drawn = axes.barh(places, counts, high, label=column.replace("_", " "), color=color, zorder=2)
         axes.bar_label(drawn, [f"{count:,}" if count else "" for count in counts], fontsize=8, padding=3)
-    axes.set_xscale("symlog", linthresh=10)
-    axes.set_xlim(0, max(row[column] for row in shown for column in TROUBLE) * 3)
+    most = max(row[column] for row in shown for column in TROUBLE)
+    axes.set_xlim(0, most * 1.2)
+    axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
+    if most > FEW:
+        axes.set_xscale("symlog", linthresh=10)
+        axes.set_xlim(0, most * 3)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("messages")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from zq.cli.output import note
+from zq.cli.progress import QUIET, Progress, watching
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import NotFound
@@ -36,6 +37,7 @@ Rows = list[dict[str, Any]]
 @click.option("--until", type=MOMENT, metavar="TIME", help="Posted, or finished, before.")
 @click.option("--backlog/--no-backlog", default=True, help="Without it the server is not asked; all projects.")
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="A folder for three pictures.")
+@QUIET
 @pass_session
 def report(
     session: Session,
@@ -44,6 +46,7 @@ def report(
     queues: Sequence[str],
     backlog: bool,
     plots: Path | None,
+    quiet: bool,
     **period: datetime | None,
 ) -> None:
     """Throughput, dwell, expiry, retries, dead letters and backlog of each queue.
@@ -51,16 +54,19 @@ def report(
     PATH is an archive.
     """
     by_step, minutes = Rows(), 0
-    with spark_session("zq-report") as spark:
+    with watching("report", quiet) as progress, spark_session("zq-report", progress) as spark:
         project = session.connection.project if backlog else None
         kept = {table: wanted(tables.read(spark, path, table), project, queues) for table in tables.SCHEMAS}
         known = {"archived": kept["archived"], "records": kept["finished"]}
         known |= {name: during(kept[name], moment, **period) for name, moment in MOMENTS.items()}
         alive = spark.createDataFrame([], figures.BACKLOG)
         if backlog:  # one moment for all figures
-            alive = living(spark, session.client, source(session), queues).persist()
+            alive = living(spark, session.client, source(session), queues, progress).persist()
+        progress.stage = "figures of each queue"
         by_queue = collected(wanted(figures.queues(known, alive, F.current_timestamp()), None, queues))
         alive.unpersist()
+        progress.add(sum(row["posted"] for row in by_queue))
+        progress.stage = "throughput"
         by_hour = collected(figures.throughput(known["posted"], known["finished"]))
         if plots:
             minutes = figures.minutes_of([row["at"] for row in by_hour])
@@ -84,11 +90,14 @@ def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime
     return rows if until is None else rows.where(F.col(moment) < F.lit(until.replace(tzinfo=UTC)))
 
 
-def living(spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str]) -> DataFrame:
+def living(
+    spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
+) -> DataFrame:
     """The backlog of a project: all living messages of these queues and their dead letters, or of all."""
     rows = spark.createDataFrame([], figures.BACKLOG)
     asked = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
-    for queue in asked:
+    for number, queue in enumerate(asked, 1):
+        progress.stage = f"backlog of queue {number:,} of {len(asked):,}, {queue}"
         found = spark.read.schema(SHOWN).format("zq").options(**given, queue=queue).load()
         rows = rows.unionByName(found.withColumn("project", F.lit(given["project"])).select(rows.columns))
     return rows

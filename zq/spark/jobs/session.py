@@ -6,15 +6,17 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from zq.cli.progress import Progress
 from zq.spark import register
 from zq.spark.starting import started
+from zq.spark.tasks import tasks
 
 
 @contextmanager
-def spark_session(name: str, **settings: str) -> Iterator[SparkSession]:
+def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[SparkSession]:
     """A session that knows ``format("zq")`` and counts in UTC; ends with the block if it was made for it.
 
-    ``settings``: of ``spark.sql``, with ``_`` for each dot, for the length of the block.
+    ``progress`` follows it. ``settings``: of ``spark.sql``, with ``_`` for each dot, for the length of the block.
     """
     running = SparkSession.getActiveSession()
     spark = running or started(name)
@@ -25,7 +27,8 @@ def spark_session(name: str, **settings: str) -> Iterator[SparkSession]:
     try:
         for setting, value in wanted.items():
             spark.conf.set(setting, value)
-        yield spark
+        with progress.following(lambda: tasks(spark)):
+            yield spark
     finally:
         if running is None:
             spark.stop()
