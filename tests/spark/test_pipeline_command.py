@@ -2,6 +2,7 @@
 """``zq pipeline run``, in this process and with its session: which job, which server, what it says if it cannot."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_the_sample_of_the_page_runs_until_nothing_is_left(spark, command, monke
         assert [message.reason for message in client.queue("raw-dlq").list()] == ["no order with an item"]
         assert command(*place, "pipeline", "run", tmp_path / "job.py", "--until-empty", "--quiet")[::2] == (0, "")
     assert json.loads(out) == {"rounds": 1, "taken": 2, "published": 1, "buried": 1}
-    assert given == [("job", MASTER, {"a.b": "c"})]
+    assert given == [("job", MASTER, {"a.b": "c"}), ("job", MASTER, {})]
     assert re.search(r"^zq: raw\.clean: 2 messages in [\d.]+ s, \d+/s\.$", err, re.MULTILINE)
 
 

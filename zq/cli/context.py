@@ -163,10 +163,12 @@ def rewrite(path: Path, change: Callable[["TOMLDocument"], None]) -> None:
     import tomlkit
 
     path = path.resolve()
-    document = tomlkit.parse(path.read_text() if path.exists() else "")
+    document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
     change(document)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.", delete=False) as fresh:  # mode 0600
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f"{path.name}.", delete=False
+    ) as fresh:  # mode 0600
         try:
             fresh.write(tomlkit.dumps(document))
             fresh.close()

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from select import select
 
 Pressed = Callable[[float], str]
@@ -15,11 +16,11 @@ Pressed = Callable[[float], str]
 
 @contextmanager
 def keyboard() -> Generator[Pressed, None, None]:
-    """Keys as they are pressed, not shown. Without a terminal none ever is.
+    """Keys as they are pressed, not shown. Without a terminal of Unix none ever is.
 
     In the end the terminal is as it was. SIGTERM counts as Ctrl-C, for it would not be so after it.
     """
-    if not sys.stdin.isatty():
+    if not sys.stdin.isatty() or find_spec("termios") is None:
         yield waited
         return
     import termios

@@ -117,7 +117,7 @@ def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
 def read_document(path: Path) -> Document | None:
     """The file of profiles; None if there is none. Raises ``UsageError``."""
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), Document)
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Document)
     except FileNotFoundError:
         return None
     except OSError as error:
