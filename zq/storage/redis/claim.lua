@@ -2,9 +2,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Claims ready messages from the front; those claimed too often move to the other queue.
 -- KEYS: project, queue, fences if the claim is named; with a rule for dead letters history, if any, and other queue.
--- ARGV: now, claim, limit, bytes of bodies, ttl, grace, redelivery: delay, cap, whether it doubles (1); whether the claim is named (1),
--- then fence or "" and epoch; with a rule also queue's full name, seconds of history, most claims, ttl in the other
--- queue (-1: own), its full name.
+-- ARGV: now, claim, limit, bytes of bodies, ttl, grace, redelivery: delay, cap, whether it doubles (1); whether the claim
+-- is named (1), then fence or "" and epoch; with a rule also queue's full name, seconds of history, most claims, ttl in
+-- the other queue (-1: own), its full name.
 -- Returns whether to look again (1 byte; 2: no, the named claim lived already), how many messages claims had let lapse
 -- and how many expired ones went (4 bytes each), the earliest expiry of what moved (8 bytes, 0: nothing did), records
 -- with bodies.

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- SPDX-License-Identifier: Apache-2.0
--- Living messages and records above a sequence, in sequence. KEYS: project, queue, history. 
+-- Living messages and records above a sequence, in sequence. KEYS: project, queue, history.
 -- ARGV: now, sequence, limit, bytes of bodies.
 -- Returns the sequence to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies.
 
