@@ -88,7 +88,7 @@ class QueueController(Protocol):
 
     def entered(self, queue: QueueRef) -> int | None:
         """How many messages have come into the queue, counted from anywhere: what came meanwhile is the difference of
-        two answers. Purges and restarts go on counting, deletions need not; None: the store keeps no such count.
+        two answers. Purges and restarts go on counting, deletions need not; None for a missing queue.
         """
         ...
 

@@ -33,7 +33,7 @@ zq:{t}:titles           sorted set   kinds and names, in byte order
 zq:{t}:ends             sorted set   kinds and names by expiry: for the sweeper
 zq:{t}:state:queue      hash         ``sequence`` = the last one, ``fresh`` = available-at of the last undelayed post,
                                      ``start`` = 16 x moment of the first post - sequence before it,
-                                     ``finished`` = the last such moment
+                                     ``finished`` = the last such moment, ``entered`` = how many messages came
 zq:{t}:avail:queue      sorted set   sequence by available-at: *the* order of claims
 zq:{t}:order:queue      sorted set   sequence by sequence: the observers' order
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the sweeper's order
@@ -120,6 +120,7 @@ class Keys(NamedTuple):
     metadata: bytes
     """Key of the hash ``queues``."""
     names: bytes
+    state: bytes
     avail: bytes
     project: bytes
     """The project's keys as arguments on the wire."""
@@ -181,6 +182,7 @@ def keys(ref: QueueRef) -> Keys:
         name=text(ref.name),
         metadata=metadata,
         names=names,
+        state=queue[0],
         avail=queue[1],
         project=wire(names, metadata, floor),
         queue=wire(*queue),

@@ -15,7 +15,7 @@ end
 -- New messages of a queue, which is created if it is missing: `place` each, then `store` them. `texts`: moments as the
 -- commands take them.
 local function batch_for(q, full, now)
-  local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start')
+  local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start', 'entered')
   local sequence = tonumber(state[1] or create(q, name_of(full), '{}'))
   local start = tonumber(state[3])
   if not start then
@@ -24,7 +24,7 @@ local function batch_for(q, full, now)
   end
   return {
     q = q, full = full, now = now, sequence = counted(sequence, start, now), fresh = tonumber(state[2] or 0),
-    size = 0, texts = {}, avail = {}, order = {}, expiry = {}, records = {}, bodies = {}, ids = {},
+    entered = tonumber(state[4] or 0), size = 0, texts = {}, avail = {}, order = {}, expiry = {}, records = {}, bodies = {}, ids = {},
   }
 end
 
@@ -52,7 +52,8 @@ end
 
 local function store(batch)
   local q = batch.q
-  redis.call('HSET', q.state, 'sequence', batch.sequence, 'fresh', batch.fresh)
+  local entered = batch.entered + batch.size / 2
+  redis.call('HSET', q.state, 'sequence', batch.sequence, 'fresh', batch.fresh, 'entered', entered)
   put('ZADD', q.avail, batch.avail)
   put('ZADD', q.order, batch.order)
   put('ZADD', q.expiry, batch.expiry)

@@ -45,7 +45,9 @@ class QueueController:
         self._store.run(scripts.QUEUE_PURGE, queue)
 
     def entered(self, queue: QueueRef) -> int | None:
-        return None  # sequences follow the clock: decision 0011
+        keys = layout.keys(queue)
+        sequence, entered = self._store.port.command(keys.anchor, b"HMGET", keys.state, b"sequence", b"entered")
+        return None if sequence is None else int(entered or 0)
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
         moment = b"%d" % layout.ms(now)
