@@ -100,8 +100,8 @@ def furnish(storage: Storage, project: str, now: float) -> None:
 
 
 def blank(value: Any) -> bool:
-    """Whether a parameter of this value counts as absent (contract 1.5), and so breaks no schema."""
-    return value in ("", None) or (isinstance(value, list) and all(map(blank, value)))
+    """Whether a parameter of this value, or a part of it, counts as absent (contract 1.5), and so breaks no schema."""
+    return value in ("", None) or (isinstance(value, list) and (not value or any(map(blank, value))))
 
 
 def narrowed(value: Any) -> Any:

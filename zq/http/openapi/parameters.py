@@ -69,8 +69,8 @@ def flag(name: str, description: str) -> Json:
 
 
 def several(name: str, description: str, **bounds: int) -> Json:
-    """A query parameter of ids that are separated by commas."""
-    schema = {"type": "array", "items": IDS, "minItems": 1, **bounds}
+    """A query parameter of ids that are separated by commas; one that cannot be is like one that is not there."""
+    schema = {"type": "array", "items": TEXT | {"pattern": "^[^,]+$"}, "minItems": 1, **bounds}
     return query(name, schema, description, style="form", explode=False)
 
 
