@@ -86,9 +86,10 @@ class Zq:
             return run.wait(60), shown[0].result(), shown[1].result()
 
     def start(self, *words: str, **options: Any) -> Process:
-        """As a process of its own."""
+        """As a process of its own; whoever starts the tests may have told of a terminal, which is not the process's."""
+        own = {name: value for name, value in {**os.environ, **self.env}.items() if name not in ("COLUMNS", "LINES")}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        return Process([*COMMAND, *words], env={**os.environ, **self.env}, text=True, **pipes)
+        return Process([*COMMAND, *words], env=own, text=True, **pipes)
 
 
 def read_terminal(ours: int, theirs: int) -> str:

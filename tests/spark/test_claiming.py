@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Timed, timed  # noqa: F401
+from tests.client.conftest import timed  # noqa: F401
 from tests.client.misbehaving import Proxy
 from tests.servers import ZqServer, wait_for
 from tests.spark.driver import copying
 from zq.client import Client
+from zq.testing import Server
 
 pytest.importorskip("pyspark")
 
@@ -75,7 +76,7 @@ def test_with_the_claims_column_reading_and_writing_are_one_step(spark, client, 
     assert sorted(map(int, bodies(client))) == list(range(50, 260))
 
 
-def test_a_killed_driver_goes_on_from_its_checkpoint(spark, timed: Timed, project, tmp_path) -> None:  # noqa: F811
+def test_a_killed_driver_goes_on_from_its_checkpoint(spark, timed: Server, project, tmp_path) -> None:  # noqa: F811
     """It dies in the middle of a batch of two streams; one is started again at once, one after its claims lapsed."""
     queues = ["soon", "late"]
     for queue in queues:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Timed, timed  # noqa: F401
+from tests.client.conftest import timed  # noqa: F401
 from tests.client.misbehaving import Proxy
 from tests.servers import wait_for
 from zq.client import Client
 from zq.errors import Fenced, Invalid
+from zq.testing import Server
 
 pytest.importorskip("pyspark")
 
@@ -130,7 +131,7 @@ def test_an_idle_stream_settles_once(reader, client, proxy: Proxy) -> None:
     assert sum(path.partition("?")[0].endswith("/settle") for _, path, _ in proxy.seen) == 1
 
 
-def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Timed, project) -> None:  # noqa: F811
+def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project) -> None:  # noqa: F811
     """A driver that comes back shortly before its predecessor's claims lapse has all of their time again."""
     options = {"url": timed.url, "project": project, "consumer": "etl", "queue": "in", "wait": "0", "claimSize": "20"}
     before, after, third = (ClaimingReader(claiming_options(Given(options)), SCHEMA) for _ in range(3))
@@ -150,7 +151,7 @@ def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Timed, project)
         one.stop()
 
 
-def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Timed, project) -> None:  # noqa: F811
+def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Server, project) -> None:  # noqa: F811
     """Until they are let go, or a newer query has started."""
     connection = Connection(timed.url, project, None, None, 5)
     queue = connection.client().queue("in")

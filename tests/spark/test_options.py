@@ -135,7 +135,7 @@ def test_the_module_that_spark_looks_into_imports_nothing_before_it_is_asked() -
     program = (
         "import sys, pyspark_zq\n"
         "assert not [name for name in sys.modules if name.startswith(('zq', 'pyspark.', 'pyarrow', 'httpx'))]\n"
-        "sys.modules['httpx'] = None\n"
+        "sys.modules['msgspec'] = None\n"
         "assert not hasattr(pyspark_zq, 'DefaultSource')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

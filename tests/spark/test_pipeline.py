@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import COMMAND
-from tests.client.conftest import Timed, timed  # noqa: F401
+from tests.client.conftest import timed  # noqa: F401
 from tests.client.misbehaving import LOST_ANSWER, Proxy
 from tests.servers import ZqServer, wait_for
 from tests.spark.conftest import LIMITS, ROOT, SETTINGS
 from tests.spark.pipelines import Make, begun, bodies, doubled, mapped
 from zq.client import Client
 from zq.errors import Fenced
+from zq.testing import Server
 
 pytest.importorskip("pyspark")
 
@@ -117,7 +118,7 @@ def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, 
     assert client.queue("in").stats().total == 0
 
 
-def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, make: Make, timed: Timed) -> None:  # noqa: F811
+def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, make: Make, timed: Server) -> None:  # noqa: F811
     """Those of a run that died, which holds an old fence besides."""
     pipeline = make(doubled, url=timed.url, claim_size=10, max_messages=20)
     with Client(timed.url, pipeline.project) as client:

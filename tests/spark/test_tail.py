@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Timed, timed  # noqa: F401
+from tests.client.conftest import timed  # noqa: F401
 from zq.client import Client
+from zq.testing import Server
 
 pytest.importorskip("pyspark")
 
@@ -37,7 +38,7 @@ def count(stream: Tail, start: dict[str, Any], end: dict[str, Any]) -> int:
 class Place:
     """A queue on a server whose time moves when told, and streams that follow it, each as if newly started."""
 
-    def __init__(self, server: Timed, client: Client, project: str) -> None:
+    def __init__(self, server: Server, client: Client, project: str) -> None:
         self.queue = client.queue("in")
         self.queue.create({"_history_ttl": 100})
         self.clock = server.clock
@@ -54,7 +55,7 @@ class Place:
 
 
 @pytest.fixture
-def place(timed: Timed, project) -> Iterator[Place]:  # noqa: F811
+def place(timed: Server, project) -> Iterator[Place]:  # noqa: F811
     with Client(timed.url, project) as client:
         yield Place(timed, client, project)
 
