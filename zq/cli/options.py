@@ -60,7 +60,7 @@ GLOBALS: Final = (
         type=click.Path(path_type=Path),
         help="The file of profiles; ~/.config/zq/config.toml.",
     ),
-    GlobalOption("--retry", type=Seconds(0), metavar="SECONDS", help="For how long trouble that passes is sat out."),
+    GlobalOption("--retry", type=Seconds(0), metavar="SECONDS", help="For how long to retry what fails for a while."),
     GlobalOption(
         "--output",
         type=click.Choice(["json", "table", "yaml"]),
