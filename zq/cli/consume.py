@@ -30,9 +30,7 @@ from zq.client.handles import Consuming
 @click.option("--concurrency", type=Count(1, 256), default=4, help="Commands at once; 4.")
 @click.option("--limit", type=Count(1), help="Messages in a claim; 10, with --batch and without CMD 1,000.")
 @click.option("--ttl", type=CLAIM_TTL, default=300, metavar="SECONDS", help="Of a claim; it is renewed; 300.")
-@click.option(
-    "--wait", type=Count(0), metavar="SECONDS", help="How long a claim waits; 20, --until-empty 1."
-)
+@click.option("--wait", type=Count(0), metavar="SECONDS", help="How long a claim waits; 20, --until-empty 1.")
 @click.option("--backoff", type=DELAY, default=5, metavar="SECONDS", help="After a failure, doubling; 5.")
 @click.option("--max-failures", type=Count(0), default=20, help="End when CMD fails so often in a row; 20, 0 = never.")
 @click.option("--until-empty", is_flag=True, help="End when nothing is left.")
