@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.blocks import only
-from tests.client.conftest import Timed, timed  # noqa: F401
+from tests.client.conftest import timed  # noqa: F401
+from zq.cli.options import GlobalOption
 from zq.client import Client
+from zq.testing import Server
 
 pytest.importorskip("pyspark")
 
@@ -36,7 +38,7 @@ def rows(spark: Any, path: Path, table: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in frame.orderBy("seq").select("seq", *more).collect()]
 
 
-def test_an_archive_gets_what_is_new_once_and_keeps_what_it_has(spark, timed: Timed, project, tmp_path) -> None:  # noqa: F811
+def test_an_archive_gets_what_is_new_once_and_keeps_what_it_has(spark, timed: Server, project, tmp_path) -> None:  # noqa: F811
     """The job had died before it noted the end of a batch, and by now the server has forgotten some of that."""
     path = tmp_path / "archive"
     given = ["--url", timed.url, "--project", project, path]
@@ -200,8 +202,9 @@ def test_without_matplotlib_a_report_says_so_and_goes_on(monkeypatch, tmp_path, 
 
 
 def test_every_option_of_the_jobs_is_documented() -> None:
-    """By its name in code style."""
+    """By its name in code style; those that every command has are on the page of the command line."""
     page = (ROOT / "api-ref" / "spark-jobs.md").read_text()
-    names = {name for job in JOBS.values() for option in job.params for name in (*option.opts, *option.secondary_opts)}
+    own = [option for job in JOBS.values() for option in job.params if not isinstance(option, GlobalOption)]
+    names = {name for option in own for name in (*option.opts, *option.secondary_opts)}
     flags = sorted(name for name in names if name.startswith("--"))
     assert [flag for flag in flags if not re.search(rf"`{flag}[` ]", page)] == []
