@@ -38,9 +38,10 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 ENTRY = re.compile(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+[\w./-]+\.md)\)")
+DECISION = re.compile(r"decisions/\d{4}-")
 SIGNATURES = "They stand here on the site that is [made of these pages](index.md)."
 KEYWORDS = ("Publishing", "Posting", "Consuming")
-"""What stands behind ``**how`` in signatures."""
+"""What stands behind ``**options`` in signatures."""
 
 
 def navigation(page: str) -> str:
@@ -72,9 +73,9 @@ def complete(_app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def leave_out(app: Sphinx, _doctree: object) -> None:
-    """Decisions, which ``index.md`` lists, are not in the navigation, where they would be half of all."""
+    """Decisions, which their index lists, are not in the navigation, where they would be half of all."""
     page = app.env.docname
-    if page.startswith("decisions/"):
+    if DECISION.match(page):
         app.env.metadata[page]["orphan"] = True
 
 
@@ -82,7 +83,7 @@ def decisions_follow_each_other(
     _app: Sphinx, page: str, _template: str, context: dict[str, Any], _doctree: object
 ) -> None:
     """Previous and next of a decision, by their numbers: there is no navigation that would tell."""
-    if not page.startswith("decisions/"):
+    if not DECISION.match(page):
         return
     for name, beside in zip(("prev", "next"), neighbours(page), strict=True):
         if beside:
@@ -92,7 +93,7 @@ def decisions_follow_each_other(
 
 def neighbours(page: str) -> tuple[Path | None, Path | None]:
     """The files of the decisions before and after this page."""
-    files = sorted(Path(__file__).with_name("decisions").glob("*.md"))
+    files = sorted(Path(__file__).with_name("decisions").glob("0*.md"))
     place = [file.stem for file in files].index(page.removeprefix("decisions/"))
     return files[place - 1] if place else None, files[place + 1] if place + 1 < len(files) else None
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rocksdict import AccessType, Options, Rdict
 
-from zq.storage.rocksdb import layout
-from zq.storage.rocksdb.port import Store
+from zq.storage.ordered import layout
+from zq.storage.rocksdb.store import Store
 
 
 def flushed(path: Path) -> Path:

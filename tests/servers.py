@@ -5,10 +5,12 @@ Everything waits for a condition with a deadline. A server lives in a session of
 whole group and nothing else; its output goes through pipes, so that no limit on file sizes touches it.
 """
 
+import atexit
 import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,14 +19,14 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
-from tests.reaper import REAPER
-from zq.secrets import holds_password
+from zq.logs import holds_password
 
 READY_WITHIN = 30.0
 """Seconds that a server may take to start on a busy machine."""
@@ -107,8 +109,9 @@ def wait_for(condition: Callable[[], T], within: float, what: str) -> T:
 
 OWN_PORT_ONLY = {"OS_METRICS__PORT": "0", "OS_METRICS__ON_MAIN_PORT": "true"}
 """Many servers run beside each other here, and none should get the one port that all want by default."""
-TAKEN: list[socket.socket] = []
-"""Kept open while this process lives."""
+TAKEN = contextlib.ExitStack()
+"""Holds the sockets that are open while this process lives."""
+atexit.register(TAKEN.close)
 
 
 def free_port() -> int:
@@ -121,10 +124,25 @@ def free_port() -> int:
         token = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, contextlib.suppress(OSError):
             token.bind(f"\0zq-port-{port}")
-            TAKEN.append(token)
+            TAKEN.enter_context(token)
             probe.bind(("127.0.0.1", port))
             return port
         token.close()
+
+
+_STARTER = ThreadPoolExecutor(1, "starter")
+_SETPRIV = shutil.which("setpriv")
+
+
+def spawn(command: Sequence[str], at_our_end: signal.Signals = signal.SIGKILL, **options: Any) -> subprocess.Popen[Any]:
+    """A process in a session of its own, which gets the signal ``at_our_end`` when this process ends, however it ends.
+
+    The kernel sends it (PR_SET_PDEATHSIG) when the *thread* that started the process is gone, and servers are started
+    from threads that end: so one thread, which lives as long as this process, starts them all. A master that must end
+    its workers gets SIGTERM, and has its graceful timeout for that. Where ``setpriv`` is missing, nothing is sent.
+    """
+    bound = [_SETPRIV, "--pdeathsig", at_our_end.name.removeprefix("SIG")] if _SETPRIV else []
+    return _STARTER.submit(subprocess.Popen, [*bound, *command], start_new_session=True, **options).result()
 
 
 class Startable(ABC):
@@ -208,17 +226,16 @@ class ZqServer(Startable):
             file.write_text(self._config)
             command += ["--config", str(file)]
         self._lines = {"stdout": [], "stderr": []}
-        self._process = subprocess.Popen(
+        self._process = spawn(
             command,
+            signal.SIGTERM,
             env=self._env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            start_new_session=True,
         )
-        REAPER.watch(self._process.pid)
         streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
         self._readers = [
             threading.Thread(target=_drain, args=(stream, self._lines[name]), daemon=True)

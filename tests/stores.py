@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real MongoDB and Redis servers on free ports, and the stores that the suites run on.
 
-mongod and valkey-server come from wheels (``setup.cfg``, extra ``servers``); what is on PATH is taken too. ``DRIVERS``
+mongod and valkey-server come from wheels (``setup.cfg``, extra ``servers``); what is on PATH is taken too. ``KINDS``
 names every store that the shared suites run on; ``ZQ_TEST_MONGODB_URI`` and ``ZQ_TEST_REDIS_URI`` add servers of your
 own, whose test database is emptied. With ``ZQ_REQUIRE_SERVERS=1`` a server that is missing is a failure, never a skip.
 """
@@ -15,6 +15,7 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import pytest
 import redis
@@ -22,27 +23,37 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from tests.binaries import Missing, binary
-from tests.reaper import REAPER
-from tests.servers import Startable, free_port, wait_for
+from tests.servers import Startable, free_port, spawn, wait_for
 
 READY_WITHIN = 60.0
 MONGODB_URI = os.environ.get("ZQ_TEST_MONGODB_URI", "")
 REDIS_URI = os.environ.get("ZQ_TEST_REDIS_URI", "")
 REDIS_ON_PATH = shutil.which("redis-server")
 
-DRIVERS = [
-    "rocksdb",
-    "mongodb",
-    "redis",
-    *(["redis-server"] if REDIS_ON_PATH else []),
-    *(["mongodb-given"] if MONGODB_URI else []),
-    *(["redis-given"] if REDIS_URI else []),
-]
-"""``redis`` is valkey-server from the wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment."""
-STORES = [driver for driver in DRIVERS if driver != "redis-server"]
-"""One server of Redis's kind is enough for most: what they do differently is for tests/conformance to find."""
-SHARED = [driver for driver in DRIVERS if driver != "rocksdb"]
-"""Those that several processes can open."""
+
+class Kind(NamedTuple):
+    """What a store can: ``durable``: it holds what it held when it is opened again; ``shared``: several processes, and
+    several connections of one, open it at a time."""
+
+    durable: bool
+    shared: bool
+
+
+KINDS: Final = {
+    "memory": Kind(durable=False, shared=False),
+    "rocksdb": Kind(durable=True, shared=False),
+    "mongodb": Kind(durable=True, shared=True),
+    "redis": Kind(durable=True, shared=True),
+    **({"redis-server": Kind(durable=True, shared=True)} if REDIS_ON_PATH else {}),
+    **({"mongodb-given": Kind(durable=True, shared=True)} if MONGODB_URI else {}),
+    **({"redis-given": Kind(durable=True, shared=True)} if REDIS_URI else {}),
+}
+"""Every store that the shared suites run on, and that ``pytest --stores`` names. ``redis`` is valkey-server from the
+wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment."""
+USUAL: Final = [name for name in KINDS if name != "redis-server"]
+"""Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
+EMBEDDED: Final = ["memory", "rocksdb"]
+"""Stores without a server."""
 
 
 class StoreServer(Startable):
@@ -67,10 +78,7 @@ class StoreServer(Startable):
     def launch(self) -> None:
         """Start the process and do not wait for it."""
         with (self.folder / "output").open("ab") as output:
-            self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
-        REAPER.watch(self._process.pid)
+            self._process = spawn(self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
     def start(self):
         """Start, or start again with the same data, and return when it answers."""
@@ -197,9 +205,13 @@ def _binary(name: str) -> str:
         raise
 
 
-def missing(sentence: str) -> None:
-    """A server that is not there: a failure where all are required, a skip elsewhere."""
-    if os.environ.get("ZQ_REQUIRE_SERVERS") == "1":
+def missing(sentence: str, program: str = "") -> None:
+    """A server or program that is not there: a failure where all are required, a skip elsewhere.
+
+    ``ZQ_WITHOUT=promtool,nginx,ipv6`` says which are not required though.
+    """
+    left_out = program and program in os.environ.get("ZQ_WITHOUT", "").split(",")
+    if os.environ.get("ZQ_REQUIRE_SERVERS") == "1" and not left_out:
         pytest.fail(sentence)
     pytest.skip(sentence)
 
@@ -213,6 +225,8 @@ class Stores:
 
     def empty(self, driver: str, folder: Path, name: str) -> str:
         """The URI of an empty store called ``name`` (``a``, ``b`` or ``c``; what it held is gone)."""
+        if driver == "memory":
+            return "memory:"
         if driver == "rocksdb":
             return f"rocksdb://{folder}/store"
         if driver.startswith("mongodb"):

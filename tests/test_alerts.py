@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.stores import missing
 from zq import settings
 from zq.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGES, STORE_TOTALS, Definition, Kind
 
@@ -136,10 +137,10 @@ def test_a_wrong_expression_is_noticed(expression: str) -> None:
 
 @pytest.fixture
 def promtool() -> Callable[..., str]:
-    """A function that runs Prometheus's own tool on a file and returns its output; skips where it is not installed."""
+    """A function that runs Prometheus's own tool on a file and returns its output."""
     tool = shutil.which("promtool")
     if tool is None:
-        pytest.skip("promtool is not installed")
+        missing("promtool is missing: on Debian it is in the package prometheus.", "promtool")
 
     def run(what: str, file: Path) -> str:
         done = subprocess.run(

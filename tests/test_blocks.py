@@ -39,6 +39,8 @@ JOBS = "tests/spark/test_archive.py::test_the_examples_of_the_reference_run"
 SALVAGE = "tests/client/test_check_store.py::test_the_steps_of_the_page_save_all_but_what_is_named_as_lost"
 PROGRAMS = "tests/test_blocks.py::test_the_programs_of_the_readme_are_there"
 DRAWING = "tests/test_blocks.py::test_a_drawing_shows_states_that_there_are"
+DRIVER = "tests/test_write_a_driver.py"
+TEAMS = "tests/cli/test_two_teams.py::test_two_teams_are_apart_when_the_page_was_followed"
 
 HELD_BY = [
     # Page, language, how the block begins ("" = all of the page in this language), test.
@@ -56,6 +58,8 @@ HELD_BY = [
     ("api-ref/from-sqs.md", "sh", "", FROM_SQS),
     ("api-ref/getting-started.md", "python", "", STARTED),
     ("api-ref/getting-started.md", "sh", "", STARTED),
+    ("api-ref/policy.md", "yaml", "", "tests/unit/test_policy_file.py::test_the_file_of_the_page_is_read"),
+    ("api-ref/internals.md", "text", "", "tests/test_docs.py::test_the_files_that_the_tour_names_are_there"),
     ("api-ref/metrics.md", "yaml", "", "tests/test_blocks.py::test_prometheus_is_told_where_the_alerts_are"),
     ("api-ref/migration-from-sqs.md", "python", "", MOVED),
     ("api-ref/migration-from-sqs.md", "sh", "", MOVED),
@@ -65,6 +69,7 @@ HELD_BY = [
     ("api-ref/openstack-client.md", "sh", "", OPENSTACK),
     ("api-ref/openstack-client.md", "yaml", "", OPENSTACK),
     ("api-ref/openstacksdk.md", "python", "", SDK),
+    ("api-ref/tokens.md", "sh", "", "tests/faults/test_credentials.py::test_the_commands_of_the_page_work"),
     (
         "api-ref/installing.md",
         "sh",
@@ -103,6 +108,16 @@ HELD_BY = [
         "tests/client/test_testing.py::test_the_program_of_the_page_prints_an_address_and_nothing_else",
     ),
     ("api-ref/topics.md", "text", "", CURL),
+    ("api-ref/two-teams.md", "bash", "", TEAMS),
+    (
+        "api-ref/write-a-driver.md",
+        "ini",
+        "",
+        f"{DRIVER}::test_the_entry_point_of_the_page_names_a_function",
+    ),
+    ("api-ref/write-a-driver.md", "python", "", f"{DRIVER}::test_the_page_leads_to_a_store_that_passes"),
+    ("api-ref/write-a-driver.md", "sh", "", f"{DRIVER}::test_the_page_leads_to_a_store_that_passes"),
+    ("api-ref/write-a-driver.md", "text", "", f"{DRIVER}::test_the_page_opens_a_store_as_the_example_does"),
 ]
 
 NOT_RUN = {
@@ -114,6 +129,7 @@ NOT_RUN = {
     r"export ZQ_URL=\S+ ZQ_PROJECT=acme\n(python -m zq\.spark\.jobs|.*\nzq pipeline run)": "a Java for each line takes "
     "minutes: tests/spark runs the same words, and the variables, in the session that it has",
     r"# job\.py\n": "it is the file that the line above runs",
+    r"zq-server token create --admin\n": "two-teams.md has the same commands, on a server of its own",
     r"docker run ": "there is no Docker where these tests run",
 }
 COMMANDS = {"sh", "bash", "console", "shell", "python"}
@@ -253,6 +269,7 @@ def test_a_drawing_shows_states_that_there_are() -> None:
         assert shown <= states
 
 
+@pytest.mark.slow
 def test_the_rights_of_the_page_are_enough(tmp_path: Path) -> None:
     """storage-redis.md: a server whose user has these and no others starts and serves."""
     with RedisServer(None) as store:

@@ -4,7 +4,6 @@ configuration is compared, and the README's and the reference's curl lines are r
 compares tables, ``test_blocks.py`` says which test runs which sample."""
 
 import inspect
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 from falcon.inspect import inspect_app
 
+from tests import stores
 from tests.blocks import PAGES, ROOT, curl_samples, only
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
@@ -27,6 +27,8 @@ from zq.storage.api import Storage
 
 REFERENCE = [page for page in PAGES if page != ROOT / "README.md"]
 ADDRESS = re.compile(r"http://(127\.0\.0\.1|localhost):8888")
+LONGEST = 125
+SOURCES = re.compile(r"`((?:zq|tests|etc|devstack)/[\w./-]+)`")
 WRITTEN = {"topics.md": "heard"}
 """Pages that show, as ``text``, what their lines have written into a file."""
 
@@ -112,6 +114,39 @@ def test_the_sample_configuration_is_the_generated_one() -> None:
     assert (ROOT / "etc" / "zq.conf.sample").read_text() == zq_server("--sample-config")
 
 
+DECISIONS = sorted((ROOT / "api-ref" / "decisions").glob("0*.md"))
+FORM = re.compile(
+    r"# (?P<number>\d{4}) (?P<title>[^\n]+)\n"
+    r"\n\*\*Status\.\*\* (?P<status>(?:Accepted|Superseded by \[\d{4}\]\([\w-]+\.md\))[.,;:](?:[^\n]|\n(?!\n))*)\n"
+    r"\n\*\*Context\.\*\* .+\n\n\*\*Decision\.\*\* .+\n\n\*\*Consequences\.\*\* .+\n",
+    re.DOTALL,
+)
+"""Of a record: what there must be, in this order."""
+
+
+@pytest.mark.parametrize("file", DECISIONS, ids=lambda file: file.stem)
+def test_a_decision_has_a_status_a_context_and_consequences(file: Path) -> None:
+    """Its number is its file's; accepted, or superseded by a record that is there and that names it."""
+    record = FORM.fullmatch(file.read_text())
+    assert record is not None
+    assert file.name.startswith(record["number"] + "-")
+    if later := re.match(r"Superseded by \[\d{4}\]\(([\w-]+\.md)\)", record["status"]):
+        assert f"({file.name})" in file.with_name(later[1]).read_text()
+
+
+def test_the_index_of_decisions_has_their_titles_and_status() -> None:
+    """A row for each record, as the record says it."""
+    records = [(file, FORM.fullmatch(file.read_text())) for file in DECISIONS]
+    rows = [
+        f"| [{record['number']}]({file.name}) | {record['title']} | {record['status']} |".replace("\n", " ")
+        for file, record in records
+        if record is not None
+    ]
+    assert len({file.name[:4] for file in DECISIONS}) == len(DECISIONS), "two records have one number"
+    index = DECISIONS[0].with_name("index.md").read_text()
+    assert [line for line in index.splitlines() if line.startswith("| [")] == rows
+
+
 def anchors(file: Path) -> set[str]:
     """The names that a document's headings can be linked by."""
     headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
@@ -132,6 +167,30 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_the_files_that_the_tour_names_are_there() -> None:
+    """``internals.md`` leads through the code by the names of its files and folders."""
+    named = SOURCES.findall((ROOT / "api-ref" / "internals.md").read_text())
+    assert "zq/broker/messages.py" in named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def prose(file: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines that may be broken anywhere: no tables, no blocks; what is in code style counts as nothing."""
+    fenced = False
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and not line.startswith(("|", "    ")):
+            yield number, re.sub("`[^`]+`", "", line)
+
+
+def test_lines_of_prose_are_short() -> None:
+    """To be read in an editor, and compared line by line."""
+    long = [
+        f"{file.relative_to(ROOT)}:{number}" for file in PAGES for number, line in prose(file) if len(line) > LONGEST
+    ]
+    assert long == []
+
+
 def script(blocks: list[str], url: str) -> str:
     """The blocks as one script. A comment that names a status, as in "# 404", is what the next curl must answer."""
     lines = [PRELUDE]
@@ -142,8 +201,8 @@ def script(blocks: list[str], url: str) -> str:
 
 
 def run(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    if shutil.which("curl") is None and os.environ.get("ZQ_REQUIRE_SERVERS") != "1":
-        pytest.skip("curl is not installed; tests/client/test_curl.py goes the same way without it")
+    if shutil.which("curl") is None:
+        stores.missing("curl is not installed; tests/client/test_curl.py goes the same way without it.", "curl")
     return follow([*SHELL, commands], folder)
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.blocks import ROOT
 
+pytestmark = pytest.mark.slow
+
 REFERENCE = ROOT / "api-ref"
 MADE = {"genindex.html", "py-modindex.html", "search.html"}
 
@@ -41,6 +43,7 @@ def test_every_page_leads_on_and_its_blocks_can_be_copied(site: Path) -> None:
 WORDS = [
     *("ack", "nack", "visibility timeout", "consumer group", "dlq", "poison message", "redrive", "lease", "offset"),
     *("receipt handle", "fan-out", "at least once", "prefetch", "ttl", "back-off", "consumer", "heartbeat", "peek"),
+    *("group commit", "lazy expiry", "active expiry", "retention", "history entry", "competing consumers"),
 ]
 
 

@@ -16,26 +16,28 @@ from typing import NamedTuple, Protocol
 from zq.errors import Unavailable
 from zq.model import Seconds
 
+# Seconds that the offset may grow at once; a larger jump needs ``AGREEING`` samples in a row.
 JUMP = 1.0
-"""Seconds that the offset may grow at once; a larger jump needs ``AGREEING`` samples in a row."""
+# Samples in a row that make a larger jump believable.
 AGREEING = 3
+# Share of elapsed time by which the clock may run slow while it waits for a store that fell behind.
 SLEW = 0.05
-"""Share of elapsed time by which the clock may run slow while it waits for a store that fell behind."""
+# Samples that are taken in a row at most, until the best of them is ``EXACT``.
 SAMPLES = 5
-"""How often the store is asked in a row at most; until the best of what was heard is ``EXACT``."""
+# Seconds by which a sample that is good enough may be wrong.
 EXACT = 0.01
+# Seconds after which no further sample of the row is taken.
 PATIENCE = 1.0
-"""Seconds after which it is not asked once more."""
+# Seconds to which a store may round its answer.
 GRAIN = 0.001
-"""Seconds to which a store may round its answer."""
+# Seconds for which a sample counts: a store may be set by less than a slow answer shows.
 MEMORY = 60.0
-"""Seconds for which an answer counts: a store may be set by less than a slow answer can tell."""
+# Share by which two machines' oscillators may disagree: a sample of an hour ago is 0.7 s worse.
 DRIFT = 200e-6
-"""By how much two machines' oscillators may disagree: what was heard an hour ago is known 0.7 s worse."""
+# Seconds by which a moment may be wrong either way: servers may differ by 50 ms (extensions 1).
 TOLERANCE = 0.025
-"""Seconds by which a moment may be wrong either way: servers may differ by 50 ms (extensions 1)."""
+# Seconds that ``now`` waits at most for a moment to have surely come.
 LONGEST_WAIT = 5.0
-"""Seconds that ``now`` waits at most for a moment to have surely come."""
 
 
 class Clock(Protocol):
@@ -55,11 +57,11 @@ class Clock(Protocol):
 
 
 class Offset(NamedTuple):
-    """What is known of the store's time minus the monotonic clock's: it lay from ``low`` to ``high`` at ``heard``."""
+    """The store's time minus the monotonic clock's, as far as it is known: from ``low`` to ``high`` at ``received``."""
 
     low: float
     high: float
-    heard: float
+    received: float
 
     @property
     def middle(self) -> float:
@@ -67,7 +69,7 @@ class Offset(NamedTuple):
 
     def at(self, moment: float) -> "Offset":
         """What of it is still known at a later moment of the monotonic clock."""
-        grown = DRIFT * max(0.0, moment - self.heard)
+        grown = DRIFT * max(0.0, moment - self.received)
         return Offset(self.low - grown, self.high + grown, moment)
 
     def wrong(self, offset: float) -> Seconds:
@@ -79,9 +81,9 @@ class StoreClock:
     """The store's time, as an offset to this machine's monotonic clock.
 
     ``read`` asks the store for its time; ``refresh`` is to be called every few seconds. The store read its clock at
-    some time between question and answer, nobody knows when; so each answer bounds the offset, and what the answers of
+    some unknown time between question and answer; so each answer bounds the offset, and what the answers of
     the last minute agree on is believed: a slow one says little and moves nothing. An answer that contradicts the
-    others tells of a step. A smaller offset is slewed in then, a forward jump of more than a second is believed after
+    others shows a step. A smaller offset is slewed in then, a forward jump of more than a second is believed after
     three samples that agree. ``doubted``: how far the clock of the store's machine has leapt ahead of the store's.
     """
 
@@ -101,9 +103,9 @@ class StoreClock:
         self._last = 0.0
         began = monotonic()
         self._known = sample = self._sample()
-        self._heard = [sample]
+        self._samples = [sample]
         self._offset = self._target = self._told = sample.middle
-        self._slewed_at = sample.heard
+        self._slewed_at = sample.received
         self._judge()
         self._sharpen(began)
 
@@ -144,9 +146,9 @@ class StoreClock:
 
     def _sample(self) -> Offset:
         sent = self._monotonic()
-        told = self._read()
+        answered = self._read()
         received = self._monotonic()
-        return Offset(told - received - GRAIN, told - sent + GRAIN, received)
+        return Offset(answered - received - GRAIN, answered - sent + GRAIN, received)
 
     def _sharpen(self, began: float) -> None:
         for _ in range(SAMPLES - 1):
@@ -156,10 +158,10 @@ class StoreClock:
 
     def _follow(self, sample: Offset) -> None:
         with self._lock:
-            self._slew(sample.heard)
-            former = [known for known in self._heard if known.heard > sample.heard - MEMORY] or [self._known]
+            self._slew(sample.received)
+            former = [known for known in self._samples if known.received > sample.received - MEMORY] or [self._known]
             if (agreed := _common([*former, sample])) is not None:
-                self._heard = [*former, sample]
+                self._samples = [*former, sample]
                 self._sharper(agreed)
             elif sample.middle - self._offset <= JUMP:
                 self._stepped([sample])
@@ -173,7 +175,7 @@ class StoreClock:
         """The store's clock ran on; what is known of it is better than before, or worse. A worse one moves nothing, and
         a better one does not change by how much the clock is slow to follow a step back."""
         behind = self._offset - self._target
-        if known.high - known.low <= 2 * self._known.at(known.heard).wrong(self._target):
+        if known.high - known.low <= 2 * self._known.at(known.received).wrong(self._target):
             self._target = known.middle
         else:
             self._target = min(max(self._target, known.low), known.high)
@@ -185,7 +187,7 @@ class StoreClock:
     def _stepped(self, samples: list[Offset]) -> None:
         """The store's clock was set: followed at once ahead, by and by back."""
         self._known = _common(samples) or samples[-1]
-        self._heard = samples if _common(samples) else samples[-1:]
+        self._samples = samples if _common(samples) else samples[-1:]
         self._target = self._told = self._known.middle
         self._offset = max(self._offset, self._target)
         self._jumps.clear()
@@ -194,7 +196,7 @@ class StoreClock:
     def _judge(self) -> None:
         """Find out until when what is known is known to ``TOLERANCE``, if no answer comes."""
         spare = TOLERANCE - self._known.wrong(self._target)
-        self._sure_until = self._known.heard + spare / DRIFT if spare >= 0 else -math.inf
+        self._sure_until = self._known.received + spare / DRIFT if spare >= 0 else -math.inf
 
     def _slew(self, moment: float) -> None:
         if self._target < self._offset:
@@ -209,10 +211,10 @@ class StoreClock:
 
 def _common(offsets: Sequence[Offset]) -> Offset | None:
     """What all of them say, of the moment of the last one; None if they contradict each other."""
-    heard = offsets[-1].heard
-    grown = [offset.at(heard) for offset in offsets]
+    latest = offsets[-1].received
+    grown = [offset.at(latest) for offset in offsets]
     low, high = max(offset.low for offset in grown), min(offset.high for offset in grown)
-    return Offset(low, high, heard) if low <= high else None
+    return Offset(low, high, latest) if low <= high else None
 
 
 def _agree(jumps: Sequence[Offset]) -> bool:
@@ -220,12 +222,12 @@ def _agree(jumps: Sequence[Offset]) -> bool:
 
 
 def own() -> Seconds:
-    """The time of this machine, for programs that no server tells its own."""
+    """The time of this machine, for programs without a server's."""
     return time.time()
 
 
 class ManualClock:
-    """A clock that moves only when told, only forward. Give it the present: stores also judge by real time."""
+    """A clock that moves when it is advanced, only forward. Give it the present: stores also judge by real time."""
 
     def __init__(self, start: Seconds) -> None:
         self._now = round(start, 3)

@@ -2,14 +2,21 @@
 """Every deliberate failure of zq, for the server, the client and the command line.
 
 ``str(error)`` is one sentence for the caller: it names the field and the bound, and never holds a message body,
-a credential or a vendor's text. ``zq.wire.refusals`` alone knows which status and title an error has on the wire.
+a credential or a vendor's text. What drivers refuse has the words of its class: ``sentence``, or the class method
+``of``, which fills them in. ``zq.wire.refusals`` alone knows which status and title an error has on the wire.
 """
 
-from typing import Any
+from typing import Any, ClassVar, Self
 
 
 class ZqError(Exception):
     """The root: whatever zq refuses or cannot do on purpose."""
+
+    sentence: ClassVar[str] = ""
+    """What the error says that is raised without one of its own."""
+
+    def __init__(self, sentence: str | None = None) -> None:
+        super().__init__(self.sentence if sentence is None else sentence)
 
 
 class Invalid(ZqError):
@@ -45,7 +52,33 @@ class UnsupportedMediaType(ZqError):
 
 
 class NotAuthorized(ZqError):
-    """The caller's roles do not allow the operation."""
+    """The caller's roles, or the scopes of the credential, do not allow the operation."""
+
+
+class NotAuthenticated(NotAuthorized):
+    """The request has no credential, or one that is not valid. ``challenge``: what ``WWW-Authenticate`` says; ``why``:
+    what is wrong with it, for the audit log only."""
+
+    sentence = "The credential is not valid."
+
+    def __init__(self, sentence: str | None = None, challenge: str = "", why: str = "") -> None:
+        super().__init__(sentence)
+        self.challenge = challenge
+        self.why = why
+
+
+class QuotaExceeded(NotAuthorized):
+    """The project has as many of something as it may have."""
+
+
+class TooManyRequests(ZqError):
+    """More requests came in a short time than may: try again in ``retry_after`` seconds. Nothing has changed."""
+
+    def __init__(self, sentence: str | None = None, retry_after: int = 1, limit: str = "") -> None:
+        """``limit``: the name in ``[quota]`` of what was exceeded."""
+        super().__init__(sentence)
+        self.retry_after = retry_after
+        self.limit = limit
 
 
 class NotFound(ZqError):
@@ -67,21 +100,33 @@ class MessageNotFound(NotFound):
 class ClaimNotFound(NotFound):
     """No live claim of that id in the queue."""
 
+    sentence = "There is no live claim of this id in the queue."
+
 
 class StageNotFound(NotFound):
-    """No such stage in the project, or it was dropped."""
+    """No such stage in the project, or it was dropped, or has expired."""
+
+    @classmethod
+    def of(cls, stage: str) -> Self:
+        return cls(f"There is no stage {stage} in the project; nothing has changed.")
 
 
 class ProducerNotFound(NotFound):
     """The producer has committed nothing yet, or not for long."""
 
+    sentence = "The producer has committed nothing, or not for long."
+
 
 class StageFull(Invalid):
-    """A stage would hold more bytes than it may."""
+    """A stage would hold more bytes or messages than it may."""
+
+    sentence = "The stage would hold more than it may."
 
 
 class KeyReused(ZqError):
     """The Idempotency-Key was given before, to another request."""
+
+    sentence = "The Idempotency-Key was given before, to another request."
 
 
 class Conflict(ZqError):
@@ -89,27 +134,43 @@ class Conflict(ZqError):
 
 
 class Fenced(Conflict):
-    """A newer epoch of the fence was given out: whoever holds this one must stop."""
+    """A newer epoch of the fence was given out: the holder of this one must stop."""
+
+    sentence = "A newer epoch of the fence was given out, or this one never was."
 
 
 class ClaimLapsed(Conflict):
     """A claim that a commit settles is not live any more; nothing has changed."""
 
+    @classmethod
+    def of(cls, claim: str) -> Self:
+        return cls(f"The claim {claim} is not live any more, or holds nothing; nothing has changed.")
+
 
 class StageDiffers(Conflict):
     """A stage holds another number of messages than the commit expects; nothing has changed."""
+
+    @classmethod
+    def of(cls, stage: str, count: int, expected: int) -> Self:
+        return cls(f"The stage {stage} holds {count} messages, and {expected} are expected; nothing has changed.")
 
 
 class CommitTooLarge(ZqError):
     """A commit is about more messages than one may be; nothing has changed."""
 
+    @classmethod
+    def of(cls, count: int, most: int) -> Self:
+        return cls(f"A commit may publish and delete {most} messages together; this one has {count}.")
+
 
 class CommitRunning(Conflict):
-    """Another attempt at this producer's commit is under way: try again soon."""
+    """Another attempt at this producer's commit, or another commit with one of its stages, is under way."""
+
+    sentence = "A commit of the producer, or with one of the stages, is being carried out: try again soon."
 
 
 class Repeated(ZqError):
-    """No refusal: the request was carried out before under its Idempotency-Key. ``answer``: what it was told then."""
+    """No refusal: the request was carried out before under its Idempotency-Key. ``answer``: the answer of that time."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__("The request was carried out before.")
@@ -123,9 +184,13 @@ class MetadataConflict(ZqError):
 class MessageClaimed(ZqError):
     """The message is under a live claim that the caller did not name."""
 
+    sentence = "The message is held by a claim that was not given as claim_id."
+
 
 class ClaimNotHeld(Invalid):
     """The claim that the caller named does not hold the message."""
+
+    sentence = "A claim given as claim_id or claim_ids does not hold the message; nothing was deleted."
 
 
 class NotBuilt(ZqError):
@@ -135,9 +200,13 @@ class NotBuilt(ZqError):
 class Unavailable(ZqError):
     """The store cannot serve now. The cause is chained, for the log only."""
 
+    sentence = "The store cannot serve now. Try again later."
+
 
 class StoreDamaged(Unavailable):
     """What the request reads is corrupt in the store's files: trying again does not help. The cause is for the log."""
+
+    sentence = "The store is damaged where this request reads. Trying again does not help: it must be salvaged."
 
 
 class Crowded(ZqError):

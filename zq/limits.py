@@ -9,47 +9,61 @@ from msgspec import Struct
 
 from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.model import QueueRef
-from zq.topics import PATTERN, Keep, Pattern, TopicRef
+from zq.model.topics import PATTERN, Pattern, Retention, TopicRef
 
+# The least ttl, grace or life of a claim, in seconds.
 MIN_TTL: Final = 60
+# The least delay, in seconds.
 MIN_DELAY: Final = 0
+# Entries of a page, and messages of a claim, for a request that names no limit.
 DEFAULT_PAGE: Final = 10
+# Messages that a read by ids, or a ``Location``, may name: no client follows links there, so it cannot end early.
 MAX_IDS: Final = 20
-"""Messages that a read by ids, or a ``Location``, may name: no client follows links there, so it cannot end early."""
+# Characters of the name of a queue or a topic.
 MAX_NAME: Final = 64
+# Characters of a project's id.
 MAX_PROJECT: Final = 256
+# The largest integer in a body.
 MAX_BODY_NUMBER: Final = 2**63 - 1
+# Levels to which the metadata of a queue may be nested.
 MAX_NESTING: Final = 64
+# Seconds that a ready server's clock may be away from the store's.
 MAX_DRIFT: Final = 60
-"""Seconds that a ready server's clock may be away from the store's."""
+# Seconds by which a ready server's estimate of the store's time may be wrong: half a round trip to the store.
 MAX_UNCERTAINTY: Final = 0.05
-"""Seconds by which a ready server's idea of the store's time may be wrong: half a round trip to the store."""
+# Bytes of the body of a claim, a purge or another small request.
 MAX_CONTROL_BODY: Final = 65536
-"""Bytes of a claim's, a purge's or another small request's body."""
+# Characters of the reason of a dead letter.
 MAX_REASON: Final = 1024
+# Characters of an Idempotency-Key.
 MAX_KEY: Final = 255
+# Seconds for which an Idempotency-Key may be remembered.
 MAX_WINDOW: Final = 31_536_000
-"""Seconds for which an Idempotency-Key may be remembered."""
+# Messages that one redrive or replay handles.
 MAX_BATCH: Final = 10_000
-"""Messages that one redrive or replay handles."""
+# Messages that a redrive or a replay without a limit handles.
 DEFAULT_BATCH: Final = 1000
-
+# Bytes of a commit's body.
 MAX_COMMIT_BODY: Final = 1 << 18
-"""Bytes of a commit's body."""
+# Stages, and claims, that one commit may name.
 MAX_COMMITTED: Final = 1000
-"""Stages, and claims, that one commit may name."""
+# Characters of the name of a fence, a stage, a producer or a claim.
 MAX_FREE_NAME: Final = 128
+# Seconds (100 years) that the largest ttl, grace or delay may be set to.
 MAX_LIFE: Final = 3_153_600_000
-"""Seconds, a century of them, that the largest ttl, grace or delay may be set to."""
+# Seconds that the longest long poll may be set to.
 MAX_WAIT: Final = 3600
+# Seconds (366 days) for which a producer is remembered at most.
 MAX_REMEMBERED: Final = 31_622_400
-"""Seconds, a leap year of them, that a producer is remembered at most."""
-DEFAULT_KEEP: Final = Keep(size=1 << 26, messages=1_000_000)
-MIN_KEEP: Final = Keep(size=1 << 20, messages=1000)
-"""The least that a log of topics may be told to keep."""
-
+# The retention of topics where nothing is set.
+DEFAULT_KEEP: Final = Retention(size=1 << 26, messages=1_000_000)
+# The least retention of topics.
+MIN_KEEP: Final = Retention(size=1 << 20, messages=1000)
+# The name of a fence, a stage, a producer or a claim.
 FREE_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
+# The id of a project.
 PROJECT_ID: Final = re.compile(r"(?! )[\x20-\x2b\x2d-\x5b\x5d-\x7e]{1,256}(?<! )", re.ASCII)
+# The name of a queue or a topic.
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
@@ -60,10 +74,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     default_message_delay: int = 0
     default_claim_ttl: int = 300
     default_claim_grace: int = 60
-    max_message_ttl: int = 1209600
+    max_message_ttl: int = 1_209_600
     max_message_delay: int = 900
-    max_claim_ttl: int = 43200
-    max_claim_grace: int = 43200
+    max_claim_ttl: int = 43_200
+    max_claim_grace: int = 43_200
     max_queues_per_page: int = 20
     max_messages_per_page: int = 1000
     max_messages_per_claim_or_pop: int = 1000
@@ -80,7 +94,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_commit_messages: int = 1_000_000
     commit_slice: int = 2000
     max_metadata_walk: int = 1000
-    producer_ttl: int = 2592000
+    producer_ttl: int = 2_592_000
     idempotency_window: int = 86400
 
 

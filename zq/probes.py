@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/healthz``, ``/readyz`` and ``/metrics`` at addresses and from threads of their own.
 
-They answer whatever the engine's connections and threads are doing, and not to whoever reaches the main port.
+They answer whatever the engine's connections and threads are doing, and only where they listen, not on the main port.
 """
 
 import json
@@ -14,18 +14,21 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final, NamedTuple
 
-from zq import stopping
+from zq import lifecycle
 from zq.errors import ZqError
 
 LOG = logging.getLogger(__name__)
+# Requests that one listener serves at a time; connections beyond are closed.
 AT_ONCE: Final = 8
-"""Requests of one listener; whoever comes beyond is hung up on."""
+# Seconds for a request, its head and its answer together.
 WITHIN: Final = 10.0
-"""Seconds for a request, its head and its answer together."""
+# Seconds after which an address that was taken is tried again.
 RETRY: Final = 1.0
-"""Seconds after which an address that was taken is tried again."""
+# The media type of metrics.
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+# The media type of health.
 JSON: Final = "application/json"
+# The sentence of a 503 while the process ends.
 STOPPING: Final = "The server is stopping."
 
 
@@ -49,7 +52,7 @@ def readiness(check: Callable[[], object]) -> Page:
     """Whether ``check`` raises no ``ZqError``, and the server is not about to end."""
 
     def page() -> Answer:
-        if stopping.is_stopping():
+        if lifecycle.is_stopping():
             return _unready("Stopping", STOPPING)
         try:
             check()
@@ -75,15 +78,15 @@ def serve(name: str, host: str, port: int, pages: Mapping[str, Page]) -> None:
 
 
 def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page]) -> None:
-    told = False
+    warned = False
     while True:
         try:
             kind = type("Handler", (Handler,), {"pages": dict(pages)})
             server = Listener(address, kind)
         except OSError as error:
-            if not told:
+            if not warned:
                 LOG.info("[%s] %s:%d cannot be listened on yet, and is tried again: %s", name, *address, error)
-            told = True
+            warned = True
             time.sleep(RETRY)
         else:
             server.serve_forever()
@@ -148,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             answer = page()
         except Exception:  # the edge of this thread
-            LOG.critical("A probe failed for a reason that nobody foresaw.", exc_info=True)
+            LOG.critical("A probe failed for an unforeseen reason.", exc_info=True)
             answer = Answer(500, JSON, b'{"title":"Internal server error"}')
         self._answer(answer)
 

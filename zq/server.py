@@ -13,27 +13,34 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from zq import __version__, announcement, engines, logs, probes, secrets, settings, signals, stopping
+from zq import __version__, audit, control, engines, lifecycle, logs, offline, probes, settings, startup, token_command
+from zq.audit import Audit
+from zq.auth import check as check_auth
+from zq.auth import open_tokens, reread, strategy_of
+from zq.auth.policy import Policy
+from zq.auth.proxy import ProxySecrets
 from zq.broker import Broker
-from zq.broker.watch import Watch
+from zq.broker.rates import Exchange
 from zq.clock import Clock, StoreClock
 from zq.engines import listening
+from zq.engines.tls import ServerTls
 from zq.errors import StartRefused, Unavailable
+from zq.events import NO_EVENTS, Events
 from zq.http.app import App, create_app
-from zq.measures import Report
-from zq.metrics import shared
-from zq.metrics.measured import measured
-from zq.metrics.options import Options
-from zq.pace import Load
-from zq.settings import Configuration, Settings, exposure
-from zq.storage import check, connect, find, prepare, salvage
+from zq.http.authentication import peer_of, set_aside
+from zq.maintenance import Upkeep
+from zq.maintenance.throttle import LatencyMonitor
+from zq.metrics import multiprocess
+from zq.metrics.definitions import Options
+from zq.metrics.timed import timed
+from zq.model.topics import Retention
+from zq.settings import Configuration, Settings
+from zq.storage import connect, find, prepare
 from zq.storage.api import Storage
-from zq.topics import Keep
-from zq.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from zq.metrics.counting import Metrics
@@ -48,46 +55,72 @@ Heed = Callable[[float, Callable[[], None], Callable[[], object]], None]
 """Told for how many seconds to drain, what to do when this process is to end, and how to read its options again."""
 
 
-def open_app(configuration: Configuration, heed: Heed | None = None) -> App:
+def open_app(
+    configuration: Configuration, heed: Heed | None = None, tls: ServerTls | None = None
+) -> Callable[..., Iterable[bytes]]:
     """Open the store and return the application on it. Raises ``StartRefused``, ``Unavailable``.
 
-    ``heed`` has this process obey its signals; by default from now on.
+    ``heed`` has this process obey its signals; by default from now on. ``tls``: read again with the options.
     """
     heed = heed or _heed_signals
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     storage = open_store(chosen)
-    clock, load = StoreClock(storage.now, doubted=storage.doubted), Load()
+    clock, monitor = StoreClock(storage.now, doubted=storage.doubted), LatencyMonitor()
     metrics = _metrics(chosen, storage, clock)
-    broker = _broker(chosen, measured(storage, metrics.observe, load.note), clock, metrics)
+    broker = _broker(chosen, timed(storage, metrics, monitor), clock, metrics)
+    strategy = strategy_of(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
+    proxy = strategy if isinstance(strategy, ProxySecrets) else None
+    tokens = open_tokens(chosen.auth, storage.documents, clock)
+    if (quotas := broker.quotas) is not None:
+        tokens.most = lambda project: quotas.of(project).quota.tokens
+    policy, log = Policy(chosen.policy_file), Audit()
+    audit.configure(chosen.audit)
+    if chosen.auth.strategy and chosen.shared_store:
+        Exchange(broker.rates, storage.documents, clock).start()
     app = create_app(
         broker,
+        policy=policy,
+        audit=log,
+        tells_rates=lambda: configuration.current.quota_headers,
         strict_client_id=chosen.strict_client_id,
         admin_mode=chosen.admin_mode,
         trusting=chosen.trust_network,
         allowed_hosts=lambda: configuration.current.allowed_hosts,
         log_requests=lambda: configuration.current.log_requests,
-        meter=metrics,
-        metrics_page=chosen.metrics_on_main_port,
+        events=metrics,
+        metrics_page=metrics.page if chosen.metrics_on_main_port else None,
+        strategy=None if isinstance(strategy, ProxySecrets) else strategy,
+        proxy=proxy,
+        behind_proxy=chosen.behind_proxy,
+        tokens=tokens,
     )
     _listen(chosen, broker, metrics)
-    upkeep = Upkeep(storage, clock, chosen.expiry, chosen.sweep_interval, load, metrics, broker.transactions.resume)
+    upkeep = Upkeep(storage, clock, chosen.expiry, chosen.sweep_interval, monitor, metrics, broker.resume)
     upkeep.start()
     atexit.register(upkeep.stop)
 
     def apply(new: Settings) -> None:
-        broker.lifetimes.replace(new.limits.default_message_ttl, new.queue_ttl)
-        broker.publishing.keep = _kept(new)
-        storage.configure(new.expiry)
+        broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
+        broker.publishing.retention = _kept(new)
         upkeep.configure(new.expiry, new.sweep_interval)
         metrics.configure(_shown(new))
+        if broker.quotas is not None:
+            broker.quotas.configure(new.quota)
+        policy.reload(new.policy_file, log)
+        reread(proxy, getattr(strategy, "certificates", None), tls)
 
     heed(chosen.drain_delay, broker.end_waiting, lambda: _reload(configuration, apply))
-    return app
+    if chosen.control:
+        control.serve(chosen.control, app)
+    wrapped = getattr(strategy, "wrapped", None)  # Keystone's middleware stands before all else
+    if wrapped is None:
+        return app
+    return wrapped(app, set_aside, partial(peer_of, behind_proxy=chosen.behind_proxy), log.unauthenticated)  # type: ignore[no-any-return]
 
 
 def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
-    from zq.metrics.counting import Metrics  # here, so that it finds what shared.begin has set
+    from zq.metrics.counting import Metrics  # here, so that it finds what multiprocess.begin has set
 
     return Metrics(
         storage,
@@ -100,7 +133,7 @@ def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
     )
 
 
-def _broker(chosen: Settings, storage: Storage, clock: Clock, watch: Watch) -> Broker:
+def _broker(chosen: Settings, storage: Storage, clock: Clock, events: Events) -> Broker:
     return Broker(
         storage,
         clock,
@@ -109,10 +142,13 @@ def _broker(chosen: Settings, storage: Storage, clock: Clock, watch: Watch) -> B
         delete_with_claim_id=chosen.delete_with_claim_id,
         max_waiters=chosen.max_waiters,
         max_streams=chosen.max_streams,
-        keep=_kept(chosen),
+        retention=_kept(chosen),
         queue_ttl=chosen.queue_ttl,
-        watch=watch,
+        events=events,
         patience=chosen.storage_timeout,
+        quota=chosen.quota if chosen.auth.strategy else None,
+        share=chosen.quota.share,
+        threads=chosen.threads,
     )
 
 
@@ -123,9 +159,9 @@ def _shown(chosen: Settings) -> Options:
     )
 
 
-def _kept(chosen: Settings) -> Keep:
+def _kept(chosen: Settings) -> Retention:
     """What the settings say of the logs of topics."""
-    return Keep(chosen.topic_log_bytes, chosen.topic_log_messages)
+    return Retention(chosen.topic_log_bytes, chosen.topic_log_messages)
 
 
 def _listen(chosen: Settings, broker: Broker, metrics: "Metrics") -> None:
@@ -140,9 +176,11 @@ def _listen(chosen: Settings, broker: Broker, metrics: "Metrics") -> None:
 
 def _heed_signals(drain_delay: float, end: Callable[[], None], reload: Callable[[], object]) -> None:
     """Have this process obey the signals that come to it, if it can."""
-    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(signals.ENDING, partial(stopping.begin, 0, end))
-    calls |= {signal.SIGTERM: partial(stopping.begin, drain_delay, end), signals.RELOAD: reload}
-    if not signals.listen(calls):
+    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(
+        lifecycle.ENDING, partial(lifecycle.begin_stopping, 0, end)
+    )
+    calls |= {signal.SIGTERM: partial(lifecycle.begin_stopping, drain_delay, end), lifecycle.RELOAD: reload}
+    if not lifecycle.listen(calls):
         LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
 
 
@@ -183,11 +221,14 @@ def open_store(chosen: Settings) -> Storage:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``zq-server``: returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    os.umask(PRIVATE)
+    if list(arguments[:1]) == ["token"]:
+        return _token(arguments[1:])
     given = _parser().parse_args(arguments)
     if given.sample_config:
         settings.print_sample()
         return 0
-    os.umask(PRIVATE)
     try:
         _hand_on(given)
         configuration = Configuration()
@@ -197,74 +238,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.configure(chosen.log_format, chosen.log_level)
     try:
         if given.command == "check-store":
-            return _check_store(chosen.uri)
+            return offline.check_store(chosen.uri)
         if given.command == "salvage":
-            return _salvage(chosen.uri, given.to)
+            return offline.salvage_store(chosen.uri, given.to)
         if given.init_store:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
             return 0
-        warnings = [*exposure.check(chosen), *settings.misspelt_variables(os.environ)]
-        find(chosen.uri)
-        listening.check(chosen.bind, chosen.port)
-        for line in announcement.lines(chosen):
-            LOG.info(line)
-        for warning in warnings:
-            LOG.warning(warning)
-        signals.hold()  # until the engine can obey it
-        if chosen.shared_store:
-            # Refused here, it is one sentence; in the processes that serve, one from each of them.
-            open_store(chosen).close()
+        return _serve(configuration)
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
+
+
+def _serve(configuration: Configuration) -> int:
+    """Serve until a signal ends it; the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    chosen = configuration.current
+    tls = ServerTls(chosen) if chosen.tls_cert else None
+    _announce(chosen)
     if chosen.shared_store:  # there may be several processes, by option or by signal
-        shared.begin()
+        multiprocess.begin()
+    return engines.run(
+        chosen,
+        lambda: open_app(configuration, tls=tls),
+        lambda: _reload(configuration),
+        multiprocess.forget,
+        tls,
+    )
+
+
+def _token(arguments: Sequence[str]) -> int:
+    """``zq-server token``: returns the exit code."""
+    given = token_command.parse(arguments)
+
+    def direct() -> App:
+        storage = open_store(chosen)
+        atexit.register(storage.close)
+        clock = StoreClock(storage.now, doubted=storage.doubted)
+        return create_app(_broker(chosen, storage, clock, NO_EVENTS))
+
     try:
-        return engines.run(chosen, lambda: open_app(configuration), lambda: _reload(configuration), shared.forget)
-    except StartRefused as refusal:
+        _hand_on(given)
+        chosen = Configuration().current
+        logs.configure(chosen.log_format, "WARNING")
+        return token_command.run(given, chosen.control, direct)
+    except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
 
 
-def _check_store(uri: str) -> int:
-    """Say whether all of a store can be read and its parts agree: 0 if so, 1 if not."""
-    report = check(uri)
-    if report is None:
-        raise StartRefused("Only an embedded store can be checked: rocksdb:///var/lib/zq.")
-    return _tell(report)
-
-
-def _salvage(uri: str, to: str | None) -> int:
-    """Save what can be read into a new store: 0 if that is all, 1 if not."""
-    if not to:
-        raise StartRefused("Where shall the new store be? zq-server salvage --store rocksdb:///old --to /new")
-    salvaged = salvage(uri, to)
-    if salvaged is None:
-        raise StartRefused("Only an embedded store can be salvaged: rocksdb:///var/lib/zq.")
-    for kind, count in salvaged.saved.items():
-        print(f"{count:>12,} {kind} saved")  # noqa: T201
-    print(f"{len(salvaged.damage):>12,} places that cannot be read")  # noqa: T201
-    print(f"{len(salvaged.lost):>12,} losses known by name")  # noqa: T201
-    for sentence in salvaged.damage + salvaged.lost:
-        print(f"{sentence.rstrip('.')}.")  # noqa: T201
-    print("The new store:")  # noqa: T201
-    return max(_tell(salvaged.report), 1 if salvaged.damage or salvaged.lost else 0)
-
-
-def _tell(report: Report) -> int:
-    for kind, count in report.counted.items():
-        print(f"{count:>12,} {kind}")  # noqa: T201
-    print(f"{report.contradictions:>12,} contradictions")  # noqa: T201
-    print(f"{len(report.damage):>12,} places that cannot be read")  # noqa: T201
-    for sentence in report.examples + report.damage:
-        print(f"{sentence.rstrip('.')}.")  # noqa: T201
-    return 1 if report.contradictions or report.damage else 0
+def _announce(chosen: Settings) -> None:
+    """Look at what a start needs, and say what it does. Raises ``StartRefused``, ``Unavailable``."""
+    warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
+    find(chosen.uri)
+    Policy(chosen.policy_file)
+    audit.configure(chosen.audit)
+    check_auth(chosen.auth)
+    listening.check(chosen.bind, chosen.port)
+    for line in startup.lines(chosen):
+        LOG.info(line)
+    for warning in warnings:
+        LOG.warning(warning)
+    lifecycle.defer_reload()  # until the engine can obey it
+    if chosen.shared_store:
+        # Refused here, it is one sentence; in the processes that serve, one from each of them.
+        open_store(chosen).close()
 
 
 class Parser(argparse.ArgumentParser):
     """Never says a password back."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(secrets.without_secrets(message))
+        super().error(logs.without_secrets(message))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -272,8 +315,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=["check-store", "salvage"],
-        help="check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
+        choices=["check-store", "salvage", "token"],
+        help="token: make, list, rotate and revoke tokens: zq-server token --help; "
+        "check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
         "salvage: write what can be read of a damaged one into a new one, and say what is lost",
     )
     parser.add_argument("--to", metavar="PATH", help="where salvage makes the new store")
@@ -305,7 +349,7 @@ def _hand_on(given: argparse.Namespace) -> None:
 
     Raises ``StartRefused`` for a password, which every user of the machine could read in the list of processes.
     """
-    if given.store and secrets.holds_password(given.store):
+    if given.store and logs.holds_password(given.store):
         raise StartRefused(
             "--store must hold no password, which everybody on this machine could read: use OS_STORAGE__URI or the "
             "configuration file."
@@ -325,7 +369,7 @@ def _hand_on(given: argparse.Namespace) -> None:
 
 
 def _refuse(refusal: Exception) -> int:
-    print(f"zq-server: {secrets.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
+    print(f"zq-server: {logs.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
     return 2
 
 

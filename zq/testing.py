@@ -5,38 +5,38 @@ Reference: ``api-ref/testing.md``. ``zq.pytest_plugin`` makes fixtures of it.
 """
 
 import socket
-import tempfile
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from zq.client import AsyncClient, Client
-from zq.expiry import Expiry
 from zq.model import Seconds
 
 try:
+    from zq.auth.credentials import Bearers
+    from zq.auth.tokens import Grant, Tokens, TokenVerifier
     from zq.broker import Broker
     from zq.http.app import App, create_app
+    from zq.model.quotas import Quota
+    from zq.model.scopes import parse
     from zq.storage import connect
-    from zq.storage.api import Storage
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("zq"):
         raise
     sentence = f"The package {error.name} is missing: pip install 'zq-queue[testing]' brings it."
     raise ModuleNotFoundError(sentence, name=error.name) from error
 
+# The project of clients that are given no other.
 PROJECT: Final = "test"
-"""Of clients that are given no other."""
+# Requests that may wait, and streams: each has a thread here, and a project gets a quarter of them.
 PLACES: Final = 1000
-"""For requests that wait, and for streams: each has a thread here, and a project gets a quarter of them."""
+# Seconds within which the server notices that it is to end.
 POLL: Final = 0.05
-"""Seconds within which the server notices that it is to end."""
+# Seconds that a connection may stay silent, or take nothing of what it is sent.
 PATIENCE: Final = 10.0
-"""Seconds that a connection may stay silent, or take nothing of what it is sent."""
 
 
 class Clock:
@@ -78,13 +78,29 @@ class Clock:
 class Server:
     """A server that runs: its ``url``, its ``clock``, and clients of it."""
 
-    def __init__(self, url: str, clock: Clock, clients: ExitStack) -> None:
+    def __init__(self, url: str, clock: Clock, clients: ExitStack, tokens: Tokens) -> None:
         self.url = url
         self.clock = clock
         self._clients = clients
+        self._tokens = tokens
 
     def __repr__(self) -> str:
         return f"Server({self.url})"
+
+    def token(
+        self, project: str = PROJECT, *, scopes: Sequence[str] | None = None, roles: Sequence[str] = (), days: int = 90
+    ) -> str:
+        """A new token, for ``Client(..., token=...)``. ``scopes`` None: for everything of the project.
+
+        It counts where the server was made with ``auth_strategy="token"``. Raises ``Invalid``.
+        """
+        parse(scopes)
+        grant = Grant(project=project, name="zq.testing", scopes=scopes, roles=roles, days=days)
+        return self._tokens.create(grant).text
+
+    def revoke(self, token: str) -> None:
+        """End a token: the server refuses it within five seconds. No error for one that has ended."""
+        self._tokens.revoke(token.split("_")[1], None)
 
     def client(self, project: str = PROJECT, **options: Any) -> Client:
         """A ``Client`` with these options. It is closed with the server, if it is not before."""
@@ -96,31 +112,35 @@ class Server:
 
 
 @contextmanager
-def server() -> Generator[Server, None, None]:
+def server(
+    *, auth_strategy: str = "", quota: Mapping[str, int] | None = None, store: str = "memory:"
+) -> Generator[Server, None, None]:
     """Serve an empty store on a free port of this machine alone, from threads of this process; nothing of it is left.
 
-    Any number may run at once. Raises ``zq.errors.StartRefused`` where the embedded store's driver is not installed.
+    ``auth_strategy`` "token": callers need a token, as ``Server.token`` makes them. ``quota``: by the names of
+    ``[quota]``, what each project may use then. ``store``: where messages are, if not in memory.
+    Any number may run at once. Raises ``ValueError`` for another strategy, or a quota without one.
     """
-    with tempfile.TemporaryDirectory(prefix="zq-testing-") as folder, ExitStack() as ends:
-        storage = _store(folder)
+    if auth_strategy not in ("", "token") or (quota and not auth_strategy):
+        raise ValueError('auth_strategy is "" or "token" here, and a quota needs "token".')
+    with ExitStack() as ends:
+        storage = connect(store)
         ends.callback(storage.close)
         clock = Clock(storage.now, lambda: broker.waiters.recheck())
-        broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES)
-        url = ends.enter_context(_serving(create_app(broker)))
+        bounds = Quota().with_own(quota or {}) if auth_strategy else None
+        broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds)
+        tokens = Tokens(storage.documents, clock)
+        strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True) if auth_strategy else None
+        url = ends.enter_context(_serving(create_app(broker, strategy=strategy, tokens=tokens)))
         ends.callback(broker.end_waiting)
-        yield Server(url, clock, ends.enter_context(ExitStack()))
-
-
-def _store(folder: str) -> Storage:
-    """An empty one that opens quickly: what tests keep there need not outlive a crash, nor be given back."""
-    return connect(f"rocksdb://{Path(folder).as_posix()}/store", {"sync": "never"}, Expiry(compaction_filter=False))
+        yield Server(url, clock, ends.enter_context(ExitStack()), tokens)
 
 
 @contextmanager
 def _serving(app: App) -> Generator[str, None, None]:
     """The application's URL. In the end all requests have been answered."""
     with _HttpServer(("127.0.0.1", 0), _Connection) as http:
-        http.set_app(app)
+        http.set_app(lambda env, start: app(env, _hopless(start)))
         thread = threading.Thread(target=http.serve_forever, args=(POLL,), name="zq-testing", daemon=True)
         thread.start()
         try:
@@ -131,8 +151,17 @@ def _serving(app: App) -> Generator[str, None, None]:
             http.hang_up()
 
 
+def _hopless(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Without ``Connection``, which ``wsgiref`` forbids applications: each connection ends after one answer anyway."""
+
+    def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+        return start(status, [pair for pair in headers if pair[0].lower() != "connection"], *more)
+
+    return started
+
+
 class _HttpServer(ThreadingMixIn, WSGIServer):
-    """A thread for each connection; whoever closes it waits for them."""
+    """A thread for each connection; closing the server waits for them."""
 
     request_queue_size = 128
 

@@ -15,8 +15,8 @@ from tests.bench.peer import rows, store, workers
 from tests.servers import ZqServer
 
 CLAIM = next(row for row in rows() if row.name == "claim 10")
+# Claims a second that the queue is filled for.
 MOST = 1000
-"""Claims a second that the queue is filled for."""
 
 
 def claims(servers: list[ZqServer], claimers: int, seconds: int) -> float:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers import ZqServer, ask
-from tests.stores import DRIVERS, Stores
+from tests.stores import KINDS, Stores
 
 POST = 1000
+# Seconds for which the neighbour is alone, each time.
 ALONE = 10.0
-"""Seconds for which the neighbour is alone, each time."""
 ATTACKER = {"X-Project-ID": "rival"}
 
 
@@ -108,7 +108,7 @@ def main() -> None:
     stores = Stores()
     try:
         for driver in wanted:
-            assert driver in DRIVERS
+            assert driver in KINDS
             with tempfile.TemporaryDirectory() as folder:
                 print(driver)
                 measure(stores.empty(driver, Path(folder), "a"), messages)

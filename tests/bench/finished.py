@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.stores import Stores
-from zq.model import Draft, Lease, Move, QueueRef, Release, Settlement, new_ids
+from zq.model import ClaimRequest, Draft, Lease, Move, QueueRef, Release, Settlement, new_ids
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -45,7 +45,7 @@ class Bench:
     def claim(self) -> tuple[str, list[str]]:
         now = self.storage.now()
         (name,) = new_ids(1, now)
-        claim = self.storage.claims.create(self.queue, Lease(name, 300, 60), TEN, now)
+        claim = self.storage.claims.create(self.queue, ClaimRequest(Lease(name, 300, 60), TEN), now).claim
         assert claim is not None
         return name, [message.id for message in claim.messages]
 

@@ -26,8 +26,8 @@ from tests.servers import ZqServer
 SCRIPT = Path(__file__).with_name("load.lua")
 CONNECTIONS = 16
 HEADERS = {"Client-ID": "5d0c1f7e4f1e4d3c8a56b8b0f3a1c2d5", "X-Project-ID": "bench"}
+# Messages in one request of a fill.
 FILL = 500
-"""Messages in one request of a fill."""
 BODY = {"event": "backup", "node": 17, "pad": "x" * 100}
 
 

@@ -24,10 +24,10 @@ from zq.client import Client
 from zq.errors import ZqError
 
 PROJECT = "kills"
+# Messages of a round at most.
 LARGEST = 20_000
-"""Messages of a round at most."""
+# Every so many-th event is no JSON.
 BROKEN = 1000
-"""Every so many-th event is no JSON."""
 
 
 class Drivers:
@@ -105,7 +105,7 @@ class Run:
             time.sleep(0.2)
         raise AssertionError(f"{place} events do not arrive.")
 
-    def judge(self) -> None:
+    def check_history(self) -> None:
         """Each event is there once: in ``clean``, or, if it was none, among the dead letters."""
         seen = Counter(message.body["n"] for message in self.client.queue("clean").list(page=1000))
         dead = Counter(message.body for message in self.client.queue("raw-dlq").list(page=1000))
@@ -137,7 +137,7 @@ def main() -> None:
         run.kill()
         assert run.until(given.events + 1) is False
         took = time.monotonic() - began
-        run.judge()
+        run.check_history()
     print(
         f"{given.events} events, {given.kills} drivers and as many servers killed, {drivers.failures} drivers failed: "
         f"each event exactly once. {took:.0f} s, {given.events / took:.0f} events/s"

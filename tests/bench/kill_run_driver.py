@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.spark.conftest import prepared, session
 
+# Messages of a claim.
 SIZE = 1000
-"""Messages of a claim."""
 
 
 def parse(events: Any) -> Any:

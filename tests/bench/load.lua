@@ -1,7 +1,20 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- wrk script: the same request over and over. Arguments: METHOD PATH [BODY]; {n} in the path runs from 0 to 7.
+-- METHOD CLAIM+DELETE posts a claim, and deletes by ids what it got in the next request.
 -- Prints one line for tests/bench/http.py.
 local turn = 0
+local claimed = {}
+
+local function remember(status, _, answer)
+  local ids = {}
+  for id in (answer or ""):gmatch('"id": ?"(%x+)"') do
+    ids[#ids + 1] = id
+  end
+  if #ids > 0 then
+    claimed[#claimed + 1] = answer:match('(/v2/queues/[^/]+/messages)/') .. "?ids=" .. table.concat(ids, ",")
+  end
+end
+
 function init(args)
   method, path, body = args[1], args[2], args[3]
   headers = {
@@ -10,9 +23,15 @@ function init(args)
     ["Content-Type"] = "application/json",
     ["Accept"] = "application/json",
   }
+  if method == "CLAIM+DELETE" then
+    method, response = "POST", remember
+  end
 end
 
 function request()
+  if #claimed > 0 then
+    return wrk.format("DELETE", table.remove(claimed), headers)
+  end
   turn = (turn + 1) % 8
   return wrk.format(method, (path:gsub("{n}", turn)), headers, body)
 end

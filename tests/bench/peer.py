@@ -24,11 +24,11 @@ from tests.servers import ZqServer
 from tests.stores import MongoServer, RedisServer
 
 QUEUES = 8
+# wrk takes the queues bq0 to bq7 in turn.
 EACH = "bq{n}"
-"""wrk takes the queues bq0 to bq7 in turn."""
 SHALLOW = 1000
+# Requests of one client in one measurement on a shallow and on a deep queue.
 TURNS = 40
-"""Requests of one client in one measurement on a shallow and on a deep queue."""
 
 
 def rows(echo: str = "&echo=true") -> tuple[Row, ...]:

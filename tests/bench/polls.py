@@ -23,8 +23,8 @@ from tests.stores import Stores
 
 ROUNDS = 60
 CROWD = 1000
+# Seconds for which the crowd is watched.
 WATCHED = 15.0
-"""Seconds for which the crowd is watched."""
 CONFIG = f"[server]\nthreads = {4 * CROWD + 16}\nmax_waiters = {4 * CROWD}\n"
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
 

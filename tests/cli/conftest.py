@@ -86,7 +86,7 @@ class Zq:
             return run.wait(60), shown[0].result(), shown[1].result()
 
     def start(self, *words: str, **options: Any) -> Process:
-        """As a process of its own; whoever starts the tests may have told of a terminal, which is not the process's."""
+        """As a process of its own; the environment of the tests may name a terminal that the process does not have."""
         own = {name: value for name, value in {**os.environ, **self.env}.items() if name not in ("COLUMNS", "LINES")}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return Process([*COMMAND, *words], env=own, text=True, **pipes)
@@ -100,7 +100,7 @@ def read_terminal(ours: int, theirs: int) -> str:
         while True:
             try:
                 piece = screen.read(65_536)
-            except OSError:  # its end, as Linux tells it
+            except OSError:  # its end, as Linux reports it
                 piece = b""
             if not piece:
                 return read.decode().replace("\r\n", "\n")
@@ -116,9 +116,9 @@ def paths(group: click.Group = cli) -> Iterator[list[str]]:
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
+def running() -> Iterator[ZqServer]:
     """One server for all tests of the command line."""
-    with ZqServer(f"rocksdb://{tmp_path_factory.mktemp('cli')}/store") as server:
+    with ZqServer("memory:") as server:
         yield server
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq post`` reads pipes without being told to, gzip by its content, and CSV."""
+"""``zq post`` reads pipes unasked, gzip by its content, and CSV."""
 
 import gzip
 import json
@@ -17,9 +17,8 @@ import pytest
 
 from tests.cli.conftest import Zq, install
 from tests.servers import wait_for
-from zq.cli.content import LONGEST, PIECE, Form, TornLine, inflated, lines, records, unpacked
-from zq.cli.notes import Note, note_beside
-from zq.cli.uploads import Batch, Sender, Terms, resume
+from zq.cli.content import MAX_LINE, PIECE, Form, TornLine, inflated, inflated_if_gzip, items, lines
+from zq.cli.uploads import Batch, ResumeFile, Sender, UploadTerms, resume, resume_path
 from zq.errors import NotFound, Unavailable
 
 LINES = 20_000
@@ -33,7 +32,7 @@ def stored(zq: Zq, queue: str = "jobs") -> list[Any]:
 
 
 def bodies(pieces: Iterator[bytes | None], form: Form) -> list[Any]:
-    found = [record.body for record in records(unpacked(pieces), form) if record and record.body is not None]
+    found = [record.body for record in items(inflated_if_gzip(pieces), form) if record and record.body is not None]
     return [json.loads(bytes(body)) for body in found]
 
 
@@ -52,7 +51,7 @@ def test_a_pipe_and_a_redirected_file_need_no_dash(zq: Zq, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("redirect", ["</dev/null", "<&-", "< <(true)", "<<< ''"])
-def test_empty_standard_input_is_told_and_posts_nothing(zq: Zq, tmp_path: Path, redirect: str) -> None:
+def test_empty_standard_input_is_an_error_and_posts_nothing(zq: Zq, tmp_path: Path, redirect: str) -> None:
     """As from cron: it ends at once, and not as if all were well."""
     path = f"{install(tmp_path)}:{os.environ['PATH']}"
     line = ["bash", "-c", f"zq post jobs {redirect}"]
@@ -68,20 +67,20 @@ def test_a_terminal_is_not_read_unless_asked_for(zq: Zq) -> None:
     """It would look as if the program hung; the sentence says what to give."""
     there, here = pty.openpty()
     with zq.start("post", "jobs", stdin=here) as process:
-        _, told = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
     os.close(here)
     os.close(there)
     assert process.returncode == 2
-    assert 'name BODY, or --file, or "-"' in told
+    assert 'name BODY, or --file, or "-"' in stderr
 
 
-def test_a_pipe_that_brings_nothing_yet_is_told_of(zq: Zq) -> None:
-    """Somebody may have forgotten BODY where standard input is open; whoever says "-" knows."""
+def test_a_silent_pipe_is_mentioned(zq: Zq) -> None:
+    """BODY may have been forgotten where standard input is open; "-" says that it was not."""
     with zq.start("post", "jobs", stdin=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert "Waiting for lines of standard input" in process.stderr.readline()
-        out, told = process.communicate("1\n", timeout=60)
-    assert (json.loads(out)["stored"], told) == (1, "")
+        out, stderr = process.communicate("1\n", timeout=60)
+    assert (json.loads(out)["stored"], stderr) == (1, "")
     assert stored(zq) == [1]
 
 
@@ -105,35 +104,35 @@ def test_a_post_of_gzip_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq
         wait_for(lambda: zq("queue", "stats", "jobs")[0]["total"] > 1000, 60, "some are stored")
         process.send_signal(signal.SIGKILL)
     assert process.wait(60) == -signal.SIGKILL
-    assert note_beside(file).exists()
+    assert resume_path(file).exists()
     zq("post", "jobs", "--file", str(file))
     assert sorted(body["n"] for body in stored(zq)) == list(range(LINES))
-    assert not note_beside(file).exists()
+    assert not resume_path(file).exists()
 
 
 def test_gzip_that_is_cut_off_is_posted_so_far_and_goes_on_when_it_is_whole(zq: Zq, tmp_path: Path) -> None:
     """The line in which it ends is not taken for a whole one."""
     file, whole = tmp_path / "events.ndjson.gz", gzip.compress(numbers(3000))
     file.write_bytes(whole[: len(whole) // 2])
-    told = zq.refused(4, "post", "jobs", "--file", str(file))
+    stderr = zq.refused(4, "post", "jobs", "--file", str(file))
     count = zq("queue", "stats", "jobs")[0]["total"]
     assert 0 < count < 3000
-    assert "ends too early: the end of the file is missing." in told
-    assert f"Messages posted so far: {count:,} (up to line {count:,}). The same command goes on from there." in told
+    assert "ends too early: the end of the file is missing." in stderr
+    assert f"Messages posted so far: {count:,} (up to line {count:,}). The same command goes on from there." in stderr
     file.write_bytes(whole)
     zq("post", "jobs", "--file", str(file))
     assert [body["n"] for body in stored(zq)] == list(range(3000))
 
 
 @pytest.mark.parametrize("behind", [b"rubbish", gzip.compress(b"3\n")[:-8] + bytes(8)], ids=["rubbish", "checksum"])
-def test_damaged_gzip_is_told(behind: bytes) -> None:
+def test_damaged_gzip_is_an_error(behind: bytes) -> None:
     """Also behind what is whole."""
     with pytest.raises(TornLine, match="gzip data is damaged"):
         bodies(iter([gzip.compress(b"1\n2\n") + behind]), Form())
 
 
 def test_gzip_in_standard_input_is_sent_as_it_comes(zq: Zq) -> None:
-    """What the producer has flushed is stored while it goes on; then it breaks off, and is told."""
+    """What the producer has flushed is stored while it goes on; then it breaks off, with an error."""
     packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
     there, here = os.pipe()
     with zq.start("post", "jobs", stdin=there) as process:
@@ -141,16 +140,16 @@ def test_gzip_in_standard_input_is_sent_as_it_comes(zq: Zq) -> None:
         os.write(here, packer.compress(b"1\n2\n3") + packer.flush(zlib.Z_SYNC_FLUSH))
         wait_for(lambda: stored(zq) == [1, 2], 60, "both lines are stored")
         os.close(here)
-        _, told = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
     assert process.returncode == 4
-    assert "after 2 messages had been stored: The gzip data ends too early" in told
+    assert "after 2 messages had been stored: The gzip data ends too early" in stderr
 
 
 def test_inflating_takes_bounded_memory() -> None:
     """However much comes out of a small file; a line that does not end is refused."""
     packed = gzip.compress(bytes(PIECE * 100))
     assert max(len(piece or b"") for piece in inflated(iter([packed]))) <= PIECE
-    with pytest.raises(TornLine, match=f"more than {LONGEST:,} bytes"):
+    with pytest.raises(TornLine, match=f"more than {MAX_LINE:,} bytes"):
         list(lines(repeat(b"x" * PIECE)))
 
 
@@ -189,7 +188,7 @@ def test_each_row_of_csv_is_an_object_of_texts(zq: Zq, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "sentence"),
     [
         ("3", "The fields of line 4 do not fit the header: 1 instead of 2."),
         ("3,4,5", "The fields of line 4 do not fit the header: 3 instead of 2."),
@@ -197,12 +196,12 @@ def test_each_row_of_csv_is_an_object_of_texts(zq: Zq, tmp_path: Path) -> None:
         ('3,"4"5', "The row that begins in line 4 is not CSV: ',' expected after '\"'."),
     ],
 )
-def test_a_row_that_does_not_fit_is_named_and_can_be_mended(zq: Zq, tmp_path: Path, row: str, told: str) -> None:
+def test_a_row_that_does_not_fit_is_named_and_can_be_repaired(zq: Zq, tmp_path: Path, row: str, sentence: str) -> None:
     """What stands before it is stored; the header counts when it goes on."""
     file = tmp_path / "orders.csv"
     file.write_text(f'a,b\n1,"2\n2"\n{row}\n')
     said = zq.refused(4, "post", "jobs", "--file", str(file))
-    assert said == f"{told} Messages posted so far: 1 (up to line 3). The same command goes on from there."
+    assert said == f"{sentence} Messages posted so far: 1 (up to line 3). The same command goes on from there."
     assert "another delimiter" in zq.refused(6, "post", "jobs", "--file", str(file), "--delimiter", ";")
     file.write_text('a,b\n1,"2\n2"\n3,4\n')
     zq("post", "jobs", "--file", str(file))
@@ -226,19 +225,19 @@ def test_options_of_csv_are_for_csv(zq: Zq, tmp_path: Path) -> None:
     assert "not one character" in zq.refused(2, "post", "jobs", "-", "--csv", "--delimiter", "--")
 
 
-def test_a_file_of_which_surely_nothing_was_stored_leaves_no_note(zq: Zq, tmp_path: Path) -> None:
+def test_a_file_of_which_surely_nothing_was_stored_leaves_no_resume_file(zq: Zq, tmp_path: Path) -> None:
     """The next command may be another one, as with --text."""
     file = tmp_path / "pretty.json"
     file.write_text('{\n  "a": 1\n}\n')
-    told = zq.refused(4, "post", "jobs", "--file", str(file))
-    assert "Line 1 is not JSON" in told
-    assert "one JSON value to a line (NDJSON); with --text each line is a text. Nothing was posted." in told
-    assert not note_beside(file).exists()
+    stderr = zq.refused(4, "post", "jobs", "--file", str(file))
+    assert "Line 1 is not JSON" in stderr
+    assert "one JSON value to a line (NDJSON); with --text each line is a text. Nothing was posted." in stderr
+    assert not resume_path(file).exists()
 
 
 @pytest.mark.parametrize(("error", "kept"), [(Unavailable("away"), True), (NotFound("gone"), False)])
-def test_the_note_stays_where_something_may_be_stored(tmp_path: Path, error: Exception, kept: bool) -> None:
-    """Its keys tell the server what it has, when the same command is run again."""
+def test_the_resume_file_stays_where_something_may_be_stored(tmp_path: Path, error: Exception, kept: bool) -> None:
+    """The server knows its keys, when the same command is run again."""
     file = tmp_path / "events.ndjson"
     file.write_text("1\n")
 
@@ -246,14 +245,14 @@ def test_the_note_stays_where_something_may_be_stored(tmp_path: Path, error: Exc
         raise error
 
     def attempt() -> None:
-        with Note(file) as note:
-            upload = resume(note, Terms("http://zq", "acme", "jobs", None, None, False), 1000)
+        with ResumeFile(file) as note:
+            upload = resume(note, UploadTerms("http://zq", "acme", "jobs", None, None, False), 1000)
             with pytest.raises(type(error)):
                 Sender(note, upload, post, 2).send(lambda *_: None)
 
     attempt()
-    assert note_beside(file).exists() == kept
+    assert resume_path(file).exists() == kept
     if kept:
         error = NotFound("gone")  # which is sure only of the second attempt
         attempt()
-        assert note_beside(file).exists()
+        assert resume_path(file).exists()

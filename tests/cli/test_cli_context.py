@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(path: Path) -> Path:
-    """A file that somebody has written by hand."""
+    """A file that was written by hand."""
     path.parent.mkdir()
     path.write_text(FILE)
     return path
@@ -50,7 +50,7 @@ def origins(zq: Zq, *words: str, **env: str) -> dict[str, tuple[str | None, str 
 
 
 def test_the_first_profile_is_made_and_used_without_an_editor(zq: Zq, path: Path) -> None:
-    """It is in force at once; nobody but its owner can read the file, whatever the umask."""
+    """It is in force at once; only its owner can read the file, whatever the umask."""
     url, project = zq.env["ZQ_URL"], zq.project
     zq.env |= {"ZQ_URL": "", "ZQ_PROJECT": ""}
     assert "No project is named" in zq.refused(2, "queue", "list")
@@ -91,7 +91,7 @@ def test_set_changes_and_removes_members(bare: Zq, file: Path) -> None:
     assert file.read_text() == before
 
 
-def test_show_tells_where_each_value_comes_from(bare: Zq, file: Path) -> None:
+def test_show_names_the_origin_of_each_value(bare: Zq, file: Path) -> None:
     """Flag, environment, profile or default, in this order."""
     found = origins(bare)
     assert found["config"] == (str(file), "default")
@@ -119,7 +119,7 @@ def test_a_profile_of_the_environment_wins_and_that_is_said(bare: Zq, file: Path
 
 
 def test_no_command_shows_a_whole_token_or_a_password(bare: Zq, file: Path) -> None:
-    """Of a long token the end, so that it can be told from another."""
+    """Of a long token the end, so that it can be recognised."""
     bare.run("context", "set", "lab", "token=-", given=f"{TOKEN}\n")
     assert f'token = "{TOKEN}"' in file.read_text()
     for words in (["list"], ["show"], ["show", "lab"], ["use", "work"], ["set", "lab", "project=x"]):

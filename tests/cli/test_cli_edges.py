@@ -62,7 +62,7 @@ def test_json_that_is_too_deep_is_refused(zq: Zq, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "sentence"),
     [
         ("profiles = 5", "is no file of profiles"),
         ('profiles = "default"', "is no file of profiles"),
@@ -70,11 +70,11 @@ def test_json_that_is_too_deep_is_refused(zq: Zq, tmp_path: Path) -> None:
         ("[profiles]\ndefault = 5", "must be texts"),
     ],
 )
-def test_a_file_of_other_things_is_no_file_of_profiles(zq: Zq, tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_of_other_things_is_no_file_of_profiles(zq: Zq, tmp_path: Path, text: str, sentence: str) -> None:
     """It is named; a folder cannot be read."""
     file = tmp_path / "config.toml"
     file.write_text(text)
-    assert told in zq.refused(2, "--config", str(file), "queue", "list")
+    assert sentence in zq.refused(2, "--config", str(file), "queue", "list")
     assert "cannot be read" in zq.refused(2, "--config", str(tmp_path), "queue", "list")
 
 
@@ -123,7 +123,7 @@ def test_a_password_in_the_url_is_never_shown(zq: Zq, tmp_path: Path) -> None:
 
 
 def test_tables_do_not_steer_the_terminal(zq: Zq) -> None:
-    """Whatever somebody has put into metadata."""
+    """Whatever metadata hold."""
     zq("queue", "create", "jobs", "x=\x1b[2Jgone")
     assert "\x1b" not in zq.run("queue", "show", "jobs", "--table").stdout
     assert plain("a\x9bb\tc\n") == "a�b�c�"

@@ -12,10 +12,9 @@ import pytest
 
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
-from zq.cli import output
+from zq.cli import progress
 from zq.cli.content import TornLine
-from zq.cli.notes import Note, note_beside
-from zq.cli.uploads import Batch, Sender, Terms, Upload, batches, resume
+from zq.cli.uploads import Batch, ResumeFile, Sender, Upload, UploadTerms, batches, resume, resume_path
 from zq.errors import Conflict, InvalidBody, Unavailable
 
 LINES = 20_000
@@ -32,11 +31,11 @@ def stored(zq: Zq) -> list[int]:
     return [message["body"]["n"] for message in found]
 
 
-def test_a_file_is_posted_in_order_and_leaves_no_note(zq: Zq, tmp_path: Path) -> None:
+def test_a_file_is_posted_in_order_and_leaves_no_resume_file(zq: Zq, tmp_path: Path) -> None:
     """A second run posts it again: it is another post."""
     file = written(tmp_path, 2500)
     assert zq("post", "events", "--file", str(file))[0]["stored"] == 2500
-    assert not note_beside(file).exists()
+    assert not resume_path(file).exists()
     assert stored(zq) == list(range(2500))
     assert zq("post", "events", "--file", str(file), "--concurrency", "3")[0]["stored"] == 2500
     assert sorted(stored(zq)) == list(range(2500))
@@ -49,16 +48,16 @@ def test_a_post_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq, tmp_pa
     with zq.start("post", "events", "--file", str(file), "--concurrency", "4") as process:
         wait_for(lambda: zq("queue", "stats", "events")[0]["total"] > 1000, 20, "some are stored")
         process.send_signal(signal.SIGKILL)
-    note = msgspec.json.decode(note_beside(file).read_bytes(), type=Upload)
+    note = msgspec.json.decode(resume_path(file).read_bytes(), type=Upload)
     assert note.line < LINES
     assert process.returncode == -signal.SIGKILL
     result = zq.run("post", "events", "--file", str(file))
     assert result.exit_code == 0, result.output
     assert zq("queue", "stats", "events")[0]["total"] == LINES
-    assert not note_beside(file).exists()
+    assert not resume_path(file).exists()
 
 
-TERMS = Terms("http://zq", "acme", "events", None, None, False)
+TERMS = UploadTerms("http://zq", "acme", "events", None, None, False)
 
 
 def test_a_repeat_after_a_failure_sends_the_same_batches_under_the_same_lines(tmp_path: Path) -> None:
@@ -83,14 +82,14 @@ def test_a_repeat_after_a_failure_sends_the_same_batches_under_the_same_lines(tm
         assert {batch.first for batch in sent} == {batch.first for batch in whole}
 
 
-def resumed(file: Path, terms: Terms, batch_bytes: int) -> Upload:
-    with Note(file) as note:
+def resumed(file: Path, terms: UploadTerms, batch_bytes: int) -> Upload:
+    with ResumeFile(file) as note:
         return resume(note, terms, batch_bytes)
 
 
 def send(file: Path, batch_bytes: int, post: Callable[[Batch], object]) -> int:
     """With three batches on their way; how many messages are stored then, from the beginning."""
-    with Note(file) as note:
+    with ResumeFile(file) as note:
         sender = Sender(note, resume(note, TERMS, batch_bytes), post, 3)
         sender.send(lambda *_: None)
     return sender.upload.messages
@@ -105,28 +104,28 @@ def test_batches_keep_the_bounds(tmp_path: Path) -> None:
     """Bytes as they stand in the request, and a thousand messages; one that just fits goes alone."""
     file = tmp_path / "events.ndjson"
     file.write_text("1\n" * 2500 + '"' + "x" * 5000 + '"\n' + "2\n")
-    note_beside(file).unlink(missing_ok=True)
+    resume_path(file).unlink(missing_ok=True)
     cuts = cut(file, resumed(file, TERMS, 262_144))
     assert [len(batch.bodies) for batch in cuts] == [1000, 1000, 502]
-    note_beside(file).unlink()
+    resume_path(file).unlink()
     assert [len(batch.bodies) for batch in cut(file, resumed(file, TERMS, 5026))][-2:] == [1, 1]
-    note_beside(file).unlink()
+    resume_path(file).unlink()
     with pytest.raises(TornLine, match=r"Line 2501 makes a post of 5,026 bytes; it may have 5,025"):
         cut(file, resumed(file, TERMS, 5025))
 
 
 def test_lines_that_are_no_json_are_named_and_what_was_before_is_stored(zq: Zq, tmp_path: Path) -> None:
-    """Once it is mended, the same command goes on; not as texts."""
+    """Once it is repaired, the same command goes on; not as texts."""
     file = tmp_path / "events.ndjson"
     file.write_text('{"n": 0}\n' * 1000 + "\n{torn}\n" + '{"n": 1}\n')
-    told = zq.refused(4, "post", "events", "--file", str(file))
-    assert "Line 1002 is not JSON" in told
-    assert "Messages posted so far: 1,000 (up to line 1,000). The same command goes on from there." in told
+    stderr = zq.refused(4, "post", "events", "--file", str(file))
+    assert "Line 1002 is not JSON" in stderr
+    assert "Messages posted so far: 1,000 (up to line 1,000). The same command goes on from there." in stderr
     file.write_text(file.read_text().replace('"n": 0', '"n": 9'))
     assert "has changed" in zq.refused(6, "post", "events", "--file", str(file))
     file.write_text(file.read_text().replace('"n": 9', '"n": 0'))
     assert "another text" in zq.refused(6, "post", "events", "--file", str(file), "--text")
-    file.write_text(file.read_text().replace("{torn}", '"mended, and longer"'))
+    file.write_text(file.read_text().replace("{torn}", '"repaired, and longer"'))
     zq("post", "events", "--file", str(file))
     assert zq("queue", "stats", "events")[0]["total"] == 1002
     file.write_bytes("häh\n{}\n".encode())
@@ -138,13 +137,13 @@ def test_a_post_is_not_resumed_otherwise_than_it_was_begun(tmp_path: Path) -> No
     """Another queue or a changed file is refused, naming the note and the way out."""
     file = written(tmp_path, 10)
     resumed(file, TERMS, 1000)
-    other: Any = Terms("http://zq", "acme", "others", None, None, False)
+    other: Any = UploadTerms("http://zq", "acme", "others", None, None, False)
     with pytest.raises(Conflict, match=r"another queue.*--restart"):
         resumed(file, other, 1000)
     written(tmp_path, 11)
     with pytest.raises(Conflict, match="has changed"):
         resumed(file, TERMS, 1000)
-    note_beside(file).write_text("{")
+    resume_path(file).write_text("{")
     with pytest.raises(Conflict, match="cannot be read"):
         resumed(file, TERMS, 1000)
 
@@ -152,12 +151,12 @@ def test_a_post_is_not_resumed_otherwise_than_it_was_begun(tmp_path: Path) -> No
 def test_restart_forgets_what_was_interrupted(zq: Zq, tmp_path: Path) -> None:
     """All of the file is posted."""
     file = written(tmp_path, 5)
-    resumed(file, Terms("http://elsewhere", "acme", "events", None, None, False), 1000)
+    resumed(file, UploadTerms("http://elsewhere", "acme", "events", None, None, False), 1000)
     assert "another url" in zq.refused(6, "post", "events", "--file", str(file))
     assert zq("post", "events", "--file", str(file), "--restart")[0]["stored"] == 5
 
 
-def test_what_the_server_refuses_does_not_count_as_mended(tmp_path: Path) -> None:
+def test_what_the_server_refuses_does_not_count_as_repaired(tmp_path: Path) -> None:
     """Batches behind the refused one may be stored: the file has to stay as it is."""
     file = written(tmp_path, 3000)
 
@@ -177,7 +176,7 @@ def test_a_long_post_shows_how_far_it_is(zq: Zq, tmp_path: Path, monkeypatch: py
     """On a terminal, with a rate; a short one shows nothing."""
     file = written(tmp_path, 3000)
     assert "messages" not in zq.run("post", "events", "--file", str(file), FORCE_COLOR="1").stderr
-    monkeypatch.setattr(output, "LASTS", 0)
+    monkeypatch.setattr(progress, "BAR_AFTER", 0)
     shown = zq.run("post", "events", "--file", str(file), FORCE_COLOR="1").stderr
     assert "3,000 messages" in shown
     assert "/s" in shown
@@ -194,13 +193,13 @@ def test_a_line_that_is_not_utf8_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "events.ndjson"
     file.write_bytes(b"fine\n\xff\xfe\n")
     with pytest.raises(InvalidBody, match="Line 2 is not UTF-8"):
-        cut(file, resumed(file, Terms("http://zq", "acme", "events", None, None, True), 1000))
+        cut(file, resumed(file, UploadTerms("http://zq", "acme", "events", None, None, True), 1000))
 
 
 def test_one_run_at_a_time_posts_a_file(zq: Zq, tmp_path: Path) -> None:
     """Whether the note of the other one is as it was, or has been replaced meanwhile; afterwards it is free."""
     file = written(tmp_path, 5)
-    with Note(file) as note:
+    with ResumeFile(file) as note:
         assert "Another run posts this file." in zq.refused(6, "post", "events", "--file", str(file))
         upload = resume(note, TERMS, 1000)
         assert "Another run" in zq.refused(6, "post", "events", "--file", str(file), "--restart")
@@ -209,16 +208,16 @@ def test_one_run_at_a_time_posts_a_file(zq: Zq, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b'"\xff"', b'"%s"' % (b"x" * 500)], ids=["not UTF-8", "too large"])
-def test_a_line_that_can_never_be_stored_can_be_mended(zq: Zq, tmp_path: Path, wrong: bytes) -> None:
+def test_a_line_that_can_never_be_stored_can_be_repaired(zq: Zq, tmp_path: Path, wrong: bytes) -> None:
     """It is named, and the same command goes on once it has been changed."""
     zq("queue", "create", "events", "_max_messages_post_size=400")
     file = tmp_path / "events.ndjson"
     file.write_bytes(b"1\n2\n" + wrong + b"\n4\n")
-    told = zq.refused(4, "post", "events", "--file", str(file))
-    assert "Line 3 " in told
-    file.write_bytes(b'1\n2\n"mended"\n4\n')
+    stderr = zq.refused(4, "post", "events", "--file", str(file))
+    assert "Line 3 " in stderr
+    file.write_bytes(b'1\n2\n"repaired"\n4\n')
     zq("post", "events", "--file", str(file))
-    assert stored_bodies(zq) == [1, 2, "mended", 4]
+    assert stored_bodies(zq) == [1, 2, "repaired", 4]
 
 
 def test_a_line_that_is_too_large_goes_on_when_the_queue_takes_more(zq: Zq, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_the_last_form_given_wins(zq: Zq) -> None:
 
 
 def test_a_query_that_is_none_is_refused_before_anything_is_done(zq: Zq) -> None:
-    """One that does not fit comes too late for that: the result is shown, and the exit code tells."""
+    """One that does not fit comes too late for that: the result is shown, and the exit code says so."""
     posted(zq)
     assert "Invalid jmespath expression" in zq.refused(2, "pop", "jobs", "--query", "[?a")
     assert len(zq("list", "jobs")) == 3
@@ -106,5 +106,5 @@ def test_a_library_that_is_missing_is_named(zq: Zq) -> None:
     own = {**os.environ, **zq.env}
     assert subprocess.run(words, env=own, capture_output=True, check=False).returncode == 0
     done = subprocess.run([*words, "--query", "@"], env=own, capture_output=True, text=True, check=False)
-    told = "zq: The package jmespath is missing: pip install 'zq-queue[cli]' brings it.\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+    stderr = "zq: The package jmespath is missing: pip install 'zq-queue[cli]' brings it.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Zq, paths
-from zq.cli.options import GLOBALS
+from zq.cli.session import GLOBALS
 
 
 def queues(zq: Zq, *words: str, **env: str) -> list[str]:

@@ -5,8 +5,8 @@ import click
 import pytest
 
 from tests.cli.conftest import Zq, paths
+from zq.cli.param_types import Count, Seconds
 from zq.cli.root import cli
-from zq.cli.values import Count, Seconds
 from zq.limits import MIN_TTL, Limits
 
 BOUNDS = Limits()
@@ -44,7 +44,7 @@ def test_lives_are_named_with_the_servers_bounds(zq: Zq, words: list[str], optio
 
 
 def test_only_the_server_knows_its_upper_bound(zq: Zq) -> None:
-    """It may be told another one: what is beyond the default goes there."""
+    """It may have another one: what is beyond the default is sent there."""
     said = zq.refused(4, "post", "jobs", "x", "--ttl", str(BOUNDS.max_message_ttl + 1))
     assert f"must be from {MIN_TTL} to {BOUNDS.max_message_ttl}" in said
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.cli.conftest import Zq
-from zq.cli.listing import AT_ONCE
+from zq.cli.resources import COUNT_REQUESTS
 
 IMPOSSIBLE = {"_dead_letter_queue": "no such name"}
 
@@ -67,7 +67,7 @@ def test_counts_are_a_request_for_each_and_can_be_spared(orders: Zq) -> None:
 class Patient(BaseHTTPRequestHandler):
     """A server that gives no counts before so many have been asked for."""
 
-    together = threading.Barrier(AT_ONCE, timeout=60)
+    together = threading.Barrier(COUNT_REQUESTS, timeout=60)
 
     def do_GET(self) -> None:
         """A listing, or counts."""
@@ -76,7 +76,7 @@ class Patient(BaseHTTPRequestHandler):
             found: object = {"messages": {"total": 0, "free": 0, "claimed": 0}}
         else:
             found = {
-                "queues": [{"name": f"q{number}", "metadata": IMPOSSIBLE} for number in range(AT_ONCE)],
+                "queues": [{"name": f"q{number}", "metadata": IMPOSSIBLE} for number in range(COUNT_REQUESTS)],
                 "links": [],
             }
         body = json.dumps(found).encode()
@@ -103,4 +103,4 @@ def patient() -> Iterator[str]:
 def test_counts_are_asked_for_at_once(zq: Zq, patient: str) -> None:
     """The server waits for eight of them. What an older one let be a dead letter queue's name hides nothing."""
     found = zq("queue", "list", "--url", patient)
-    assert [row["dead_letters"] for row in found] == [None] * AT_ONCE
+    assert [row["dead_letters"] for row in found] == [None] * COUNT_REQUESTS

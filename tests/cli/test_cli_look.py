@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people see on a terminal: tables that fit, units, colours; and the same without them where nobody looks."""
+"""What people see on a terminal: tables that fit, units, colours; and the same without them elsewhere."""
 
 import re
 
 import pytest
 
 from tests.cli.conftest import Zq
-from zq.cli.output import WANTED, shortened, span
+from zq.cli.output import READABLE_WIDTH, duration, shortened
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 SENTENCE = "a body of some forty characters and a few"
@@ -25,47 +25,47 @@ def bare(text: str) -> list[str]:
     ],
 )
 def test_spans_have_two_units(seconds: float, shown: str) -> None:
-    """Those that tell most."""
-    assert span(seconds) == shown
+    """The largest ones."""
+    assert duration(seconds) == shown
 
 
 def test_ids_are_shortened_only_where_the_table_would_not_fit(zq: Zq) -> None:
-    """Then it is said how they are seen whole: on a wide screen, with --full, and wherever nobody looks."""
+    """Then it is said how they are seen whole: on a wide screen, with --full, and without a terminal."""
     (posted,) = zq("post", "jobs", SENTENCE, "--ttl", "192")
-    code, shown, told = zq.on_terminal("list", "jobs")
+    code, shown, stderr = zq.on_terminal("list", "jobs")
     assert code == 0
     _, row = bare(shown)
     assert row.split()[0] == shortened(posted["id"])
-    assert len(row.split()[0]) < WANTED
+    assert len(row.split()[0]) < READABLE_WIDTH
     assert row.endswith(f'"{SENTENCE}"')
     assert "3m 12s" in row
-    assert "--full" in told
+    assert "--full" in stderr
     for words in (["--full"], ["--json"]):
-        _, shown, told = zq.on_terminal("list", "jobs", *words)
+        _, shown, stderr = zq.on_terminal("list", "jobs", *words)
         assert posted["id"] in shown
-        assert told == ""
-    _, shown, told = zq.on_terminal("list", "jobs", columns=120)
+        assert stderr == ""
+    _, shown, stderr = zq.on_terminal("list", "jobs", columns=120)
     assert posted["id"] in shown
-    assert told == ""
+    assert stderr == ""
     assert posted["id"] in zq.run("list", "jobs", "--table").stdout
 
 
 def test_ids_that_the_next_command_needs_are_whole(zq: Zq) -> None:
     """Those of a claim; the claim itself stands above the table, not in each row."""
     ids = [zq("post", "jobs", SENTENCE)[0]["id"] for _ in range(2)]
-    _, shown, told = zq.on_terminal("claim", "jobs")
+    _, shown, stderr = zq.on_terminal("claim", "jobs")
     lines = bare(shown)
     assert lines[0].split()[0] == "claim"
     assert lines[0].split()[1].startswith("client.")
     assert shown.count("client.") == 1
     assert all(name in shown for name in ids)
-    assert told == ""
+    assert stderr == ""
     assert zq("settle", "jobs", lines[0].split()[1], "--all")[0]["deleted"] == 2
     assert bare(zq.on_terminal("claim", "jobs")[1])[0].split()[0] == "id"
 
 
 def test_what_is_taken_is_shown_whole(zq: Zq) -> None:
-    """It is not there to be looked at again; a listing cuts long bodies off unless it is told otherwise."""
+    """It is not there to be looked at again; a listing cuts long bodies off unless --full is given."""
     long = "x" * 300
     (posted,) = zq("post", "jobs", long)
     assert "…" in zq.on_terminal("list", "jobs")[1]
@@ -92,7 +92,7 @@ def test_a_terminal_gets_colours_unless_it_wants_none(zq: Zq) -> None:
     assert "\x1b[36m" in shown
     assert red in zq.on_terminal("queue", "show", "lost")[2]
     for words in (["list", "jobs"], ["queue", "show", "lost"]):
-        _, shown, told = zq.on_terminal(*words, columns=120, NO_COLOR="1")
-        assert re.findall(r"\x1b\[3\d", shown + told) == []
+        _, shown, stderr = zq.on_terminal(*words, columns=120, NO_COLOR="1")
+        assert re.findall(r"\x1b\[3\d", shown + stderr) == []
         result = zq.run(*words, "--table")
         assert "\x1b" not in result.stdout + result.stderr

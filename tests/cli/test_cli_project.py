@@ -12,10 +12,10 @@ from msgspec import Raw
 
 from tests.cli.conftest import Zq
 from zq.cli.bench import percentile
-from zq.cli.transfer import Carried, Named, parts
+from zq.cli.export_import import MessageLine, ResourceLine, parts
 
 
-def filled(zq: Zq) -> None:
+def fill_placeholder(zq: Zq) -> None:
     """A project with something of everything."""
     zq("queue", "create", "jobs", "_dead_letter_queue=jobs.dead", "_default_message_delay=1", "owner=shop")
     zq("post", "jobs", "-", given="".join(f'{{"n": {number}}}\n' for number in range(50)))
@@ -33,7 +33,7 @@ def content(zq: Zq) -> list[Any]:
 
 def test_a_project_is_carried_into_another_one_and_a_repeat_adds_nothing(zq: Zq, tmp_path: Path) -> None:
     """Metadata, order, delays; not the defaults, which are the server's affair."""
-    filled(zq)
+    fill_placeholder(zq)
     file = tmp_path / "project.ndjson"
     assert zq("export", "--to", str(file)) == [{"file": str(file), "messages": 53}]
     before = content(zq)
@@ -110,7 +110,7 @@ def test_a_message_that_is_refused_takes_no_other_with_it(zq: Zq, tmp_path: Path
 
 def test_an_import_comes_through_a_pipe(zq: Zq, tmp_path: Path) -> None:
     """Of standard input, and one that has a name."""
-    filled(zq)
+    fill_placeholder(zq)
     text = zq.run("export").stdout
     other = Zq(zq.env["ZQ_URL"], tmp_path)
     assert other("import", "-", given=text) == [{"queues and topics": 3, "messages": 53}]
@@ -124,10 +124,10 @@ def test_an_import_comes_through_a_pipe(zq: Zq, tmp_path: Path) -> None:
 
 def test_batches_of_an_import_depend_on_the_file_alone() -> None:
     """By the bound of their queue, by count, by where they go."""
-    lines = [Named("queue", "small", {"_max_messages_post_size": 300}), Named("queue", "big", {})]
-    small = [Carried("queue", "small", str(number), Raw(b"1" * 36), 60) for number in range(5)]
-    big = [Carried("queue", "big", str(number), Raw(b"1"), 60) for number in range(1001)]
-    cut = [len(part) for part in parts([*lines, *small, *big]) if not isinstance(part, Named)]
+    lines = [ResourceLine("queue", "small", {"_max_messages_post_size": 300}), ResourceLine("queue", "big", {})]
+    small = [MessageLine("queue", "small", str(number), Raw(b"1" * 36), 60) for number in range(5)]
+    big = [MessageLine("queue", "big", str(number), Raw(b"1"), 60) for number in range(1001)]
+    cut = [len(part) for part in parts([*lines, *small, *big]) if not isinstance(part, ResourceLine)]
     assert cut == [3, 2, 1000, 1]
 
 

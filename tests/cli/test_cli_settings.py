@@ -85,7 +85,7 @@ def test_the_command_line_needs_nothing_of_the_server() -> None:
 
 
 def test_a_post_that_stopped_has_the_code_of_its_cause() -> None:
-    """Not the code of the class that only tells where it stopped."""
+    """Not the code of the class that only says where it stopped."""
     stopped = PostStopped([], [])
     stopped.__cause__ = Unavailable("away")
     assert exit_code(stopped) == 7

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is most likely a mistake is told: names that are not there, unknown rules, delays, bodies, broken queues."""
+"""Likely mistakes are reported: names that are not there, unknown rules, delays, bodies, broken queues."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ from zq.storage import connect
     ],
     ids=" ".join,
 )
-def test_a_queue_that_is_not_there_is_told_with_the_one_that_was_meant(zq: Zq, words: list[str]) -> None:
+def test_a_missing_queue_is_named_with_the_one_that_was_meant(zq: Zq, words: list[str]) -> None:
     """One that is there and empty is no mistake."""
     zq("queue", "create", "orders")
     assert zq.refused(3, *words) == "There is no queue ordres in the project; did you mean orders?"
@@ -43,7 +43,7 @@ def test_a_queue_that_is_not_there_is_told_with_the_one_that_was_meant(zq: Zq, w
 @pytest.mark.parametrize(
     "words", [["tail"], ["topic", "show"], ["topic", "stats"], ["topic", "delete"], ["topic", "purge"]], ids=" ".join
 )
-def test_a_topic_that_is_not_there_is_told(zq: Zq, words: list[str]) -> None:
+def test_a_missing_topic_is_named(zq: Zq, words: list[str]) -> None:
     """Nothing like it is there either."""
     zq("topic", "create", "news")
     assert zq.refused(3, *words, "wether") == "There is no topic wether in the project."
@@ -73,11 +73,11 @@ def test_a_consumer_waits_for_a_queue_that_is_to_come_and_says_so(zq: Zq) -> Non
     """The message that makes the queue reaches it."""
     with zq.start("consume", "later", "--count", "1") as process:
         assert process.stderr is not None
-        told = process.stderr.readline()
-        assert told == "zq: There is no queue later in the project. Waiting for it.\n"
+        stderr = process.stderr.readline()
+        assert stderr == "zq: There is no queue later in the project. Waiting for it.\n"
         zq("post", "later", "x")
-        out, told = process.communicate(timeout=30)
-    assert (process.returncode, json.loads(out)["body"], told) == (0, "x", "")
+        out, stderr = process.communicate(timeout=30)
+    assert (process.returncode, json.loads(out)["body"], stderr) == (0, "x", "")
 
 
 @pytest.mark.parametrize("verb", ["create", "set"])
@@ -106,14 +106,14 @@ def test_a_delay_that_is_ignored_is_warned_of(zq: Zq, tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", ['{"a": 1', ' [1, 2"', "[INFO] started"])
 def test_what_only_begins_like_json_is_refused(zq: Zq, words: list[str], body: str) -> None:
     """Unless it is said to be a text."""
-    told = zq.refused(2, *words, body)
-    assert "begins like JSON and is none" in told
-    assert "--text" in told
+    stderr = zq.refused(2, *words, body)
+    assert "begins like JSON and is none" in stderr
+    assert "--text" in stderr
     assert zq(*words, body, "--text")
     assert zq(*words, '"{"')
 
 
-def test_lines_that_are_no_json_are_told_what_lines_are(zq: Zq, tmp_path: Path) -> None:
+def test_lines_that_are_no_json_are_refused_with_what_lines_are(zq: Zq, tmp_path: Path) -> None:
     """Pretty-printed JSON is what people try."""
     pretty = json.dumps({"a": 1}, indent=2)
     (tmp_path / "pretty.json").write_text(pretty)

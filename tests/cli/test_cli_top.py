@@ -15,8 +15,8 @@ import pytest
 
 from tests.cli.conftest import Process, Zq
 from tests.servers import wait_for
-from zq.cli.looks import SORTS, Figures, Look, Looks, figures, ordered, summed
 from zq.cli.session import Session
+from zq.cli.top import SORTS, Figures, Sample, Sampler, figures, ordered, summed
 from zq.client import Stats
 
 
@@ -56,27 +56,27 @@ def watched(zq: Zq, *words: str, lines: int = 24) -> Iterator[tuple[Screen, Proc
     os.close(screen.there)
 
 
-def looks(zq: Zq, limit: int = 100) -> Looks:
-    return Looks(Session({"url": zq.env["ZQ_URL"], "project": zq.project}), None, limit)
+def sampler_of(zq: Zq, limit: int = 100) -> Sampler:
+    return Sampler(Session({"url": zq.env["ZQ_URL"], "project": zq.project}), None, limit)
 
 
-def test_rates_tell_what_came_and_what_left(zq: Zq) -> None:
+def test_rates_say_what_came_and_what_left(zq: Zq) -> None:
     """Also if both are equal, and the depth stays; the first look has none."""
     zq("post", "jobs", given="1\n" * 40)
     zq("queue", "create", "idle")
-    taken = looks(zq)
-    first = {row.name: row for row in taken.take()}
+    sampler = sampler_of(zq)
+    first = {row.name: row for row in sampler.sample()}
     assert (first["jobs"].total, first["jobs"].came, first["jobs"].change) == (40, None, None)
     zq("post", "jobs", given="1\n" * 20)
     zq("pop", "jobs", "--limit", "20")
-    jobs, idle = sorted(taken.take(), key=lambda row: row.name != "jobs")
+    jobs, idle = sorted(sampler.sample(), key=lambda row: row.name != "jobs")
     assert jobs.came == jobs.left
     assert jobs.came is not None
     assert jobs.came > 0
     assert (idle.came, idle.left, idle.change) == (0, 0, 0)
     assert (jobs.total, jobs.change) == (40, 0)
     zq("pop", "jobs", "--limit", "10")
-    jobs, _ = sorted(taken.take(), key=lambda row: row.name != "jobs")
+    jobs, _ = sorted(sampler.sample(), key=lambda row: row.name != "jobs")
     assert (jobs.came, jobs.left) == (0, -(jobs.change or 0))
 
 
@@ -84,12 +84,12 @@ def test_rates_tell_what_came_and_what_left(zq: Zq) -> None:
     ("before", "now", "rates"),
     [(None, None, (None, None, 2)), (None, 5, (None, None, 2)), (9, 5, (None, None, 2)), (5, 15, (5, 3, 2))],
 )
-def test_where_nothing_is_counted_only_the_change_is_told(
+def test_where_nothing_is_counted_only_the_change_is_shown(
     before: int | None, now: int | None, rates: tuple[float | None, ...]
 ) -> None:
     """On Redis; when a queue was made anew; and when a power cut set the count back."""
-    then = Look(Stats(claimed=0, free=6, total=6, entered=before), 100.0)
-    row = figures("jobs", Look(Stats(claimed=0, free=10, total=10, entered=now), 102.0), then)
+    then = Sample(Stats(claimed=0, free=6, total=6, entered=before), 100.0)
+    row = figures("jobs", Sample(Stats(claimed=0, free=10, total=10, entered=now), 102.0), then)
     assert (row.came, row.left, row.change) == rates
 
 
@@ -114,10 +114,10 @@ def test_the_sum_is_of_all_that_were_looked_at(zq: Zq) -> None:
     """It says if there are more."""
     for name in "abc":
         zq("post", name, given="1\n2\n")
-    taken = looks(zq, limit=2)
-    total = summed(taken.take(), taken.more)
+    sampler = sampler_of(zq, limit=2)
+    total = summed(sampler.sample(), sampler.more)
     assert (total.name, total.total, total.free, total.claimed, total.came) == ("first 2 queues", 4, 4, 0, None)
-    total = summed(taken.take(), taken.more)
+    total = summed(sampler.sample(), sampler.more)
     assert (total.came, total.left, total.change) == (0, 0, 0)
     assert summed([], more=False) == Figures("0 queues", 0, 0, 0)
 

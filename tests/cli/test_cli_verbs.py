@@ -86,7 +86,7 @@ def test_claims_are_settled_moved_and_released_by_hand(zq: Zq) -> None:
 
 
 def test_dead_letters_are_listed_and_go_back(zq: Zq) -> None:
-    """Named by the queue that they come from, or by their own."""
+    """ResourceLine by the queue that they come from, or by their own."""
     zq("queue", "create", "jobs", "_dead_letter_queue=jobs.dead")
     zq("post", "jobs", "x")
     (held,) = zq("claim", "jobs")
@@ -149,6 +149,6 @@ def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:
     zq.refused(2, "tail", "news.eu", "--from", "x")
 
 
-def test_health_tells_how_it_is(zq: Zq) -> None:
+def test_health_says_how_it_is(zq: Zq) -> None:
     """Once."""
     assert zq("health")[0]["status"] == "ok"

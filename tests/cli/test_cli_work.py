@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
-from zq.cli.tally import Tally
+from zq.cli.progress import WorkCounts
 from zq.client import Message
 
 
@@ -44,7 +44,8 @@ def test_each_message_goes_to_a_command_and_those_that_fail_come_back(zq: Zq, tm
     command = script(
         tmp_path, "body = sys.stdin.read()\n(folder / name).write_text(body)\nsys.exit(int(body) % 3 == 2)"
     )
-    result = zq.run("consume", "jobs", "--exec", command, "--until-empty", "--wait", "0", "--concurrency", "3")
+    options = ["--until-empty", "--wait", "0", "--concurrency", "3", "--backoff", "600"]
+    result = zq.run("consume", "jobs", "--exec", command, *options)
     assert result.exit_code == 1, "two are not done"
     assert "4 done, 2 given back." in result.stderr
     assert [(tmp_path / name).read_text() for name in ids] == [str(number) for number in range(6)]
@@ -70,7 +71,7 @@ def test_a_whole_claim_goes_to_one_command(zq: Zq, tmp_path: Path) -> None:
     assert sorted(message["body"] for message in lines) == list(range(30))
     assert everything(zq) == []
     post(zq, 3)
-    result = zq.run("consume", "jobs", "--exec", "false", *options)
+    result = zq.run("consume", "jobs", "--exec", "false", "--backoff", "600", *options)
     assert (result.exit_code, "0 done, 3 given back." in result.stderr) == (1, True)
     assert everything(zq) == [0, 1, 2]
     assert zq("pop", "jobs") == []
@@ -103,8 +104,8 @@ def test_sigterm_ends_it_after_the_work_in_hand(zq: Zq, tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: len(zq("list", "jobs")) == 0, 5, "all are claimed")
         (tmp_path / "go").touch()
-        _, told = process.communicate(timeout=20)
-    assert (process.returncode, told) == (0, "zq: 2 done, 3 given back, 3 of them not begun.\n")
+        _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (0, "zq: 2 done, 3 given back, 3 of them not begun.\n")
     assert [message["body"] for message in zq("list", "jobs")] == [2, 3, 4]
 
 
@@ -141,9 +142,9 @@ def test_a_second_signal_ends_the_commands_too(zq: Zq, tmp_path: Path, whole: bo
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(15)
-        _, told = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "0 done, 3 given back" in told
+    assert "0 done, 3 given back" in stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert len(zq("list", "jobs", "--delayed")) == 3
@@ -164,7 +165,7 @@ def test_a_claim_goes_back_if_its_command_cannot_be_started(zq: Zq, tmp_path: Pa
 
 def test_what_was_done_later_is_not_undone() -> None:
     """A message that failed at first counts only until it succeeds."""
-    tally = Tally(wanted=True)
+    tally = WorkCounts(wanted=True)
     first, second = Message("a", 60, 0, Raw(b"1")), Message("b", 60, 0, Raw(b"2"))
     tally.add([first, second], done=False)
     tally.add([first], done=True)
@@ -200,5 +201,5 @@ def test_a_terminal_gets_a_table_unasked(zq: Zq) -> None:
 def test_exit_codes_and_sentences_reach_the_shell(zq: Zq) -> None:
     """Not only in this process."""
     with zq.start("queue", "show", "lost") as process:
-        out, told = process.communicate(timeout=20)
-    assert (process.returncode, out, told) == (3, "", "zq: There is no queue lost in the project.\n")
+        out, stderr = process.communicate(timeout=20)
+    assert (process.returncode, out, stderr) == (3, "", "zq: There is no queue lost in the project.\n")

@@ -82,8 +82,8 @@ def test_an_upload_goes_on_where_it_stopped(there: Elsewhere, zq: Zq, tmp_path: 
     file = tmp_path / "events.ndjson"
     file.write_text("1\n" * 1500 + json.dumps("x" * 500) + "\n")
     with there.start("post", "events", "--file", str(file)) as process:
-        told = process.communicate(timeout=60)[1]
-    stopped = int(re.findall(r"Messages posted so far: ([\d,]+) ", told)[0].replace(",", ""))
+        stderr = process.communicate(timeout=60)[1]
+    stopped = int(re.findall(r"Messages posted so far: ([\d,]+) ", stderr)[0].replace(",", ""))
     assert stopped > 1000
     file.write_text("1\n" * 1500 + "2\n")
     assert there("post", "events", "--file", str(file))[0]["stored"] == 1501 - stopped

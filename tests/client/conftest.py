@@ -7,16 +7,16 @@ from uuid import uuid4
 
 import pytest
 
-from tests.client.either import KINDS, client_of
+from tests.client.client_kinds import KINDS, client_of
 from tests.client.misbehaving import Proxy
 from tests.servers import ZqServer
 from zq.testing import Server, server
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
+def running() -> Iterator[ZqServer]:
     """One server for all tests of the client; each works in a project of its own."""
-    with ZqServer(f"rocksdb://{tmp_path_factory.mktemp('client')}/store") as server:
+    with ZqServer("memory:") as server:
         yield server
 
 

@@ -15,8 +15,11 @@ from tests.damaged import flip, flushed, table_of
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer, ask, every_message
 from zq.model import Draft, QueueRef, new_ids
-from zq.storage.rocksdb import connect, layout
-from zq.storage.rocksdb.port import Store
+from zq.storage.ordered import layout
+from zq.storage.rocksdb import connect
+from zq.storage.rocksdb.store import Store
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def fill(uri: str) -> None:
 
 
 def test_a_sound_store_is_counted_and_the_command_ends_with_0(uri: str) -> None:
-    """What lies in it is told by kind."""
+    """What lies in it is counted by kind."""
     fill(uri)
     done = check_store(uri)
     assert done.returncode == 0, done.stderr
@@ -69,8 +72,8 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_steps_of_the_page_save_all_but_what_is_named_as_lost(tmp_path: Path) -> None:
-    """On a store whose bodies have a corrupt block: what is told as damaged and as lost is exactly what is missing of
-    the new store, which is sound and is served, and the old store is as it was."""
+    """On a store whose bodies have a corrupt block: exactly what is missing of the new store is reported as damaged
+    or lost; the new store is sound and is served, and the old one is as it was."""
     old, new = tmp_path / "zq", tmp_path / "zq-new"
     ids = fill_and_flush(old)
     flip(table_of(old, "bodies"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.either import bodies, client_of
+from tests.client.client_kinds import bodies, client_of
 from tests.servers import PROJECT, ZqServer, every_message, wait_for
 from zq import errors
 from zq.client import Client
@@ -66,7 +66,7 @@ def test_a_break_gives_back_what_is_not_done(queue: Any) -> None:
 
 
 def test_a_worker_decides_what_becomes_of_a_message(queue: Any) -> None:
-    """Moved with a new body, buried, released with a delay, done; the last word holds."""
+    """Moved with a new body, buried, released with a delay, done; the last decision counts."""
     queue.create({"_dead_letter_queue": "dead"})
     queue.post_batch(["move", "bury", "release", "done", "plain"])
     for message in queue.consume(batch=5, **SHORT):
@@ -80,20 +80,20 @@ def test_a_worker_decides_what_becomes_of_a_message(queue: Any) -> None:
         elif message.body == "done":
             message.done()
     assert bodies(queue.list(delayed=True)) == ["release"]
-    with client_of("blocking", *told(queue)) as client:
+    with client_of("blocking", *server_of(queue)) as client:
         (moved,) = client.queue("next").list()
         assert (moved.body, moved.ttl) == ({"moved": True}, 90)
         (dead,) = client.queue("dead").list()
         assert (dead.body, dead.reason) == ("bury", "torn")
 
 
-def told(queue: Any) -> tuple[str, str]:
+def server_of(queue: Any) -> tuple[str, str]:
     """Server and project of a handle."""
     settings = queue.transport._settings
     return settings.url, settings.headers["X-Project-ID"]
 
 
-def test_a_refused_decision_is_told_and_spoils_no_other(queue: Any) -> None:
+def test_a_refused_decision_is_reported_and_spoils_no_other(queue: Any) -> None:
     """The queue has no dead letters: the message goes back, those settled with it are settled."""
     queue.post_batch(range(6))
 
@@ -135,8 +135,8 @@ def test_a_claim_is_settled_while_its_last_message_is_still_in_work(queue: Any) 
     assert queue.stats().total == 0
 
 
-def test_a_lapsed_claim_is_told(timed: Server, kind: str) -> None:
-    """By an error, or to whoever wants to hear of it; what was lost is worked on again."""
+def test_a_lapsed_claim_is_reported(timed: Server, kind: str) -> None:
+    """By an error, or to ``on_lost``; what was lost is worked on again."""
     with client_of(kind, timed.url) as client:
         queue = client.queue("jobs")
         queue.post_batch(range(3))
@@ -184,7 +184,7 @@ print("ended well", flush=True)
 
 
 def worker(kind: str, url: str, project: str) -> "subprocess.Popen[str]":
-    """A consumer as a process: it tells each message and finishes it when it is given a line."""
+    """A consumer as a process: it prints each message and finishes it when it is given a line."""
     command = [sys.executable, "-c", WORKER, kind, url, project]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

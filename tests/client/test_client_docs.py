@@ -27,5 +27,5 @@ def test_every_verb_of_the_client_is_in_a_sample() -> None:
     ]
     verbs += [name for name in vars(Delivery) if not name.startswith("_") and callable(getattr(Delivery, name))]
     assert "post_many" in verbs
-    told = " ".join(re.findall(r"^#.*", code, re.MULTILINE))
-    assert [name for name in verbs if f".{name}(" not in code and not re.search(rf"\b{name}\b", told)] == []
+    comments = " ".join(re.findall(r"^#.*", code, re.MULTILINE))
+    assert [name for name in verbs if f".{name}(" not in code and not re.search(rf"\b{name}\b", comments)] == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers that end badly: closed, cancelled and stopped in the middle, told nonsense, or let down by the caller."""
+"""Consumers that end badly: closed, cancelled and stopped in the middle, given nonsense, or failed by the caller."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.client.either import bodies, client_of
+from tests.client.client_kinds import bodies, client_of
 from tests.client.misbehaving import LATE, Proxy
 from tests.servers import ZqServer, wait_for
 from zq import errors
 from zq.client import AsyncClient, Client, Retries
-from zq.client.stopping import told_to_stop
+from zq.client.stopping import stop_on_signals
 
 SHORT = {"wait": 0, "until_empty": True}
 
@@ -76,11 +76,11 @@ def test_the_end_of_asyncio_run_settles_and_gives_back(running: ZqServer, projec
             assert (stats.claimed, stats.total) == (0, 6)
 
 
-def test_whoever_is_to_stop_does_not_wait_for_a_server_that_is_away(
+def test_a_consumer_that_is_to_stop_does_not_wait_for_a_server_that_is_away(
     proxy: Proxy, kind: str, project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither with the next claim, nor with what is left to settle for more than some seconds."""
-    monkeypatch.setattr("zq.client.loops.FAREWELL", 0.5)
+    monkeypatch.setattr("zq.client.consumer.STOP_TIMEOUT", 0.5)
     with client_of(kind, proxy.url, project, retries=Retries(attempts=99, first=5)) as client:
         queue = client.queue("jobs")
         queue.post_batch(range(2))
@@ -119,7 +119,7 @@ def test_a_consumer_says_that_it_was_stopped(queue: Any) -> None:
 
 @pytest.mark.parametrize("verb", ["settle", "claims/client"])
 def test_an_error_of_the_callers_own_ends_the_loop(running: ZqServer, kind: str, project: str, verb: str) -> None:
-    """What ``auth`` raises, in whichever thread or task; nobody waits for a keeper that is no more."""
+    """What ``auth`` raises, in any thread or task; nothing waits for a maintenance thread that has ended."""
     spoilt: list[str] = []
 
     def spoil(request: httpx.Request) -> httpx.Request:
@@ -137,7 +137,7 @@ def test_an_error_of_the_callers_own_ends_the_loop(running: ZqServer, kind: str,
 
 
 def test_nonsense_is_refused_where_it_is_said(queue: Any) -> None:
-    """Not by a keeper, much later: words about a message, and how a queue is to be consumed."""
+    """Not by a maintenance thread, much later: decisions about a message, and how a queue is to be consumed."""
     queue.post(1)
 
     def misspeak() -> None:
@@ -182,7 +182,7 @@ def test_of_several_failures_none_vanishes(queue: Any, caplog: pytest.LogCapture
 
 
 def test_closing_the_client_gives_back_what_a_loop_still_holds(running: ZqServer, kind: str, project: str) -> None:
-    """A loop that nobody left, because something else holds on to it."""
+    """A loop that was not left, because something else holds on to it."""
 
     def blocking() -> None:
         with Client(running.url, project) as client:
@@ -232,19 +232,19 @@ def test_a_cancelled_loop_loses_no_message_to_the_claim_that_it_was_waiting_for(
 
 
 def test_one_signal_stops_all_loops_and_the_handlers_are_put_back() -> None:
-    """Whichever of them ends first; the next signal goes to whoever had it before."""
+    """Whichever of them ends first; the next signal goes to the handler that was there before."""
     heard: list[str] = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
     try:
-        first, second = told_to_stop(lambda: heard.append("first")), told_to_stop(lambda: heard.append("second"))
+        first, second = stop_on_signals(lambda: heard.append("first")), stop_on_signals(lambda: heard.append("second"))
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
-        third = told_to_stop(lambda: heard.append("third"))
+        third = stop_on_signals(lambda: heard.append("third"))
         third.__enter__()
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
-        fourth = told_to_stop(lambda: heard.append("fourth"))
+        fourth = stop_on_signals(lambda: heard.append("fourth"))
         fourth.__enter__()
         signal.raise_signal(signal.SIGTERM)
         for loop in (second, third, fourth):
@@ -256,7 +256,7 @@ def test_one_signal_stops_all_loops_and_the_handlers_are_put_back() -> None:
 
 
 def test_a_second_signal_amid_the_first_is_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However close they come: the loops are stopped once, whoever had the signals before hears one, nothing breaks."""
+    """However close they come: the loops are stopped once, the handler from before gets one of them, nothing breaks."""
     heard: list[str] = []
     really = signal.signal
     before = {number: really(number, lambda *_: heard.append("before")) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -268,7 +268,7 @@ def test_a_second_signal_amid_the_first_is_the_second(monkeypatch: pytest.Monkey
         return former
 
     try:
-        with told_to_stop(lambda: heard.append("stopped")):
+        with stop_on_signals(lambda: heard.append("stopped")):
             monkeypatch.setattr(signal, "signal", with_another_close_behind)
             signal.raise_signal(signal.SIGTERM)
     finally:

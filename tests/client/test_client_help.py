@@ -67,13 +67,13 @@ def test_an_error_names_its_cause_and_the_first_repeat_is_logged(
         pytest.raises(Unavailable, match=cause),
     ):
         client.queue("jobs").post(1)
-    told = [record.getMessage() for record in caplog.records if record.name == "zq.client"]
-    assert len(told) == 1
-    assert cause in told[0]
-    assert "Trying again" in told[0]
+    warnings = [record.getMessage() for record in caplog.records if record.name == "zq.client"]
+    assert len(warnings) == 1
+    assert cause in warnings[0]
+    assert "Trying again" in warnings[0]
 
 
-def test_a_server_without_tls_is_told_as_such(running: ZqServer) -> None:
+def test_a_server_without_tls_is_named_as_such(running: ZqServer) -> None:
     """https:// to a plain port."""
     url = running.url.replace("http://", "https://")
     with (

@@ -41,7 +41,7 @@ with Client("http://127.0.0.1:1", "acme", retries=Retries(attempts=2, deadline=5
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["queue", "list", "--help"], ["pipeline", "run", "--help"]])
-def test_a_help_text_asks_nobody_and_waits_for_nothing(arguments: list[str]) -> None:
+def test_a_help_text_asks_no_server_and_waits_for_nothing(arguments: list[str]) -> None:
     """Neither for what talks to servers nor for Spark, nor for what colours code."""
     code = f"import sys, zq.cli\nsys.argv = ['zq', *{arguments}]\nzq.cli.main()"
     assert loaded(code, SERVERS, PARTS, TALKING, "pyspark pyarrow matplotlib pygments ssl email click") == {"click"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posting any number of messages: batches, memory, progress, what is told of a failure, and a server that dies."""
+"""Posting any number of messages: batches, memory, progress, what a failure reports, and a server that dies."""
 
 import itertools
 import math
@@ -11,21 +11,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.client.either import bodies, client_of
+from tests.client.client_kinds import bodies, client_of
 from tests.client.misbehaving import LOST_ANSWER, Proxy, Trouble
 from tests.servers import ZqServer, every_message
 from zq import errors
 from zq.client import Client, Draft, PostStopped, Retries
-from zq.client.batches import LINGER, MOST, Batch, Packer, batches
+from zq.client.posting import LINGER, MAX_BATCH, Batch, Packer, batches
 
 POSTED = 4000
 
 
 def test_many_messages_are_posted_in_order_and_counted_as_they_go(queue: Any) -> None:
     """One at a time, in batches of at most so many; with a ttl and a delay for all, or of their own."""
-    told: list[int] = []
-    assert queue.post_many(range(2 * MOST + 5), ttl=100, progress=told.append) == 2 * MOST + 5
-    assert told == [MOST, 2 * MOST, 2 * MOST + 5]
+    counts: list[int] = []
+    assert queue.post_many(range(2 * MAX_BATCH + 5), ttl=100, progress=counts.append) == 2 * MAX_BATCH + 5
+    assert counts == [MAX_BATCH, 2 * MAX_BATCH, 2 * MAX_BATCH + 5]
     assert bodies(itertools.islice(queue.list(page=20), 45)) == list(range(45))
     queue.purge()
     assert queue.post_many([1, Draft(2, ttl=90), msgspec.Raw(b"[3]")], ttl=100) == 3
@@ -42,12 +42,12 @@ def test_many_messages_are_posted_in_order_and_counted_as_they_go(queue: Any) ->
 def test_the_queues_own_bound_is_kept(queue: Any) -> None:
     """No batch is larger than the queue takes; a message that is larger alone stops the posting."""
     queue.create({"_max_messages_post_size": 400})
-    told: list[int] = []
-    assert queue.post_many(["x" * 50] * 20, progress=told.append) == 20
-    assert len(told) > 2
+    counts: list[int] = []
+    assert queue.post_many(["x" * 50] * 20, progress=counts.append) == 20
+    assert len(counts) > 2
     with pytest.raises(PostStopped) as caught:
         queue.post_many(["a", "b", "x" * 500, "c"])
-    assert (caught.value.stored, caught.value.unsure) == ([range(2)], [])
+    assert (caught.value.stored, caught.value.maybe_stored) == ([range(2)], [])
     assert isinstance(caught.value.__cause__, errors.Invalid)
 
 
@@ -63,51 +63,51 @@ def test_an_endless_source_is_read_no_further_than_needed(proxy: Proxy, kind: st
     source = itertools.count()
     with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
         proxy.fails_from = 4  # the queue's metadata, the limits and two batches
-        with pytest.raises(PostStopped, match=f"{2 * MOST} messages") as caught:
+        with pytest.raises(PostStopped, match=f"{2 * MAX_BATCH} messages") as caught:
             client.queue("jobs").post_many(source)
-    assert caught.value.stored == [range(2 * MOST)]
-    assert caught.value.unsure == [range(2 * MOST, 3 * MOST)]
-    assert next(source) <= 5 * MOST
+    assert caught.value.stored == [range(2 * MAX_BATCH)]
+    assert caught.value.maybe_stored == [range(2 * MAX_BATCH, 3 * MAX_BATCH)]
+    assert next(source) <= 5 * MAX_BATCH
 
 
 def test_a_body_that_is_no_json_stops_the_posting(queue: Any) -> None:
-    """After what came before it in whole batches; its number is told."""
+    """After what came before it in whole batches; the error has its number."""
     with pytest.raises(PostStopped) as caught:
-        queue.post_many([*range(MOST + 3), object()])
-    assert caught.value.stored == [range(MOST)]
+        queue.post_many([*range(MAX_BATCH + 3), object()])
+    assert caught.value.stored == [range(MAX_BATCH)]
     assert isinstance(caught.value.__cause__, errors.InvalidBody)
-    assert f"Message {MOST + 3} " in str(caught.value.__cause__)
+    assert f"Message {MAX_BATCH + 3} " in str(caught.value.__cause__)
 
 
 def test_a_second_run_under_the_same_key_stores_nothing_twice(queue: Any) -> None:
     """Though the first went through: each batch gets its first answer."""
     for _ in range(2):
-        assert queue.post_many(range(MOST + 7), key="upload.1") == MOST + 7
-    assert queue.stats().total == MOST + 7
+        assert queue.post_many(range(MAX_BATCH + 7), key="upload.1") == MAX_BATCH + 7
+    assert queue.stats().total == MAX_BATCH + 7
 
 
-def test_what_may_be_stored_is_told_exactly(proxy: Proxy, kind: str, project: str) -> None:
+def test_the_error_says_exactly_what_may_be_stored(proxy: Proxy, kind: str, project: str) -> None:
     """A refusal counts as one only if no attempt before it may have stored the batch."""
     refused = Trouble(passes=False, status=401)
     with client_of(kind, proxy.url, project, retries=Retries(first=0.01)) as client:
-        for troubles, unsure in (([LOST_ANSWER, refused], [range(3)]), ([refused], [])):
+        for troubles, maybe_stored in (([LOST_ANSWER, refused], [range(3)]), ([refused], [])):
             proxy.plan(None, None, *troubles)
             with pytest.raises(PostStopped) as caught:
                 client.queue("jobs").post_many([1, 2, 3])
-            assert (caught.value.stored, caught.value.unsure) == ([], unsure)
+            assert (caught.value.stored, caught.value.maybe_stored) == ([], maybe_stored)
             assert isinstance(caught.value.__cause__, errors.NotAuthorized)
 
 
-def test_whatever_stops_a_posting_what_is_stored_is_told(queue: Any) -> None:
+def test_whatever_stops_a_post_the_error_says_what_is_stored(queue: Any) -> None:
     """Bodies that fail, or progress that does."""
 
     def torn() -> Iterator[int]:
-        yield from range(MOST + 5)
+        yield from range(MAX_BATCH + 5)
         raise KeyError("the file is torn")
 
     with pytest.raises(PostStopped) as caught:
         queue.post_many(torn(), concurrency=2)
-    assert (caught.value.stored, caught.value.unsure) == ([range(MOST)], [])
+    assert (caught.value.stored, caught.value.maybe_stored) == ([range(MAX_BATCH)], [])
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(PostStopped) as caught:
         queue.post_many([1], progress=lambda count: 1 // 0)
@@ -118,7 +118,7 @@ def test_whatever_stops_a_posting_what_is_stored_is_told(queue: Any) -> None:
 def test_with_a_key_batches_end_where_the_bodies_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slowly they come; without one a batch lingers, and the time that sending takes is not counted."""
     now = [0.0]
-    monkeypatch.setattr("zq.client.batches.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("zq.client.posting.time.monotonic", lambda: now[0])
 
     def slow(pause: float) -> Iterator[str]:
         for number in range(9):
@@ -139,7 +139,7 @@ def test_with_a_key_batches_end_where_the_bodies_say_so(monkeypatch: pytest.Monk
     assert packer.add("x" * 20) is None
     assert packer.add("y" * 20), "it is full, and the second body waits in the next one"
     now[0] += 60
-    packer.go_on()
+    packer.restart_linger()
     assert packer.add(1) is None
 
 
@@ -184,9 +184,9 @@ def test_batches_are_as_large_as_they_may_be() -> None:
     for batch, following in itertools.pairwise(made):
         first = msgspec.json.encode(msgspec.json.decode(following.body)["messages"][0])
         assert len(batch.body) + 1 + len(first) > size
-    assert [(batch.first, batch.count) for batch in batches(Packer(10**9, None, None), range(MOST + 1))] == [
-        (0, MOST),
-        (MOST, 1),
+    assert [(batch.first, batch.count) for batch in batches(Packer(10**9, None, None), range(MAX_BATCH + 1))] == [
+        (0, MAX_BATCH),
+        (MAX_BATCH, 1),
     ]
     assert list(batches(Packer(5, None, None), [1])) == [Batch(0, 1, b'{"messages":[{"body":1}]}')]
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.servers import wait_for
+from zq.client.async_consumer import AsyncConsumer
 from zq.client.calls import Answer, Call
-from zq.client.habits import Habits
-from zq.client.tasks import AsyncConsumer
-from zq.client.threads import Consumer
+from zq.client.consumer import Consumer
+from zq.client.consumer_state import ConsumerOptions
 from zq.errors import ClaimNotFound
 
 LIMITS = {"max_wait": 30, "max_messages_per_claim_or_pop": 20, "max_message_delay": 900}
-HABITS = Habits(queue="jobs", wait=0, until_empty=True, ttl=0.3)  # type: ignore[arg-type]
+HABITS = ConsumerOptions(queue="jobs", wait=0, until_empty=True, ttl=0.3)  # type: ignore[arg-type]
 
 
 class Script:
@@ -91,7 +91,7 @@ def test_claims_are_renewed_while_a_settlement_is_on_its_way() -> None:
             wait_for(lambda: "settled" in script.asked, 15, "the first one is settled")
 
 
-def test_a_renewal_that_comes_too_late_is_told_with_the_end_of_the_work() -> None:
+def test_a_late_renewal_is_reported_with_the_end_of_the_work() -> None:
     """The message may be with others by then: nothing is settled, and its worker hears of it."""
     script, lost = Script(renews=False), list[Any]()
 
@@ -99,7 +99,7 @@ def test_a_renewal_that_comes_too_late_is_told_with_the_end_of_the_work() -> Non
         others = threading.Thread(target=consumer._finish, args=(messages[0], messages[0].id))
         others.start()
         others.join(5)
-        assert not others.is_alive(), "nobody is held up by who listens"
+        assert not others.is_alive(), "on_lost holds up no other thread"
         lost.extend(messages)
 
     consumer = Consumer(script, HABITS, listen)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of topics: what comes, in order and once, over lost connections and a dead server; gaps are told."""
+"""Streams of topics: what comes, in order and once, over lost connections and a dead server; gaps are reported."""
 
 import itertools
 import shutil
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.client.either import client_of
+from tests.client.client_kinds import client_of
 from tests.client.misbehaving import Proxy, Trouble
 from tests.servers import ZqServer
 from zq import errors
 from zq.client import Client, Event, Gap, Retries
-from zq.client.streams import Reader
+from zq.client.streams import EventReader
 
 
 @pytest.fixture
@@ -98,11 +98,11 @@ def test_a_stream_that_cannot_be_opened_is_an_error(running: ZqServer, kind: str
 
 def test_a_stream_that_brings_nothing_is_opened_less_and_less_often() -> None:
     """What breaks after an event is opened again at once."""
-    reader = Reader("/v2/stream", {}, 3)
+    reader = EventReader("/v2/stream", {}, 3)
     pauses = []
     for _ in range(8):
         reader.call()
-        reader.broke(None)
+        reader.broken_off(None)
         pauses.append(reader.pause)
     assert pauses == [0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
     reader.feed(b'data: {"id":"7","ttl":60,"age":0,"body":1,"topic":"t"}\n\n')
@@ -110,22 +110,22 @@ def test_a_stream_that_brings_nothing_is_opened_less_and_less_often() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"data: garbage\n\n", b"id: \xff\n\n", b'event: gap\ndata: {"after": "x"}\n\n'])
-def test_garbage_in_a_stream_is_told_in_a_sentence(garbage: bytes) -> None:
+def test_garbage_in_a_stream_is_an_error_of_one_sentence(garbage: bytes) -> None:
     """Not by an error of a library's."""
     with pytest.raises(errors.ZqError, match="none that this client understands"):
-        Reader("/v2/stream", {}, None).feed(garbage)
+        EventReader("/v2/stream", {}, None).feed(garbage)
 
 
 def test_events_are_read_whatever_the_pieces_in_which_they_come() -> None:
     """Byte by byte and with other line ends; comments move the place to resume."""
-    told = (
+    received = (
         b": zq\n\nid: 7\r\nevent: message\r\n"
         b'data: {"id":"7","href":"/v2/topics/t/messages/7","ttl":60,"age":0,"body":{"a":"b"},"topic":"t"}\r\n\r\n'
         b': heartbeat\nid: 9\n\nid: 11\nevent: gap\ndata: {"after":9,"resumes":12}\n\nid: 13\nda'
     )
-    for size in (1, 7, len(told)):
-        reader = Reader("/v2/stream", {}, None)
-        pieces = [told[start : start + size] for start in range(0, len(told), size)]
+    for size in (1, 7, len(received)):
+        reader = EventReader("/v2/stream", {}, None)
+        pieces = [received[start : start + size] for start in range(0, len(received), size)]
         event, gap = [event for piece in pieces for event in reader.feed(piece)]
         assert isinstance(event, Event)
         assert (event.id, event.body, event.topic) == ("7", {"a": "b"}, "t")
@@ -136,21 +136,21 @@ def test_events_are_read_whatever_the_pieces_in_which_they_come() -> None:
 
 def test_a_break_before_any_position_is_known_is_a_gap_of_unknown_size() -> None:
     """Never silence."""
-    reader = Reader("/v2/stream", {}, None)
+    reader = EventReader("/v2/stream", {}, None)
     reader.feed(b": zq\n\n")
-    assert reader.broke(None) == [Gap(None, None)]
+    assert reader.broken_off(None) == [Gap(None, None)]
     reader.feed(b": heartbeat\nid: 3\n\n")
-    assert reader.broke(errors.Unavailable("It broke.")) == []
+    assert reader.broken_off(errors.Unavailable("It broke.")) == []
 
 
 def test_a_position_of_the_callers_own_that_is_refused_is_an_error() -> None:
-    """One that the server told is not."""
+    """One that the server sent is not."""
     refused = errors.Invalid("The marker must not be beyond the log's end.")
-    reader = Reader("/v2/stream", {}, 7)
+    reader = EventReader("/v2/stream", {}, 7)
     with pytest.raises(errors.Invalid):
-        reader.broke(refused)
+        reader.broken_off(refused)
     reader.feed(b": zq\nid: 7\n\n")
-    assert reader.broke(refused) == [Gap(None, None)]
+    assert reader.broken_off(refused) == [Gap(None, None)]
     assert reader.call().headers["Last-Event-ID"] == "0"
     with pytest.raises(errors.Invalid):
-        reader.broke(refused)
+        reader.broken_off(refused)

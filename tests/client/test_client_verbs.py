@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.client.either import bodies, client_of
+from tests.client.client_kinds import bodies, client_of
 from tests.servers import ZqServer, wait_for
 from zq import errors
 from zq.client import Buried, Draft, Moved, Released
@@ -86,7 +86,7 @@ def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
 
 
 def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
-    """Under a name of the client's or the caller's; each way out of it, and what is lost is told."""
+    """Under a name of the client's or the caller's; each way out of it, and what is lost is reported."""
     queue = client.queue("jobs")
     queue.create({"_dead_letter_queue": "dead", "_max_claim_count": 5})
     queue.post_batch(range(8))
@@ -186,7 +186,7 @@ def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
 
 
 def test_each_refusal_raises_the_class_that_the_server_raised(client: Any) -> None:
-    """Not only what status and title tell; the message is the server's sentence."""
+    """Not only what status and title say; the message is the server's sentence."""
     queue = client.queue("jobs")
     ids = queue.post_batch([1, 2])
     queue.claim(1)
@@ -220,7 +220,7 @@ def test_a_wrong_client_id_raises_the_servers_error_with_its_title(running: ZqSe
     assert caught.value.title == "Wrong UUID value"
 
 
-def test_the_server_tells_its_limits_and_lives(client: Any, running: ZqServer, project: str) -> None:
+def test_the_server_shows_its_limits_and_is_alive(client: Any, running: ZqServer, project: str) -> None:
     """And a stranger's project is empty."""
     assert client.limits()["max_messages_per_page"] == 1000
     assert client.ping() is None

@@ -23,6 +23,7 @@ def curl(url: str, method: str, path: str, body: object = None) -> tuple[int, ob
     return int(status), json.loads(text) if text else None
 
 
+@pytest.mark.durable
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_whole_life_by_curl(store_uri: str, engine: str) -> None:
     """Create, post, list, claim, renew, delete, release, pop, stats, kill -9, purge, delete."""

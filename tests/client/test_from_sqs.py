@@ -4,9 +4,13 @@
 from itertools import groupby
 from pathlib import Path
 
+import pytest
+
 from tests.blocks import ROOT, blocks
 from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import ZqServer
+
+pytestmark = pytest.mark.slow
 
 RUN_BY = {"sh": SHELL, "python": PYTHON}
 

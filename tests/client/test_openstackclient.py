@@ -6,9 +6,13 @@ import subprocess
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
+
 from tests.blocks import ROOT, blocks, only
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
+
+pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "api-ref" / "openstack-client.md"
 BY_VARIABLES, BY_CLOUDS = (block.text for block in blocks(PAGE) if block.language == "sh")
@@ -74,11 +78,11 @@ def test_the_commands_do_what_the_page_says(running: ZqServer, project: str, tmp
     assert "Subscriber" not in table
     refused = [line.partition("Error response from Zaqar. ")[2].removesuffix(".") for line in done.stderr.splitlines()]
     not_built, unknown = refused[:7], refused[7:]
-    told = "Code: 400. Title: Not implemented. Description: "
+    prefix = "Code: 400. Title: Not implemented. Description: "
     encrypt = "_enable_encrypt_messages: this version of zq does not encrypt messages yet."
-    assert not_built[0] == f"{told}This version of zq does not have pre-signed URLs yet."
-    assert not_built[1:6] == [f"{told}This version of zq does not have subscriptions yet."] * 5
-    assert not_built[6] == f"{told}{encrypt}"
+    assert not_built[0] == f"{prefix}This version of zq does not have pre-signed URLs yet."
+    assert not_built[1:6] == [f"{prefix}This version of zq does not have subscriptions yet."] * 5
+    assert not_built[6] == f"{prefix}{encrypt}"
     assert len(unknown) == 11
     assert {line.partition(". Title")[0] for line in unknown} == {"Code: 404"}
 

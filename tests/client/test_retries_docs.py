@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.blocks import only
 from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import Lost, ZqServer, ask, every_message
+
+pytestmark = pytest.mark.slow
 
 PAGE = "api-ref/retries.md"
 AWAY = 0.7
@@ -27,7 +31,7 @@ def total(server: ZqServer) -> int:
 
 @contextmanager
 def killing(server: ZqServer, *moments: Callable[[int], bool]) -> Iterator[list[int]]:
-    """At each moment in turn, which is told by how many messages there are, the server is killed and comes back.
+    """At each moment in turn, known by how many messages there are, the server is killed and comes back.
 
     Yields how many there were when it was killed.
     """

@@ -12,6 +12,8 @@ from zaqarclient.transport import errors
 
 from tests.servers import ZqServer, wait_for
 
+pytestmark = pytest.mark.one_store
+
 
 @pytest.fixture
 def server(store_uri: str) -> Iterator[ZqServer]:
@@ -222,7 +224,7 @@ def test_the_other_engine_serves_the_same_life(store_uri: str) -> None:
         assert server.terminate() == 0
 
 
-def test_what_is_not_built_is_told(tmp_path: Path) -> None:
+def test_what_is_not_built_is_said(tmp_path: Path) -> None:
     """Who subscribes, shares or switches encryption on hears that it is not so: 501 would pass for success."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         client = client_of(server)

@@ -10,15 +10,16 @@ import sys
 import threading
 from functools import partial
 
-from tests.conformance.builders import Scene, ids_of
 from zq.clock import ManualClock
-from zq.expiry import Expiry, Steps
+from zq.conformance.builders import Scene, ids_of
 from zq.model import QueueRef
-from zq.storage.rocksdb import RocksStorage, connect
+from zq.model.expiry import Expiry, Steps
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import connect
 
 OPTIONS = Expiry(compaction_filter_grace=0)
+# Seconds: what is posted by such a clock for a minute has expired already, and no message has to be waited for.
 BEHIND = 61.0
-"""Seconds: what is posted by such a clock for a minute has expired already, and no message has to be waited for."""
 
 
 def main(uri: str) -> None:
@@ -34,16 +35,16 @@ def main(uri: str) -> None:
         claim = two(now).claim(10, ttl=3600)
         held = ids_of(claim.messages) if claim else []
         two(past).post(100, ttl=60)
-        storage.maintain(storage.now(), Steps(20, 100))
-        with storage._keeper as (store, _):
+        storage.maintain(storage.now(), None, Steps(20, 100))
+        with storage._handle as (store, _):
             dropped = store.totals()["filtered"]
         sys.stdout.write(json.dumps({"one": living, "two": held, "dropped": dropped}) + "\n")
         sys.stdout.flush()
 
 
-def compact(storage: RocksStorage) -> None:
+def compact(storage: OrderedStorage) -> None:
     while True:
-        with storage._keeper as (store, _):
+        with storage._handle as (store, _):
             for family in ("bodies", "messages", "expiry"):
                 store.compact(family)
 

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines, a Redis of a test's own, and processes whose wall clock is wrong."""
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.stores import RedisServer
+from tests.stores import RedisServer, missing
 
 ENGINES = ["gunicorn", "granian"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Servers are killed here: what they hold must be there when they start again."""
+    metafunc.definition.add_marker("durable")
 
 
 @pytest.fixture(params=ENGINES)
@@ -20,6 +26,16 @@ def engine(request: pytest.FixtureRequest) -> str:
 def store() -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture
+def ipv6() -> None:
+    """This machine has addresses of IPv6."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        missing(f"This machine has no IPv6: {error}.", "ipv6")
 
 
 SHIFT = """\

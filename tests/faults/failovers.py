@@ -21,7 +21,7 @@ import redis
 
 from tests.servers import CLIENT, PROJECT, Startable, ZqServer, free_port, wait_for
 from tests.stores import RedisServer
-from zq.model import QueueRef, View
+from zq.model import ListFilter, QueueRef
 from zq.storage import connect
 
 QUEUE = QueueRef(PROJECT, "jobs")
@@ -250,7 +250,7 @@ def stored(uri: str) -> list[int]:
     try:
         found, marker = [], 0
         while True:
-            page = storage.messages.list(QUEUE, marker, 1000, View(claimed=True, delayed=True), storage.now())
+            page = storage.messages.list(QUEUE, marker, 1000, ListFilter(claimed=True, delayed=True), storage.now())
             if not page.items:
                 return found
             found += [int(message.body) for message in page.items]

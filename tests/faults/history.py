@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What many workers asked of one store, and when: the raw material of a judgement about concurrency.
+"""What many workers asked of one store, and when: what the history checker reads.
 
 Every call is kept with its start and its end on CLOCK_MONOTONIC, which all processes of a machine share, and with its
-outcome. A call took effect, if it did, at one instant between the two; nothing more is known, and ``judge`` draws only
-conclusions that hold for every choice of those instants. ``load`` makes the calls, ``targets`` carries them out.
+outcome. A call took effect, if it did, at one instant between the two; nothing more is known, and ``checker`` draws
+only conclusions that hold for every choice of those instants. ``load`` makes the calls, ``targets`` carries them out.
 """
 
 import time
@@ -16,10 +16,10 @@ from zq.model import QueueRef
 T = TypeVar("T")
 
 OK = "ok"
+# It surely had no effect.
 FAILED = "failed"
-"""It surely had no effect."""
+# The answer was lost or was a 503: the effect came, or did not, or comes a little later.
 UNKNOWN = "unknown"
-"""The answer was lost or was a 503: the effect came, or did not, or comes a little later."""
 
 
 class Refused(Exception):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every store must pass that nobody has open any more, whatever was killed before (S-B2)."""
 
-from zq.measures import Report
+from zq.model.stats import Report
 from zq.storage import check
 
 

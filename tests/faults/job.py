@@ -9,21 +9,22 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conformance.builders import DEADLINE, Scene, drafts, ids_of
 from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
+from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of
 from zq.errors import ProducerNotFound
-from zq.model import Bounds, Commit, Committed, Fence, Held, Outcome, QueueRef
+from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Outcome, QueueRef
 from zq.storage.api import Storage
-from zq.storage.mongodb import MongoStorage, steps
-from zq.storage.mongodb.port import Port
+from zq.storage.mongodb import MongoStorage
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.producers import CommitEvents
 
+# Messages that one transaction changes, here.
 PART = 50
-"""Messages that one transaction changes, here."""
 HELD, STAGED = 120, 130
 TIMEOUT = 5.0
+# Seconds after which others give up what is not decided, however long it took to get so far.
 PATIENCE = 2 * TIMEOUT + 20
-"""Seconds after which others give up what is not decided, however long it took to get so far."""
 ALL = Committed(1, STAGED, HELD)
 REPLAYED = Committed(1, STAGED, HELD, replayed=True)
 
@@ -32,7 +33,7 @@ class Dead(BaseException):
     """The process is gone."""
 
 
-class At:
+class At(CommitEvents):
     """Does something when a step is reached for the nth time, and nothing after."""
 
     def __init__(self, step: str, nth: int, then: Callable[[], None]) -> None:
@@ -51,11 +52,11 @@ def die() -> None:
 class Job:
     """A job that has claimed messages of ``in``, staged its results, and is to commit both."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
         self.step = PART
         """Messages in one step of the store."""
-        self.messages = port.messages
+        self.messages = client.messages
         self._servers: list[MongoStorage] = []
         store = self.server()
         clock = ManualClock(store.now())
@@ -70,9 +71,9 @@ class Job:
             out = QueueRef("acme", name)
             store.transactions.stage("acme", f"stage.{number // 5}", out, new, clock.now(), 600, 1 << 20)
 
-    def server(self, watcher: steps.Steps | None = None) -> MongoStorage:
+    def server(self, events: CommitEvents | None = None) -> MongoStorage:
         """Another server on the same database, with nothing in common but the connections."""
-        self._servers.append(MongoStorage(self._port, watcher))
+        self._servers.append(MongoStorage(self._client, events))
         return self._servers[-1]
 
     def close(self) -> None:
@@ -80,7 +81,7 @@ class Job:
             storage._feed.close()
 
     def order(self, batch: int = 1, fence: Fence | None = None) -> Commit:
-        settle = [Held(self.input.queue, claim, history=3600 if claim == "job.2" else 0) for claim in self.claims]
+        settle = [ClaimRef(self.input.queue, claim, history=3600 if claim == "job.2" else 0) for claim in self.claims]
         return Commit("acme", "etl", batch, [f"stage.{number}" for number in range(3)], settle, 3600, fence)
 
     def commit(self, store: Storage, order: Commit | None = None) -> Committed:
@@ -131,5 +132,5 @@ class Job:
 
     def leftovers(self) -> list[str]:
         """Documents of stages, drafts and producers."""
-        found = self._port.messages.find({"_id": {"$regex": "^[sdp]"}}, {"_id": 1})
+        found = self._client.messages.find({"_id": {"$regex": "^[sdp]"}}, {"_id": 1})
         return [str(one["_id"]) for one in found]

@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-from tests.faults.evidence import LINGER
+from tests.faults.checker import FINISHER
 from tests.faults.history import Call, Client, New, Seen, Target
-from tests.faults.judge import FINISHER
 from tests.faults.targets import StorageTarget
+from tests.faults.violations import LINGER
 from zq.model import QueueRef
 from zq.storage import connect
 
 PROJECTS = ("acme", "umbrella")
+# Ttl and grace of the claims of a drain.
 GRIP = 60
-"""Ttl and grace of the claims of a drain."""
+# Seconds after its claim's end at which a late holder comes back.
 LATENESS = 0.15
-"""Seconds after its claim's end at which a late holder comes back."""
+# What each worker takes at least, however long it takes: time alone proves nothing on a slow machine.
 TURNS = 20
-"""What each worker takes at least, however long it takes: time alone proves nothing on a slow machine."""
+# Seconds in which a process must have opened the store.
 START = 90.0
-"""Seconds in which a process must have opened the store."""
+# Seconds in which it must have taken them.
 OVERTIME = 90.0
-"""Seconds in which it must have taken them."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,14 @@ STORAGE = Profile(message_ttls=(2, 5, 3600, 3600), claim_ttls=(1, 2), delays=(0,
 HTTP = Profile(
     message_ttls=(60, 3600), claim_ttls=(60, 300), delays=(0, 0, 0, 1, 3), grace=60, pace=0.02, refused_ttl=1
 )
+# For a store whose clock runs at ``BRISK_SPEED``: the seconds are those of the test.
+BRISK_SPEED = 10
 BRISK = Profile(message_ttls=(0.3, 600), claim_ttls=(0.2, 0.3), delays=(0, 0, 0.3), grace=0.1, pace=0.002, patience=1)
-"""For a store in memory, whose moments may be fractions."""
 
 
-def queues(realm: str = "") -> list[QueueRef]:
-    """Those of one run: ``realm`` ends its project ids."""
-    return [QueueRef(project + realm, name) for project in PROJECTS for name in ("work", "log")]
+def queues(project_suffix: str = "") -> list[QueueRef]:
+    """Those of one run: ``project_suffix`` ends its project ids."""
+    return [QueueRef(project + project_suffix, name) for project in PROJECTS for name in ("work", "log")]
 
 
 class Shift:
@@ -237,10 +238,10 @@ class Stranger(Worker):
         return None
 
 
+# On each queue ``work``.
 CREW = [Producer, Producer, Claimer, Claimer, Claimer, Popper, Popper, Reader, Stranger]
-"""On each queue ``work``."""
+# On each queue ``log``.
 SCRIBES = [Recorder, Recorder, Recorder, Reader]
-"""On each queue ``log``."""
 
 
 def neighbour(project: str) -> str:
@@ -249,40 +250,41 @@ def neighbour(project: str) -> str:
     return project.replace(one, other) if project.startswith(one) else project.replace(other, one)
 
 
-def roster(realm: str) -> list[tuple[type[Worker], QueueRef, int]]:
+def roster(project_suffix: str) -> list[tuple[type[Worker], QueueRef, int]]:
     """All workers of a run: what they are, where, and their numbers."""
     kinds = {"work": CREW, "log": SCRIBES}
-    return [(kind, queue, number) for queue in queues(realm) for number, kind in enumerate(kinds[queue.name])]
+    return [(kind, queue, number) for queue in queues(project_suffix) for number, kind in enumerate(kinds[queue.name])]
 
 
 def labour(
-    target: Target, profile: Profile, shift: Shift, share: int = 0, shares: int = 1, realm: str = ""
+    target: Target, profile: Profile, shift: Shift, share: int = 0, shares: int = 1, project_suffix: str = ""
 ) -> list[Call]:
     """Let every ``shares``-th worker work in a thread of its own; their calls."""
-    workers = [kind(target, profile, shift, queue, number) for kind, queue, number in roster(realm)[share::shares]]
+    chosen = roster(project_suffix)[share::shares]
+    workers = [kind(target, profile, shift, queue, number) for kind, queue, number in chosen]
     with ThreadPoolExecutor(len(workers)) as threads:
         return [call for calls in threads.map(lambda worker: worker.run(), workers) for call in calls]
 
 
-def prepare(target: Target, realm: str = "") -> None:
-    for queue in queues(realm):
+def prepare(target: Target, project_suffix: str = "") -> None:
+    for queue in queues(project_suffix):
         target.prepare(queue, delayed=queue.name == "work")
 
 
-def clear(target: Target, realm: str) -> None:
-    """Remove what is left of a run that was judged."""
-    for queue in queues(realm):
+def clear(target: Target, project_suffix: str) -> None:
+    """Remove what is left of a run that was checked."""
+    for queue in queues(project_suffix):
         target.remove(queue)
 
 
-def finish(target: Target, profile: Profile, realm: str = "", quiet: float = 0) -> list[Call]:
+def finish(target: Target, profile: Profile, project_suffix: str = "", quiet: float = 0) -> list[Call]:
     """On the quiet store: list everything, release every claim that a listing shows, and claim until all was met.
 
     ``quiet`` seconds lie between the releases and the claims: so long a server may overlook what another one released.
     """
     calls: list[Call] = []
     client = Client(target, FINISHER, calls)
-    listings = {queue: walk(client, queue, profile.page, "first") for queue in queues(realm)}
+    listings = {queue: walk(client, queue, profile.page, "first") for queue in queues(project_suffix)}
     for queue, listed in listings.items():
         release_held(client, queue, listed, set())
     time.sleep(quiet)
@@ -328,14 +330,15 @@ def drain(client: Client, queue: QueueRef, profile: Profile, listed: Sequence[Se
         release_held(client, queue, listed, own)
 
 
-def labour_apart(uri: str, profile: Profile, seconds: float, processes: int, realm: str = "") -> list[Call]:
+def labour_apart(uri: str, profile: Profile, seconds: float, processes: int, project_suffix: str = "") -> list[Call]:
     """``labour`` for so long, shared by processes, each with the store opened for itself before any begins."""
     spawn = get_context("spawn")
     crews = []
     try:
         for share in range(processes):
             ours, theirs = spawn.Pipe()
-            crew = spawn.Process(target=crew_main, args=(theirs, uri, profile, share, processes, realm), daemon=True)
+            args = (theirs, uri, profile, share, processes, project_suffix)
+            crew = spawn.Process(target=crew_main, args=args, daemon=True)
             crew.start()
             theirs.close()
             crews.append((crew, ours))
@@ -352,11 +355,11 @@ def labour_apart(uri: str, profile: Profile, seconds: float, processes: int, rea
             crew.join()
 
 
-def crew_main(pipe: Connection, uri: str, profile: Profile, share: int, shares: int, realm: str) -> None:
+def crew_main(pipe: Connection, uri: str, profile: Profile, share: int, shares: int, project_suffix: str) -> None:
     """What a process of ``labour_apart`` does."""
     with StorageTarget(connect(uri)) as target:
         pipe.send([])
-        pipe.send(labour(target, profile, Shift(pipe.recv()), share, shares, realm))
+        pipe.send(labour(target, profile, Shift(pipe.recv()), share, shares, project_suffix))
 
 
 def report(pipe: Connection, within: float) -> Sequence[Call]:

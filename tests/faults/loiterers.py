@@ -15,8 +15,8 @@ from tests.servers import CLIENT, ask
 HEADS = 64
 BODIES = 64
 UNREAD = 70
+# Characters of a message: an answer with ten of them fits into no socket's buffers.
 LARGE = 200_000
-"""Characters of a message: an answer with ten of them fits into no socket's buffers."""
 PEER = "127.0.0.2"
 PROJECT = "loiterers"
 IDENTITY = {"X-Project-ID": PROJECT}

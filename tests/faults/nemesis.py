@@ -23,18 +23,18 @@ from tests.servers import Lost, ZqServer, ask, wait_for
 from tests.stores import MongoServer, RedisServer, StoreServer
 
 WANTED = [name for name in os.environ.get("ZQ_NEMESES", "").split(",") if name]
+# Seconds after which every server must be ready again, on a machine that has much else to do.
 MENDED_WITHIN = 90.0
-"""Seconds after which every server must be ready again, on a machine that has much else to do."""
+# Seconds for which a process stands still.
 STOPPED = 2.0
-"""Seconds for which a process stands still."""
 CUTS = 4
+# Seconds for which the answers of the store are late.
 SLOWED = 2.5
-"""Seconds for which the answers of the store are late."""
 LATE = 0.3
+# Seconds for which slow clients stay, at least.
 LOITERED = 2.0
-"""Seconds for which slow clients stay, at least."""
+# Seconds in which a request must be answered beside them, on a machine that has much else to do.
 PATIENCE = 20.0
-"""Seconds in which a request must be answered beside them, on a machine that has much else to do."""
 LASTING = ("--appendonly", "yes", "--appendfsync", "always")
 ENGINES = ("gunicorn", "granian", "gunicorn")
 
@@ -194,6 +194,7 @@ def linked(server: RedisServer) -> bool:
         return client.info("replication").get("master_link_status") == "up"
 
 
+# What can befall a deployment of a kind.
 NEMESES: dict[str, dict[str, Nemesis]] = {
     "rocksdb": {"kill": kill, "stop": stop, "slow-clients": loiter},
     "mongodb": {
@@ -208,7 +209,6 @@ NEMESES: dict[str, dict[str, Nemesis]] = {
     },
     "redis-sentinel": {"failover": fail_over, "kill": kill},
 }
-"""What can befall a deployment of a kind."""
 
 
 def wanted(kind: str) -> dict[str, Nemesis]:

@@ -5,8 +5,8 @@ import re
 
 from tests.servers import ZqServer
 
+# Seconds, on a busy machine; it is about one on an idle one, and three more for a lock that does not go away.
 REFUSED_WITHIN = 15.0
-"""Seconds, on a busy machine; it is about one on an idle one, and three more for a lock that does not go away."""
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ |\[(INFO|WARNING|ERROR)\] ")
 
 

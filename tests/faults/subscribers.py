@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishers and readers of one project's topics over several servers, any of which may be gone, and their judge.
+"""Publishers and readers of one project's topics over several servers, any of which may be gone, and their checker.
 
 A publisher repeats a post under its key until it is acknowledged, so that in the end all that was published is known;
 each reader must have seen exactly that of it which it asked for, in the order of the ids.
@@ -21,10 +21,10 @@ ENGLISH = TOPICS[2:]
 EUROPEAN = TOPICS[:2]
 END = "the end"
 PUBLISHERS = 8
+# Seconds after which what was lost is tried again.
 PAUSE = 0.03
-"""Seconds after which what was lost is tried again."""
+# Seconds that publishers and readers get to come to their end.
 PATIENCE = 30.0
-"""Seconds that publishers and readers get to come to their end."""
 MOST_POSTS = 300
 
 
@@ -37,8 +37,8 @@ class Post(NamedTuple):
     bodies: Sequence[str]
 
 
+# A topic, and the bodies of a post.
 Story = tuple[str, Sequence[str]]
-"""A topic, and the bodies of a post."""
 
 
 class Sight(NamedTuple):

@@ -9,6 +9,7 @@ import contextlib
 import json
 import random
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
@@ -18,25 +19,44 @@ from tests.faults.history import Away, New, Refused, Seen, Unsure
 from tests.servers import CLIENT
 from zq.clock import StoreClock
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed, Unavailable
-from zq.expiry import Expiry
-from zq.model import Draft, Lease, Message, QueueRef, View, new_ids
-from zq.pace import Load
+from zq.maintenance import Upkeep
+from zq.maintenance.throttle import LatencyMonitor
+from zq.model import ClaimRequest, Draft, Lease, ListFilter, Message, QueueRef, Seconds, new_ids
+from zq.model.expiry import Expiry
 from zq.storage.api import Storage
-from zq.upkeep import Upkeep
 
 SWEEP_INTERVAL = 0.5
+# Seconds after which an answer counts as lost.
 TIMEOUT = 20.0
-"""Seconds after which an answer counts as lost."""
-EVERYTHING = View(claimed=True, delayed=True)
+EVERYTHING = ListFilter(claimed=True, delayed=True)
+
+
+class FastClock(StoreClock):
+    """Runs ``speed`` times as fast as real time, so that lives of whole seconds end while a short test watches."""
+
+    def __init__(self, speed: int) -> None:
+        super().__init__(time.time)
+        self._speed = speed
+        self._began = time.time()
+
+    def now(self) -> Seconds:
+        return round(self._began + self._speed * (time.time() - self._began), 3)
+
+    def refresh(self) -> None:
+        """It follows no store."""
 
 
 class StorageTarget:
-    """An open store with a server's clock and upkeep beside it. Closing it closes the store."""
+    """An open store with a server's clock and upkeep beside it. Closing it closes the store.
 
-    def __init__(self, storage: Storage) -> None:
+    ``speed``: seconds of the store in a second of the test, in which all ttls and delays are given.
+    """
+
+    def __init__(self, storage: Storage, speed: int = 1) -> None:
         self._storage = storage
-        self._clock = StoreClock(storage.now)
-        self._upkeep = Upkeep(storage, self._clock, Expiry(), SWEEP_INTERVAL, Load())
+        self._speed = speed
+        self._clock = StoreClock(storage.now) if speed == 1 else FastClock(speed)
+        self._upkeep = Upkeep(storage, self._clock, Expiry(), SWEEP_INTERVAL, LatencyMonitor())
         self._upkeep.start()
 
     def __enter__(self) -> "StorageTarget":
@@ -55,7 +75,7 @@ class StorageTarget:
         now = self._clock.now()
         ids = new_ids(len(messages), now)
         drafts = [
-            Draft(id, json.dumps(new.name).encode(), new.ttl, new.delay, CLIENT)
+            Draft(id, json.dumps(new.name).encode(), self._whole(new.ttl), self._whole(new.delay), CLIENT)
             for id, new in zip(ids, messages, strict=True)
         ]
         with answers():
@@ -65,12 +85,13 @@ class StorageTarget:
         now = self._clock.now()
         (claim,) = new_ids(1, now)
         with answers():
-            taken = self._storage.claims.create(queue, Lease(claim, ttl, grace), limit, now)
+            request = ClaimRequest(self._lease(claim, ttl, grace), limit)
+            taken = self._storage.claims.create(queue, request, now).claim
         return (claim, seen(taken.messages)) if taken else ("", [])
 
     def renew(self, queue: QueueRef, claim: str, ttl: float, grace: float) -> None:
         with answers():
-            self._storage.claims.renew(queue, Lease(claim, ttl, grace), self._clock.now())
+            self._storage.claims.renew(queue, self._lease(claim, ttl, grace), self._clock.now())
 
     def release(self, queue: QueueRef, claim: str) -> None:
         with answers():
@@ -78,17 +99,24 @@ class StorageTarget:
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         with answers():
-            self._storage.messages.delete(queue, message, self._clock.now(), claim)
+            self._storage.messages.delete(queue, [message], self._clock.now(), [claim] if claim else [])
 
     def pop(self, queue: QueueRef, limit: int) -> list[Seen]:
         with answers():
             return seen(self._storage.messages.pop(queue, limit, self._clock.now()))
 
     def page(self, queue: QueueRef, marker: str, limit: int, *, free: bool) -> tuple[list[Seen], str]:
-        view = View() if free else EVERYTHING
+        view = ListFilter() if free else EVERYTHING
         with answers():
             page = self._storage.messages.list(queue, int(marker or 0), limit, view, self._clock.now())
         return seen(page.items), page.next or marker
+
+    def _lease(self, claim: str, ttl: float, grace: float) -> Lease:
+        return Lease(claim, self._whole(ttl), self._whole(grace))
+
+    def _whole(self, seconds: float) -> int:
+        """The store's seconds."""
+        return round(seconds * self._speed)
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ from zq.storage import connect
 MESSAGES = 1000
 BODY = b'"' + b"x" * 250_000 + b'"'
 QUEUE = QueueRef("acme", "large")
+# Bytes of bodies in an answer, by default.
 MOST = 4 << 20
-"""Bytes of bodies in an answer, by default."""
+# Bytes by which the server's memory may grow at most: all messages would be twice that.
 GROWTH = 120 << 20
-"""Bytes by which the server's memory may grow at most: all messages would be twice that."""
 TOGETHER = 10
 
 

@@ -13,16 +13,16 @@ from contextlib import ExitStack
 from threading import Thread
 from typing import Any
 
-from tests.faults.test_conveyor import kill_in_turn
 from tests.faults.test_history import SECONDS, SERVERS, embedded, logs_told
+from tests.faults.test_token_ring import kill_in_turn
 from tests.servers import Answer, Lost, ZqServer, ask, every_message
 
 SIZE = 7
 PRODUCER = "etl"
+# Inputs that are posted at once, whenever a worker finds none.
 SUPPLY = 500
-"""Inputs that are posted at once, whenever a worker finds none."""
+# Batches that are committed however long it takes, up to ``PATIENCE`` seconds.
 LEAST = 10
-"""Batches that are committed however long it takes, up to ``PATIENCE`` seconds."""
 PATIENCE = 120
 
 

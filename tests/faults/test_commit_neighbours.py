@@ -10,10 +10,10 @@ from tests.servers import ZqServer, ask
 MESSAGES = 12_000
 POST = 1000
 RIVAL = {"X-Project-ID": "rival"}
+# Seconds that a neighbour may wait at most: on commit 31fb2b5 a commit ten times as large stopped it for longer.
 GAP = 5.0
-"""Seconds that a neighbour may wait at most: on commit 31fb2b5 a commit ten times as large stopped it for longer."""
+# Requests of the neighbour that are answered before the commit is done, at least.
 ANSWERED = 10
-"""Requests of the neighbour that are answered before the commit is done, at least."""
 
 
 def test_others_are_served_while_a_large_commit_runs(store_uri: str) -> None:

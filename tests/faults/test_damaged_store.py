@@ -12,11 +12,12 @@ import pytest
 from tests.damaged import flip, flushed, table_of
 from tests.servers import ZqServer, ask, wait_for
 from zq.errors import StoreDamaged, Unavailable
-from zq.model import Commit, Draft, QueueRef, View, new_ids
-from zq.records import RecordRef
-from zq.storage.rocksdb import connect, layout
-from zq.storage.rocksdb.damage import is_damage, place_of
-from zq.storage.rocksdb.port import Store
+from zq.model import Commit, Draft, ListFilter, QueueRef, Span, new_ids
+from zq.model.documents import DocumentRef
+from zq.storage.ordered import layout
+from zq.storage.rocksdb import connect
+from zq.storage.rocksdb.files import is_damage, place_of
+from zq.storage.rocksdb.store import Store
 
 MESSAGES = 1000
 JOBS, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
@@ -125,9 +126,9 @@ def test_a_sweep_steps_over_what_cannot_be_read(tmp_path: Path) -> None:
         later = time.time() + 7200
         removed = storage.maintain(later)
         assert MESSAGES + 20 - 300 <= removed < MESSAGES + 20
-        storage.records.put(RecordRef("acme", "kind", "name"), b"{}", later, expires=later + 1)
+        storage.documents.put(DocumentRef("acme", "kind", "name"), b"{}", later, expires=later + 1)
         storage.maintain(later + 2)
-        with storage._keeper as (store, _):
+        with storage._handle as (store, _):
             assert not list(store.scan("due", b"", b"\xff" * 64))
         measures = {measure.name: measure.value for measure in storage.measures(later)}
         assert measures["store_corruptions_total"] >= 1
@@ -157,7 +158,7 @@ def test_a_compaction_that_meets_a_corrupt_block_does_not_stop_writes_for_good(p
     """RocksDB refuses all writes after that; the store is opened anew, and the family is not compacted any more."""
     storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
     try:
-        with storage._keeper as (store, _), contextlib.suppress(Exception):  # it fails now, or leaves that to a write
+        with storage._handle as (store, _), contextlib.suppress(Exception):  # it fails now, or leaves that to a write
             store.compact("bodies")
 
         def posted() -> bool:
@@ -169,11 +170,11 @@ def test_a_compaction_that_meets_a_corrupt_block_does_not_stop_writes_for_good(p
 
         wait_for(lambda: not posted(), 20, "a write that RocksDB refuses")
         wait_for(posted, 20, "a post")
-        with storage._keeper as (store, _):
+        with storage._handle as (store, _):
             assert not store.may_compact("bodies")
         storage.maintain(now)
         assert posted()
-        assert len(storage.messages.list(OTHER, 0, 100, View(), now).items) >= 22
+        assert len(storage.messages.list(OTHER, 0, 100, ListFilter(), now).items) >= 22
         with pytest.raises(StoreDamaged):
             storage.ping()
     finally:
@@ -226,7 +227,7 @@ def test_a_commit_does_not_publish_the_readable_part_of_a_damaged_stage(tmp_path
     with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:
         with pytest.raises(StoreDamaged):
             storage.transactions.commit(Commit("acme", "etl", 1, ["s1"], [], 3600), now)
-        assert not storage.messages.list(OTHER, 0, 10, View(), now).items
+        assert not storage.messages.list(OTHER, 0, 10, ListFilter(), now).items
 
 
 def test_a_listing_of_history_stops_at_damage(tmp_path: Path) -> None:
@@ -238,4 +239,4 @@ def test_a_listing_of_history_stops_at_damage(tmp_path: Path) -> None:
         storage.messages.pop(JOBS, 90, now, history=3600)
     flip(table_of(flushed(path), "history"), 0.5)
     with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage, pytest.raises(StoreDamaged):
-        storage.history.list(JOBS, 0, 100, 0, now + 1, now)
+        storage.history.list(JOBS, 0, 100, Span(0, now + 1), now)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.builders import Scene, ids_of
 from tests.faults.integrity import whole
 from zq.clock import ManualClock, StoreClock
-from zq.expiry import Expiry, Steps
+from zq.conformance.builders import Scene, configure, ids_of
 from zq.model import QueueRef
+from zq.model.expiry import Expiry, Steps
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.rocksdb import layout
+from zq.storage.ordered import layout
 
 QUEUE = QueueRef("acme", "jobs")
 BATCH = 20
@@ -40,7 +40,7 @@ class Machine:
 @pytest.mark.parametrize("back", [0.5, 86400 * 400])
 def test_a_wall_clock_set_back_while_sweeps_run(storage: Storage, back: float):
     """At each moment of the server's clock exactly what has not expired is there, before, at and after the step."""
-    storage.configure(Expiry(delete_on_read=False))
+    configure(storage, Expiry(delete_on_read=False))
     machine = Machine(storage.now())
     clock = StoreClock(machine.read, machine.monotonic)
     lives: dict[str, float] = {}
@@ -55,7 +55,7 @@ def test_a_wall_clock_set_back_while_sweeps_run(storage: Storage, back: float):
         scene = Scene(storage, ManualClock(clock.now()), QUEUE)
         for id in scene.post(2, ttl=5) + scene.post(1, ttl=30):
             lives[id] = scene.one(id).expires
-        removed += storage.maintain(scene.now, Steps(2, 4))
+        removed += storage.maintain(scene.now, None, Steps(2, 4))
         assert ids_of(scene.walk()) == [id for id, expires in lives.items() if expires > scene.now]
     gone = [id for id, expires in lives.items() if expires <= clock.now()]
     assert len(gone) > BATCH

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.builders import Scene, ids_of
 from tests.faults.integrity import whole
 from tests.servers import PROJECT, ZqServer, wait_for
 from zq.clock import ManualClock
-from zq.expiry import Expiry
+from zq.conformance.builders import Scene, ids_of
 from zq.model import QueueRef
+from zq.model.expiry import Expiry
 from zq.storage import connect
 
 QUEUES = [QueueRef(PROJECT, name) for name in ("one", "two")]
+# Messages of each queue that have expired when the server starts, at the first attempt.
 CROWD = 5_000
-"""Messages of each queue that have expired when the server starts, at the first attempt."""
+# Each with a store of its own and twice the crowd: a quick machine sweeps the first before it is killed.
 ATTEMPTS = 6
-"""Each with a store of its own and twice the crowd: a quick machine sweeps the first before it is killed."""
+# Rounds begin at once; in batches of this size most of a sweep's time is spent inside of one.
 SWEEP = "[expiry]\nsweep_interval = 0.1\nsweep_batch_size = 200\ndelete_on_read = false\n"
-"""Rounds begin at once; in batches of this size most of a sweep's time is spent inside of one."""
 KILLS = 3
 UNSWEPT = Expiry(sweep=False, delete_on_read=False, compaction_filter=False)
 WITHIN = 40.0

@@ -8,17 +8,17 @@ from functools import partial
 
 import pytest
 
-from tests.conformance.builders import Scene, Shift, ids_of, together
 from tests.faults.integrity import whole
 from zq.clock import ManualClock
-from zq.expiry import Expiry, Steps
-from zq.model import QueueRef, View
+from zq.conformance.builders import Scene, Shift, configure, ids_of, together
+from zq.model import ListFilter, QueueRef
+from zq.model.expiry import Expiry, Steps
 from zq.storage import connect
 from zq.storage.api import Storage
 
 ROUNDS = 12
+# Messages that fall due at once; ``FEW`` on the other stores.
 EXPIRED = {"rocksdb": 50_000}
-"""Messages that fall due at once; ``FEW`` on the other stores."""
 FEW = 5_000
 LIVING = 1_000
 CLAIMERS = 3
@@ -66,12 +66,12 @@ def test_a_queue_that_goes_while_it_is_swept_comes_back_whole(scene: Scene, swee
 
     def sweep(storage: Storage) -> None:
         while not shift.is_over():
-            storage.maintain(scene.now, Steps(5, 200))
+            storage.maintain(scene.now, None, Steps(5, 200))
 
     def read() -> None:
         while not shift.is_over():
             now = scene.now
-            page = scene.storage.messages.list(scene.queue, 0, 100, View(), now)
+            page = scene.storage.messages.list(scene.queue, 0, 100, ListFilter(), now)
             assert [message for message in page.items if message.expires <= now] == []
 
     together(meddle, read, *(partial(sweep, storage) for storage in sweepers))
@@ -85,7 +85,7 @@ def test_a_crowd_that_expires_at_once_is_in_nobody_s_way(scene: Scene, store_uri
     """While all of it is swept, claims get every living message once and nothing that has expired; then it is gone."""
     crowd = EXPIRED.get(store_uri.split(":")[0], FEW)
     living = list(itertools.chain.from_iterable(fill(scene, crowd)))
-    scene.storage.configure(Expiry(delete_queue_size=500))
+    configure(scene.storage, Expiry(delete_queue_size=500))
     scene.tick(60)
     shift = Shift(CLAIMERS)
     removed = []
@@ -102,7 +102,7 @@ def test_a_crowd_that_expires_at_once_is_in_nobody_s_way(scene: Scene, store_uri
 
     def sweep() -> list[str]:
         while not shift.is_over():
-            removed.append(scene.storage.maintain(scene.now, Steps(500, 5000)))
+            removed.append(scene.storage.maintain(scene.now, None, Steps(500, 5000)))
         return []
 
     taken = [id for ids in together(*([claim] * CLAIMERS), sweep) for id in ids]

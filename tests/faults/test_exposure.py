@@ -4,7 +4,6 @@
 import os
 import signal
 import socket
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,14 +33,7 @@ def test_the_network_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def _has_ipv6() -> bool:
-    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::1", 0))
-        return True
-    return False
-
-
-@pytest.mark.skipif(not _has_ipv6(), reason="This machine has no IPv6.")
+@pytest.mark.usefixtures("ipv6")
 @pytest.mark.parametrize("bind", ["::1", "[::1]"])
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_an_address_of_ipv6_is_listened_to_with_brackets_and_without(tmp_path: Path, engine: str, bind: str) -> None:

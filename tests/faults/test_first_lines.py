@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.refusal import sentence_of
 from tests.servers import ZqServer
-from zq import __version__, announcement, settings
+from zq import __version__, settings, startup
 
 PASSWORD = "s3cretPw"
 
@@ -32,13 +32,13 @@ def test_the_lines_say_what_was_chosen_and_no_password(monkeypatch: pytest.Monke
     monkeypatch.setenv("OS_STORAGE__URI", f"redis://user:{PASSWORD}@[::1]:6379/0?password={PASSWORD}")
     monkeypatch.setenv("OS_SERVER__BIND", "::")
     monkeypatch.setenv("OS_PROBES__BIND", "[::1]:8887")
-    said = "\n".join(announcement.lines(settings.load()))
+    said = "\n".join(startup.lines(settings.load()))
     assert PASSWORD not in said
     for part in ("redis://***@[::1]", "http://[::]:8888.", "http://127.0.0.1:8889/metrics", "http://[::1]:8887/readyz"):
         assert part in said
     assert "reachable from other machines" in said
     monkeypatch.setenv("OS_STORAGE__URI", "rocksdb:var/zq")
-    assert f"rocksdb:var/zq (the folder {Path('var/zq').absolute()})" in "\n".join(announcement.lines(settings.load()))
+    assert f"rocksdb:var/zq (the folder {Path('var/zq').absolute()})" in "\n".join(startup.lines(settings.load()))
 
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])

@@ -8,6 +8,7 @@ import pytest
 
 from tests.faults.disks import Disk, LimitedFiles, SmallFileSystem
 from tests.servers import Answer, Lost, ZqServer, ask, every_message, wait_for
+from tests.stores import missing
 
 RECOVERED_WITHIN = 15.0
 QUEUE = "/v2/queues/jobs"
@@ -17,7 +18,7 @@ FILLING = "x" * 50_000
 @pytest.fixture(params=["limited files", "small file system"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     if request.param == "small file system" and not SmallFileSystem.possible():
-        pytest.skip("no user and mount namespaces here; the limit on file sizes is tested all the same")
+        missing("unshare makes no user and mount namespaces here; a limit on file sizes is tested.", "unshare")
     made: Disk = LimitedFiles(tmp_path) if request.param == "limited files" else SmallFileSystem(tmp_path)
     try:
         with made.server:

@@ -19,10 +19,10 @@ PART = 400
 CLAIMS = 10
 HELD = 20
 KILLS = 2
+# Seconds within which a killed commit is over, its time for preparing included.
 PATIENCE = 120
-"""Seconds within which a killed commit is over, its time for preparing included."""
+# Done, or still being carried out when the patience of the server ended.
 DECIDED = (200, 202)
-"""Done, or still being carried out when the patience of the server ended."""
 
 
 class Batch:

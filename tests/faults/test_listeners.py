@@ -82,7 +82,7 @@ def test_an_address_that_is_none_stops_the_start(engine: str, tmp_path: Path) ->
     assert "[probes] bind must be an address, a colon and a port" in server.stderr
 
 
-@pytest.mark.skipif(not socket.has_ipv6 or not Path("/proc/net/if_inet6").is_file(), reason="No IPv6 here.")
+@pytest.mark.usefixtures("ipv6")
 @pytest.mark.parametrize("bind", ["::1", "[::1]"])
 def test_addresses_of_ipv6_are_listened_on(engine: str, bind: str, tmp_path: Path) -> None:
     """With brackets and without, for tenants, probes and metrics."""

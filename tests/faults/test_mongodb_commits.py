@@ -7,15 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.builders import Scene, drafts, ids_of, together
 from tests.faults.job import ALL, HELD, PART, PATIENCE, REPLAYED, TIMEOUT, At, Dead, Job, die
 from tests.faults.test_mongodb_faults import failing
 from tests.stores import MongoServer
 from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
+from zq.conformance.builders import Scene, drafts, ids_of, together
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, Fenced, MessageClaimed, ProducerNotFound, StageNotFound
-from zq.model import Bounds, Commit, Committed, Fence, Held, QueueRef
-from zq.storage.mongodb import MongoStorage, connect, pins, steps
+from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, QueueRef
+from zq.storage.mongodb import MongoStorage, connect, reservations
+from zq.storage.mongodb.producers import Step
 
 
 @pytest.fixture(scope="module")
@@ -33,30 +34,30 @@ def store(server: MongoServer) -> Iterator[MongoStorage]:
 
 @pytest.fixture
 def job(store: MongoStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    monkeypatch.setattr(pins, "CHUNK", PART)
-    store._port.messages.delete_many({})
-    made = Job(store._port)
+    monkeypatch.setattr(reservations, "MESSAGES_AT_ONCE", PART)
+    store._client.messages.delete_many({})
+    made = Job(store._client)
     yield made
     made.close()
 
 
-UNDECIDED = [(steps.BEGUN, 1), (steps.PINNED, 1), (steps.PINNED, 2), (steps.PINNED, 3)]
+UNDECIDED = [(Step.BEGUN, 1), (Step.RESERVED, 1), (Step.RESERVED, 2), (Step.RESERVED, 3)]
 DECIDED = [
-    (steps.DECIDED, 1),
-    (steps.SETTLED, 1),
-    (steps.SETTLED, 3),
-    (steps.PUBLISHED, 1),
-    (steps.PUBLISHED, 2),
-    (steps.PUBLISHED, 3),
-    (steps.UNSTAGED, 1),
-    (steps.UNSTAGED, 3),
-    (steps.DONE, 1),
+    (Step.DECIDED, 1),
+    (Step.SETTLED, 1),
+    (Step.SETTLED, 3),
+    (Step.PUBLISHED, 1),
+    (Step.PUBLISHED, 2),
+    (Step.PUBLISHED, 3),
+    (Step.UNSTAGED, 1),
+    (Step.UNSTAGED, 3),
+    (Step.DONE, 1),
 ]
 
 
 @pytest.mark.parametrize(("step", "nth"), UNDECIDED)
 def test_a_commit_that_dies_before_it_is_decided_never_was(job: Job, step: str, nth: int):
-    """While it may live, others are told to wait; then upkeep gives back all that it had kept."""
+    """While it may live, other attempts are refused; then maintenance gives back all that it had reserved."""
     job.dies(step, nth)
     with pytest.raises(CommitRunning):
         job.commit(job.input.storage)
@@ -67,14 +68,14 @@ def test_a_commit_that_dies_before_it_is_decided_never_was(job: Job, step: str, 
 
 def test_the_next_attempt_gives_up_the_one_before_by_itself(job: Job):
     """Without upkeep, and then goes on."""
-    job.dies(steps.PINNED, 2)
+    job.dies(Step.RESERVED, 2)
     job.input.tick(PATIENCE)
     assert job.commit(job.server()) == ALL
     job.assert_done()
 
 
 @pytest.mark.parametrize(("step", "nth"), DECIDED)
-def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_upkeep(job: Job, step: str, nth: int):
+def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_maintenance(job: Job, step: str, nth: int):
     """From wherever it stopped, and each message once."""
     job.dies(step, nth)
     job.input.tick(PATIENCE)
@@ -83,8 +84,8 @@ def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_upkeep(job: Jo
 
 
 def test_a_decided_commit_loses_nothing_however_late_it_is_carried_out(job: Job):
-    """The stages' end is long past, and whoever comes sweeps before anything else: drafts have no expiry any more."""
-    job.dies(steps.DECIDED)
+    """The stages' end is long past, and another server expires them first: drafts have no expiry any more."""
+    job.dies(Step.DECIDED)
     job.input.tick(1200)
     job.upkeep(job.server())
     job.assert_done()
@@ -97,7 +98,7 @@ def test_a_stage_that_the_ttl_monitor_is_at_is_not_published(job: Job):
         assert job.messages.delete_one({"_id": {"$regex": "^d"}, "e": {"$exists": True}}).deleted_count == 1
 
     with pytest.raises(StageNotFound):
-        job.commit(job.server(At(steps.BEGUN, 1, expire)))
+        job.commit(job.server(At(Step.BEGUN, 1, expire)))
     assert job.published == {"left": [], "right": []}
     assert job.input.held("job.0") == sorted(job.taken[:40])
 
@@ -113,10 +114,10 @@ def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_its_repetition
     job.assert_done()
 
 
-@pytest.mark.parametrize("step", [steps.DECIDED, steps.PUBLISHED, steps.UNSTAGED, steps.SETTLED])
-def test_whoever_carries_a_commit_out_may_die_too(job: Job, step: str):
-    """And whoever goes on after it."""
-    job.dies(steps.DECIDED)
+@pytest.mark.parametrize("step", [Step.DECIDED, Step.PUBLISHED, Step.UNSTAGED, Step.SETTLED])
+def test_a_server_that_carries_a_commit_out_may_die_too(job: Job, step: str):
+    """And so may the one that goes on after it."""
+    job.dies(Step.DECIDED)
     for nth in (1, 2):
         job.input.tick(PATIENCE)
         with contextlib.suppress(Dead):
@@ -126,10 +127,10 @@ def test_whoever_carries_a_commit_out_may_die_too(job: Job, step: str):
     job.assert_done()
 
 
-@pytest.mark.parametrize("step", [steps.ABORTING, steps.UNPINNED, steps.ABORTED])
-def test_whoever_gives_a_commit_up_may_die_too(job: Job, step: str):
+@pytest.mark.parametrize("step", [Step.ABORTING, Step.UNRESERVED, Step.ABORTED])
+def test_a_server_that_aborts_a_commit_may_die_too(job: Job, step: str):
     """Nothing stays with the attempt."""
-    job.dies(steps.PINNED, 3)
+    job.dies(Step.RESERVED, 3)
     job.input.tick(PATIENCE)
     with pytest.raises(Dead):
         job.upkeep(job.server(At(step, 1, die)))
@@ -138,7 +139,7 @@ def test_whoever_gives_a_commit_up_may_die_too(job: Job, step: str):
     job.assert_undone()
 
 
-def test_a_commit_that_was_given_up_cannot_be_decided(job: Job):
+def test_a_commit_that_was_aborted_cannot_be_decided(job: Job):
     """Its server was only slow, and goes on when others have given everything back."""
 
     def overtake() -> None:
@@ -146,13 +147,13 @@ def test_a_commit_that_was_given_up_cannot_be_decided(job: Job):
         job.upkeep(job.server())
 
     with pytest.raises(CommitRunning):
-        job.commit(job.server(At(steps.PINNED, 3, overtake)))
+        job.commit(job.server(At(Step.RESERVED, 3, overtake)))
     job.assert_undone()
 
 
 def test_a_decided_commit_may_be_carried_out_by_two_at_once(job: Job):
-    """Each message is published once, in order, whoever does which part."""
-    job.dies(steps.DECIDED)
+    """Each message is published once, in order, whichever server does which part."""
+    job.dies(Step.DECIDED)
     servers = [job.server() for _ in range(3)]
     assert set(together(*(lambda store=store: job.commit(store) for store in servers))) == {REPLAYED}
     job.assert_done()
@@ -187,8 +188,8 @@ def test_a_commit_whose_connection_breaks_takes_effect_once(server: MongoServer,
     job.assert_done()
 
 
-def test_a_claim_that_lapses_before_it_is_pinned_lets_nothing_happen(job: Job):
-    """Its messages are with somebody else by then; everything else is as it was."""
+def test_a_claim_that_lapses_before_it_is_reserved_aborts_the_commit(job: Job):
+    """Its messages are under another claim by then; everything else is as it was."""
 
     def lapse() -> None:
         other = Scene(job.server(), ManualClock(job.input.now), job.input.queue)
@@ -199,7 +200,7 @@ def test_a_claim_that_lapses_before_it_is_pinned_lets_nothing_happen(job: Job):
 
     stolen: list[str] = []
     with pytest.raises(ClaimLapsed):
-        job.commit(job.server(At(steps.BEGUN, 1, lapse)))
+        job.commit(job.server(At(Step.BEGUN, 1, lapse)))
     assert stolen == job.taken[40:41]
     assert job.published == {"left": [], "right": []}
     assert job.input.held("job.0") == sorted(job.taken[:40])
@@ -208,7 +209,7 @@ def test_a_claim_that_lapses_before_it_is_pinned_lets_nothing_happen(job: Job):
         job.input.storage.transactions.last("acme", "etl", job.input.now)
 
 
-def test_what_is_pinned_is_nobodys_to_touch(job: Job):
+def test_reserved_messages_cannot_be_touched(job: Job):
     """Its claims are shown as they were, until the commit is decided; nothing lapses, nothing is handed out."""
 
     def look() -> None:
@@ -232,13 +233,13 @@ def test_what_is_pinned_is_nobodys_to_touch(job: Job):
         looked.append(True)
 
     looked: list[bool] = []
-    job.commit(job.server(At(steps.PINNED, 3, look)))
+    job.commit(job.server(At(Step.RESERVED, 3, look)))
     assert looked
 
 
 def test_what_is_decided_is_never_handed_out_again(job: Job):
     """Not even to the claim that held it."""
-    job.dies(steps.DECIDED)
+    job.dies(Step.DECIDED)
     with pytest.raises(ClaimNotFound):
         job.input.held("job.0")
     assert job.input.named("job.0") == ([], False)
@@ -246,9 +247,9 @@ def test_what_is_decided_is_never_handed_out_again(job: Job):
     assert job.input.claimable() == []
 
 
-@pytest.mark.parametrize("step", [steps.BEGUN, steps.PINNED])
-def test_a_fence_that_advances_before_the_decision_lets_nothing_happen(job: Job, step: str):
-    """The zombie's commit is given up."""
+@pytest.mark.parametrize("step", [Step.BEGUN, Step.RESERVED])
+def test_a_fence_that_advances_before_the_decision_aborts_the_commit(job: Job, step: str):
+    """The zombie's commit is aborted."""
     fences = job.input.storage.transactions
     fence = Fence("etl", fences.advance_fence("acme", "etl"))
     with pytest.raises(Fenced):
@@ -258,7 +259,7 @@ def test_a_fence_that_advances_before_the_decision_lets_nothing_happen(job: Job,
 
 def test_a_stage_that_a_commit_has_is_neither_dropped_nor_filled_nor_used_by_others(job: Job):
     """Nor does it expire."""
-    job.dies(steps.DECIDED)
+    job.dies(Step.DECIDED)
     stages = job.server().transactions
     stages.drop_stage("acme", "stage.1")
     with pytest.raises(CommitRunning):
@@ -281,7 +282,7 @@ def test_a_stage_that_has_expired_is_gone_with_its_drafts(job: Job):
 
 def test_thousands_of_messages_are_one_commit(store: MongoStorage):
     """In parts of the size that they really have."""
-    store._port.messages.delete_many({})
+    store._client.messages.delete_many({})
     scene = Scene(store, ManualClock(store.now()), QueueRef("acme", "in"))
     for _ in range(5):
         scene.post(500)
@@ -289,7 +290,7 @@ def test_thousands_of_messages_are_one_commit(store: MongoStorage):
     new = drafts(2500, scene.now)
     store.transactions.stage("acme", "big", QueueRef("acme", "out"), new, scene.now, 600, 1 << 20)
     began = time.monotonic()
-    order = Commit("acme", "etl", 1, ["big"], [Held(scene.queue, claim) for claim in claims], 3600)
+    order = Commit("acme", "etl", 1, ["big"], [ClaimRef(scene.queue, claim) for claim in claims], 3600)
     carrier = Carrier(store.transactions, scene.clock, Bounds(), 30)
     assert carrier.commit(order) == Committed(1, 2500, 2500)
     assert time.monotonic() - began < 60

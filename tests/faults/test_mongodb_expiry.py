@@ -4,14 +4,14 @@
 import pytest
 from pymongo.collection import Collection
 
-from tests.conformance.builders import Scene, drafts, ids_of, once
 from tests.servers import wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
+from zq.conformance.builders import Scene, drafts, ids_of, once
 from zq.model import QueueRef
-from zq.records import RecordRef
+from zq.model.documents import DocumentRef
+from zq.model.topics import Entry, Retention, TopicRef
 from zq.storage.mongodb import connect
-from zq.topics import Entry, Keep, TopicRef
 
 
 @pytest.mark.timeout(200)
@@ -40,9 +40,9 @@ def test_the_ttl_monitor_removes_what_has_expired():
         storage.close()
 
 
+# First letters of ``_id``. Queues' counters (``q``, ``c``) and fences (``f``) have no end while their queues live; the
+# counter of a log (``l``) never has.
 EVERY_KIND = {"m", "q", "c", "f", "h", "o", "n", "s", "d", "p", "l", "r"}
-"""First letters of ``_id``. Queues' counters (``q``, ``c``) and fences (``f``) have no end while their queues live; the
-counter of a log (``l``) never has."""
 
 
 def kinds(messages: Collection) -> set[str]:
@@ -60,8 +60,8 @@ def leave_everything(past: Scene) -> None:
     for stage, ttl in (("stays", 3540), ("goes", 3540)):
         transactions.stage(past.queue.project, stage, past.queue, drafts(2, past.now, ttl=3600), past.now, ttl, 1000)
     past.commit(1, publish=["goes"], ttl=3600)
-    past.storage.topics.publish(TopicRef("old", "news"), [Entry(b"1", 3600)], past.now, Keep(1000, 1000))
-    past.storage.records.put(RecordRef("old", "topic", "news"), b"{}", past.now, expires=past.now + 3600)
+    past.storage.topics.publish(TopicRef("old", "news"), [Entry(b"1", 3600)], past.now, Retention(1000, 1000))
+    past.storage.documents.put(DocumentRef("old", "topic", "news"), b"{}", past.now, expires=past.now + 3600)
 
 
 def test_the_expiry_index_is_what_the_monitor_needs():

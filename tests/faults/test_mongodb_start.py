@@ -114,7 +114,7 @@ def test_an_unreachable_server_is_unavailable_in_time():
     began = time.monotonic()
     address = f"127.0.0.1:{free_port()}"
     assert address in refusal(f"mongodb://me:{SECRET}@{address}/zq?replicaSet=rs0", Unavailable, timeout=1.0)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("uri_options", ["w=1", "journal=false", "w=2&journal=true"])
@@ -136,7 +136,7 @@ def test_options_of_the_uri_reach_pymongo_and_reads_go_to_the_primary(server: Mo
     """A read preference would break the laws, so it is the one that does not."""
     storage = connect(f"{server.uri}&maxPoolSize=7&appName=mine&readPreference=secondary")
     try:
-        client: MongoClient = storage._port.client
+        client: MongoClient = storage._client.pymongo
         assert client.options.pool_options.max_pool_size == 7
         assert client.options.pool_options.appname == "mine"
         assert client.read_preference.name == "Primary"

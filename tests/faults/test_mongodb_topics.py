@@ -9,16 +9,16 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, PyMongoError
 
-from tests.conformance.builders import together
-from tests.conformance.topic_builders import Follower, Log
 from zq.clock import ManualClock
+from zq.conformance.builders import together
+from zq.conformance.topic_builders import Follower, Log
 from zq.errors import Invalid, Unavailable
-from zq.records import RecordRef
-from zq.storage.mongodb import connect, feed, log, schema
-from zq.storage.mongodb.port import Port
-from zq.storage.mongodb.reading import Reader
-from zq.storage.mongodb.removal import Removal
-from zq.topics import Entry, Keep
+from zq.model.documents import DocumentRef
+from zq.model.topics import Entry, Retention
+from zq.storage.mongodb import connect, feed, startup, topic_log
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.expiry import PendingDeletes
+from zq.storage.mongodb.topic_log import Reader
 
 
 @pytest.fixture
@@ -49,17 +49,17 @@ def documents(uri: str) -> Iterator[Collection]:
 
 def batches(documents: Collection) -> list[int]:
     """Last sequences of the stored ones."""
-    return [one["k"] for one in documents.find({"q": log.key("acme").messages}).sort("k", 1)]
+    return [one["k"] for one in documents.find({"q": topic_log.key("acme").messages}).sort("k", 1)]
 
 
 def test_a_batch_larger_than_a_document_is_published_in_one_step(here: Log, documents: Collection):
-    """It lies in parts, which are read in order, fall off together, and go."""
+    """It lies in parts, which are read in order, trimmed together, and removed."""
     entries = [Entry(b"1" * (3 << 20), 3600)] * 6
     with_room = here.put("news", entries)
     assert with_room == 1
     assert len(batches(documents)) == 3
     assert here.sequences("news") == list(range(1, 7))
-    keep = Keep(1 << 20, 1000)
+    keep = Retention(1 << 20, 1000)
     assert here.put("news", entries, keep) == 7
     assert (here.sequences(), here.read().dropped) == (list(range(7, 13)), 6)
     here.publish(keep=keep)
@@ -68,10 +68,10 @@ def test_a_batch_larger_than_a_document_is_published_in_one_step(here: Log, docu
     assert batches(documents) == [13]
 
 
-def test_what_fell_off_is_removed_by_maintenance(here: Log, documents: Collection):
+def test_trimmed_batches_are_removed_by_maintenance(here: Log, documents: Collection):
     """And the note of it taken away; the counter stays, whatever expires."""
     for _ in range(40):
-        here.publish("news", 2, keep=Keep(10**9, 16), ttl=60)
+        here.publish("news", 2, keep=Retention(10**9, 16), ttl=60)
     kept = [batch.last for batch in here.walk()]
     assert len(batches(documents)) > len(kept)
     here.storage.maintain(here.now)
@@ -95,7 +95,7 @@ def test_a_purge_that_was_cut_short_is_finished_by_maintenance(
         raise Unavailable("cut")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Removal, "finish", cut)
+        broken.setattr(PendingDeletes, "carry_out", cut)
         with pytest.raises(Unavailable):
             here.purge()
     after = here.publish("news")
@@ -106,8 +106,8 @@ def test_a_purge_that_was_cut_short_is_finished_by_maintenance(
     assert batches(documents) == [2, 4, 6, 8, 10, 11]
 
 
-@pytest.mark.parametrize("step", [(Removal, "finish"), (feed.Feed, "purge")])
-def test_a_purge_that_others_finish_is_told_to_all(
+@pytest.mark.parametrize("step", [(PendingDeletes, "carry_out"), (feed.Feed, "purge")])
+def test_all_listeners_are_notified_of_a_purge_that_others_finish(
     here: Log, there: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
 ):
     """Wherever it was cut short: what processes remember of the log is forgotten when the messages are gone."""
@@ -130,7 +130,7 @@ def test_a_purge_that_others_finish_is_told_to_all(
     assert documents.count_documents({"g": {"$exists": True}}) == 0
 
 
-def test_what_falls_off_while_it_is_read_is_no_silent_gap(
+def test_batches_trimmed_while_they_are_read_are_no_silent_gap(
     uri: str, here: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch
 ):
     """Without a majority nothing is read as of one moment; then ``dropped`` tells of all that may be missing."""
@@ -142,7 +142,7 @@ def test_what_falls_off_while_it_is_read_is_no_silent_gap(
 
     def trim_before(*arguments: object) -> object:
         monkeypatch.setattr(Reader, "_span", span)
-        weak.publish(keep=Keep(10**9, 10))
+        weak.publish(keep=Retention(10**9, 10))
         storage.maintain(weak.now)
         return span(*arguments)  # type: ignore[arg-type]
 
@@ -156,8 +156,8 @@ def test_what_falls_off_while_it_is_read_is_no_silent_gap(
     storage.close()
 
 
-def lost(self: Port, session: object, commit=Port._commit) -> None:
-    """In place of a commit: carried out, but not told, and the server does not know it any more."""
+def lost(self: StoreClient, session: object, commit=StoreClient._commit) -> None:
+    """In place of a commit: carried out, but not acknowledged, and the server does not know it any more."""
     commit(self, session)
     error = PyMongoError("planted")
     error._add_error_label("TransientTransactionError")
@@ -165,43 +165,43 @@ def lost(self: Port, session: object, commit=Port._commit) -> None:
 
 
 def test_a_commit_that_is_on_the_primary_only_is_not_repeated(here: Log, monkeypatch: pytest.MonkeyPatch):
-    """A look for what a majority has would not find it yet; so one waits for the majority, and then looks."""
-    find = Port.find
+    """A majority read would not find it yet; so the driver waits for the majority, and then reads."""
+    find = StoreClient.find
 
-    def later(self: Port, *arguments, committed: bool = False, **options) -> list:
+    def later(self: StoreClient, *arguments, committed: bool = False, **options) -> list:
         return [] if committed else find(self, *arguments, **options)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Port, "find", later)
-        broken.setattr(Port, "_commit", lost)
+        broken.setattr(StoreClient, "find", later)
+        broken.setattr(StoreClient, "_commit", lost)
         published = here.publish(count=2)
     assert here.sequences() == published == [1, 2]
 
 
 def test_a_commit_that_is_there_but_not_durable_is_not_acknowledged(here: Log, monkeypatch: pytest.MonkeyPatch):
     """Nor is it repeated."""
-    update = Port.update
+    update = StoreClient.update
 
-    def refuse(self: Port, updates, session=None) -> int:
+    def refuse(self: StoreClient, updates, session=None) -> int:
         if session is None:
             raise AutoReconnect("planted")
         return update(self, updates, session)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Port, "update", refuse)
-        broken.setattr(Port, "_commit", lost)
+        broken.setattr(StoreClient, "update", refuse)
+        broken.setattr(StoreClient, "_commit", lost)
         with pytest.raises(Unavailable):
             here.publish()
     assert here.sequences() == [1]
 
 
 def test_what_is_too_large_for_a_document_is_refused_as_such(here: Log):
-    """Nobody should try again later."""
+    """Trying again later would not help."""
     large = b"1" * (17 << 20)
     with pytest.raises(Invalid):
         here.put("news", [Entry(large, 3600)])
     with pytest.raises(Invalid):
-        here.storage.records.put(RecordRef("acme", "topic", "news"), large, here.now)
+        here.storage.documents.put(DocumentRef("acme", "topic", "news"), large, here.now)
     assert here.publish() == [1]
 
 
@@ -249,12 +249,12 @@ def test_the_feed_of_an_earlier_version_grows(documents: Collection):
     database.drop_collection("feed")
     database.create_collection("feed", capped=True, size=1 << 20)
     for _ in range(2):
-        schema.ensure_feed(documents.database.client, database.name)
-        assert database["feed"].options()["size"] == schema.FEED_BYTES
+        startup.ensure_feed(documents.database.client, database.name)
+        assert database["feed"].options()["size"] == startup.FEED_BYTES
     documents.database.client.drop_database(database.name)
 
 
-def test_a_look_by_name_or_glob_touches_what_it_returns(here: Log, documents: Collection):
+def test_a_read_by_name_or_glob_touches_only_what_it_returns(here: Log, documents: Collection):
     """By the indexes of queues: a topic does not pay for others, and a glob reads topics from the index alone."""
     for at in range(60):
         here.publish("mine" if at % 20 == 0 else "others")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nemeses bite: a wire does what is said of it, and a store that forgets when it is killed is accused."""
+"""Self-test of the nemeses: a wire does what is said of it, and a store that forgets when it is killed is found."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from tests.faults.judge import judge
+from tests.faults.checker import check_history
 from tests.faults.load import HTTP, Shift, finish, labour, prepare
 from tests.faults.nemesis import Deployment, befall, kill_store
 from tests.faults.targets import HttpTarget
@@ -44,4 +44,4 @@ def test_a_store_that_forgets_is_accused() -> None:
             calls = labour(target, HTTP, shift)
         assert fate.result() == ["kill-store"]
         calls += finish(target, HTTP)
-    assert any("is lost" in violation.sentence for violation in judge(calls))
+    assert any("is lost" in violation.sentence for violation in check_history(calls))

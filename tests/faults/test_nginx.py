@@ -16,6 +16,7 @@ import pytest
 from tests.faults.slow import HALF_BODY, HALF_HEAD, SlowClients
 from tests.http.raw_requests import SAMPLES
 from tests.servers import CLIENT, ZqServer, ask, free_port, wait_for
+from tests.stores import missing
 from zq.http import heads
 
 ENGINES = ["gunicorn", "granian"]
@@ -25,8 +26,8 @@ LOGIN = {"Authorization": "Basic " + base64.b64encode(b"acme:secret").decode()}
 SSL = re.compile(r"^ *ssl_.*\n", re.MULTILINE)
 
 
+# Those of the server that the file's head asks for.
 OPTIONS = re.findall(r"(behind_proxy|allowed_hosts) = (\S+?)(?:,|$)", FILE.read_text(), re.MULTILINE)
-"""Those of the server that the file's head asks for."""
 
 
 class Proxy:
@@ -70,7 +71,7 @@ class Proxy:
 @pytest.fixture(scope="module", params=ENGINES)
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     if NGINX is None:
-        pytest.skip("nginx is not installed, so etc/nginx.conf is only read.")
+        missing("nginx is missing, so etc/nginx.conf is only read.", "nginx")
     folder = tmp_path_factory.mktemp("nginx")
     folder.chmod(0o755)
     env = {f"OS_SERVER__{name.upper()}": value for name, value in OPTIONS}

@@ -6,36 +6,36 @@ import pytest
 from tests.stores import RedisServer
 from zq.model import Commit
 from zq.storage import connect
-from zq.storage.redis import opened
+from zq.storage.redis import transactions
 from zq.storage.redis.layout import OPEN_KEY
 from zq.storage.redis.store import Store
 
 COMMIT = Commit(project="acme", producer="etl", batch=1, publish=["s"], settle=[], ttl=3600)
-LATER = 10 * opened.FORGOTTEN
+LATER = 10 * transactions.FORGOTTEN
 
 
 def entries(store: Store) -> int:
-    return int(store.port.command(OPEN_KEY, b"ZCARD", OPEN_KEY))
+    return int(store.client.command(OPEN_KEY, b"ZCARD", OPEN_KEY))
 
 
 def test_what_is_announced_anew_while_it_is_looked_at_stays(store: RedisServer, monkeypatch: pytest.MonkeyPatch):
     """As when a producer asks again a minute later: its commit, open from then on, must be found by those who go on."""
     storage = connect(store.uri)
     ours = storage.transactions._store
-    opened.announce(ours, COMMIT, 1)
-    look = opened._look
+    transactions.announce(ours, COMMIT, 1)
+    look = transactions._look
 
     def meanwhile(*args: object) -> tuple[bytes | None, int]:
         found = look(*args)
-        opened.announce(ours, COMMIT, LATER)
+        transactions.announce(ours, COMMIT, LATER)
         return found
 
-    monkeypatch.setattr(opened, "_look", meanwhile)
-    assert not opened.unfinished(ours, LATER)
+    monkeypatch.setattr(transactions, "_look", meanwhile)
+    assert not transactions.unfinished(ours, LATER)
     assert entries(ours) == 1
     monkeypatch.undo()
-    assert not opened.unfinished(ours, LATER + opened.FORGOTTEN)
+    assert not transactions.unfinished(ours, LATER + transactions.FORGOTTEN)
     assert entries(ours) == 1
-    assert not opened.unfinished(ours, LATER + opened.FORGOTTEN + 1)
+    assert not transactions.unfinished(ours, LATER + transactions.FORGOTTEN + 1)
     assert entries(ours) == 0
     storage.close()

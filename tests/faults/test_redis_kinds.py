@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.builders import EVERYTHING, Scene
-from tests.conformance.topic_builders import Follower, Log
 from tests.faults.failovers import SLOTS, Sentinel, admin
 from tests.faults.test_redis_faults import BINARIES, TIMEOUT, open_scene, round_trip, verbs
 from tests.faults.test_redis_topics import readers
 from tests.servers import free_port, wait_for
 from tests.stores import RedisServer
+from zq.conformance.builders import EVERYTHING, Scene
+from zq.conformance.topic_builders import Follower, Log
 from zq.errors import StartRefused, Unavailable
 from zq.storage import connect
 from zq.storage.redis import batches, layout
@@ -197,7 +197,7 @@ def test_a_slot_that_moved_is_followed(cluster: list[RedisServer]):
     """An open store finds a project on its new server."""
     scene = open_scene(uri_of(cluster))
     posted = scene.post(3)
-    key = layout.keys(scene.queue).anchor
+    key = layout.keys(scene.queue).names
     move(cluster, key)
     settle(cluster, key)
     assert scene.page() == posted
@@ -210,7 +210,7 @@ def test_a_slot_on_its_way_holds_up_its_projects_only(cluster: list[RedisServer]
     scene = open_scene(uri_of(cluster))
     posted = scene.post(3)
     other = scene.at("jobs", project="other")
-    key = layout.keys(scene.queue).anchor
+    key = layout.keys(scene.queue).names
     move(cluster, key)
     assert scene.exists()
     assert scene.storage.queues.count("acme") == 1
@@ -228,12 +228,12 @@ def test_topics_of_a_cluster_are_told_wherever_they_move(cluster: list[RedisServ
     server that was away is heard again, and those of the other one are told meanwhile."""
     scene = open_scene(uri_of(cluster))
     before = readers()
-    homes = {half(cluster, batches.keys(name).stream)[1]: name for name in (f"p{at}" for at in range(50))}
+    homes = {half(cluster, batches.keys(name)[0])[1]: name for name in (f"p{at}" for at in range(50))}
     moving, near, far = "acme", homes[0], homes[1]
     follower = Follower(scene.storage, moving, near, far)
     assert readers() == before + 2
     assert all(follower.hears_of(Log(scene.storage, scene.clock, name).publish()[0], name) for name in (near, far))
-    key = batches.keys(moving).stream
+    key = batches.keys(moving)[0]
     move(cluster, key)
     settle(cluster, key)
     assert follower.hears_of_loss(moving)

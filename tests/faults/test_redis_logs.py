@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from tests.conformance.topic_builders import ROOMY, Log, entries
 from tests.faults.test_redis_topics import sizes
 from tests.stores import RedisServer
 from zq.clock import ManualClock
+from zq.conformance.topic_builders import ROOMY, Log, entries
 from zq.errors import Unavailable
+from zq.model.topics import Entry, Retention
 from zq.storage import connect
 from zq.storage.redis import scripts
-from zq.storage.redis.lines import Reply
-from zq.storage.redis.port import UNCONFIRMED
+from zq.storage.redis.client import UNCONFIRMED
+from zq.storage.redis.connections import Reply
 from zq.storage.redis.scripts import Script
-from zq.topics import Entry, Keep
 
 BIG = 100_000
 MEBIBYTE = 1 << 20
@@ -46,7 +46,7 @@ def log(server: RedisServer, admin: redis.Redis) -> Iterator[Log]:
 
 def watched(log: Log, monkeypatch: pytest.MonkeyPatch, watch: Callable[[Script, Reply], None]) -> None:
     """Have ``watch`` told of each script that has run, and of what it answered."""
-    port = log.storage.topics._store.port
+    port = log.storage.topics._store.client
     run = port.run
 
     def told(script: Script, *arguments: object) -> Reply:
@@ -57,7 +57,7 @@ def watched(log: Log, monkeypatch: pytest.MonkeyPatch, watch: Callable[[Script, 
     monkeypatch.setattr(port, "run", told)
 
 
-def fill(log: Log, count: int, keep: Keep = ROOMY) -> None:
+def fill(log: Log, count: int, keep: Retention = ROOMY) -> None:
     """Large batches, one after the other."""
     for _ in range(count):
         log.publish(size=BIG, keep=keep)
@@ -115,7 +115,7 @@ def test_a_full_store_has_room_once_logs_keep_less(log: Log, admin: redis.Redis)
     with pytest.raises(Unavailable, match="full"):
         fill(log, 400)
     assert sizes(admin)[0] > 100
-    fill(log, 30, Keep(MEBIBYTE, 1000))
+    fill(log, 30, Retention(MEBIBYTE, 1000))
     assert sizes(admin)[0] < 15
 
 
@@ -123,7 +123,7 @@ def test_the_sweep_removes_what_publishing_has_left(log: Log, admin: redis.Redis
     """A log that grew smaller by far, and is quiet then, does not stay as large as it was until it expires."""
     for _ in range(200):
         log.publish()
-    last = log.publish(keep=Keep(10**9, 5))[0]
+    last = log.publish(keep=Retention(10**9, 5))[0]
     assert sizes(admin)[0] > 150
     log.storage.maintain(log.now)
     assert sizes(admin) == [5, 5, 5, 0]
@@ -135,7 +135,7 @@ def test_one_publish_removes_a_bounded_part(log: Log, admin: redis.Redis, size: 
     """32 batches, or a MiB of them: what it removes it has to read."""
     for _ in range(60):
         log.publish(size=size)
-    log.publish(size=size, keep=Keep(10**9, 2))
+    log.publish(size=size, keep=Retention(10**9, 2))
     assert sizes(admin)[0] == 61 - (32 if size == 1 else 11)
 
 

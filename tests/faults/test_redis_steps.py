@@ -6,19 +6,19 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.conformance.builders import Scene, drafts
 from tests.stores import RedisServer
 from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
-from zq.model import Bounds, Commit, Held, Lease, Move, Once, QueueRef, Settlement
+from zq.conformance.builders import Scene, drafts
+from zq.model import Bounds, ClaimRef, ClaimRequest, Commit, IdempotencyKey, Lease, Move, QueueRef, Settlement
 from zq.storage import connect
 
+# Milliseconds of a core for which one step may hold others up, where a message of a post takes ``USUAL``.
 MOST = 50.0
-"""Milliseconds of a core for which one step may hold others up, where a message of a post takes ``USUAL``."""
 USUAL = 0.012
 POSTED, STEP = 1000, 2000
+# Claims of one commit, and messages of a claim, at the most.
 CLAIMS, HELD = 1000, 20
-"""Claims of one commit, and messages of a claim, at the most."""
 TURNS = 3
 
 
@@ -75,13 +75,13 @@ class Steps:
             room.post(POSTED)
         return room
 
-    def claimed(self) -> tuple[Scene, list[Held]]:
+    def claimed(self) -> tuple[Scene, list[ClaimRef]]:
         """A queue with as many claims as a commit may settle, full ones."""
         room = self.fill("in", CLAIMS * HELD)
         for number in range(CLAIMS):
             lease = Lease(f"c.{number}", 300, 60)
-            assert room.storage.claims.create(room.queue, lease, HELD, room.now) is not None
-        return room, [Held(room.queue, f"c.{number}") for number in range(CLAIMS)]
+            assert room.storage.claims.create(room.queue, ClaimRequest(lease, HELD), room.now).claim is not None
+        return room, [ClaimRef(room.queue, f"c.{number}") for number in range(CLAIMS)]
 
     def post(self) -> None:
         self.fill("posted", POSTED)
@@ -89,7 +89,7 @@ class Steps:
     def post_once(self) -> None:
         self.number += 1
         room = self.scene.at("keyed")
-        room.post(POSTED, once=Once(f"post:{self.number}", b"digest", 3600))
+        room.post(POSTED, once=IdempotencyKey(f"post:{self.number}", b"digest", 3600))
 
     def staging(self) -> None:
         self.stage(POSTED)

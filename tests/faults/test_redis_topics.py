@@ -3,19 +3,20 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import redis
 
-from tests.conformance.topic_builders import LOST, Follower, Log
 from tests.stores import RedisServer
 from zq.clock import ManualClock
-from zq.model import Once
-from zq.records import RecordRef
+from zq.conformance.topic_builders import LOST, Follower, Log
+from zq.model import IdempotencyKey
+from zq.model.documents import DocumentRef
+from zq.model.topics import Retention
 from zq.storage import connect
 from zq.storage.redis import batches
-from zq.storage.redis.lines import CONNECTIONS
-from zq.topics import Keep
+from zq.storage.redis.connections import CONNECTIONS
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +46,14 @@ def readers() -> int:
 
 def sizes(admin: redis.Redis, project: str = "acme") -> list[int]:
     """How many batches are in the stream, in the index by topic and in the one by expiry; and how many purges wait."""
-    stream, _, topics, fading, purged = (name.decode() for name in arguments(project))
+    stream, _, topics, fading, purged = (name.decode() for name in batches.keys(project))
     return [admin.xlen(stream), admin.zcard(topics), admin.zcard(fading), admin.hlen(purged)]
-
-
-def arguments(project: str) -> list[bytes]:
-    return batches.keys(project).block.packed.split(b"\r\n")[1::2]
 
 
 def test_nobody_reads_until_somebody_follows(log: Log):
     """Then one thread does, for any number of projects, and it ends with the store."""
     before = readers()
     log.publish()
-    log.storage.topics.unfollow("acme")
     assert readers() == before
     follower = Follower(log.storage, *(f"p{at}" for at in range(20)))
     assert readers() == before + 1
@@ -75,15 +71,17 @@ def test_a_lost_connection_is_told_and_comes_back(log: Log, admin: redis.Redis):
         assert follower.hears_of_loss("acme")
         assert follower.hears_of_loss("globex")
         assert follower.hears_of(log.publish()[0])
-    lines = log.storage.topics._store.port.network.lines(b"zq:version")
-    assert len([lines.own() for _ in range(CONNECTIONS + 10)]) > CONNECTIONS
+    pool = log.storage.topics._store.client.network.pool(b"zq:version")
+    assert pool.pool.qsize() + len(pool._idle) >= CONNECTIONS - 1
     log.publish()
 
 
 def test_whoever_follows_while_nobody_answers_is_told_of_the_loss(log: Log, server: RedisServer):
-    """``follow`` does not wait for ever."""
+    """``subscribe`` does not wait for ever."""
+    follower = Follower(log.storage)
+    follower._positions["acme"] = 0
     with server.frozen():
-        follower = Follower(log.storage, "acme")
+        log.storage.topics.subscribe("acme", partial(follower._hear, "acme"))
         assert follower.told == []
     assert follower.hears_of_loss("acme")
     assert follower.hears_of(log.publish()[0])
@@ -93,8 +91,8 @@ def test_who_follows_again_at_once_hears(log: Log):
     """The confirmation of the end of the former following is not taken for a loss, of this project or another."""
     follower = Follower(log.storage, "acme", "globex")
     for _ in range(20):
-        log.storage.topics.unfollow("acme")
-        log.storage.topics.follow("acme")
+        follower.unsubscribe["acme"]()
+        follower.unsubscribe["acme"] = log.storage.topics.subscribe("acme", partial(follower._hear, "acme"))
         assert follower.hears_of(log.publish()[0])
     assert LOST not in [batch for _, batch in follower.told]
 
@@ -123,12 +121,12 @@ def test_what_fell_off_leaves_nothing_behind(log: Log, admin: redis.Redis):
     for _ in range(200):
         log.publish(count=2)
     assert sizes(admin) == [200, 200, 200, 0]
-    last = log.publish(keep=Keep(10**9, 20))[-1]
+    last = log.publish(keep=Retention(10**9, 20))[-1]
     assert log.read().dropped == last - 19
     assert sizes(admin) == [201 - 32] * 3 + [0]
     assert len(log.sequences()) == len(log.sequences("news")) == log.stats().free == 19
     for _ in range(60):
-        log.publish(keep=Keep(10**9, 20))
+        log.publish(keep=Retention(10**9, 20))
         stream, topics, fading, _ = sizes(admin)
         assert stream == topics == fading
     assert stream <= 22
@@ -155,7 +153,7 @@ def test_what_expired_or_was_purged_leaves_the_counter_behind(log: Log, admin: r
 def test_sequences_rise_with_time(log: Log, admin: redis.Redis):
     """A counter that fell back, as after the loss of a log's tail or a failover, gives no sequence again (L6)."""
     log.publish()
-    stream, counts = arguments("acme")[:2]
+    stream, counts = batches.keys("acme")[:2]
     before = admin.hgetall(counts)
     log.clock.advance(1)
     lost = log.publish(count=5)
@@ -167,11 +165,11 @@ def test_sequences_rise_with_time(log: Log, admin: redis.Redis):
 
 
 def test_expired_records_and_answers_leave_nothing_behind(log: Log, admin: redis.Redis):
-    """The sweeper knows of a project that has nothing but a record that expires."""
-    records = log.storage.records
-    kept, gone = (RecordRef("", "subscriptions", name) for name in ("kept", "gone"))
+    """The expiry schedule knows of a project that has nothing but a document that expires."""
+    records = log.storage.documents
+    kept, gone = (DocumentRef("", "subscriptions", name) for name in ("kept", "gone"))
     records.put(gone, b"1", log.now, expires=log.now + 60)
-    log.publish(ttl=60, once=Once("key", b"digest", 60))
+    log.publish(ttl=60, once=IdempotencyKey("key", b"digest", 60))
     assert admin.keys("zq:*:ends") != []
     assert admin.keys("zq:*:windows:") != []
     log.clock.advance(60)

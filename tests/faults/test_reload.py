@@ -20,8 +20,9 @@ QUEUE = "/v2/queues/jobs"
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
 CLIENTS = 4
 WITHIN = 20
+# Seconds that a server gets to be ready while it is told to reload, again and again.
 PATIENCE = 120
-"""Seconds that a server gets to be ready while it is told to reload, again and again."""
+# Lines to follow others of section [expiry].
 LAYERS = """\
 sweep = false
 sweep_interval = 0.5
@@ -30,7 +31,6 @@ compaction_filter = false
 [log]
 requests = true
 """
-"""Lines to follow others of section [expiry]."""
 
 Begin = Callable[..., ZqServer]
 

@@ -9,21 +9,22 @@ from pathlib import Path
 import pytest
 
 from tests.damaged import cut, flip, flushed, table_of
-from tests.unit.test_rocksdb_check import NOW, drafts, use
+from tests.unit.test_ordered_integrity import NOW, drafts, use
 from zq.errors import StartRefused
-from zq.expiry import Expiry
-from zq.measures import Salvaged
-from zq.model import Lease, QueueRef, View
+from zq.model import ClaimRequest, Lease, ListFilter, QueueRef
+from zq.model.expiry import Expiry
+from zq.model.stats import Salvaged
+from zq.model.topics import TopicRef
 from zq.storage import check, salvage
-from zq.storage.rocksdb import connect, layout
+from zq.storage.ordered import layout
+from zq.storage.rocksdb import connect
 from zq.storage.rocksdb.survey import Survey
-from zq.topics import TopicRef
 
 Dump = dict[str, dict[bytes, bytes]]
+# Families whose loss costs nothing: other families say what they had.
 MADE_ANEW = ("numbers", "available", "expiry", "ids", "claims", "sequences", "endings", "topics")
-"""Families whose loss costs nothing: other families say what they had."""
+# Where a small table has its one block of data.
 BLOCK_OF_FEW = 0.01
-"""Where a small table has its one block of data."""
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,7 @@ def test_indexes_that_cannot_be_read_cost_nothing(path: Path, gone: bool) -> Non
         assert any(sentence.startswith(f"{file.name}, family {family}, keys from ") for sentence in told.damage)
 
 
+# What a salvage cannot give back as it was, by the family that is damaged; all others are the same.
 OTHERWISE = {
     "queues": {"queues", "keys", "due"},
     "tallies": {"tallies"},
@@ -113,7 +115,6 @@ OTHERWISE = {
     "due": set(),
     "logs": {"logs", "batches", "topics", "due", "floors", "keys"},
 }
-"""What a salvage cannot give back as it was, by the family that is damaged; all others are the same."""
 
 
 @pytest.mark.parametrize("family", OTHERWISE)
@@ -181,7 +182,7 @@ def test_sequences_never_go_back(path: Path, family: str) -> None:
         assert after[number].count == tally.count
     storage = connect(f"rocksdb://{path.with_name('new')}", sync="never", max_clock_jump=0)
     try:
-        with storage._keeper as (_, registry):
+        with storage._handle as (_, registry):
             for key in old["queues"]:
                 state = registry.find(layout.queue_ref(key))
                 assert state is not None
@@ -203,9 +204,9 @@ def test_a_salvaged_store_is_served_and_claims_go_on(path: Path) -> None:
         jobs = QueueRef("acme", "jobs")
         claim = storage.claims.get(jobs, "a.e", NOW + 6)
         assert claim.messages
-        storage.messages.delete(jobs, claim.messages[0].id, NOW + 6, claim="a.e")
-        assert storage.claims.create(jobs, Lease("a.z", 60, 60), 100, NOW + 20) is not None
-        assert storage.messages.list(jobs, 0, 100, View(claimed=True, delayed=True), NOW + 20).items
+        storage.messages.delete(jobs, [claim.messages[0].id], NOW + 6, claims=["a.e"])
+        assert storage.claims.create(jobs, ClaimRequest(Lease("a.z", 60, 60), 100), NOW + 20).claim is not None
+        assert storage.messages.list(jobs, 0, 100, ListFilter(claimed=True, delayed=True), NOW + 20).items
     finally:
         storage.close()
 
@@ -235,7 +236,7 @@ def test_what_other_files_have_in_the_range_of_a_file_that_is_gone_is_saved(tmp_
     for names in ("bd", "mn"):
         for name in names:
             storage.transactions.advance_fence("acme", name)
-        with storage._keeper as (store, _):
+        with storage._handle as (store, _):
             store._views["fences"].flush()
         files.append(max(path.glob("*.sst"), key=lambda file: int(file.stem)))
     storage.close()
@@ -293,7 +294,7 @@ def test_a_target_that_is_there_is_refused(path: Path) -> None:
 
 def test_a_store_in_use_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing is made."""
-    monkeypatch.setattr("zq.storage.rocksdb.opening.LOCK_PATIENCE", 0.0)
+    monkeypatch.setattr("zq.storage.rocksdb.files.LOCK_PATIENCE", 0.0)
     storage = connect(f"rocksdb://{path}", max_clock_jump=0)
     try:
         with pytest.raises(StartRefused, match="in use by another process"):

@@ -15,18 +15,34 @@ from tests.faults.test_salvage import BLOCK_OF_FEW, differing, dumped, salvaged
 from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
 from zq.errors import StoreDamaged
-from zq.model import Bounds, Commit, Committed, Draft, Held, Lease, Once, Outcome, QueueRef, View, new_ids
+from zq.model import (
+    Bounds,
+    ClaimRef,
+    ClaimRequest,
+    Commit,
+    Committed,
+    Draft,
+    IdempotencyKey,
+    Lease,
+    ListFilter,
+    Outcome,
+    QueueRef,
+    Span,
+    new_ids,
+)
 from zq.storage import check
-from zq.storage.rocksdb import RocksStorage, connect, layout
-from zq.storage.rocksdb.port import Store
+from zq.storage.ordered import layout
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import connect
+from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.survey import Survey
 
 NOW = time.time()
 DAY = 86_400
+# When every claim would have lapsed.
 LATE = NOW + 3 * 3600
-"""When every claim would have lapsed."""
 IN, OUT, OTHER = (QueueRef("acme", name) for name in ("in", "out", "other"))
-CLAIMS = [Held(IN, "a.a", DAY), Held(IN, "a.b")]
+CLAIMS = [ClaimRef(IN, "a.a", DAY), ClaimRef(IN, "a.b")]
 COMMIT = Commit("acme", "etl", 1, ["s1", "s2"], CLAIMS, 30 * DAY)
 STAGED = 40
 FIGURES = Committed(1, 2 * STAGED, 6)
@@ -44,7 +60,7 @@ def ids(given: Sequence[Draft]) -> list[str]:
     return [draft.id for draft in given]
 
 
-def opened(path: Path) -> RocksStorage:
+def opened(path: Path) -> OrderedStorage:
     return connect(f"rocksdb://{path}", sync="never", max_clock_jump=0)
 
 
@@ -59,7 +75,7 @@ class Job:
         with closing(opened(self.path)) as storage:
             storage.messages.post(IN, posted, NOW)
             for claim in CLAIMS:
-                storage.claims.create(IN, Lease(claim.claim, 3600, 60), 3, NOW)
+                storage.claims.create(IN, ClaimRequest(Lease(claim.claim, 3600, 60), 3), NOW)
             for stage, queue in zip(COMMIT.publish, (OUT, OTHER), strict=True):
                 storage.transactions.stage("acme", stage, queue, self.out[queue], NOW, DAY, 1 << 20)
             storage.transactions.stage("acme", "mine", OUT, drafts(3), NOW, DAY, 1 << 20)
@@ -79,9 +95,9 @@ class Job:
             assert storage.transactions.unfinished(LATE) == []
             assert storage.transactions.last("acme", "etl", LATE) == FIGURES
             assert storage.transactions.commit(COMMIT, LATE) == Committed(1, 2 * STAGED, 6, replayed=True)
-            view = View(claimed=True, delayed=True)
+            view = ListFilter(claimed=True, delayed=True)
             found = {queue: storage.messages.list(queue, 0, 1000, view, LATE).items for queue in (IN, *self.out)}
-            past = storage.history.list(IN, 0, 1000, 0, LATE + 1, LATE).items
+            past = storage.history.list(IN, 0, 1000, Span(0, LATE + 1), LATE).items
             assert {one.message.id for one in past} <= set(self.held[:3])
             assert {one.outcome for one in past} <= {Outcome.DELETED}
         report = check(f"rocksdb://{self.path.with_name('new')}")
@@ -89,9 +105,9 @@ class Job:
         assert report.contradictions == 0, report.examples
         return {queue: [message.id for message in items] for queue, items in found.items()}
 
-    def _check_pins(self, storage: RocksStorage) -> None:
+    def _check_pins(self, storage: OrderedStorage) -> None:
         """What is to be deleted is claimed, however late it is, and whatever is asked for."""
-        claim = storage.claims.create(IN, Lease("a.z", 60, 60), 100, LATE)
+        claim = storage.claims.create(IN, ClaimRequest(Lease("a.z", 60, 60), 100), LATE).claim
         assert claim is not None
         assert [message.id for message in claim.messages] == self.rest
         storage.claims.release(IN, "a.z", LATE)
@@ -209,7 +225,7 @@ def test_pins_of_a_purged_queue_are_not_carried_over(job: Job) -> None:
     with closing(opened(job.path.with_name("new"))) as storage:
         while storage.transactions.carry_on("acme", "etl", 100, LATE):
             pass
-        assert storage.messages.list(OUT, 0, 1000, View(), LATE).items
+        assert storage.messages.list(OUT, 0, 1000, ListFilter(), LATE).items
 
 
 def test_a_stage_that_an_open_commit_has_taken_is_not_a_stage_too(job: Job) -> None:
@@ -239,17 +255,19 @@ def test_a_check_tells_damage_of_an_open_commit_as_damage(job: Job, family: str)
 
 @pytest.mark.parametrize("family", ["staged", "messages"])
 def test_an_open_commit_that_meets_damage_stands_still_and_others_are_finished(job: Job, family: str) -> None:
-    """Its step is refused as damage and changes nothing: what it has pinned stays pinned until there is a salvage."""
+    """Its step is refused as damage and changes nothing: what is reserved stays so until there is a salvage."""
     flip(table_of(flushed(job.path), family), BLOCK_OF_FEW)
     with closing(opened(job.path)) as storage:
         verbs = storage.transactions
-        verbs.stage("rival", "s1", QueueRef("rival", "out"), drafts(20), NOW, DAY, 1 << 20, Once("stage", b"", DAY))
+        verbs.stage(
+            "rival", "s1", QueueRef("rival", "out"), drafts(20), NOW, DAY, 1 << 20, IdempotencyKey("stage", b"", DAY)
+        )
         assert verbs.commit(Commit("rival", "etl", 1, ["s1"], [], DAY), NOW, LARGE).open
         looking = Carrier(verbs, ManualClock(NOW), Bounds(100, 1000), 10.0)
         looking.resume()
         looking.resume()
         assert [one.project for one in verbs.unfinished(NOW)] == ["acme"]
-        assert len(storage.messages.list(QueueRef("rival", "out"), 0, 100, View(), NOW).items) == 20
+        assert len(storage.messages.list(QueueRef("rival", "out"), 0, 100, ListFilter(), NOW).items) == 20
         for _ in range(2):
             with pytest.raises(StoreDamaged):
                 verbs.carry_on("acme", "etl", 5, NOW)

@@ -12,8 +12,8 @@ from tests.servers import Answer, ZqServer, ask, every_message, free_port, wait_
 from tests.stores import MongoServer, RedisServer, StoreServer
 
 TIMEOUT = 1.5
+# Seconds beyond the store's timeout that an answer may take on a busy machine.
 MARGIN = 1.5
-"""Seconds beyond the store's timeout that an answer may take on a busy machine."""
 CONFIG = f"[transport]\nstorage_timeout = {TIMEOUT}\n"
 POSTS = "/v2/queues/jobs/messages"
 CLAIMS = "/v2/queues/jobs/claims?limit=20"

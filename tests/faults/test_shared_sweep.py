@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.conformance.builders import Scene, together
 from tests.servers import wait_for
-from tests.stores import SHARED, Stores
 from zq.clock import ManualClock
-from zq.expiry import Steps
+from zq.conformance.builders import Scene, together
 from zq.model import QueueRef
-from zq.storage import connect
+from zq.model.expiry import Steps
 from zq.storage.api import Storage
-from zq.storage.mongodb import leading
-from zq.storage.redis import sweeper
+from zq.storage.mongodb import expiry as mongodb_expiry
+from zq.storage.redis import maintenance as redis_maintenance
 
 SIZE, COUNT = 10, 40
 LEASE = 1.0
@@ -71,7 +69,7 @@ class Servers:
     def stopped(self, storage: Storage) -> Iterator[tuple[Stopped, list[int]]]:
         """A round of this server that stands still after its first step; at the end it has gone on. What it removed."""
         pace, removed = Stopped(), []
-        thread = threading.Thread(target=lambda: removed.append(storage.maintain(self.scene.now, pace)))
+        thread = threading.Thread(target=lambda: removed.append(storage.maintain(self.scene.now, None, pace)))
         thread.start()
         try:
             assert pace.reached.wait(20)
@@ -81,24 +79,26 @@ class Servers:
             thread.join(20)
 
 
-@pytest.fixture(params=SHARED)
-def servers(request: pytest.FixtureRequest, stores: Stores, tmp_path) -> Iterator[Servers]:
-    uri = stores.empty(request.param, tmp_path, "a")
+pytestmark = pytest.mark.shared
+
+
+@pytest.fixture
+def servers(open_store: Callable[[], Storage]) -> Iterator[Servers]:
     with contextlib.ExitStack() as stack:
-        yield Servers(lambda: stack.enter_context(contextlib.closing(connect(uri))))
+        yield Servers(lambda: stack.enter_context(contextlib.closing(open_store())))
 
 
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeper, "LEASE", LEASE)
-    monkeypatch.setattr(leading, "TURN", LEASE)
+    monkeypatch.setattr(redis_maintenance, "LEASE", LEASE)
+    monkeypatch.setattr(mongodb_expiry, "LEASE", LEASE)
 
 
 def test_what_one_server_sweeps_is_left_to_it(servers: Servers):
     """Another one's round ends at once, and the first removes everything."""
     with servers.stopped(servers.first) as (pace, removed):
         looks = Looks()
-        assert servers.second.maintain(servers.scene.now, looks) == 0
+        assert servers.second.maintain(servers.scene.now, None, looks) == 0
         assert looks.asked <= 1
     assert removed == [COUNT]
     assert pace.useful == COUNT / SIZE
@@ -106,8 +106,8 @@ def test_what_one_server_sweeps_is_left_to_it(servers: Servers):
 
 def test_when_a_round_is_over_others_need_not_wait(servers: Servers):
     """The turn is given back, also by a round that its pace has ended."""
-    assert servers.first.maintain(servers.scene.now, Steps(SIZE, SIZE)) == SIZE
-    assert servers.second.maintain(servers.scene.now, Steps(SIZE, SIZE)) == SIZE
+    assert servers.first.maintain(servers.scene.now, None, Steps(SIZE, SIZE)) == SIZE
+    assert servers.second.maintain(servers.scene.now, None, Steps(SIZE, SIZE)) == SIZE
     assert servers.first.maintain(servers.scene.now) == COUNT - 2 * SIZE
 
 
@@ -120,7 +120,7 @@ def test_servers_at_once_look_at_each_queue_once(servers: Servers):
     paces = [Looks(1000) for _ in range(4)]
     storages = [servers.first, servers.second, servers.open_one(), servers.open_one()]
     rounds = [
-        lambda storage=storage, pace=pace: storage.maintain(servers.scene.now, pace)
+        lambda storage=storage, pace=pace: storage.maintain(servers.scene.now, None, pace)
         for storage, pace in zip(storages, paces, strict=True)
     ]
     assert sum(together(*rounds)) == COUNT + 5 * len(rooms)
@@ -150,7 +150,7 @@ def test_a_server_that_slept_through_its_turn_leaves_the_queue_to_its_successor(
         def taken_over() -> bool:
             pace = Looks()
             pace.left = SIZE
-            return servers.second.maintain(servers.scene.now, pace) == SIZE
+            return servers.second.maintain(servers.scene.now, None, pace) == SIZE
 
         wait_for(taken_over, 5 * LEASE, "the turn is over")
         with servers.stopped(servers.second):

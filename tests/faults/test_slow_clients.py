@@ -22,8 +22,8 @@ QUICK = {
     "OS_SERVER__SEND_TIMEOUT": "1",
     "OS_SERVER__KEEPALIVE": "1",
 }
+# Seconds that a busy machine may add to a deadline.
 SLACK = 15.0
-"""Seconds that a busy machine may add to a deadline."""
 
 
 @pytest.fixture(params=ENGINES)

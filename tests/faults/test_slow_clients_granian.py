@@ -20,8 +20,8 @@ from tests.stores import RedisServer
 
 FEW_THREADS = {"OS_SERVER__THREADS": "9"}
 MANY = 300
+# Seconds that a busy machine may add.
 SLACK = 20.0
-"""Seconds that a busy machine may add."""
 POST = {"messages": [{"body": 1, "ttl": 3600}]}
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 

@@ -11,14 +11,14 @@ from tests.faults.slow_path import SlowPath
 from tests.servers import Answer, Lost, ZqServer, ask, wait_for
 from tests.stores import MongoServer, RedisServer, StoreServer
 from zq.clock import StoreClock
-from zq.model import Draft, Lease, QueueRef, new_ids
+from zq.model import ClaimRequest, Draft, Lease, QueueRef, new_ids
 from zq.storage import connect
 from zq.storage.api import Storage
 
 TOLERANCE = 0.05
 LATE = 1.0
+# A server's start asks the store a dozen times in a row.
 LATE_OVER_HTTP = 0.2
-"""A server's start asks the store a dozen times in a row."""
 MESSAGES = "/v2/queues/jobs/messages"
 JOBS = QueueRef("acme", "jobs")
 
@@ -97,7 +97,11 @@ def test_a_claim_made_on_a_slow_path_is_not_cut_short(store: StoreServer):
         taken = None
         while taken is None:  # clocks differ by some milliseconds
             asked = time.monotonic()
-            taken = far.claims.create(JOBS, Lease("a.far", 4, 0), 1, here.now())
-        assert near.claims.create(JOBS, Lease("a.near", 60, 0), 1, there.now()) is None
-        wait_for(lambda: near.claims.create(JOBS, Lease("a.near", 60, 0), 1, there.now()), 30, "the claim has lapsed")
+            taken = far.claims.create(JOBS, ClaimRequest(Lease("a.far", 4, 0), 1), here.now()).claim
+        assert near.claims.create(JOBS, ClaimRequest(Lease("a.near", 60, 0), 1), there.now()).claim is None
+        wait_for(
+            lambda: near.claims.create(JOBS, ClaimRequest(Lease("a.near", 60, 0), 1), there.now()).claim,
+            30,
+            "the claim has lapsed",
+        )
         assert time.monotonic() - asked >= 4 - TOLERANCE

@@ -17,10 +17,10 @@ from tests.servers import ZqServer, wait_for
 from tests.stores import MongoServer, RedisServer, StoreServer
 
 SERVERS = 3
+# Posts of each publisher.
 POSTS = 25
-"""Posts of each publisher."""
+# Posts between what happens to a server or a store.
 BETWEEN = 60
-"""Posts between what happens to a server or a store."""
 STARTED_WITHIN = 30.0
 
 

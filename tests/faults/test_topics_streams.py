@@ -17,18 +17,18 @@ from tests.stores import Stores
 TOPIC = "/v2/topics/news"
 PATTERN = "/v2/stream?match=*"
 ENGINES = ["gunicorn", "granian"]
+# Streams of one project, which gets a quarter.
 PLACES = 2
-"""Streams of one project, which gets a quarter."""
 CONFIG = f"[server]\nthreads = 24\nmax_waiters = 4\nmax_streams = {4 * PLACES}\n"
 RECONNECTS = 200
 LARGE = "x" * 200_000
+# Large messages: more than the kernels of both sides keep for a connection, and less than the log does.
 BACKLOG = 60
-"""Large messages: more than the kernels of both sides keep for a connection, and less than the log does."""
+# Of a server with sleeping readers: half a minute is too long for a test.
 PATIENCE = """\
 import zq.broker.streams
 zq.broker.streams.PATIENCE = 2.0
 """
-"""Of a server with sleeping readers: half a minute is too long for a test."""
 DROPPED_WITHIN = 15.0
 FREED_WITHIN = 10.0
 
@@ -117,7 +117,7 @@ def test_the_end_of_a_server_ends_its_streams_in_good_order(
         began = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)
         assert [list(events) for events in open_streams] == [[], []]
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
         assert server.wait(10) == 0, server.output
         assert "Traceback" not in server.output
 

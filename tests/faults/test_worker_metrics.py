@@ -16,8 +16,8 @@ from tests.stores import RedisServer, StoreServer
 WORKERS, WAITERS = 2, 7
 CONFIG = f"[server]\nworkers = {WORKERS}\nmax_waiters = {WAITERS}\n"
 POSTS = "/v2/queues/jobs/messages"
+# So many pages come from both workers: each is asked for on a connection of its own.
 SCRAPES = 8
-"""So many pages come from both workers: each is asked for on a connection of its own."""
 
 
 @pytest.fixture(scope="module")

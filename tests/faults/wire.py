@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 
 CHUNK = 65536
+# SO_LINGER: a socket that is closed tells the other side that the connection is broken, not that it ended.
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: a socket that is closed tells the other side that the connection is broken, not that it ended."""
 
 
 class Wire:

@@ -2,7 +2,7 @@
 """The composition under test: an app on an open store, or on one that nobody may ask.
 
 All tests of this folder share one open store per driver, because opening one costs more than most of them:
-each test works in projects of its own, whose ids end in its ``realm``.
+each test works in projects of its own, whose ids end in its ``project_suffix``.
 """
 
 import time
@@ -13,46 +13,43 @@ from uuid import uuid4
 import pytest
 
 from tests.http.api import KINDS, Api, Kind
+from tests.http.scoped import Scoped
 from tests.http.stores import BrokenStore, untouched
-from tests.stores import STORES, Stores
+from tests.stores import Stores
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
+from zq.model.topics import Retention
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.topics import Keep
 
 Compose = Callable[..., Api]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """On every store, but files whose rules are those of HTTP alone (``pytestmark = pytest.mark.one_store``) on one."""
-    if "storage" in metafunc.fixturenames:
-        one = metafunc.definition.get_closest_marker("one_store")
-        metafunc.parametrize("storage", STORES[:1] if one else STORES, indirect=True, scope="package")
+    """All of HTTP runs on the stores without a server; of the others each runs what is marked ``every_store``."""
+    metafunc.definition.add_marker("embedded")
 
 
 @pytest.fixture(scope="package")
-def storage(
-    request: pytest.FixtureRequest, stores: Stores, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Storage]:
+def storage(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     """One open store of each driver for the whole folder."""
     # Nothing is cut off here: what outlives a loss of power is proven elsewhere.
-    options = {"sync": "never"} if request.param == "rocksdb" else {}
-    opened = connect(stores.empty(request.param, tmp_path_factory.mktemp("http"), "b"), options)
+    options = {"sync": "never"} if store_name == "rocksdb" else {}
+    opened = connect(stores.empty(store_name, tmp_path_factory.mktemp("http"), "b"), options)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def realm() -> str:
+def project_suffix() -> str:
     """The end of this test's project ids."""
     return f"-{uuid4().hex[:12]}"
 
 
 @pytest.fixture
-def compose(storage: Storage, clock: ManualClock, realm: str) -> Compose:
+def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compose:
     """Build an app with other limits or options on the folder's store."""
 
     def build(
@@ -60,7 +57,7 @@ def compose(storage: Storage, clock: ManualClock, realm: str) -> Compose:
         delete_with_claim_id: bool = False,
         max_waiters: int = 40,
         max_streams: int = 16,
-        keep: tuple[int, int] = DEFAULT_KEEP,
+        retention: tuple[int, int] = DEFAULT_KEEP,
         app: dict[str, Any] | None = None,
         patience: float = 5.0,
         **limits: int,
@@ -73,10 +70,10 @@ def compose(storage: Storage, clock: ManualClock, realm: str) -> Compose:
             delete_with_claim_id=delete_with_claim_id,
             max_waiters=max_waiters,
             max_streams=max_streams,
-            keep=Keep(*keep),
+            retention=Retention(*retention),
             patience=patience,
         )
-        return Api(create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})}), realm)
+        return Api(create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})}), project_suffix)
 
     return build
 
@@ -98,6 +95,12 @@ def url(kind: Kind) -> str:
 def api(compose: Compose) -> Api:
     """Project ``acme`` on a server with every default."""
     return compose()
+
+
+@pytest.fixture
+def scoped(compose: Compose, project_suffix: str) -> Scoped:
+    """Callers with scopes, on a server with every default."""
+    return Scoped(lambda options: compose(app=options).app, project_suffix)
 
 
 @pytest.fixture

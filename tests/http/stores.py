@@ -39,7 +39,7 @@ class BrokenStore:
         return self
 
     @property
-    def records(self) -> "BrokenStore":
+    def documents(self) -> "BrokenStore":
         return self
 
     def now(self) -> float:

@@ -27,7 +27,7 @@ def test_a_head_that_the_engine_refuses_is_refused_on_every_route(door: Api, pat
 
 
 @pytest.mark.parametrize("key", ["RAW_URI", "REQUEST_URI"])
-def test_an_encoded_slash_is_seen_where_a_server_tells_the_target(door: Api, key: str) -> None:
+def test_an_encoded_slash_is_seen_where_a_server_gives_the_target(door: Api, key: str) -> None:
     """S16: under any WSGI server that does."""
     refused = door.unchecked(**{key: "/v2/queues/a%2Fmessages?x"}).get("/v2/queues/a/messages", 400).json
     assert "encoded slash" in refused["description"]
@@ -55,7 +55,7 @@ def test_a_header_called_script_name_means_nothing(door: Api) -> None:
         *("queues.example.org", "QUEUES.example.org:443"),
     ],
 )
-def test_a_host_that_nobody_else_can_claim_is_served(gate: Callable[..., Api], host: str) -> None:
+def test_a_host_that_no_other_machine_can_have_is_served(gate: Callable[..., Api], host: str) -> None:
     """S8: addresses, localhost, and what the operator allows."""
     gate(allowed_hosts=lambda: ("queues.example.org",)).get("/healthz", 200, {"Host": host})
 

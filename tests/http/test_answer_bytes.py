@@ -37,7 +37,7 @@ def test_a_claim_holds_fewer_messages_than_it_may(api: Api) -> None:
     api.post(f"{QUEUE}/claims", 204, {})
 
 
-def test_a_claim_by_name_does_so_too_and_tells_it_again(api: Api) -> None:
+def test_a_claim_by_name_does_so_too_and_repeats_its_answer(api: Api) -> None:
     """A repeat gets what it holds, not more."""
     api.send("jobs", *BODIES)
     for number, share in enumerate(FITTING):

@@ -8,6 +8,8 @@ import pytest
 from tests.http.api import OTHER_CLIENT, Api
 from zq.clock import ManualClock
 
+pytestmark = pytest.mark.every_store
+
 QUEUE = "/v2/queues/jobs"
 URL = f"{QUEUE}/claims"
 TERMS = {"ttl": (60, 43200), "grace": (60, 43200)}
@@ -96,7 +98,7 @@ def test_a_claim_takes_one_to_twenty_messages(zaqars: Api, limit: str) -> None:
     assert "limit" in zaqars.post(f"{URL}?limit={limit}", 400, {}).json["description"]
 
 
-def test_a_claim_takes_ten_unless_told_otherwise(compose) -> None:
+def test_a_claim_takes_ten_by_default(compose) -> None:
     """8.1, 16: the default is fixed, the maximum is an option; fewer are fine."""
     api = compose(max_messages_per_claim_or_pop=12)
     api.send("jobs", *range(25))

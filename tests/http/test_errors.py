@@ -70,7 +70,7 @@ def test_a_store_that_does_not_answer_is_503(gate, method: str, path: str, body:
 
 
 @each_operation
-def test_what_nobody_foresaw_is_500_without_its_text(gate, method: str, path: str, body: Any) -> None:
+def test_an_unforeseen_error_is_500_without_its_text(gate, method: str, path: str, body: Any) -> None:
     """1.8 [Q, security]: the exception stays in the log."""
     answer = ask(gate(bug), method, path, body, 500)
     assert answer.json["title"] == "Internal server error"
@@ -79,15 +79,15 @@ def test_what_nobody_foresaw_is_500_without_its_text(gate, method: str, path: st
 
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
 @pytest.mark.parametrize(("error", "status"), [(down, 503), (bug, 500)])
-def test_a_store_may_fail_half_way(storage: Storage, realm: str, method: str, error: Any, status: int) -> None:
+def test_a_store_may_fail_half_way(storage: Storage, project_suffix: str, method: str, error: Any, status: int) -> None:
     """1.8: metadata can be read, messages cannot: the same answers, and no Location."""
 
     class HalfBroken(BrokenStore):
         queues = storage.queues
 
-    healthy = Api(create_app(Broker(storage, ManualClock(storage.now()))), realm)
+    healthy = Api(create_app(Broker(storage, ManualClock(storage.now()))), project_suffix)
     healthy.send("jobs", "kept")
-    broken = Api(create_app(Broker(HalfBroken(error), ManualClock(storage.now()))), realm)
+    broken = Api(create_app(Broker(HalfBroken(error), ManualClock(storage.now()))), project_suffix)
     query = "?pop=1" if method == "DELETE" else ""
     broken.call(method, f"{QUEUE}/messages{query}", status, POST if method == "POST" else None)
     assert healthy.seen("jobs") == ["kept"]
@@ -109,7 +109,7 @@ def test_the_documents_need_no_store(gate) -> None:
     gate(down).get("/v2/", 200)
 
 
-def test_ping_tells_whether_the_store_answers(gate, api: Api) -> None:
+def test_ping_says_whether_the_store_answers(gate, api: Api) -> None:
     """4 [T]: GET is 204 or 503, both with an empty body; HEAD is 204 always."""
     assert api.get("/v2/ping", 204).body == b""
     assert gate(down).get("/v2/ping", 503).body == b""

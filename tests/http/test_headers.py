@@ -142,11 +142,11 @@ def test_a_project_id_may_hold_blanks_and_signs(api: Api, project: str) -> None:
     assert api.queues() == ["ours"]
 
 
-def test_older_names_of_the_project_header_are_read(api: Api, realm: str) -> None:
+def test_older_names_of_the_project_header_are_read(api: Api, project_suffix: str) -> None:
     """1.3 [C]: where X-Project-ID is absent."""
     names = {"a": "X-Project-ID", "b": "X-Tenant-Id", "c": "X-Tenant"}
     for queue, header in names.items():
-        api.put(f"/v2/queues/{queue}", 201, headers={"X-Project-ID": None, header: f"of-{queue}{realm}"})
+        api.put(f"/v2/queues/{queue}", 201, headers={"X-Project-ID": None, header: f"of-{queue}{project_suffix}"})
     assert [api.tenant(project=f"of-{queue}").queues() for queue in names] == [["a"], ["b"], ["c"]]
 
 

@@ -88,7 +88,7 @@ def test_a_server_that_does_not_know_the_time_is_not_ready(
     clock = Unsure(storage.now())
     clock.off, clock.unsure = off, unsure
     metrics = Metrics(storage, clock, store="some", engine="none")
-    api = Api(create_app(Broker(storage, clock, watch=metrics), meter=metrics), "acme")
+    api = Api(create_app(Broker(storage, clock, events=metrics), events=metrics, metrics_page=metrics.page), "acme")
     assert sentence in api.get("/readyz", status, NOBODY).text
     page = api.get("/metrics", 200, NOBODY).text
     assert f"zq_clock_offset_seconds {float(off)}" in page

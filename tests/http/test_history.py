@@ -11,6 +11,8 @@ import pytest
 from tests.http.api import OTHER_CLIENT, Api, query_of
 from zq.clock import ManualClock
 
+pytestmark = pytest.mark.every_store
+
 JOBS = "/v2/queues/jobs"
 HISTORY = f"{JOBS}/history"
 REPLAY = f"{HISTORY}/replay"

@@ -12,7 +12,7 @@ from zq.limits import Limits
 pytestmark = pytest.mark.one_store
 
 
-def test_every_option_that_bounds_a_request_is_told(api: Api) -> None:
+def test_every_option_that_bounds_a_request_is_shown(api: Api) -> None:
     """Under its name in the configuration, beside the bounds that are fixed."""
     told = api.get("/v2/limits", 200).json
     assert told.items() >= asdict(Limits()).items()

@@ -23,22 +23,24 @@ from zq.http.app import create_app
 from zq.storage import connect
 from zq.storage.api import Storage
 
+pytestmark = pytest.mark.slow
+
 Lose = Callable[[], Api]
 """The end of every log is lost; the server after that."""
 
 
-def served(storage: Storage, realm: str, clock: ManualClock | None = None) -> Api:
+def served(storage: Storage, project_suffix: str, clock: ManualClock | None = None) -> Api:
     broker = Broker(storage, clock or ManualClock(storage.now()))
-    return Api(create_app(broker, strict_client_id=True, admin_mode=False), realm)
+    return Api(create_app(broker, strict_client_id=True, admin_mode=False), project_suffix)
 
 
 @pytest.fixture
-def emptied(realm: str) -> Iterator[tuple[Api, Lose]]:
+def emptied(project_suffix: str) -> Iterator[tuple[Api, Lose]]:
     """Redis, without persistence: the same zq goes on with a server that was killed and has come back."""
     with RedisServer() as server:
         storage = connect(server.uri)
         clock = ManualClock(storage.now())
-        api = served(storage, realm, clock)
+        api = served(storage, project_suffix, clock)
 
         def lose() -> Api:
             server.kill()
@@ -51,20 +53,20 @@ def emptied(realm: str) -> Iterator[tuple[Api, Lose]]:
 
 
 @pytest.fixture
-def powerless(tmp_path: Path, realm: str) -> Iterator[tuple[Api, Lose]]:
+def powerless(tmp_path: Path, project_suffix: str) -> Iterator[tuple[Api, Lose]]:
     """The embedded store, as the disk has it that kept nothing but the number of starts."""
     path, spare = tmp_path / "store", tmp_path / "spare"
     connect(f"rocksdb://{path}", {"max_clock_jump": 0}).close()
     opened = [connect(f"rocksdb://{path}", {"max_clock_jump": 0, "sync": "never"})]
     shutil.copytree(path, spare)
-    api = served(opened[0], realm)
+    api = served(opened[0], project_suffix)
 
     def lose() -> Api:
         opened.pop().close()
         shutil.rmtree(path)
         spare.rename(path)
         opened.append(connect(f"rocksdb://{path}", {"max_clock_jump": 0}))
-        return served(opened[0], realm)
+        return served(opened[0], project_suffix)
 
     yield api, lose
     opened.pop().close()
@@ -109,7 +111,7 @@ def test_a_stream_goes_on_behind_a_lost_end(losing: tuple[Api, Lose]) -> None:
         assert kind == "message"
 
 
-def test_an_open_stream_is_told_of_a_lost_end(emptied: tuple[Api, Lose]) -> None:
+def test_an_open_stream_gets_a_gap_for_a_lost_end(emptied: tuple[Api, Lose]) -> None:
     """Once, before what is published then. (The embedded store loses nothing while it is open.)"""
     api, lose = emptied
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:

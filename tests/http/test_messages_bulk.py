@@ -62,13 +62,13 @@ def test_many_ids_go_in_steps_where_their_bodies_are_kept(
 ) -> None:
     """One step of a store moves the bodies of so many; all go, and all are in the history."""
     told: list[int] = []
-    delete_many = storage.messages.delete_many
+    delete = storage.messages.delete
 
     def counted(queue: QueueRef, ids: Sequence[str], *terms: Any) -> None:
         told.append(len(ids))
-        delete_many(queue, ids, *terms)
+        delete(queue, ids, *terms)
 
-    monkeypatch.setattr(storage.messages, "delete_many", counted)
+    monkeypatch.setattr(storage.messages, "delete", counted)
     api.put("/v2/queues/jobs", 201, {"_history_ttl": history})
     ids = api.send("jobs", *range(45))
     api.delete(f"{URL}?ids={','.join(ids)}", 204)

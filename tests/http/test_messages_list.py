@@ -92,7 +92,7 @@ def test_following_the_links_ends_with_an_empty_page(api: Api, limit: str, sizes
     assert [message["body"] for page in pages for message in page] == list(range(10))
 
 
-def test_a_page_has_ten_messages_unless_told_otherwise(compose) -> None:
+def test_a_page_has_ten_messages_by_default(compose) -> None:
     """1.9: the default is fixed, the maximum is an option."""
     api = compose(max_messages_per_page=12)
     api.send("jobs", *range(15))

@@ -16,11 +16,12 @@ from zq.broker import Broker
 from zq.clock import Clock, ManualClock
 from zq.http.app import create_app
 from zq.metrics.counting import Metrics
-from zq.metrics.definitions import COUNTED, PREFIX, READ, STORE_GAUGES, STORE_TOTALS
-from zq.metrics.measured import measured
-from zq.metrics.options import Options
+from zq.metrics.definitions import COUNTED, PREFIX, READ, STORE_GAUGES, STORE_TOTALS, Options
+from zq.metrics.timed import timed
 from zq.storage import connect
 from zq.storage.api import Storage
+
+pytestmark = pytest.mark.every_store
 
 NOBODY = {"Client-ID": None, "X-Project-ID": None}
 QUEUE = "/v2/queues/jobs"
@@ -38,10 +39,12 @@ def each_page_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
 class Watched:
     """An app that counts, and its page."""
 
-    def __init__(self, storage: Storage, clock: Clock, realm: str = "", options: Options | None = None) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, project_suffix: str = "", options: Options | None = None
+    ) -> None:
         self.metrics = Metrics(storage, clock, store="some", engine="none", max_waiters=3, options=options)
-        self.broker = Broker(measured(storage, self.metrics.observe), clock, max_waiters=3, watch=self.metrics)
-        self.api = Api(create_app(self.broker, meter=self.metrics), realm)
+        self.broker = Broker(timed(storage, self.metrics), clock, max_waiters=3, events=self.metrics)
+        self.api = Api(create_app(self.broker, events=self.metrics, metrics_page=self.metrics.page), project_suffix)
 
     def shown(self) -> dict[str, float]:
         """The page's samples by name and labels."""
@@ -56,18 +59,16 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def storage(
-    request: pytest.FixtureRequest, stores: Stores, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Storage]:
+def storage(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     """One open store of each driver for this file: in that of the folder each page would count thousands of queues."""
-    opened = connect(stores.empty(request.param, tmp_path_factory.mktemp("metrics"), "c"))
+    opened = connect(stores.empty(store_name, tmp_path_factory.mktemp("metrics"), "c"))
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def watched(storage: Storage, clock: ManualClock, realm: str) -> Watched:
-    return Watched(storage, clock, realm)
+def watched(storage: Storage, clock: ManualClock, project_suffix: str) -> Watched:
+    return Watched(storage, clock, project_suffix)
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_the_page_can_only_be_read(absent: Watched, method: str) -> None:
     assert "GET" in absent.api.call(method, "/metrics", 405, headers=NOBODY).headers["Allow"]
 
 
-def test_an_app_that_nobody_watches_has_an_empty_page(door: Api) -> None:
+def test_an_app_without_metrics_has_an_empty_page(door: Api) -> None:
     """A composition without metrics."""
     assert door.get("/metrics", 200, NOBODY).body == b""
 
@@ -178,7 +179,7 @@ def test_a_request_that_waits_is_seen_and_timed_apart(watched: Watched) -> None:
     assert "request_seconds_count POST /v2/queues/{queue}/claims" not in page
 
 
-def test_a_request_that_is_woken_in_vain_is_told(watched: Watched) -> None:
+def test_a_request_that_is_woken_in_vain_is_counted(watched: Watched) -> None:
     """Here by the end of the server."""
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(watched.api.post, f"{CLAIMS}?wait=10", 204, LEASE)
@@ -189,10 +190,15 @@ def test_a_request_that_is_woken_in_vain_is_told(watched: Watched) -> None:
     assert watched.shown()["wakeups_total true"] == 0
 
 
-def test_a_request_that_finds_no_place_to_wait_is_counted(storage: Storage, clock: ManualClock, realm: str) -> None:
+def test_a_request_that_finds_no_place_to_wait_is_counted(
+    storage: Storage, clock: ManualClock, project_suffix: str
+) -> None:
     """But not one that found something."""
     metrics = Metrics(storage, clock, store="some", engine="none")
-    api = Api(create_app(Broker(storage, clock, max_waiters=0, watch=metrics), meter=metrics), realm)
+    api = Api(
+        create_app(Broker(storage, clock, max_waiters=0, events=metrics), events=metrics, metrics_page=metrics.page),
+        project_suffix,
+    )
     api.post(f"{CLAIMS}?wait=1", 204, LEASE)
     post(api, 1)
     api.post(f"{CLAIMS}?wait=1", 201, LEASE)
@@ -206,10 +212,10 @@ def test_a_path_that_leads_nowhere_makes_no_line_of_its_own(absent: Watched) -> 
     assert absent.shown()["requests_total GET unmatched 404"] == 2
 
 
-def test_queues_are_shown_by_state(storage: Storage, clock: ManualClock, realm: str) -> None:
+def test_queues_are_shown_by_state(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
     """Each queue by its project and name; the oldest ready message by its age."""
-    watched = Watched(storage, clock, realm, PER_QUEUE)
-    api, name = watched.api, f" acme{realm} jobs"
+    watched = Watched(storage, clock, project_suffix, PER_QUEUE)
+    api, name = watched.api, f" acme{project_suffix} jobs"
     api.put(QUEUE, 201, {"_default_message_delay": 0})
     post(api, 1, 2, 3, ttl=900)
     api.post(f"{CLAIMS}?limit=1", 201, LEASE)
@@ -222,10 +228,10 @@ def test_queues_are_shown_by_state(storage: Storage, clock: ManualClock, realm: 
     assert page["queues"] >= 1
 
 
-def test_dead_letters_are_told_by_when_they_came(storage: Storage, clock: ManualClock, realm: str) -> None:
+def test_dead_letters_are_reported_by_when_they_came(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
     """Not among the messages that wait for consumers, on every store."""
-    watched = Watched(storage, clock, realm, PER_QUEUE)
-    api, name = watched.api, f" acme{realm} jobs"
+    watched = Watched(storage, clock, project_suffix, PER_QUEUE)
+    api, name = watched.api, f" acme{project_suffix} jobs"
     api.put(QUEUE, 201, {"_dead_letter_queue": "dead"})
     api.send("jobs", "bad")
     claim, [message] = api.claim("jobs", limit=1)
@@ -233,9 +239,9 @@ def test_dead_letters_are_told_by_when_they_came(storage: Storage, clock: Manual
     api.post(f"{claim}/settle", 200, {"bury": [{"id": message["id"], "reason": "bad"}]})
     clock.advance(7)
     page = watched.shown()
-    assert page[f"queue_oldest_dead_letter_seconds acme{realm} dead"] == pytest.approx(7, abs=0.1)
+    assert page[f"queue_oldest_dead_letter_seconds acme{project_suffix} dead"] == pytest.approx(7, abs=0.1)
     assert page[f"queue_oldest_ready_seconds{name}"] == 0
-    assert f"queue_oldest_ready_seconds acme{realm} dead" not in page
+    assert f"queue_oldest_ready_seconds acme{project_suffix} dead" not in page
 
 
 def test_a_store_that_does_not_answer_leaves_the_rest_of_the_page(absent: Watched) -> None:
@@ -250,7 +256,7 @@ def test_a_store_that_does_not_answer_leaves_the_rest_of_the_page(absent: Watche
 def test_a_defect_is_counted_as_one() -> None:
     """500."""
     metrics = Metrics(BrokenStore(down), ManualClock(time.time()), store="some", engine="none")
-    api = Api(create_app(Broker(BrokenStore(bug), ManualClock(time.time())), meter=metrics))
+    api = Api(create_app(Broker(BrokenStore(bug), ManualClock(time.time())), events=metrics, metrics_page=metrics.page))
     api.get(MESSAGES, 500)
     assert b'zq_requests_total{method="GET",route="/v2/queues/{queue}/messages",status="500"} 1.0' in metrics.page()
 
@@ -275,6 +281,7 @@ def measures(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> set[tu
     return told
 
 
+@pytest.mark.slow
 def test_what_stores_tell_is_what_is_defined(measures: set[tuple[str, tuple[str, ...]]]) -> None:
     """Each measure has a definition with its labels, and each definition is told by some store."""
     defined = STORE_TOTALS | STORE_GAUGES

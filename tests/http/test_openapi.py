@@ -18,14 +18,22 @@ from tests.http.stores import BrokenStore, untouched
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
-from zq.http.later import Later
 from zq.http.openapi import document
+from zq.http.service import NotBuiltRoute
 from zq.limits import Limits
 
 FILE = Path(__file__).parent.parent.parent / "api-ref" / "openapi.json"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
 DOCUMENT = document(Limits())
-EXAMPLES = {"queue": "jobs", "message": "m", "claim": "a.b", "name": "n", "producer": "p", "topic": "news"}
+EXAMPLES = {
+    "queue": "jobs",
+    "message": "m",
+    "claim": "a.b",
+    "name": "n",
+    "producer": "p",
+    "topic": "news",
+    "token": "t",
+}
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -60,13 +68,13 @@ def parameter(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
-    """Each method of each route, but those of the class ``Later``, which are not built."""
+    """Each method of each route, but those of the class ``NotBuiltRoute``, which are not built."""
     app = create_app(Broker(BrokenStore(untouched), ManualClock(1.0)), admin_mode=True)
     served = {
         (method.method, route.path)
         for route in inspect_app(app).routes
         for method in route.methods
-        if not method.internal and route.class_name != Later.__name__
+        if not method.internal and route.class_name != NotBuiltRoute.__name__
     }
     assert ("GET", "/v2/openapi.json") in served
     assert {(method, path) for method, path, _ in operations()} == served
@@ -76,6 +84,7 @@ def test_the_document_is_valid() -> None:
     """By the schema of OpenAPI 3.1 and that of JSON Schema 2020-12; every reference leads to something that is used."""
     schemathesis.openapi.from_dict(DOCUMENT).validate()
     used = set(references(DOCUMENT))
+    used |= {f"#/components/securitySchemes/{name}" for scheme in DOCUMENT["security"] for name in scheme}
     assert all(looked_up(reference) for reference in used)
     components = {f"#/components/{kind}/{name}" for kind, all_ in DOCUMENT["components"].items() for name in all_}
     assert components - used == set()

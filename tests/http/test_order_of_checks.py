@@ -64,7 +64,7 @@ PAIRS = [(first, second) for first, second in combinations(FAULTS, 2) if (first[
 @pytest.fixture
 def guarded(gate) -> Api:
     """A server that lets nobody with the role stranger in, on a store that nobody may ask."""
-    return gate(policy=lambda _rule, roles: "stranger" not in roles, trusting=True)
+    return gate(policy=lambda _rule, identity: "stranger" not in identity.roles, trusting=True)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_a_method_that_a_path_lacks_is_405_and_says_what_it_has(door: Api, path:
 
 
 @pytest.mark.parametrize("path", METHODS)
-def test_a_missing_header_is_told_before_a_missing_method(door: Api, path: str) -> None:
+def test_a_missing_header_is_reported_before_a_missing_method(door: Api, path: str) -> None:
     """1.1, 1.2: the header checks run first."""
     assert "Allow" not in door.put(path, 400, headers={"Client-ID": None}).headers
     assert "Allow" not in door.put(path, 400, headers={"X-Project-ID": None}).headers
 
 
 @pytest.mark.parametrize("path", METHODS)
-def test_options_tells_the_methods(door: Api, path: str) -> None:
+def test_options_lists_the_methods(door: Api, path: str) -> None:
     """1.1 [C]: 200 with Allow on a known path."""
     allowed = {name.strip() for name in door.call("OPTIONS", path, 200).headers["Allow"].split(",")}
     assert allowed - {"OPTIONS"} == METHODS[path]
@@ -137,7 +137,7 @@ def test_a_refused_signature_is_404_and_nothing_more(door: Api) -> None:
 
 @pytest.mark.parametrize("missing", ["Client-ID", "X-Project-ID"])
 @pytest.mark.parametrize("path", ["/v2/ping", "/v2/queues"])
-def test_who_does_not_say_who_he_is_is_told_how(api: Api, path: str, missing: str) -> None:
+def test_a_missing_header_is_refused_with_headers_that_work(api: Api, path: str, missing: str) -> None:
     """Both headers at once, as one types them: a newcomer's first request has neither."""
     description = api.get(path, 400, {missing: None}).json["description"]
     assert description.startswith(f"The header {missing} is missing. ")

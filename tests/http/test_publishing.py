@@ -11,6 +11,8 @@ from tests.http.api import Api
 from zq.clock import ManualClock
 from zq.storage.api import Storage
 
+pytestmark = pytest.mark.every_store
+
 TOPIC = "/v2/topics/news"
 URL = f"{TOPIC}/messages"
 SOON = 8
@@ -50,7 +52,7 @@ def test_everybody_reads_everything(api: Api) -> None:
         assert end == {"messages": [], "links": []}
 
 
-def test_a_listing_without_messages_tells_how_far_it_has_looked(api: Api) -> None:
+def test_a_listing_without_messages_says_how_far_it_searched(api: Api) -> None:
     """If details are wanted: from there a reader of a quiet topic goes on, past what other topics had."""
     [first] = publish(api, 1)
     [*_, last] = publish(api, *range(12), topic="other")
@@ -191,9 +193,9 @@ def test_purging_and_deleting_set_a_floor(api: Api) -> None:
     assert bodies(api.get(URL, 200)) == ["again"]
 
 
-def test_what_fell_off_is_told_as_a_gap(compose: Any) -> None:
+def test_trimmed_messages_are_reported_as_a_gap(compose: Any) -> None:
     """To a reader whose marker lies before it; not to one that asked for whatever there is."""
-    api = compose(keep=(1 << 20, 16))
+    api = compose(retention=(1 << 20, 16))
     first, *_ = sequences = [publish(api, at)[0] for at in range(40)]
     answer = api.get(f"{URL}?marker={first}&limit=20", 200).json
     gap = answer["gap"]

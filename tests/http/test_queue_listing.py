@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.http.api import Api, Kind, query_of
-from zq.broker import named
+from zq.broker import resources
 
 URL = "/v2/queues"
 
@@ -21,7 +21,7 @@ def names(api: Api, query: str = "limit=20", word: str = "queue") -> list[str]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page is not cut short for the time that it takes, however slow the machine is."""
-    monkeypatch.setattr(named, "WALKED_SECONDS", 60.0)
+    monkeypatch.setattr(resources, "MAX_WALK_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_following_the_links_ends_with_an_empty_page(ten: Api, limit: str, sizes
     assert [queue["name"] for page in pages for queue in page] == [f"q{number}" for number in range(10)]
 
 
-def test_a_page_has_ten_queues_unless_told_otherwise(compose) -> None:
+def test_a_page_has_ten_queues_by_default(compose) -> None:
     """1.9: the default is fixed, the maximum is an option."""
     api = compose(max_queues_per_page=12)
     for number in range(13):

@@ -203,7 +203,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("first", FAILURES)
-def test_failures_are_told_in_their_order(compose, first: str, url: str, kind: Kind) -> None:
+def test_failures_are_reported_in_their_order(compose, first: str, url: str, kind: Kind) -> None:
     """6.5: size, media type, shape, missing queue, conflict, values: the first of them is reported."""
     api = compose(max_queue_metadata=256)
     api.put(url, 201)

@@ -142,9 +142,9 @@ def test_a_place_that_is_none_is_refused(api: Api, marker: str) -> None:
         assert "marker" in api.get(path, 400, headers).json["description"]
 
 
-def test_what_fell_off_is_told_first(compose: Any) -> None:
+def test_a_gap_of_trimmed_messages_comes_first(compose: Any) -> None:
     """One gap, then the rest; who resumes behind it is not told again."""
-    api = compose(keep=(1 << 20, 16))
+    api = compose(retention=(1 << 20, 16))
     first, *_ = [publish(api, at)[0] for at in range(40)]
     with closing(Reader(api, f"{TOPIC}/stream?marker={first}")) as reader:
         (identity, kind, data), (_, following, message) = reader.events(2)
@@ -235,7 +235,7 @@ def test_a_refused_stream_takes_no_place(compose: Any) -> None:
         assert reader.status == "200 OK"
 
 
-def test_who_does_not_take_events_is_told_so(api: Api) -> None:
+def test_a_reader_that_does_not_accept_events_gets_406(api: Api) -> None:
     """A stream is nothing but events."""
     api.get(f"{TOPIC}/stream", 406, {"Accept": "application/json"})
     api.get("/v2/topics", 406, {"Accept": streams.MEDIA})

@@ -9,13 +9,12 @@ import pytest
 
 from tests.http.api import KINDS, RESERVED, TOPIC_RESERVED, Api
 from tests.http.test_publishing import bodies, publish
-from zq.broker.lifetimes import Lifetimes
-from zq.broker.recent import RECENT
+from zq.broker.rules import RECENT, DefaultTtls
 from zq.broker.topics import Topics
 from zq.clock import ManualClock
 from zq.limits import Limits
+from zq.model.topics import TopicRef
 from zq.storage.api import Storage
-from zq.topics import TopicRef
 
 URL = "/v2/topics/news"
 TTL, SIZE = "_default_message_ttl", "_max_messages_post_size"
@@ -209,10 +208,12 @@ class Watch:
         return self.time
 
 
-def test_another_servers_change_counts_after_a_second(storage: Storage, clock: ManualClock, realm: str) -> None:
+def test_another_servers_change_counts_after_a_second(
+    storage: Storage, clock: ManualClock, project_suffix: str
+) -> None:
     """What is remembered costs no question, for so long and no longer; what a server does itself it knows."""
-    watch, lifetimes, news = Watch(), Lifetimes(3600), TopicRef(f"acme{realm}", "news")
-    here, there = (Topics(storage, clock, Limits(), lifetimes, watch) for _ in "ab")
+    watch, default_ttls, news = Watch(), DefaultTtls(3600), TopicRef(f"acme{project_suffix}", "news")
+    here, there = (Topics(storage, clock, Limits(), default_ttls, watch) for _ in "ab")
     assert here.rules(news).ttl == 3600
     assert not there.create(news, b"{}"), "the first question has created it"
     there.delete(news)
@@ -225,9 +226,9 @@ def test_another_servers_change_counts_after_a_second(storage: Storage, clock: M
     assert here.rules(news).ttl == 3600
 
 
-def test_the_table_of_queues_ttls_is_not_for_topics(storage: Storage, clock: ManualClock, realm: str) -> None:
+def test_the_table_of_queues_ttls_is_not_for_topics(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
     """``queue_ttl`` names queues; topics have the default, shown and in force."""
-    topics = Topics(storage, clock, Limits(), Lifetimes(120, [("*", 60)]))
-    news = TopicRef(f"acme{realm}", "news")
+    topics = Topics(storage, clock, Limits(), DefaultTtls(120, [("*", 60)]))
+    news = TopicRef(f"acme{project_suffix}", "news")
     assert topics.rules(news).ttl == 120
     assert topics.metadata(news)[TTL] == 120

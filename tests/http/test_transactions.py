@@ -7,6 +7,8 @@ import pytest
 
 from tests.http.api import Api
 
+pytestmark = pytest.mark.every_store
+
 QUEUE = "/v2/queues/jobs"
 OUT = "/v2/queues/out"
 COMMITS = "/v2/commits"

@@ -10,6 +10,8 @@ import pytest
 
 from tests.http.api import Api
 
+pytestmark = pytest.mark.every_store
+
 QUEUE = "/v2/queues/jobs"
 CLAIMS = f"{QUEUE}/claims?wait=20"
 SOON = 8

@@ -7,10 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.model.pair import EPOCHS, FEW, KEPT, PICKS, QUEUES, Pair
-from zq.model import Commit, Held, Once
+from zq.model import ClaimRef, Commit, IdempotencyKey
 
 ONCES = st.builds(
-    Once, st.sampled_from(["post:1", "post:2"]), st.sampled_from([b"a", b"a", b"b"]), st.sampled_from([5, 600])
+    IdempotencyKey,
+    st.sampled_from(["post:1", "post:2"]),
+    st.sampled_from([b"a", b"a", b"b"]),
+    st.sampled_from([5, 600]),
 )
 PRODUCERS = st.sampled_from(["etl", "etl", "other"])
 STAGES = ["s1", "s2", "s.3"]
@@ -20,7 +23,7 @@ class Batches(Pair):
     """A store beside its oracle."""
 
     @rule(at=QUEUES, batch=FEW, once=ONCES)
-    def post_once(self, at: int, batch: Sequence[tuple[int, int, str]], once: Once) -> None:
+    def post_once(self, at: int, batch: Sequence[tuple[int, int, str]], once: IdempotencyKey) -> None:
         messages, drafts = self.holder.storage.messages, self.drafts(at, batch)
         self.agree(messages.post, self.oracle.post, self.queues[at], drafts, self.now, None, once)
 
@@ -33,7 +36,13 @@ class Batches(Pair):
         once=st.none() | ONCES,
     )
     def stage(
-        self, at: int, name: str, batch: Sequence[tuple[int, int, str]], ttl: int, most: int, once: Once | None
+        self,
+        at: int,
+        name: str,
+        batch: Sequence[tuple[int, int, str]],
+        ttl: int,
+        most: int,
+        once: IdempotencyKey | None,
     ) -> None:
         queue, transactions = self.queues[at], self.holder.storage.transactions
         terms = (queue.project, name, queue, self.drafts(at, batch), self.now, ttl, most, once)
@@ -85,7 +94,7 @@ class Batches(Pair):
         names = dict.fromkeys(there[pick % len(there)] if pick % 8 and there else "s1" for pick in stages)
         live = self.live(queue.project)
         claims = {self.pick_held(at, pick, queue.project): kept for pick, kept in picks if live or pick % 4 == 0}
-        held = [Held(*claim, history) for claim, history in claims.items()]
+        held = [ClaimRef(*claim, history) for claim, history in claims.items()]
         number, fence = (last.batch if last else 10) + ahead, self.pick_fence(queue.project, epoch)
         commit = Commit(queue.project, producer, number, list(names), held, ttl, fence)
         self.agree(self.holder.storage.transactions.commit, self.oracle.commit, commit, self.now)

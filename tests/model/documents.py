@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of records in any order, on a store and on a dictionary at once."""
+"""The verbs of documents in any order, on a store and on a dictionary at once."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -7,7 +7,7 @@ from hypothesis.stateful import precondition, rule
 from tests.model.pair import PICKS, Holder
 from tests.model.timeline import Timeline
 from zq.model import Page
-from zq.records import Record, RecordRef
+from zq.model.documents import Document, DocumentRef
 
 NAMES = ["a", "a.b", "a/", "b", "\x7f", "é", "\uffff", "\U0001f600"]
 REFS = st.tuples(st.sampled_from([0, 0, 0, 1]), st.sampled_from(["k", "k", "k/"]), st.sampled_from(NAMES))
@@ -21,29 +21,29 @@ class RecordMachine(Timeline):
 
     def __init__(self, holder: Holder) -> None:
         super().__init__(holder)
-        self.records: dict[RecordRef, Record] = {}
-        self.versions: dict[RecordRef, list[str]] = {}
+        self.documents: dict[DocumentRef, Document] = {}
+        self.versions: dict[DocumentRef, list[str]] = {}
         """All that each name has had."""
 
     def ends(self) -> set[float]:
-        return {record.expires for record in self.records.values() if record.expires is not None}
+        return {document.expires for document in self.documents.values() if document.expires is not None}
 
-    def known(self, ref: RecordRef) -> Record | None:
-        record = self.records.get(ref)
-        return record if record and (record.expires is None or record.expires > self.now) else None
+    def known(self, ref: DocumentRef) -> Document | None:
+        document = self.documents.get(ref)
+        return document if document and (document.expires is None or document.expires > self.now) else None
 
-    def ref(self, picked: Picked) -> RecordRef:
+    def ref(self, picked: Picked) -> DocumentRef:
         project, kind, name = picked
-        return RecordRef(self.projects[project], kind, name)
+        return DocumentRef(self.projects[project], kind, name)
 
-    def expected(self, ref: RecordRef, how: str) -> str | None:
+    def expected(self, ref: DocumentRef, how: str) -> str | None:
         """A version as a caller has it."""
         known = self.known(ref)
         former = [version for version in self.versions.get(ref, []) if known is None or version != known.version]
         right = known.version if known else ""
         return {"any": None, "none": "", "right": right, "former": former[-1] if former else "x"}.get(how, "unknown")
 
-    def holds(self, ref: RecordRef, expected: str | None) -> bool:
+    def holds(self, ref: DocumentRef, expected: str | None) -> bool:
         known = self.known(ref)
         return expected is None or expected == (known.version if known else "")
 
@@ -51,29 +51,29 @@ class RecordMachine(Timeline):
     def put(self, picked: Picked, value: bytes, how: str, lives: int | None) -> None:
         ref = self.ref(picked)
         expected, expires = self.expected(ref, how), None if lives is None else round(self.now + lives, 3)
-        told = self.holder.storage.records.put(ref, value, self.now, expected, expires)
+        told = self.holder.storage.documents.put(ref, value, self.now, expected, expires)
         assert told == self.holds(ref, expected)
         if told:
-            found = self.holder.storage.records.get(ref, self.now)
+            found = self.holder.storage.documents.get(ref, self.now)
             assert found is not None
             assert found.version not in ("", *self.versions.setdefault(ref, []))
             self.versions[ref].append(found.version)
-            self.records[ref] = Record(ref, value, found.version, expires)
+            self.documents[ref] = Document(ref, value, found.version, expires)
         self.get(picked)
 
     @rule(picked=REFS)
     def get(self, picked: Picked) -> None:
         ref = self.ref(picked)
-        assert self.holder.storage.records.get(ref, self.now) == self.known(ref)
+        assert self.holder.storage.documents.get(ref, self.now) == self.known(ref)
 
     @rule(picked=REFS, how=EXPECTED)
     def delete(self, picked: Picked, how: str) -> None:
         ref = self.ref(picked)
         expected = self.expected(ref, how)
-        told = self.holder.storage.records.delete(ref, self.now, expected)
+        told = self.holder.storage.documents.delete(ref, self.now, expected)
         assert told == (self.known(ref) is not None and self.holds(ref, expected))
         if told:
-            del self.records[ref]
+            del self.documents[ref]
         self.get(picked)
 
     @rule(
@@ -84,13 +84,13 @@ class RecordMachine(Timeline):
     )
     def page(self, picked: Picked, prefix: str, after: str, limit: int) -> None:
         project, kind, _ = self.ref(picked)
-        fitting = [ref for ref in self.records if ref[:2] == (project, kind) and ref.name.startswith(prefix)]
+        fitting = [ref for ref in self.documents if ref[:2] == (project, kind) and ref.name.startswith(prefix)]
         fitting = sorted(
             (ref for ref in fitting if ref.name.encode() > after.encode()), key=lambda ref: ref[2].encode()
         )
-        records = [record for ref in fitting if (record := self.known(ref))][:limit]
-        told = self.holder.storage.records.list(project, kind, prefix, after, limit, self.now)
-        assert told == Page(records, records[-1].ref.name if records else None)
+        documents = [document for ref in fitting if (document := self.known(ref))][:limit]
+        told = self.holder.storage.documents.list(project, kind, prefix, after, limit, self.now)
+        assert told == Page(documents, documents[-1].ref.name if documents else None)
 
     @rule()
     def agree_on_everything(self) -> None:
@@ -102,7 +102,7 @@ class RecordMachine(Timeline):
 class RestartingRecordMachine(RecordMachine):
     """The same with a store that is closed and opened again at any time."""
 
-    @precondition(lambda self: self.records)
+    @precondition(lambda self: self.documents)
     @rule(really=PICKS)
     def restart(self, really: int) -> None:
         if really % 2 == 0:

@@ -11,14 +11,14 @@ from typing import Any
 from msgspec import structs
 
 from zq.errors import Fenced, KeyReused, ProducerNotFound, Repeated, StageFull, StageNotFound
-from zq.model import Commit, Committed, Draft, Fence, Finished, Message, Once, Outcome, Page, QueueRef
+from zq.model import Commit, Committed, Draft, Fence, HistoryEntry, IdempotencyKey, Message, Outcome, Page, QueueRef
 
 
 @dataclass
-class Record:
+class HistoryRow:
     """A record of history; those of one ``step`` finished together, in an order that is the store's."""
 
-    told: Finished
+    told: HistoryEntry
     expires: float
     step: int
 
@@ -33,7 +33,7 @@ class Ledger:
     """Every verb takes what the storage's verb takes and answers what it must answer."""
 
     def __init__(self) -> None:
-        self.records: dict[QueueRef, list[Record]] = {}
+        self.records: dict[QueueRef, list[HistoryRow]] = {}
         self.positions: dict[QueueRef, int] = {}
         self.last_finished: dict[QueueRef, float] = {}
         self.steps = 0
@@ -48,24 +48,24 @@ class Ledger:
         self.last_finished[queue] = finished = max(now, self.last_finished.get(queue, 0))
         for message in gone:
             self.positions[queue] = position = self.positions.get(queue, 0) + 1
-            told = Finished(structs.replace(message, claim=""), outcome, finished, position)
-            self.records.setdefault(queue, []).append(Record(told, round(finished + seconds, 3), self.steps))
+            told = HistoryEntry(structs.replace(message, claim=""), outcome, finished, position)
+            self.records.setdefault(queue, []).append(HistoryRow(told, round(finished + seconds, 3), self.steps))
 
-    def records_of(self, queue: QueueRef, now: float) -> list[Record]:
+    def records_of(self, queue: QueueRef, now: float) -> list[HistoryRow]:
         return [record for record in self.records.get(queue, []) if record.expires > now]
 
     def history(
         self, queue: QueueRef, marker: int, limit: int, since: float, until: float, now: float
-    ) -> Page[Finished]:
+    ) -> Page[HistoryEntry]:
         records = [record.told for record in self.records_of(queue, now)]
         page = [told for told in records if told.position > marker and since <= told.finished < until][:limit]
         return Page(page, str(page[-1].position) if page else None)
 
-    def history_get(self, queue: QueueRef, ids: Sequence[str], now: float) -> list[Finished]:
+    def history_get(self, queue: QueueRef, ids: Sequence[str], now: float) -> list[HistoryEntry]:
         latest = {record.told.message.id: record.told for record in self.records_of(queue, now)}
         return [latest[id] for id in dict.fromkeys(ids) if id in latest]
 
-    def reorder(self, queue: QueueRef, records: list[Record], places: list[int]) -> None:
+    def reorder(self, queue: QueueRef, records: list[HistoryRow], places: list[int]) -> None:
         """Within each step, records stand as their places say."""
         positions = [record.told.position for record in records]
         ordered = sorted(zip(records, places, strict=True), key=lambda pair: (pair[0].step, pair[1]))
@@ -84,15 +84,21 @@ class Ledger:
             *(one[1] for one in self.producers.values()),
         }
 
-    def recall(self, queue: QueueRef, once: Once | None, now: float) -> None:
+    def recall(self, queue: QueueRef, idempotency_key: IdempotencyKey | None, now: float) -> None:
         """Refuse what was done before."""
-        digest, answer, expires = self.keys.get((queue, once.key), (b"", None, 0)) if once else (b"", None, 0)
-        if once and expires > now:
-            raise Repeated(answer) if digest == once.digest else KeyReused
+        digest, answer, expires = (
+            self.keys.get((queue, idempotency_key.key), (b"", None, 0)) if idempotency_key else (b"", None, 0)
+        )
+        if idempotency_key and expires > now:
+            raise Repeated(answer) if digest == idempotency_key.digest else KeyReused
 
-    def remember(self, queue: QueueRef, once: Once | None, answer: Any, now: float) -> None:
-        if once:
-            self.keys[queue, once.key] = (once.digest, answer, round(now + once.window, 3))
+    def remember(self, queue: QueueRef, idempotency_key: IdempotencyKey | None, answer: Any, now: float) -> None:
+        if idempotency_key:
+            self.keys[queue, idempotency_key.key] = (
+                idempotency_key.digest,
+                answer,
+                round(now + idempotency_key.window, 3),
+            )
 
     def forget(self, queue: QueueRef) -> None:
         """The queue is gone, and its records and keys with it; its counters go on."""
@@ -116,9 +122,9 @@ class Ledger:
         now: float,
         ttl: int,
         most_bytes: int,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> None:
-        self.recall(queue, once, now)
+        self.recall(queue, idempotency_key, now)
         found = self.stages.get((project, stage))
         if found is None or found.expires <= now:
             found = Stage(round(now + ttl, 3), [])
@@ -126,12 +132,12 @@ class Ledger:
         if sum(len(draft.body) for _, draft in new) > most_bytes:
             raise StageFull
         self.stages[project, stage] = Stage(found.expires, new)
-        self.remember(queue, once, [draft.id for draft in drafts], now)
+        self.remember(queue, idempotency_key, [draft.id for draft in drafts], now)
 
     def staged(self, project: str, stage: str, now: float) -> Stage:
         found = self.stages.get((project, stage))
         if found is None or found.expires <= now:
-            raise StageNotFound
+            raise StageNotFound.of(stage)
         return found
 
     def drop_stage(self, project: str, stage: str) -> None:

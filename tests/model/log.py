@@ -8,8 +8,8 @@ over where it is within bounds.
 from dataclasses import dataclass
 
 from zq.errors import KeyReused, Repeated
-from zq.model import Landmark, Once, Stats
-from zq.topics import Batch, Entry, Keep, Pattern, Published, Reading
+from zq.model import Edge, IdempotencyKey, Stats
+from zq.model.topics import Batch, Entry, LogSlice, Pattern, Published, Retention
 
 
 @dataclass
@@ -36,14 +36,16 @@ class Log:
         """Beyond here nothing may."""
         self.keys: dict[str, tuple[bytes, int, float]] = {}
 
-    def refusal(self, once: Once | None, now: float) -> object:
+    def refusal(self, once: IdempotencyKey | None, now: float) -> object:
         """How a publish is refused, if it is."""
         digest, first, expires = self.keys.get(once.key, (b"", 0, 0.0)) if once else (b"", 0, 0.0)
         if once is None or expires <= now:
             return None
-        return (Repeated, first) if digest == once.digest else KeyReused
+        return (Repeated, first) if digest == once.digest else (KeyReused, KeyReused.sentence)
 
-    def publish(self, topic: str, entries: list[Entry], now: float, keep: Keep, once: Once | None, first: int) -> None:
+    def publish(
+        self, topic: str, entries: list[Entry], now: float, keep: Retention, once: IdempotencyKey | None, first: int
+    ) -> None:
         """The store has published it from sequence ``first`` on."""
         assert first > self.last
         self.batches.append(Kept(Batch(topic, first, now, entries)))
@@ -73,10 +75,10 @@ class Log:
 
     def stats(self, topic: str, now: float) -> Stats:
         living = self.living(Pattern(topic), 0, self.last, now)
-        marks = [Landmark(str(one.sequence), one.created, one.sequence) for one in living]
+        marks = [Edge(str(one.sequence), one.created, one.sequence) for one in living]
         return Stats(0, len(marks), marks[0], marks[-1]) if marks else Stats()
 
-    def judge(self, told: Reading, after: int, limit: int, pattern: Pattern, now: float) -> None:
+    def judge(self, told: LogSlice, after: int, limit: int, pattern: Pattern, now: float) -> None:
         """Whether the store may say so."""
         assert told.last >= self.last
         self.last = told.last
@@ -89,7 +91,7 @@ class Log:
         seen = [one for batch in told.batches for one in batch.messages(after, now)]
         assert seen == self.living(pattern, after, told.position, now)
 
-    def _judge_batches(self, told: Reading, after: int, limit: int, pattern: Pattern) -> None:
+    def _judge_batches(self, told: LogSlice, after: int, limit: int, pattern: Pattern) -> None:
         """They are as they were published, in order, and no more and no fewer than were asked for."""
         known = [kept.batch for kept in self.batches if not kept.purged and kept.batch.sequence > self.dropped]
         known = [batch for batch in known if batch.last > after and pattern.matches(batch.topic)]

@@ -15,7 +15,6 @@ from msgspec import structs
 from tests.model.batches import Batches
 from tests.model.pair import (
     BATCHES,
-    BURYING,
     EPOCHS,
     EVERYTHING,
     EXPIRIES,
@@ -35,9 +34,10 @@ from tests.model.pair import (
     plain,
 )
 from tests.model.settlements import Settlements
-from zq.expiry import Expiry, Steps
-from zq.measures import Depth
-from zq.model import AT_ONCE, DeadLetters, Lease, QueueRef, Redelivery, View
+from zq.broker.redelivery import AT_ONCE, DeadLetters, Redelivery
+from zq.model import ClaimRequest, Lease, ListFilter, QueueRef
+from zq.model.expiry import Expiry, Steps
+from zq.model.stats import Depth
 
 
 class StoreMachine(Settlements, Batches):
@@ -49,7 +49,7 @@ class StoreMachine(Settlements, Batches):
         self.agree(self.holder.storage.messages.post, self.oracle.post, self.queues[at], drafts, self.now)
 
     @rule(at=QUEUES, pick=PICKS, limit=LIMITS, view=VIEWS)
-    def page(self, at: int, pick: int, limit: int, view: View) -> None:
+    def page(self, at: int, pick: int, limit: int, view: ListFilter) -> None:
         """From the start, or after any marker that the store has given, whatever became of its message."""
         queue = self.queues[at]
         ours, theirs = self.marker(self.markers[queue], pick)
@@ -70,7 +70,7 @@ class StoreMachine(Settlements, Batches):
 
     @rule(
         at=QUEUES,
-        limit=st.sampled_from([BURYING, 200]),
+        limit=st.sampled_from([1, 10, 200]),
         ttl=LEASES,
         reuse=PICKS,
         most=st.sampled_from([0, 1, 1, 2, 3]),
@@ -94,8 +94,7 @@ class StoreMachine(Settlements, Batches):
         if name == UNKNOWN or any(claim == name for _, claim in self.live()):
             name = self.new_claim()
         lease = Lease(name, terms.ttl, terms.grace)
-        claims = self.holder.storage.claims
-        self.agree(claims.create, self.oracle.claim, queue, lease, limit, self.now, dead_letters, wait)
+        self.agree_on_claim(queue, ClaimRequest(lease, limit, wait.waits()), dead_letters)
 
     @precondition(lambda self: self.claims)
     @rule(at=QUEUES, pick=PICKS)
@@ -121,7 +120,8 @@ class StoreMachine(Settlements, Batches):
         queue = self.queues[at]
         id = self.pick_id(pick, queue)
         claim = self.right_to(queue, id, right, other)
-        self.agree(self.holder.storage.messages.delete, self.oracle.delete, queue, id, self.now, claim, history)
+        claims = [claim] if claim else []
+        self.agree(self.holder.storage.messages.delete, self.oracle.delete, queue, [id], self.now, claims, history)
 
     @rule(
         at=QUEUES,
@@ -134,7 +134,7 @@ class StoreMachine(Settlements, Batches):
         ids = [self.pick_id(pick, queue) for pick in picks]
         claims = rights and [self.right_to(queue, ids[0], right, picks[-1]) for right in rights]
         messages = self.holder.storage.messages
-        self.agree(messages.delete_many, self.oracle.delete_many, queue, ids, self.now, claims, history)
+        self.agree(messages.delete, self.oracle.delete, queue, ids, self.now, claims, history)
 
     @rule(at=QUEUES, limit=LIMITS, history=KEPT)
     def pop(self, at: int, limit: int, history: int = 0) -> None:
@@ -160,16 +160,16 @@ class StoreMachine(Settlements, Batches):
     def waiting(self, at: int, most: int) -> None:
         """What a waiter asks. The next moment may be that of a message which will have expired by then."""
         queue, queues = self.queues[at], self.holder.storage.queues
-        assert queues.ready(queue, most, self.now) == min(most, len(self.oracle.ready(queue, self.now)))
-        told, strict = queues.due(queue, self.now), self.oracle.due(queue, self.now)
+        ready = queues.ready(queue, most, self.now)
+        assert ready.count == min(most, len(self.oracle.ready(queue, self.now)))
+        told, strict = ready.next, self.oracle.due(queue, self.now)
         known = {entry.available for entry in self.oracle.queues.get(queue, []) if entry.available >= entry.expires}
         assert told == strict or (told in known and self.now < told < (strict or FAR))
 
     @rule(size=st.sampled_from([1, 3, 1000]), most=st.sampled_from([2, 100_000]), options=EXPIRIES)
     def maintain(self, size: int, most: int, options: Expiry) -> None:
         """Gives space back at whatever pace, and nothing that anybody can see changes."""
-        self.holder.storage.configure(options)
-        removed = self.holder.storage.maintain(self.now, Steps(size, most))
+        removed = self.holder.storage.maintain(self.now, options, Steps(size, most))
         assert 0 <= removed <= (most if options.sweep else 0)
         self.agree_on_everything()
 
@@ -204,7 +204,7 @@ class StoreMachine(Settlements, Batches):
         for queue in self.queues:
             assert (storage.queues.get(queue) is not None) == (queue in self.oracle.queues)
             self.agree(storage.queues.stats, self.oracle.stats, queue, self.now)
-            for view in (View(), View(claimed=True), View(delayed=True), EVERYTHING):
+            for view in (ListFilter(), ListFilter(claimed=True), ListFilter(delayed=True), EVERYTHING):
                 page = self.agree(storage.messages.list, self.oracle.list, queue, 0, 100000, view, self.now)
                 self.learn(queue, page.items)
             self.agree(storage.messages.get, self.oracle.get, queue, self.ids[-200:], self.now)
@@ -220,7 +220,7 @@ class StoreMachine(Settlements, Batches):
         """In every other example somebody looks on all the time: what a store remembers of that must not blind it."""
         if self.watchful:
             messages = self.holder.storage.messages
-            self.agree(messages.list, self.oracle.list, self.queues[0], 0, 3, View(), self.now)
+            self.agree(messages.list, self.oracle.list, self.queues[0], 0, 3, ListFilter(), self.now)
 
     def teardown(self) -> None:
         """The end of an example: the last word, and what the store holds beyond the examples stays small."""

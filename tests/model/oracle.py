@@ -12,31 +12,30 @@ from msgspec import structs
 from tests.model.entry import Entry
 from tests.model.ledger import Ledger
 from zq.errors import ClaimLapsed, ClaimNotFound, ClaimNotHeld, MessageClaimed
-from zq.measures import Depth
 from zq.model import (
-    AT_ONCE,
     Claim,
+    Claimed,
+    ClaimRequest,
     Commit,
     Committed,
-    DeadLetters,
     Draft,
+    Edge,
     Fence,
-    Finished,
-    Landmark,
+    HistoryEntry,
+    IdempotencyKey,
     Lease,
+    ListFilter,
     Message,
     Messages,
     Move,
-    Once,
     Outcome,
     Page,
     QueueRef,
-    Redelivery,
     Settled,
     Settlement,
     Stats,
-    View,
 )
+from zq.model.stats import Depth
 
 
 class Oracle(Ledger):
@@ -82,13 +81,13 @@ class Oracle(Ledger):
         drafts: Sequence[Draft],
         now: float,
         expected: bytes | None = None,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> None:
         """Metadata are none of its business."""
-        self.recall(queue, once, now)
+        self.recall(queue, idempotency_key, now)
         for draft in drafts:
             self.insert(queue, draft, now, draft.ttl, draft.delay, now)
-        self.remember(queue, once, [draft.id for draft in drafts], now)
+        self.remember(queue, idempotency_key, [draft.id for draft in drafts], now)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: float) -> Messages:
         return [entry.message(now) for entry in self.named(queue, ids, now)]
@@ -97,7 +96,7 @@ class Oracle(Ledger):
         living = {entry.draft.id: entry for entry in self.living(queue, now)}
         return [living[id] for id in dict.fromkeys(ids) if id in living]
 
-    def list(self, queue: QueueRef, marker: int, limit: int, view: View, now: float) -> Page[Message]:
+    def list(self, queue: QueueRef, marker: int, limit: int, view: ListFilter, now: float) -> Page[Message]:
         page: Messages = []
         for entry in self.living(queue, now):
             shown = view.claimed if entry.held(now) else view.delayed or entry.available <= now
@@ -106,26 +105,21 @@ class Oracle(Ledger):
                 page.append(entry.message(now))
         return Page(page, str(page[-1].sequence) if page else None)
 
-    def list_all(self, queue: QueueRef, marker: int, limit: int, now: float) -> Page[Finished]:
+    def list_all(self, queue: QueueRef, marker: int, limit: int, now: float) -> Page[HistoryEntry]:
         records = [record.told for record in self.records_of(queue, now)]
-        both = records + [Finished(entry.message(now)) for entry in self.living(queue, now)]
+        both = records + [HistoryEntry(entry.message(now)) for entry in self.living(queue, now)]
         both = sorted((one for one in both if one.message.sequence > marker), key=attrgetter("message.sequence"))
         return Page(both[:limit], str(both[:limit][-1].message.sequence) if both else None)
 
-    def delete(self, queue: QueueRef, message: str, now: float, claim: str = "", history: int = 0) -> None:
-        for entry in self.named(queue, [message], now):
-            if entry.held(now) and entry.claim != claim:
-                raise MessageClaimed
-            if claim and not entry.held(now):
-                raise ClaimNotHeld
-            self.finish(queue, [entry], Outcome.DELETED, now, history)
-
-    def delete_many(
+    def delete(
         self, queue: QueueRef, ids: Sequence[str], now: float, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
         found = self.named(queue, ids, now)
-        if claims is not None and any(not entry.held(now) or entry.claim not in claims for entry in found):
-            raise ClaimNotHeld
+        for entry in found if claims is not None else ():
+            if entry.held(now) and entry.claim not in (claims or ()):
+                raise MessageClaimed
+            if claims and not entry.held(now):
+                raise ClaimNotHeld
         self.finish(queue, found, Outcome.DELETED, now, history)
 
     def pop(self, queue: QueueRef, limit: int, now: float, history: int = 0) -> Messages:
@@ -150,53 +144,30 @@ class Oracle(Ledger):
             moved.origin, moved.origin_count, moved.reason = queue.name, entry.count, move.reason
         return moved
 
-    def claim(
-        self,
-        queue: QueueRef,
-        lease: Lease,
-        limit: int,
-        now: float,
-        dead: DeadLetters | None = None,
-        redelivery: Redelivery = AT_ONCE,
-    ) -> Claim | None:
-        while True:
-            met = self.ready(queue, now)[:limit]
-            used = [entry for entry in met if dead is not None and entry.count >= dead.max_claims]
-            for entry in used:
-                move = Move(entry.draft.id, dead.queue.name, dead.ttl, reason="max_claim_count")
-                self.carry(queue, entry, move, now, dead.history)
-            taken = [entry for entry in met if entry not in used]
-            if taken or not met:
-                break
+    def claim(self, queue: QueueRef, request: ClaimRequest, now: float) -> Claimed:
+        self.guard(queue.project, request.fence)
+        if request.named:
+            try:
+                return Claimed(self.claim_get(queue, request.lease.claim, now), existing=True)
+            except ClaimNotFound:
+                pass
+        met = self.ready(queue, now)[: request.limit]
+        spent = [entry for entry in met if request.max_claims is not None and entry.count >= request.max_claims]
+        taken = [entry for entry in met if entry not in spent]
         lapsed = sum(entry.claim != "" for entry in taken)
         for entry in taken:
             entry.former, entry.count = entry.available, entry.count + 1
-            entry.wait = redelivery.wait(entry.count)
-            self.put_under(lease, entry, now)
-        messages = [entry.message(now) for entry in taken]
-        return Claim(lease.claim, lease.ttl, now, messages, lapsed) if taken else None
+            entry.wait = request.wait(entry.count)
+            self.put_under(request.lease, entry, now)
+        lease, messages = request.lease, [entry.message(now) for entry in taken]
+        claim = Claim(lease.claim, lease.ttl, now, messages, lapsed) if taken else None
+        return Claimed(claim, spent=[entry.draft.id for entry in spent])
 
     def put_under(self, lease: Lease, entry: Entry, now: float) -> None:
         entry.claim, entry.claimed, entry.lease = lease.claim, now, lease.ttl
         entry.ends, entry.available = round(now + lease.ttl, 3), round(now + lease.ttl + entry.wait, 3)
         if entry.expires < entry.ends:
             entry.ttl, entry.expires = lease.ttl + lease.grace, round(now + lease.ttl + lease.grace, 3)
-
-    def claim_named(
-        self,
-        queue: QueueRef,
-        lease: Lease,
-        limit: int,
-        now: float,
-        dead: DeadLetters | None = None,
-        redelivery: Redelivery = AT_ONCE,
-        fence: Fence | None = None,
-    ) -> tuple[Claim | None, bool]:
-        self.guard(queue.project, fence)
-        try:
-            return self.claim_get(queue, lease.claim, now), True
-        except ClaimNotFound:
-            return self.claim(queue, lease, limit, now, dead, redelivery), False
 
     def claim_get(self, queue: QueueRef, claim: str, now: float) -> Claim:
         held = self.held(queue, claim, now)
@@ -218,10 +189,10 @@ class Oracle(Ledger):
         claim: str,
         settlement: Settlement,
         now: float,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
     ) -> Settled:
-        self.recall(queue, once, now)
+        self.recall(queue, idempotency_key, now)
         self.guard(queue.project, fence)
         held = {entry.draft.id: entry for entry in self.held(queue, claim, now)}
         named = [*settlement.delete, *(back.id for back in settlement.release), *(move.id for move in settlement.move)]
@@ -237,7 +208,7 @@ class Oracle(Ledger):
             self.carry(queue, held[move.id], move, now, settlement.history)
         buried = sum(move.reason != "" for move in moved)
         settled = Settled(len(gone), len(released), len(moved) - buried, buried, lost)
-        self.remember(queue, once, settled, now)
+        self.remember(queue, idempotency_key, settled, now)
         return settled
 
     def commit(self, commit: Commit, now: float) -> Committed:
@@ -246,10 +217,12 @@ class Oracle(Ledger):
             return known
         self.guard(commit.project, commit.fence)
         stages = [self.staged(commit.project, name, now) for name in commit.publish]
-        try:
-            settled = [(held, self.held(held.queue, held.claim, now)) for held in commit.settle]
-        except ClaimNotFound:
-            raise ClaimLapsed from None
+        settled = []
+        for held in commit.settle:
+            try:
+                settled.append((held, self.held(held.queue, held.claim, now)))
+            except ClaimNotFound:
+                raise ClaimLapsed.of(held.claim) from None
         for stage in stages:
             for queue, draft in stage.drafts:
                 self.insert(queue, draft, now, draft.ttl, draft.delay, now)
@@ -268,7 +241,7 @@ class Oracle(Ledger):
     def stats(self, queue: QueueRef, now: float) -> Stats:
         living = self.living(queue, now)
         claimed = sum(entry.held(now) for entry in living)
-        ends = [Landmark(entry.draft.id, entry.created, entry.sequence) for entry in living[:1] + living[-1:]]
+        ends = [Edge(entry.draft.id, entry.created, entry.sequence) for entry in living[:1] + living[-1:]]
         ends = ends or [None, None]
         return Stats(claimed, len(living) - claimed, ends[0], ends[-1])
 

@@ -10,28 +10,31 @@ from msgspec import structs
 
 from tests.model.entry import Entry
 from tests.model.oracle import Oracle
+from zq.broker.redelivery import AT_ONCE, MAX_CLAIM_COUNT, DeadLetters, Redelivery
 from zq.clock import ManualClock
+from zq.conformance.builders import configure
 from zq.errors import Repeated, ZqError
-from zq.expiry import Expiry
 from zq.model import (
-    AT_ONCE,
     Claim,
+    Claimed,
+    ClaimRequest,
     Draft,
+    Edge,
     Fence,
-    Finished,
-    Landmark,
+    HistoryEntry,
     Lease,
+    ListFilter,
     Message,
     Messages,
+    Move,
     Page,
     QueueRef,
-    Redelivery,
     Stats,
-    View,
 )
+from zq.model.expiry import Expiry
 from zq.storage import connect
 
-EVERYTHING = View(claimed=True, delayed=True)
+EVERYTHING = ListFilter(claimed=True, delayed=True)
 FAR = 9_999_999_999.0
 UNKNOWN = "unknown"
 EXAMPLES = count()
@@ -48,9 +51,7 @@ BATCHES = st.one_of(
     st.tuples(st.tuples(TTLS, DELAYS, CLIENTS), st.sampled_from([70, 150])).map(lambda drawn: [drawn[0]] * drawn[1]),
 )
 LIMITS = st.sampled_from([1, 2, 3, 10, 200, 200])
-BURYING = 10
-"""The least limit of a claim that buries: it looks a bounded number of times, and the model knows no bound."""
-VIEWS = st.builds(View, st.sampled_from(["", "", "alice"]), st.booleans(), st.booleans())
+VIEWS = st.builds(ListFilter, st.sampled_from(["", "", "alice"]), st.booleans(), st.booleans())
 PICKS = st.integers(0, 40)
 RIGHTS = st.sampled_from(["none", "holder", "holder", "any", "unknown"])
 STEPS = st.sampled_from([0.001, 0.5, 1, 4.999, 5, 30, 60, 400, 4000])
@@ -87,7 +88,7 @@ class Pair(RuleBasedStateMachine):
         super().__init__()
         self.holder = holder
         self.clock = holder.clock
-        holder.storage.configure(Expiry())
+        configure(holder.storage, Expiry())
         self.oracle = Oracle()
         example = next(EXAMPLES)
         projects = (f"p{example}", f"p{example}/")
@@ -125,7 +126,16 @@ class Pair(RuleBasedStateMachine):
         self.agree(storage.messages.post, self.oracle.post, queue, self.drafts(at, batch), self.now)
         if ttl:
             lease = Lease(self.new_claim(), ttl, 5)
-            self.agree(storage.claims.create, self.oracle.claim, queue, lease, 10, self.now, None, wait)
+            self.agree(storage.claims.create, self.oracle.claim, queue, ClaimRequest(lease, 10, wait.waits()), self.now)
+
+    def agree_on_claim(self, queue: QueueRef, request: ClaimRequest, dead: DeadLetters | None) -> None:
+        """One look of a claim, and the burial of what it met that was handed out too often."""
+        storage, now = self.holder.storage, self.now
+        request = structs.replace(request, max_claims=dead and dead.max_claims)
+        made = self.agree(storage.claims.create, self.oracle.claim, queue, request, now)
+        if dead is not None and isinstance(made, Claimed) and made.spent:
+            moves = [Move(id, dead.queue.name, dead.ttl, reason=MAX_CLAIM_COUNT) for id in made.spent]
+            self.agree(storage.messages.move, self.oracle.move, queue, moves, now, dead.history)
 
     def agree(self, theirs: Callable, ours: Callable, *arguments: object) -> object:
         """Both verbs with the same arguments: the same answer or the same refusal. The store's answer."""
@@ -139,7 +149,7 @@ class Pair(RuleBasedStateMachine):
         for message in messages:
             assert self.markers[queue].setdefault(numbers[message.id], message.sequence) == message.sequence
 
-    def learn_records(self, queue: QueueRef, told: Sequence[Finished], ours: Sequence[Finished]) -> None:
+    def learn_records(self, queue: QueueRef, told: Sequence[HistoryEntry], ours: Sequence[HistoryEntry]) -> None:
         """Remember sequences and positions of what was found equal otherwise."""
         for theirs, own in zip(told, ours, strict=True):
             numbers = [(self.markers, own.message.sequence, theirs.message.sequence)]
@@ -195,7 +205,7 @@ def outcome(verb: Callable, *arguments: object) -> object:
     except Repeated as told:
         return Repeated, told.answer
     except ZqError as refusal:
-        return type(refusal)
+        return type(refusal), str(refusal)
 
 
 def plain(answer: object) -> object:
@@ -203,14 +213,16 @@ def plain(answer: object) -> object:
     match answer:
         case Message():
             return structs.replace(answer, sequence=0)
-        case Landmark():
+        case Edge():
             return structs.replace(answer, sequence=0)
         case Stats():
-            return structs.replace(answer, oldest=plain(answer.oldest), newest=plain(answer.newest))
-        case Finished():
+            return structs.replace(answer, oldest=plain(answer.oldest), newest=plain(answer.newest), entered=None)
+        case HistoryEntry():
             return structs.replace(answer, message=plain(answer.message), position=0)
         case Page():
             return [plain(item) for item in answer.items], answer.next is None
+        case Claimed():
+            return structs.replace(answer, claim=plain(answer.claim))
         case Claim():
             return structs.replace(answer, messages=[plain(message) for message in answer.messages])
         case list():

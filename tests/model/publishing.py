@@ -9,8 +9,8 @@ from hypothesis.stateful import initialize, precondition, rule
 from tests.model.log import Log
 from tests.model.pair import PICKS, TTLS, Holder, outcome
 from tests.model.timeline import Timeline
-from zq.model import Once
-from zq.topics import EVERYTHING, Entry, Keep, Pattern, TopicRef
+from zq.model import IdempotencyKey
+from zq.model.topics import EVERYTHING, Entry, Pattern, Retention, TopicRef
 
 PROJECTS = st.sampled_from([0, 0, 0, 1])
 TOPICS = st.sampled_from(["a", "a", "a.b", "ab", "a.b.c"])
@@ -18,12 +18,17 @@ PATTERNS = st.sampled_from(["a", "a.b", "*", "a*", "a.*", "a**", "**", "**", "**
 LIMITS = st.sampled_from([1, 2, 3, 7, 1000])
 FEW = st.lists(st.tuples(TTLS, st.sampled_from([1, 10, 40])), min_size=1, max_size=5)
 BATCHES = st.one_of(FEW, st.sampled_from([30, 70]).map(lambda count: [(60, 1)] * count))
-ROOMY = Keep(10**9, 10**9)
-KEEPS = st.sampled_from([ROOMY, ROOMY, Keep(200, 10**9), Keep(10**9, 16), Keep(10**9, 100), Keep(1, 1)])
+ROOMY = Retention(10**9, 10**9)
+KEEPS = st.sampled_from(
+    [ROOMY, ROOMY, Retention(200, 10**9), Retention(10**9, 16), Retention(10**9, 100), Retention(1, 1)]
+)
 OTHERS = st.sampled_from([None] * 9 + [9, 100])
 """Messages that a publisher keeps who was told otherwise."""
 ONCES = st.none() | st.builds(
-    Once, st.sampled_from(["post:1", "post:2"]), st.sampled_from([b"a", b"a", b"b"]), st.sampled_from([5, 600])
+    IdempotencyKey,
+    st.sampled_from(["post:1", "post:2"]),
+    st.sampled_from([b"a", b"a", b"b"]),
+    st.sampled_from([5, 600]),
 )
 Shapes = list[tuple[int, int]]
 
@@ -43,14 +48,14 @@ class LogMachine(Timeline):
         return lives | {expires for log in self.logs for _, _, expires in log.keys.values()}
 
     @initialize(keep=KEEPS)
-    def choose(self, keep: Keep) -> None:
+    def choose(self, keep: Retention) -> None:
         """What the examples' publishers mostly ask for."""
         self.keep = keep
 
     @rule(at=PROJECTS, topic=TOPICS, shapes=BATCHES, most=OTHERS, once=ONCES)
-    def publish(self, at: int, topic: str, shapes: Shapes, most: int | None, once: Once | None) -> None:
+    def publish(self, at: int, topic: str, shapes: Shapes, most: int | None, once: IdempotencyKey | None) -> None:
         """What must fall off has done so when the verb returns."""
-        keep = self.keep if most is None else Keep(10**9, most)
+        keep = self.keep if most is None else Retention(10**9, most)
         entries = [
             Entry((b"%d" % next(self.serials)).rjust(size), ttl, f"MD5:{size}" if size > 1 else "")
             for ttl, size in shapes

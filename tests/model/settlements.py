@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.model.pair import (
-    BURYING,
     EPOCHS,
     FAR,
     FEW,
@@ -23,7 +22,8 @@ from tests.model.pair import (
     Pair,
     plain,
 )
-from zq.model import DeadLetters, Lease, Move, Once, QueueRef, Redelivery, Release, Settlement
+from zq.broker.redelivery import DeadLetters, Redelivery
+from zq.model import ClaimRequest, IdempotencyKey, Lease, Move, QueueRef, Release, Settlement, Span
 
 TERMS = st.tuples(
     st.sampled_from(["jobs", "dead", "dead"]),
@@ -36,7 +36,10 @@ TERMS = st.tuples(
 FATES = st.one_of(st.just("delete"), st.builds(lambda delay: ("release", delay), LATER), TERMS)
 NAMES = st.sampled_from(["n.0", "n.1", "n.2"])
 ONCES = st.none() | st.builds(
-    Once, st.sampled_from(["settle:1", "settle:2"]), st.sampled_from([b"a", b"a", b"b"]), st.sampled_from([5, 600])
+    IdempotencyKey,
+    st.sampled_from(["settle:1", "settle:2"]),
+    st.sampled_from([b"a", b"a", b"b"]),
+    st.sampled_from([5, 600]),
 )
 
 
@@ -70,7 +73,7 @@ class Settlements(Pair):
         fates: Sequence[tuple],
         rest: bool,
         history: int,
-        once: Once | None,
+        once: IdempotencyKey | None,
         epoch: str,
     ) -> None:
         """Ids are mostly those that the claim holds. Which goes first, key or fence, nobody has decided."""
@@ -133,10 +136,8 @@ class Settlements(Pair):
             self.supply(at, batch)
         self.claims.append(name)
         dead = None if most is None else DeadLetters(self.queues[at ^ 1], most, None, 600)
-        limit = limit if dead is None else max(limit, BURYING)
-        terms = (dead, wait, self.pick_fence(queue.project, epoch))
-        claims = self.holder.storage.claims
-        self.agree(claims.create_named, self.oracle.claim_named, queue, lease, limit, self.now, *terms)
+        fence = self.pick_fence(queue.project, epoch)
+        self.agree_on_claim(queue, ClaimRequest(lease, limit, wait.waits(), named=True, fence=fence), dead)
 
     @precondition(lambda self: self.oracle.records)
     @rule(at=QUEUES, pick=PICKS, limit=LIMITS, since=PICKS, until=PICKS)
@@ -148,13 +149,13 @@ class Settlements(Pair):
         moments = [record.told.finished for record in self.oracle.records.get(queue, [])]
         start = moments[since % len(moments)] if moments and since % 3 == 0 else 0.0
         end = moments[until % len(moments)] if moments and until % 3 == 0 else FAR
-        told = self.holder.storage.history.list(queue, theirs, limit, start, end, self.now)
+        told = self.holder.storage.history.list(queue, theirs, limit, Span(start, end), self.now)
         assert plain(told) == plain(self.oracle.history(queue, ours, limit, start, end, self.now))
         assert told.next == (str(told.items[-1].position) if told.items else None)
 
     def agree_on_history(self, queue: QueueRef) -> None:
         """All records. In which order those of one step finished is the store's business: the oracle takes it over."""
-        told = self.holder.storage.history.list(queue, 0, 100000, 0.0, FAR, self.now).items
+        told = self.holder.storage.history.list(queue, 0, 100000, Span(0.0, FAR), self.now).items
         seen: dict[str, list[int]] = {}
         for place, theirs in enumerate(told):
             seen.setdefault(theirs.message.id, []).append(place)
@@ -169,7 +170,7 @@ class Settlements(Pair):
         """The living and the finished, from the start or after any sequence that the store has given."""
         queue = self.queues[at]
         ours, theirs = self.marker(self.markers[queue], pick)
-        told = self.holder.storage.history.list_all(queue, theirs, limit, self.now)
+        told = self.holder.storage.history.list(queue, theirs, limit, None, self.now)
         own = self.oracle.list_all(queue, ours, limit, self.now)
         assert plain(told) == plain(own)
         assert told.next == (str(told.items[-1].message.sequence) if told.items else None)

@@ -35,6 +35,7 @@ def test_the_store_agrees_with_the_oracle(holder: Holder):
     run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(holder, 100))
 
 
+@pytest.mark.durable
 @pytest.mark.timeout(36000)
 def test_a_store_that_restarts_agrees_with_the_oracle(holder: Holder):
     """The same while the store is closed and opened again between any two verbs."""

@@ -12,8 +12,8 @@ from tests.model.test_model import budget
 
 
 def some(holder: Holder, examples: int) -> settings:
-    """So many on the embedded store, which is the quickest; a third on the others."""
-    return budget(holder, examples if holder.uri.startswith("rocksdb") else examples // 3)
+    """So many on the stores without a server, which are the quickest; a third on the others."""
+    return budget(holder, examples if holder.uri.startswith(("memory:", "rocksdb:")) else examples // 3)
 
 
 @pytest.mark.timeout(36000)
@@ -28,6 +28,7 @@ def test_records_agree_with_their_model(holder: Holder):
     run_state_machine_as_test(lambda: RecordMachine(holder), settings=some(holder, 24))
 
 
+@pytest.mark.durable
 @pytest.mark.timeout(36000)
 @pytest.mark.parametrize("machine", [RestartingLogMachine, RestartingRecordMachine])
 def test_they_agree_in_a_store_that_restarts(holder: Holder, machine: type):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.model.pair import EXPIRIES, STEPS, Holder
-from zq.expiry import Expiry, Steps
+from zq.conformance.builders import configure
+from zq.model.expiry import Expiry, Steps
 
 EXAMPLES = count()
 
@@ -49,12 +50,12 @@ class Timeline(RuleBasedStateMachine):
     @initialize(options=EXPIRIES)
     def configure(self, options: Expiry) -> None:
         """How space is given back in this example."""
-        self.holder.storage.configure(options)
+        configure(self.holder.storage, options)
 
     @rule(size=st.sampled_from([1, 3, 1000]), most=st.sampled_from([2, 100_000]))
     def maintain(self, size: int, most: int) -> None:
         """Gives space back at whatever pace, and nothing that anybody can see changes."""
-        assert self.holder.storage.maintain(self.now, Steps(size, most)) >= 0
+        assert self.holder.storage.maintain(self.now, None, Steps(size, most)) >= 0
         self.agree_on_everything()
 
     def teardown(self) -> None:

@@ -17,7 +17,19 @@ from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parent.parent.parent
 CLIENT: Final = "client"
-EXTRAS: Final = ("cli", "server", "rocksdb", "mongodb", "redis", "granian", "fast", "spark", "report")
+EXTRAS: Final = (
+    "cli",
+    "server",
+    "rocksdb",
+    "mongodb",
+    "redis",
+    "granian",
+    "jwt",
+    "keystone",
+    "fast",
+    "spark",
+    "report",
+)
 """All that users install; the others are for work on zq."""
 MARK: Final = "<!-- Written by python -m tests.packaging.licences. -->\n"
 LONGEST: Final = 60

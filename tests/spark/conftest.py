@@ -29,6 +29,7 @@ max_messages_post_size = 4194304
 topic_log_messages = 1000
 """
 SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Small and quick.
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -43,7 +44,6 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
     "spark.sql.python.filterPushdown.enabled": "true",
 }
-"""Small and quick."""
 
 
 def prepared() -> None:

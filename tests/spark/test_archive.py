@@ -12,7 +12,7 @@ import pytest
 
 from tests.blocks import only
 from tests.client.conftest import timed  # noqa: F401
-from zq.cli.options import GlobalOption
+from zq.cli.session import GlobalOption
 from zq.client import Client
 from zq.testing import Server
 
@@ -23,8 +23,8 @@ from pyspark.sql import functions as F
 
 from tests.servers import ZqServer
 from tests.spark.jobs import JOBS, drawn, invoke, told
-from zq.spark.jobs import archive, figures, report, tables
-from zq.wire.settling import Buried
+from zq.spark.jobs import archive, report, tables
+from zq.wire.extensions import Buried
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -45,16 +45,16 @@ def test_an_archive_gets_what_is_new_once_and_keeps_what_it_has(spark, timed: Se
     with Client(timed.url, project) as client:
         assert "No queue of the project keeps a history" in invoke("archive", *given).stderr
         queue = client.queue("in")
-        queue.create({"_history_ttl": 60})
+        queue.create({"_history_ttl": 600})
         first, *_ = queue.post_batch([{"n": 1}, "2", 3, 4])
         queue.delete_message(first)
-        timed.clock.advance(40)
+        timed.clock.advance(400)
         queue.pop(1)
         assert told(invoke("archive", *given)) == [{"queue": "in", "posted": 4, "finished": 2}]
         for table in ("posted", "finished"):
             for log in (path / "_checkpoints" / table).rglob("commits/*0*"):
                 log.unlink()
-        timed.clock.advance(30)
+        timed.clock.advance(300)
         queue.pop(1)
         queue.post(5)
         again = told(invoke("archive", *given, "--fail-on-data-loss", "false"))
@@ -117,7 +117,7 @@ def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
     found = {table: tables.read(spark, str(tmp_path), table) for table in tables.SCHEMAS}
     found["records"] = found["finished"]
     now = F.lit("2026-01-01 12:05:00").cast("timestamp")
-    dead, in_, out = (row.asDict() for row in figures.queues(found, backlog, now).collect())
+    dead, in_, out = (row.asDict() for row in report.of_queues(found, backlog, now).collect())
     nothing = dict.fromkeys((*report.PAST, *report.PRESENT), 0) | dict.fromkeys(("p50", "p95", "p99", "oldest"))
     assert dead == {
         **nothing,
@@ -145,7 +145,7 @@ def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
         ("out", "2026-01-01T11:00:00Z", 1, 1),
     ]
     assert [line["finished"] for line in lines if line["is"] == "queue"] == [21, 1]
-    quarters = figures.throughput(found["posted"], found["finished"], 900).where("queue = 'in'").collect()
+    quarters = report.throughput(found["posted"], found["finished"], 900).where("queue = 'in'").collect()
     assert [(f"{row.at:%H:%M}", row.posted, row.finished) for row in quarters] == [
         *(("10:00", 22, 14), ("10:15", 0, 6), ("10:30", 1, 0), ("11:00", 1, 0)),
         *(("11:30", 0, 1), ("11:45", 2, 0), ("12:00", 0, 1)),

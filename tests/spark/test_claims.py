@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a claiming stream does with claims, without Spark: taken, found again, renewed, settled, given back."""
+"""What a claiming stream does with claims, without Spark: made, found again, renewed, settled, released."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from zq.spark.claiming import ClaimingReader
-from zq.spark.heartbeat import Heartbeat
+from zq.spark.claims import Heartbeat
 from zq.spark.options import Connection, Given, claiming_options
 from zq.spark.rows import CLAIMED
 
@@ -62,14 +62,14 @@ def test_batches_follow_each_other_and_each_is_settled(reader, client) -> None:
     assert client.queue("in").stats().total == 0
 
 
-def test_while_there_is_a_backlog_the_next_batch_is_taken_beside_the_work(reader, client) -> None:
+def test_while_there_is_a_backlog_the_next_batch_is_prefetched(reader, client) -> None:
     """And no more than that; without one, nothing is."""
     client.queue("in").post_many(range(45))
     one = reader()
     first = one.latestOffset(one.initialOffset(), LIMIT)
     wait_for(lambda: held(client) == 40, 10, "two batches are held")
     second = one.latestOffset(first, LIMIT)
-    wait_for(lambda: (held(client), client.queue("in").stats().total) == (25, 25), 10, "one is settled, one taken")
+    wait_for(lambda: (held(client), client.queue("in").stats().total) == (25, 25), 10, "one is settled, one claimed")
     third = one.latestOffset(second, LIMIT)
     assert read(one, second, third) == list(range(40, 45))
     client.queue("in").post_many(range(3))
@@ -77,7 +77,7 @@ def test_while_there_is_a_backlog_the_next_batch_is_taken_beside_the_work(reader
     assert held(client) == 5
 
 
-def test_a_query_that_ends_gives_back_what_it_took_ahead(reader, client) -> None:
+def test_a_query_that_ends_releases_what_it_prefetched(reader, client) -> None:
     """What its checkpoint may name stays held."""
     client.queue("in").post_many(range(50))
     one = reader()
@@ -104,8 +104,8 @@ def test_a_crash_between_two_settlements_leaves_nothing_behind(reader, client) -
     assert client.queue("in").stats().total == 0
 
 
-def test_claims_are_taken_again_under_their_names_after_a_crash(reader, client) -> None:
-    """A batch that was taken and not logged: the next start of the checkpoint gets the same messages."""
+def test_claims_are_made_again_under_their_names_after_a_crash(reader, client) -> None:
+    """A batch that was claimed and not logged: the next start of the checkpoint gets the same messages."""
     client.queue("in").post_many(range(50))
     before, after = reader(), reader()
     start = {**before.initialOffset(), "run": 1, "batch": 3}
@@ -139,11 +139,11 @@ def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project
         client.queue("in").post_many(range(50))
         start = before.initialOffset()
         end = before.latestOffset(start, LIMIT)
-        wait_for(lambda: held(client) == 40, 10, "one batch is taken ahead")
+        wait_for(lambda: held(client) == 40, 10, "one batch is prefetched")
         timed.clock.advance(290)
         assert len(read(after, start, end)) == 20
         assert client.queue("in").held(f"etl.{end['run']}.1.0").age < 10
-        following = third.latestOffset(end, LIMIT)  # takes over what was taken ahead
+        following = third.latestOffset(end, LIMIT)  # takes over what was prefetched
         timed.clock.advance(20)
         assert read(third, end, following) == list(range(20, 40))
         assert len(client.queue("in").held(f"etl.{end['run']}.2.0").messages) == 20
@@ -152,19 +152,19 @@ def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project
 
 
 def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Server, project) -> None:  # noqa: F811
-    """Until they are let go, or a newer query has started."""
+    """Until they are dropped, or a newer query has started."""
     connection = Connection(timed.url, project, None, None, 5)
     queue = connection.client().queue("in")
     queue.post(1)
     queue.claim(ttl=60, name="etl.1.1.0")
-    heart = Heartbeat(connection, "in", ttl=60, pause=0.02)
-    heart.hold(["etl.1.1.0"])
+    heartbeat = Heartbeat(connection, "in", ttl=60, pause=0.02)
+    heartbeat.keep_alive(["etl.1.1.0"])
     for _ in range(3):
         timed.clock.advance(40)
         wait_for(lambda: queue.held("etl.1.1.0").age < 40, 10, "it is renewed")
-    heart.fence = connection.client().fence("etl")
+    heartbeat.fence = connection.client().fence("etl")
     connection.client().fence("etl")
-    wait_for(heart.over, 10, "it stops")
+    wait_for(heartbeat.is_stopped, 10, "it stops")
 
 
 def test_names_of_one_consumer_are_not_those_of_another(reader, options) -> None:
@@ -186,7 +186,7 @@ def test_names_of_one_consumer_are_not_those_of_another(reader, options) -> None
         ({"claimTtl": "43201"}, "Option claimTtl is 43201, and the server allows 43200"),
     ],
 )
-def test_what_the_server_does_not_allow_is_told_by_the_options_name(reader, wrong, sentence: str) -> None:
+def test_what_the_server_does_not_allow_is_refused_by_the_options_name(reader, wrong, sentence: str) -> None:
     """Not by the name of the request's field."""
     one = reader(**wrong)
     with pytest.raises(Invalid, match=sentence):

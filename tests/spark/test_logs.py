@@ -15,8 +15,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import GreaterThan
 
-from zq.spark.browse import FilteringBrowser
-from zq.spark.logs import Log, split
+from zq.spark.browse import FilteringBrowser, Log, split
 from zq.spark.options import Connection, Given, reading_options
 from zq.spark.rows import PUBLISHED
 

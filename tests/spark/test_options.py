@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options and schemas that do not fit are refused before anything runs, by a sentence that names them."""
 
+import pickle
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.spark.conftest import ROOT
-from zq.errors import Invalid
+from zq.errors import Invalid, NotAuthenticated
+from zq.testing import server
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from zq import spark as zq_spark
+from zq.spark.options import Given, connection
 from zq.spark.source import ZqDataSource
 
 GOOD = {"url": "http://localhost:1", "project": "acme", "queue": "in"}
@@ -127,6 +131,33 @@ def test_a_token_is_not_shown() -> None:
     """What prints options does not print it."""
     writer = ZqDataSource({**GOOD, "token": "secret"}).writer(TEXT, overwrite=False)
     assert "secret" not in repr(writer.options)
+
+
+def test_where_the_token_of_a_process_comes_from(tmp_path: Path) -> None:
+    """An option, or a file that each process reads for itself, or else its environment; never two of them."""
+    file = tmp_path / "token"
+    file.write_text("zq_secret\n")
+    file.chmod(0o600)
+    found = connection(Given({**GOOD, "tokenFile": str(file)}))
+    assert (found.secret(), found.token) == ("zq_secret", None)
+    assert b"zq_secret" not in pickle.dumps(found)
+    assert connection(Given({**GOOD, "token": "zq_given"})).secret() == "zq_given"
+    assert connection(Given(GOOD)).secret() is None
+    file.chmod(0o644)
+    with pytest.raises(Invalid, match="chmod 600"):
+        found.secret()
+    with pytest.raises(Invalid, match="both given"):
+        connection(Given({**GOOD, "token": "zq_given", "tokenFile": str(file)}))
+
+
+def test_a_connection_sends_its_token() -> None:
+    """As every client does; a server that asks for one takes it, and the environment's."""
+    with server(auth_strategy="token") as running:
+        options = {"url": running.url, "project": "acme", "queue": "jobs"}
+        client = connection(Given({**options, "token": running.token("acme")})).client()
+        client.queue("jobs").post(1)
+        with pytest.raises(NotAuthenticated):
+            connection(Given({**options, "retryFor": "0", "token": "zq_wrong"})).client().ping()
 
 
 def test_the_module_that_spark_looks_into_imports_nothing_before_it_is_asked() -> None:

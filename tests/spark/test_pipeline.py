@@ -60,7 +60,7 @@ def test_stages_may_group_and_say_where_rows_go(spark, client, make: Make) -> No
 
 def test_a_task_that_fails_once_doubles_nothing(spark, client, make: Make, tmp_path: Path, monkeypatch) -> None:
     """It is tried again by Spark, and nothing is taken for poison; here of a round that tasks read by themselves."""
-    monkeypatch.setattr("zq.spark.runner.CARRIED", 0)
+    monkeypatch.setattr("zq.spark.runner.INLINED_BYTES", 0)
     client.queue("in").post_many(range(300))
 
     def once(body: str) -> str:
@@ -93,7 +93,7 @@ def test_a_commit_whose_answer_is_lost_counts(spark, client, make: Make, proxy: 
 
 @pytest.mark.timeout(200)
 def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, project, tmp_path, make) -> None:
-    """Started by ``zq pipeline run``; it dies in its second round, with the third one's claims taken. The next run goes
+    """Started by ``zq pipeline run``; it dies in its second round, with the third one's claims made. The next run goes
     on behind its commit and finds the claims by their names, not by what it would take itself."""
     client.queue("in").post_many(range(60))
     (tmp_path / "hold").touch()
@@ -108,7 +108,7 @@ def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, 
         reached = (tmp_path / "reached").exists
         wait_for(lambda: driver.poll() is not None or reached(), 150, "it is in its second round")
         assert driver.poll() is None, "the driver ended by itself"
-        wait_for(lambda: client.queue("in").stats().claimed == 40, 10, "it has taken the third one's")
+        wait_for(lambda: client.queue("in").stats().claimed == 40, 10, "it has prefetched the third one's")
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait(20)
@@ -124,13 +124,13 @@ def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, m
     with Client(timed.url, pipeline.project) as client:
         client.queue("in").post_many(range(20))
         died = begun(pipeline)
-        assert len(died.reserve().claims) == 2
-        died._heart.stop()
+        assert len(died.claim().claims) == 2
+        died._heartbeat.stop()
         timed.clock.advance(301)
         assert pipeline.run(spark, until_empty=True) == Totals(1, 20, 20, 0)
         assert sorted(int(message.body) for message in client.queue("out").list()) == list(range(0, 40, 2))
         with pytest.raises(Fenced):
-            died.reserve()
+            died.claim()
 
 
 @pytest.mark.timeout(120)
@@ -197,8 +197,8 @@ def test_an_empty_queue_is_nothing_to_do(spark, client, make: Make) -> None:
     assert not client.queue("out").exists()
 
 
-def test_a_run_that_is_told_to_stop_ends_after_its_round(spark, client, make: Make) -> None:
-    """What is claimed and not begun is given back at once."""
+def test_a_run_that_is_asked_to_stop_ends_after_its_round(spark, client, make: Make) -> None:
+    """What is claimed and not begun is released at once."""
     client.queue("in").post_many(range(20))
 
     def stopping(frame: Any) -> Any:
@@ -208,9 +208,9 @@ def test_a_run_that_is_told_to_stop_ends_after_its_round(spark, client, make: Ma
     pipeline = make(stopping, max_messages=10)
     assert pipeline.run(spark) == Totals(1, 10, 10, 0)
     runner = begun(pipeline)
-    taken = runner.reserve()
+    batch = runner.claim()
     assert client.queue("in").stats().claimed == 10
     runner.stopped.set()
-    assert not runner.work(taken)
+    assert not runner.work(batch)
     runner.end()
     assert client.queue("in").stats().free == 10

@@ -21,7 +21,7 @@ from zq.cli.pipeline import MASTER, _completed
 from zq.cli.root import cli
 from zq.cli.session import Session
 from zq.client import Client
-from zq.spark import starting
+from zq.spark import session as sessions
 from zq.spark.pipeline import Pipeline
 
 Command = Callable[..., tuple[int, str, str]]
@@ -53,7 +53,7 @@ def test_the_sample_of_the_page_runs_until_nothing_is_left(spark, command, monke
     assert "\nzq pipeline run job.py --until-empty\n" in only("api-ref/pipelines.md", "sh")
     given: list[Any] = []
     monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr(starting, "started", lambda *words: given.append(words) or spark)
+    monkeypatch.setattr(sessions, "started", lambda *words: given.append(words) or spark)
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
         client.queue("raw").post_many([{"item": "lamp", "price": 20, "count": 3}, {"price": 1}])
         place = ["--url", server.url, "--project", "acme", "--json"]
@@ -88,14 +88,14 @@ def test_a_job_that_is_none_is_refused_with_a_sentence(command, tmp_path: Path, 
     assert len(err.splitlines()) == 1
 
 
-def test_a_session_that_does_not_start_is_told_in_a_sentence(command, monkeypatch, tmp_path: Path) -> None:
+def test_a_session_that_does_not_start_is_reported_in_a_sentence(command, monkeypatch, tmp_path: Path) -> None:
     """As of a master that there is not."""
     (tmp_path / "job.py").write_text(f"{IMPORT}pipeline = Pipeline(source='a', sink='b', stages=[print])")
 
     def fails(*_: object) -> None:
         raise Py4JError("An error occurred while calling x.\n: SparkException: Could not parse Master URL: 'b'\n\tat")
 
-    monkeypatch.setattr(starting, "started", fails)
+    monkeypatch.setattr(sessions, "started", fails)
     code, _, err = command("--project", "p", "pipeline", "run", tmp_path / "job.py", "--master=bogus")
     assert (code, err) == (1, "zq: SparkException: Could not parse Master URL: 'b'\n")
 
@@ -130,4 +130,4 @@ def test_flags_say_who_posts_and_for_how_long_trouble_is_sat_out(tmp_path: Path)
 
 def test_the_master_of_the_help_is_that_of_sessions() -> None:
     """Which the command does not import before it runs."""
-    assert MASTER == starting.MASTER
+    assert MASTER == sessions.MASTER

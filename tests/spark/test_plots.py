@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from tests.spark.jobs import drawn
-from zq.spark.jobs import figures, plots
+from zq.spark.jobs import plots, report
 
 BEGIN = datetime(2026, 1, 1, 22, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -49,7 +49,7 @@ def titles(figure: Figure) -> list[str]:
 def test_steps_follow_the_time_that_is_shown(hours: int, minutes: int) -> None:
     """Minutes for an hour, hours for days: never so many that a curve is a block, nor so few that it is a dot."""
     found = [(BEGIN + timedelta(hours=number)).isoformat() for number in range(hours)]
-    assert figures.minutes_of(found[::-1]) == minutes
+    assert report.minutes_of(found[::-1]) == minutes
     assert hours < 1 or hours * 60 / minutes <= 200
 
 
@@ -140,7 +140,7 @@ def test_dwell_is_a_line_from_the_median_to_the_slowest() -> None:
     ("seconds", "text"),
     [(0.0014, "1.4 ms"), (0.25, "250 ms"), (1.5, "1.5 s"), (90, "1.5 min"), (7200, "2 h"), (5 * 86400, "5 d")],
 )
-def test_durations_are_told_in_units_that_fit(seconds: float, text: str) -> None:
+def test_durations_are_shown_in_units_that_fit(seconds: float, text: str) -> None:
     """Three figures of them."""
     assert plots.duration(seconds) == text
 

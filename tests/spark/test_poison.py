@@ -14,17 +14,17 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F
 
-from zq.spark import mending
+from zq.spark import poison
 from zq.spark.failures import LONGEST
 from zq.spark.pipeline import ERROR, RoundFailed, Totals, reject
-from zq.spark.poison import letters
+from zq.spark.poison import burials
 from zq.spark.runner import Runner
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause before the second look."""
-    monkeypatch.setattr(mending, "PAUSE", 0)
+    monkeypatch.setattr(poison, "PAUSE", 0)
 
 
 def test_what_a_stage_marks_is_buried(spark, client, make: Make) -> None:
@@ -81,7 +81,7 @@ def test_messages_whose_results_the_sink_refuses_are_buried(spark, client, make:
 
 
 def test_a_stage_that_fails_whatever_it_gets_buries_nothing(spark, client, make: Make) -> None:
-    """All messages are given back."""
+    """All messages are released."""
     client.queue("in").post_many(range(4))
     with pytest.raises(RoundFailed, match="nowhere"):
         make(lambda frame: frame.select("nowhere")).run(spark)
@@ -110,14 +110,14 @@ def test_a_round_that_took_too_long_says_so(spark, client, make: Make) -> None:
     assert runs == [1]
 
 
-def test_a_run_that_is_told_to_stop_ends_its_search(client, make: Make) -> None:
-    """And gives back what it holds."""
+def test_a_run_that_is_asked_to_stop_ends_its_search(client, make: Make) -> None:
+    """And releases what it holds."""
     client.queue("in").post_many(range(4))
 
     class Failing:
         tasks, runs = 1, 0
 
-        def do(self, this: Any, carried: Any, rejected: Any, keep: bool = True) -> None:
+        def do(self, this: Any, inlined: Any, rejected: Any, keep: bool = True) -> None:
             self.runs += 1
             if self.runs == 3:
                 stopped.set()
@@ -130,7 +130,7 @@ def test_a_run_that_is_told_to_stop_ends_its_search(client, make: Make) -> None:
     runner.begin("dead")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("zq.spark.runner.FAILURES", (ZeroDivisionError,))
-        assert not runner.work(runner.reserve())
+        assert not runner.work(runner.claim())
     runner.end()
     assert work.runs == 3
     assert client.queue("in").stats().free == 4
@@ -142,20 +142,20 @@ def test_a_burial_whose_answer_is_lost_counts_once(client, proxy: Proxy, make: M
     runner = Runner(make(lambda frame: frame, url=proxy.url).taking(), None, 20)  # type: ignore[arg-type]
     runner.begin("dead")
     runner._room = 3 * LONGEST
-    taken = runner.reserve()
+    batch = runner.claim()
     runner._work = type("Work", (), {"tasks": 1})()
     proxy.plan(LOST_ANSWER, None, None, LOST_ANSWER)
-    runner._bury(taken, dict.fromkeys(next(iter(taken.claims.values())), "r" * LONGEST))
+    runner._bury(batch, dict.fromkeys(next(iter(batch.claims.values())), "r" * LONGEST))
     runner.end()
     assert len(proxy.seen) == 5
-    assert (runner.totals.buried, taken.claims) == (5, {})
+    assert (runner.totals.buried, batch.claims) == (5, {})
     assert len([*client.queue("dead").list()]) == 5
 
 
 def test_dead_letters_are_sent_in_slices() -> None:
     """Of so many bytes, and at least one message."""
     some = {str(number): "r" * 100 for number in range(10)}
-    slices = [*letters(some, 300)]
+    slices = [*burials(some, 300)]
     assert [letter.id for slice in slices for letter in slice] == [*some]
     assert {len(slice) for slice in slices} == {2}
-    assert [len(slice) for slice in letters(some, 1)] == [1] * 10
+    assert [len(slice) for slice in burials(some, 1)] == [1] * 10

@@ -22,7 +22,7 @@ from tests.spark.jobs import invoke
 from zq.cli import progress as module
 from zq.cli.output import note
 from zq.cli.progress import Progress, watching
-from zq.spark.tasks import tasks
+from zq.spark.session import tasks
 
 LIVE = """
 import sys
@@ -82,7 +82,7 @@ def test_a_session_that_is_just_being_stopped_has_no_tasks() -> None:
     assert tasks(spark_with(Tracker(Py4JError("gone")))) == ""
 
 
-def test_nothing_new_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline that waits for messages does not fill a log; what takes long is told again as long as tasks run."""
     lines: list[str] = []
     monkeypatch.setattr(module, "note", lines.append)
@@ -103,12 +103,12 @@ def test_nothing_new_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(lines) == 4
 
 
-def test_a_job_tells_how_far_it_is_where_nobody_watches(
+def test_a_job_prints_its_progress_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch, spark, server, project, tmp_path
 ) -> None:
     """A line now and then, and one at the end. Results are on standard output alone."""
     heard: list[str] = []
-    monkeypatch.setattr(module, "EVERY", 0.01)
+    monkeypatch.setattr(module, "NOTE_INTERVAL", 0.01)
     monkeypatch.setattr(module, "note", lambda line: (heard.append(line), note(line)))
     for number in range(3):
         (tmp_path / f"{number}.json").write_text("1\n2\n")
@@ -124,7 +124,7 @@ def test_a_job_tells_how_far_it_is_where_nobody_watches(
 
 
 @pytest.mark.timeout(200)
-def test_a_job_as_a_program_tells_nothing_else(server, project, tmp_path) -> None:
+def test_a_job_as_a_program_prints_nothing_else(server, project, tmp_path) -> None:
     """Spark's own warnings at its start do not stand before it; Java's "WARNING:" cannot be told to be quiet."""
     prepared()
     (tmp_path / "a.json").write_text("1\n2\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines without Spark: what they accept, and which claims a run takes, finds and gives back."""
+"""Pipelines without Spark: what they accept, and which claims a run makes, adopts and releases."""
 
 import re
 from dataclasses import fields
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.servers import wait_for
 from tests.spark.conftest import ROOT
 from tests.spark.pipelines import Make, begun, doubled
 from zq.errors import Fenced, Invalid
@@ -14,37 +15,35 @@ from zq.errors import Fenced, Invalid
 pytest.importorskip("pyspark")
 
 from zq.spark.pipeline import Pipeline, Totals
-from zq.spark.taking import beside
 
 
-def test_claims_of_an_earlier_run_are_found_however_it_took_them(client, make: Make) -> None:
-    """More and smaller ones than are taken now, with gaps where all of a claim was buried, also of the round ahead."""
+def test_claims_of_an_earlier_run_are_found_however_it_made_them(client, make: Make) -> None:
+    """More and smaller ones than are made now, with gaps where all of a claim was buried; and the prefetched ones."""
     client.queue("in").post_many(range(60))
     died = begun(make(doubled, claim_size=5, max_messages=30))
-    first = died.reserve()
-    died._go_ahead(first)
-    died._ahead.result()  # type: ignore[union-attr]
-    died._heart.stop()
+    first = died.claim()
+    died._start_prefetch(first)
+    died._prefetch.take()
+    died._heartbeat.stop()
     client.queue("in").settle("in.out.1.2", delete="*")
-    found = begun(make(doubled, claim_size=1000, max_messages=10)).reserve()
+    found = begun(make(doubled, claim_size=1000, max_messages=10)).claim()
     assert found.messages == 55
     assert [*found.claims] == [f"in.out.1.{n}" for n in (0, 1, 3, 4, 5)] + [f"in.out.2.{n}" for n in range(6)]
 
 
-def test_a_run_takes_the_next_round_beside_the_one_in_work(client, make: Make) -> None:
-    """If there is a backlog; a run that ends gives both back. Names in use are not taken a second time."""
+def test_a_run_prefetches_the_next_round(client, make: Make) -> None:
+    """If there is a backlog; a run that ends releases it. Names in use are not claimed a second time."""
     client.queue("in").post_many(range(50))
     runner = begun(make(doubled, max_messages=20))
-    first = runner.reserve()
-    runner._go_ahead(first)
-    runner._ahead.result()  # type: ignore[union-attr]
-    assert client.queue("in").stats().claimed == 40
-    second = runner.reserve()
+    first = runner.claim()
+    runner._start_prefetch(first)
+    wait_for(lambda: client.queue("in").stats().claimed == 40, 10, "two rounds are claimed")
+    second = runner.claim()
     assert [*second.claims] == ["in.out.2.0"]
-    runner._go_ahead(second)
-    assert runner._ahead is None
-    runner._taker.give_back(first)
-    runner._next, runner._ahead = second, beside(lambda: None)
+    runner._start_prefetch(second)
+    assert runner._prefetch.take() is None
+    runner._claimer.release(first)
+    runner._prefetch.start(second, lambda: None)
     runner.end()
     assert client.queue("in").stats().free == 50
 
@@ -54,18 +53,18 @@ def test_a_round_knows_how_often_its_messages_were_handed_out(client, make: Make
     client.queue("in").post_many(range(2))
     runner = begun(make(doubled, claim_size=2))
     for times in (1, 2):
-        taken = runner.reserve()
-        assert taken.tried == times
-        runner._taker.give_back(taken)
+        batch = runner.claim()
+        assert batch.claim_count == times
+        runner._claimer.release(batch)
     client.queue("in").post(3)
-    assert runner.reserve().tried == 1
+    assert runner.claim().claim_count == 1
 
 
 def test_what_another_run_has_committed_does_not_count(client, make: Make) -> None:
     """The server says that the batch is committed; the fence says by whom not."""
     client.queue("in").post_many(range(2))
     runner = begun(make(doubled))
-    runner.reserve()
+    runner.claim()
     client.fence(runner.name)
     client.commit(runner.name, 1)
     with pytest.raises(Fenced):

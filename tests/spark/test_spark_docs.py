@@ -19,12 +19,12 @@ from zq.spark.rows import COLUMNS, PLACES
 PAGE = ROOT / "api-ref" / "spark.md"
 
 
+# A Python that sees nothing of the environment in which zq is installed.
 STRANGER = """#!/bin/sh
 exec "{python}" -I "$@"
 """
-"""A Python that sees nothing of the environment in which zq is installed."""
+# What Spark's launcher needs besides Java.
 NEEDED = ("sh", "bash", "chmod", "dirname", "env", "uname", "cat", "ps", "rm", "mkdir", "tr", "sed", "nice", "nohup")
-"""What Spark's launcher needs besides Java."""
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def near(moment: float):
     return pytest.approx(moment, abs=0.0015)
 
 
-def test_the_clock_tells_the_store_s_time(world: World, clock: StoreClock):
+def test_the_clock_has_the_time_of_the_store(world: World, clock: StoreClock):
     """Not the machine's: the offset is taken at the start and held between refreshes."""
     assert clock.now() == near(START + 500)
     asked = world.asked
@@ -343,7 +343,7 @@ def test_a_jump_on_a_slow_path_needs_three_answers_too(world: World, clock: Stor
     assert clock.drift() == 0
 
 
-def test_a_clock_tells_what_its_store_does_not_believe(world: World):
+def test_a_clock_reports_what_its_store_does_not_believe(world: World):
     """A machine that leapt an hour ahead: the metric shows the hour, though clock and store agree."""
     clock = StoreClock(world.read, world.monotonic, world.sleep, lambda: 3600.0)
     assert clock.now() == near(world.store_time())
@@ -434,7 +434,7 @@ def test_many_threads_read_one_rising_time(world: World, clock: StoreClock):
     assert results == [True] * 3
 
 
-def test_a_manual_clock_moves_only_when_told():
+def test_a_manual_clock_moves_only_when_it_is_advanced():
     """It stands still between steps, and says where it is after each."""
     clock = ManualClock(START + 0.0004)
     assert clock.now() == clock.now() == START

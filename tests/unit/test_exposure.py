@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zq import secrets, server, settings
+from zq import logs, server, settings, startup
 from zq.errors import StartRefused
-from zq.settings import exposure
 
 PASSWORD = "s3cretPw"
 
@@ -24,20 +23,20 @@ def chosen(monkeypatch: pytest.MonkeyPatch, **options: str) -> settings.Settings
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST"])
 def test_this_machine_may_be_listened_to(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
     """Without a word in the log."""
-    assert exposure.check(chosen(monkeypatch, bind=bind)) == []
+    assert startup.check_exposure(chosen(monkeypatch, bind=bind)) == []
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "[::]", "10.1.2.3", "example.org", "localhost.example.org", ""])
 def test_the_network_is_not_listened_to_unless_it_is_trusted(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
     """Tenancy 1: its sentence; with trust_network each start warns of the same."""
     with pytest.raises(StartRefused) as refused:
-        exposure.check(chosen(monkeypatch, bind=bind))
+        startup.check_exposure(chosen(monkeypatch, bind=bind))
     assert str(refused.value) == (
         f"Nobody is authenticated (auth_strategy is empty), so --bind {bind} would let everyone who reaches this "
         "machine read and delete all messages. Set auth_strategy, bind to 127.0.0.1, or accept it with [server] "
         "trust_network = true."
     )
-    (warning,) = exposure.check(chosen(monkeypatch, bind=bind, trust_network="true"))
+    (warning,) = startup.check_exposure(chosen(monkeypatch, bind=bind, trust_network="true"))
     assert "Nobody is authenticated" in warning
     assert bind in warning
 
@@ -45,8 +44,8 @@ def test_the_network_is_not_listened_to_unless_it_is_trusted(monkeypatch: pytest
 def test_administration_is_not_open_either(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tenancy 1: whoever reaches it could name himself admin, from this machine too."""
     with pytest.raises(StartRefused, match="admin_mode = true would let everyone"):
-        exposure.check(chosen(monkeypatch, admin_mode="true"))
-    assert len(exposure.check(chosen(monkeypatch, admin_mode="true", trust_network="true"))) == 1
+        startup.check_exposure(chosen(monkeypatch, admin_mode="true"))
+    assert len(startup.check_exposure(chosen(monkeypatch, admin_mode="true", trust_network="true"))) == 1
 
 
 def test_the_server_ends_with_the_sentence(capsys: pytest.CaptureFixture[str], tidy: None) -> None:
@@ -72,7 +71,7 @@ def test_a_store_in_clear_beyond_this_machine_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, uri: str, hosts: str
 ) -> None:
     """Tenancy 9: by its hosts, never with the password."""
-    warnings = exposure.check(chosen(monkeypatch, uri=uri))
+    warnings = startup.check_exposure(chosen(monkeypatch, uri=uri))
     assert len(warnings) == bool(hosts)
     if hosts:
         assert f"at {hosts} in clear" in warnings[0]
@@ -101,7 +100,7 @@ def tidy(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_password_on_the_command_line_is_refused(capsys: pytest.CaptureFixture[str], tidy: None, uri: str) -> None:
     """Tenancy 9: every user of the machine reads it there. The sentence says what to do, and not the password."""
-    assert secrets.holds_password(uri)
+    assert logs.holds_password(uri)
     assert server.main(["--store", uri]) == 2
     said = capsys.readouterr()
     assert "use OS_STORAGE__URI or the configuration file" in said.err

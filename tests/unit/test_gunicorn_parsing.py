@@ -9,8 +9,7 @@ from gunicorn.config import Config
 from gunicorn.http.body import ChunkedReader
 
 from zq.engines.gthread import parsing
-from zq.engines.gthread.chunks import STEP, Chunks
-from zq.engines.gthread.parsing import END, Refused
+from zq.engines.gthread.parsing import END, STEP, Chunks, Refused
 
 BOUND = 1000
 HEAD = b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: a\r\n%s\r\n\r\n"
@@ -50,7 +49,7 @@ class Decoded(NamedTuple):
 def decoded(raw: bytes, pieces: Iterable[int], bound: int = BOUND, data: bytearray | None = None) -> Decoded | None:
     """Of a body that comes in pieces of such sizes; None if it is never enough. Raises ``Refused``."""
     data = bytearray() if data is None else data
-    chunks, at = Chunks(bound, request(b"Transfer-Encoding: chunked").judge_trailers), 0
+    chunks, at = Chunks(bound, request(b"Transfer-Encoding: chunked").check_trailers), 0
     for size in pieces:
         data += raw[at : at + size]
         at += size

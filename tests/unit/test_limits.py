@@ -19,7 +19,7 @@ from zq.limits import (
     within,
 )
 from zq.model import QueueRef
-from zq.topics import TopicRef
+from zq.model.topics import TopicRef
 
 
 @pytest.mark.parametrize("value", [60, 61, 1209599, 1209600])

@@ -11,12 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from zq.clock import ManualClock
 from zq.errors import Unavailable
-from zq.measures import Depth, Measure
-from zq.metrics.counting import Metrics
-from zq.metrics.options import Options
-from zq.metrics.pending import ENOUGH, spread
-from zq.metrics.told import PAGE, Remembered
+from zq.metrics.collector import PAGE, Cached
+from zq.metrics.counting import ENOUGH, Metrics, spread
+from zq.metrics.definitions import Options
 from zq.model import Claim, Committed, Draft, Message, Outcome, Page, Queue, QueueRef
+from zq.model.stats import Depth, Measure
 
 NOW = 1000.0
 A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
@@ -89,7 +88,7 @@ def message(claim_count: int, created: float = NOW - 3) -> Message:
 
 
 def test_work_is_counted(metrics: Metrics) -> None:
-    """Each call of a watch adds to its metrics, and to those only."""
+    """Each event adds to its metrics, and to those only."""
     before = shown(metrics)
     metrics.posted([Draft("1", b"1", 60, 0, "c"), Draft("2", b"1", 300, 0, "c")])
     metrics.claimed(Claim("c", 60, NOW, [message(1), message(2), message(5)], lapsed=2), NOW)
@@ -127,7 +126,7 @@ def test_a_sweep_is_counted(metrics: Metrics) -> None:
     """Its time, what it removed, its rests, and whether it had to end early."""
     metrics.swept(2.5, 10, True, 0.5)
     metrics.swept(0.1, 0, False, 0.0)
-    metrics.paced(2.0, 0.1)
+    metrics.throttled(2.0, 0.1)
     page = shown(metrics)
     assert page["sweep_seconds_count"] == 2
     assert page["sweep_seconds_bucket{le=0.1}"] == 1
@@ -177,7 +176,7 @@ def test_nothing_is_lost_when_threads_count_while_the_page_is_read(metrics: Metr
     def work() -> None:
         for _ in range(each):
             metrics.answered("GET", "/", 200, 0.001, False)
-            metrics.observe("messages.post", 0.001)
+            metrics.store_called("messages.post", 0.001)
 
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(work) for _ in range(threads)]
@@ -188,7 +187,7 @@ def test_nothing_is_lost_when_threads_count_while_the_page_is_read(metrics: Metr
     assert page["storage_seconds_count{verb=messages.post}"] == each * threads
 
 
-def test_a_store_tells_its_figures(store: Figures, metrics: Metrics) -> None:
+def test_a_page_has_the_figures_of_the_store(store: Figures, metrics: Metrics) -> None:
     """Gauges as they are; what is not defined is left out."""
     store.told = [
         Measure("expired_waiting", 7),
@@ -209,7 +208,7 @@ def test_a_store_tells_its_figures(store: Figures, metrics: Metrics) -> None:
 
 def test_totals_of_a_store_only_rise(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are counted on from one look to the next; a store that was opened anew begins at 0."""
-    monkeypatch.setattr("zq.metrics.told.MEASURES_AGE", 0.0)
+    monkeypatch.setattr("zq.metrics.collector.MEASURES_AGE", 0.0)
     metrics = counting(store)
     seen = []
     for value in (5, 5, 8, 2):
@@ -221,7 +220,7 @@ def test_totals_of_a_store_only_rise(store: Figures, monkeypatch: pytest.MonkeyP
 
 def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the page of another process has them, and that of this one when the store is away."""
-    monkeypatch.setattr("zq.metrics.told.MEASURES_AGE", 0.0)
+    monkeypatch.setattr("zq.metrics.collector.MEASURES_AGE", 0.0)
     metrics = counting(store)
     store.told = [Measure("store_syncs_total", 4)]
     metrics.swept(0.1, 0, False, 0.0)
@@ -229,7 +228,7 @@ def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.M
     assert shown(metrics)["store_syncs_total"] == 4
 
 
-def test_a_store_that_does_not_answer_is_told(store: Figures, metrics: Metrics) -> None:
+def test_a_page_says_that_the_store_does_not_answer(store: Figures, metrics: Metrics) -> None:
     """The page has everything else; the store is not asked again at once, nor for what it would not answer either."""
     store.failing = True
     metrics.turned_away()
@@ -291,7 +290,7 @@ def test_dead_letters_have_an_age_of_their_own(store: Figures, metrics: Metrics)
     assert "queue_oldest_ready_seconds{project=acme,queue=dead}" not in page
 
 
-def test_removals_are_told_by_queue_up_to_a_bound(store: Figures) -> None:
+def test_removals_are_counted_by_queue_up_to_a_bound(store: Figures) -> None:
     """What is too many counts under a queue without a name; nothing is told unless it is asked for."""
     metrics = counting(store, per_queue=True, max_queues=2)
     for queue in (A, B, C, A, C):
@@ -327,7 +326,7 @@ def test_an_answer_is_remembered_for_its_time_and_a_failure_for_a_second() -> No
             raise answer
         return answer
 
-    remembered = Remembered(ask, 10.0, lambda: moment[0])
+    remembered = Cached(ask, 10.0, lambda: moment[0])
     got = []
     for moment[0] in (0.0, 9.9, 10.0, 15.9, 16.0, 25.9):
         got.append(remembered.get())
@@ -345,7 +344,7 @@ def test_what_takes_long_to_ask_is_asked_seldom() -> None:
         moment[0] += 2.0
         return asked
 
-    remembered = Remembered(ask, 10.0, lambda: moment[0])
+    remembered = Cached(ask, 10.0, lambda: moment[0])
     got = []
     for moment[0] in (0.0, 41.9, 42.0):
         got.append(remembered.get())
@@ -372,7 +371,7 @@ def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics
         assert b"zq_store_up 0.0" in page.result(5)
 
 
-def test_a_page_is_rendered_once_a_second_whoever_asks(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_rendered_once_a_second_for_all_readers(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     """S7: others get the same bytes, also those who ask at the same time, and then a new page."""
     monkeypatch.setattr("zq.metrics.counting.FRESH", 3600.0)
     page = metrics.page()

@@ -6,7 +6,7 @@ import re
 import msgspec
 import pytest
 
-from zq.model import Draft, Lease, Message, Page, QueueRef, Stats, View, age, new_ids
+from zq.model import Draft, Lease, ListFilter, Message, Page, QueueRef, Stats, age, new_ids
 
 NOW = 1_800_000_000.0
 
@@ -42,12 +42,12 @@ def test_a_claim_lengthens_a_life_that_would_end_before_it(
     """The table of contract 8.1, in seconds and in milliseconds."""
     posted = int(NOW) * second
     expires, ends = posted + ttl * second, posted + claim_ttl * second
-    assert Lease("c1", claim_ttl, grace).life(ttl, expires, ends, second) == (lives, posted + lives * second)
+    assert Lease("c1", claim_ttl, grace).extend(ttl, expires, ends, second) == (lives, posted + lives * second)
 
 
 def test_a_life_is_lengthened_from_the_claim_s_end_on():
     """For a message that was old when it was claimed, ttl and expiry follow from the claim, not from the post."""
-    assert Lease("c1", 60, 30).life(120, NOW + 20, NOW + 60, 1.0) == (90, NOW + 90)
+    assert Lease("c1", 60, 30).extend(120, NOW + 20, NOW + 60, 1.0) == (90, NOW + 90)
 
 
 def test_ids_are_thirty_two_hex_digits_and_differ():
@@ -83,7 +83,7 @@ def test_a_queue_is_named_by_project_and_name_together():
 
 
 @pytest.mark.parametrize(
-    "value", [Draft("id", b"1", 60, 0, "alice"), Lease("c1", 60, 60), View(), Stats(), Page([], None)], ids=repr
+    "value", [Draft("id", b"1", 60, 0, "alice"), Lease("c1", 60, 60), ListFilter(), Stats(), Page([], None)], ids=repr
 )
 def test_values_do_not_change(value: msgspec.Struct):
     """What travels between the layers cannot be altered on the way."""
@@ -94,5 +94,5 @@ def test_values_do_not_change(value: msgspec.Struct):
 
 def test_a_fresh_view_hides_claimed_and_delayed_messages_of_nobody():
     """The defaults are those of a listing without parameters, but for echo."""
-    assert View() == View(without="", claimed=False, delayed=False)
+    assert ListFilter() == ListFilter(without="", claimed=False, delayed=False)
     assert Stats() == Stats(claimed=0, free=0, oldest=None, newest=None)

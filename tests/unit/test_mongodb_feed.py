@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The feed that wakes other processes: verbs never wait for it, and what comes in quick succession goes together."""
+"""The feed that wakes other processes: verbs never wait for it, and what comes in quick succession is coalesced."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from pymongo.errors import AutoReconnect
 
 from tests.servers import wait_for
 from zq.model import QueueRef
-from zq.storage.mongodb.feed import Feed
+from zq.model.topics import Batch, Entry
+from zq.storage.mongodb import topic_log
+from zq.storage.mongodb.feed import CARRIED, Feed, Notice, encoded
 
 PATIENCE = 10.0
 JOBS = QueueRef("acme", "jobs")
@@ -37,7 +40,7 @@ class Capped:
         self.documents.append(document)
 
 
-class Port:
+class StoreClient:
     """As much of a port as the feed needs."""
 
     def __init__(self, capped: Capped) -> None:
@@ -51,7 +54,7 @@ def capped() -> Capped:
 
 @pytest.fixture
 def feed(capped: Capped) -> Feed:
-    return Feed(Port(capped))  # type: ignore[arg-type]
+    return Feed(StoreClient(capped))  # type: ignore[arg-type]
 
 
 def names(capped: Capped) -> list[list[list[str]]]:
@@ -59,7 +62,7 @@ def names(capped: Capped) -> list[list[list[str]]]:
 
 
 def test_what_is_noted_during_a_write_goes_with_the_next_one(feed: Feed, capped: Capped):
-    """Each queue once, and nobody has waited; texts go as BSON can hold them."""
+    """Each queue once, and no verb has waited; texts go as BSON can hold them."""
     feed.announce(JOBS)
     assert capped.entered.acquire(timeout=PATIENCE)
     for _ in range(100):
@@ -85,7 +88,7 @@ def test_a_write_that_fails_is_forgotten(feed: Feed, capped: Capped):
 
 
 def test_closing_writes_what_was_noted(feed: Feed, capped: Capped):
-    """So that a process that posts and ends wakes those who wait."""
+    """So that a process that posts and ends wakes waiting listeners."""
     capped.open.set()
     for number in range(50):
         feed.announce(QueueRef("acme", str(number)))
@@ -93,22 +96,38 @@ def test_closing_writes_what_was_noted(feed: Feed, capped: Capped):
     assert sum(len(some) for some in names(capped)) == 50
 
 
-def test_the_own_listener_is_told_at_once(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch):
+def test_an_entry_is_written_before_the_feed_is_read(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch):
+    """Each time: a cursor that begins while the first entry of all is being written never gets any."""
+    found: list[int] = []
+
+    def find(*_: object, **__: object) -> None:
+        found.append(len(capped.documents))
+        raise AutoReconnect("gone")
+
+    monkeypatch.setattr(capped, "find", find, raising=False)
+    capped.open.set()
+    feed.listen(lambda queue: None)
+    wait_for(lambda: len(found) >= 3, PATIENCE, "it has begun again and again")
+    feed.close()
+    assert found[:3] == [1, 2, 3]
+
+
+def test_the_own_listener_is_notified_at_once(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch):
     """Before anything is written, and not again by the feed."""
     monkeypatch.setattr(feed, "_follow", lambda: None)
-    heard: list[QueueRef] = []
-    feed.listen(heard.append)
+    received: list[QueueRef] = []
+    feed.listen(received.append)
     feed.announce(JOBS)
-    assert heard == [JOBS]
+    assert received == [JOBS]
     capped.open.set()
     feed.close()
     for note in [*capped.documents, {"w": "another", "q": [["acme", "theirs"], ["\xed\xa0\x80", "other"]]}]:
         feed._pass_on(note)
-    assert heard == [JOBS, QueueRef("acme", "theirs"), OTHER]
+    assert received == [JOBS, QueueRef("acme", "theirs"), OTHER]
 
 
 def test_a_purge_that_cannot_be_written_is_not_forgotten(feed: Feed, capped: Capped):
-    """Who purges waits until it is written and is told if that fails."""
+    """A purge waits until its notice is written, and raises if that fails."""
     capped.failures = 1
     capped.open.set()
     with pytest.raises(AutoReconnect):
@@ -116,3 +135,95 @@ def test_a_purge_that_cannot_be_written_is_not_forgotten(feed: Feed, capped: Cap
     feed.purge("acme", 7)
     [written] = capped.documents
     assert (written["q"], written["t"]) == ([], [["acme", 7, None]])
+
+
+class Heard:
+    """A listener of a project, and the documents of batches that others publish there."""
+
+    def __init__(self, feed: Feed, floor: int = 0) -> None:
+        self.told: list[tuple[int | None, int]] = []
+        self.end = feed.subscribe("acme", lambda batch, before: self.told.append((batch and batch.last, before)), floor)
+
+
+def batch(sequence: int, count: int = 1) -> list[dict[str, Any]]:
+    """A batch as it is stored."""
+    place = topic_log.LogPosition(sequence, 0, "")
+    return list(topic_log.documents(topic_log.key("acme"), "news", [Entry(b"1", 60)] * count, 0, place))
+
+
+@pytest.fixture
+def quiet(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch) -> Iterator[Feed]:
+    """A feed that does not read what others write."""
+    monkeypatch.setattr(feed, "_follow", lambda: None)
+    capped.open.set()
+    yield feed
+    feed.close()
+
+
+def others(feed: Feed, *notices: Notice) -> None:
+    """Another process publishes."""
+    feed._pass_on({"w": "another", "q": [], "t": encoded(notices)})
+
+
+def test_listeners_of_topics_are_notified_of_batches(quiet: Feed):
+    """Of this process's and of others', each with the sequence before it; not of those before the subscription."""
+    heard = Heard(quiet, floor=3)
+    others(quiet, Notice("acme", 3, batch(1, 3)), Notice("other", 9, batch(9)))
+    quiet.publish("acme", batch(4, 2))
+    others(quiet, Notice("acme", 6, batch(6)))
+    assert heard.told == [(5, 3), (6, 5)]
+
+
+def test_batches_that_are_not_carried_are_hints(quiet: Feed):
+    """The listener learns up to where it has to read."""
+    heard = Heard(quiet)
+    quiet._pass_on({"w": "another", "q": [], "t": [["acme", 2, []]]})
+    assert heard.told == [(None, 2)]
+
+
+def test_purges_and_breaks_of_the_feed_are_losses(quiet: Feed):
+    """A purge of before the subscription is none."""
+    heard = Heard(quiet, floor=2)
+    others(quiet, Notice("acme", 1, None))
+    assert heard.told == []
+    others(quiet, Notice("acme", 2, None))
+    quiet.purge("acme", 3)
+    for subscription in quiet._all_subscriptions():
+        subscription.lose()
+    assert heard.told == [(None, 0)] * 3
+
+
+def test_no_batch_of_before_a_purge_is_passed_on_after_it(quiet: Feed):
+    """Its notice may come late; the listener reads again what is left."""
+    heard = Heard(quiet)
+    others(quiet, Notice("acme", 1, None), Notice("acme", 1, batch(1)), Notice("acme", 2, batch(2)))
+    assert heard.told == [(None, 0), (2, 1)]
+
+
+def test_a_subscription_that_has_ended_is_not_notified(quiet: Feed):
+    """Neither of batches nor of losses; another one goes on."""
+    ended, other = Heard(quiet), Heard(quiet)
+    for _ in range(2):
+        ended.end()
+    quiet.publish("acme", batch(1))
+    quiet.purge("acme", 1)
+    assert (ended.told, other.told) == ([], [(1, 0), (None, 0)])
+
+
+def test_the_feed_carries_small_batches_and_names_the_log_of_others():
+    """All that fits, in the order of publishing; the first that does not fit and all behind it are left to the log."""
+    entries = [Entry(b"1" * (CARRIED // 2 - 100), 60)]
+    documents = [
+        one
+        for at in (1, 2, 3)
+        for one in topic_log.documents(topic_log.key("a"), "t", entries, 0, topic_log.LogPosition(at, 0, ""))
+    ]
+    notices = [Notice("a", at, [document]) for at, document in enumerate(documents, 1)]
+    written = encoded([*notices, Notice("\ud800", 9, None)])
+    assert [(project, last, done and len(done)) for project, last, done in written] == [
+        ("a", 1, 1),
+        ("a", 2, 1),
+        ("a", 3, []),
+        ("\xed\xa0\x80", 9, None),
+    ]
+    assert [topic_log.batch(one) for one in written[0][2]] == [Batch("t", 1, 0, entries)]

@@ -6,7 +6,7 @@ import itertools
 import pytest
 from bson import decode, encode
 
-from zq.model import Lease, QueueRef, Redelivery
+from zq.model import ClaimRequest, Lease, QueueRef
 from zq.storage.mongodb import layout
 
 TEXTS = ["", "a", "a/b", "a\x00b", "\x7f", "\xe9", "e\u0301", "\uffff", "\U0001f600", "\ud800", "x\udfff", "a" * 300]
@@ -44,14 +44,16 @@ def test_names_within_queues_never_meet():
     """Whatever queues, keys and claims are called."""
     names = ["a", "a/b", "b", "/", "a/", "", "1:a", "\u0661"]
     keys = [layout.key(QueueRef(project, name)) for project in ("a", "a/b", "") for name in names]
-    places = [key.named(kind, name) for key in keys for kind in "on" for name in names]
-    assert len(set(places)) == len(places)
+    ids = [key.named(kind, name) for key in keys for kind in "on" for name in names]
+    assert len(set(ids)) == len(ids)
 
 
-def test_what_a_claim_is_told_is_what_is_stored_of_the_wait():
+def test_a_found_message_gets_the_wait_that_is_stored():
     """The found message gets the claim's end + the wait of its count; the stored one by an update of equal value."""
     found = {"t": 60, "e": 10**15, "d": 0, "c": {"n": 2}}
-    layout.put_under(found, Lease("c", 30, 60), 1000, Redelivery(5, exponential=True, cap=1000))
+    layout.put_under(found, ClaimRequest(Lease("c", 30, 60), 1, waits=(5, 10, 20, 40)), 1000)
     assert (found["d"], found["c"]["n"]) == (1000 + 30_000 + 20_000, 3)
-    [step] = layout.holding(Lease("c", 30, 60), 1000, Redelivery(5, cap=4))
+    [step] = layout.claiming(ClaimRequest(Lease("c", 30, 60), 1, waits=(4,)), 1000)
     assert step["$set"]["d"] == 1000 + 30_000 + 4000
+    [step] = layout.claiming(ClaimRequest(Lease("c", 30, 60), 1, waits=(4, 8)), 1000)
+    assert step["$set"]["d"]["$arrayElemAt"][0] == [35_000, 39_000]

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.expiry import Steps
+from zq.maintenance.throttle import ARREARS, FEWEST, INCREASE, MOST, QUIET, SAMPLES, AdaptivePace, LatencyMonitor
 from zq.model import QueueRef
-from zq.pace import ARREARS, FEWEST, FIRST, LEAST, MOST, PRESSING, QUIET, SAMPLES, AdaptivePace, Load
+from zq.model.expiry import Steps
 
 QUEUE = QueueRef("acme", "jobs")
 
@@ -20,11 +20,11 @@ class World:
         self.rests: list[float] = []
         self.stopping = False
         self.expired: list[tuple[int, QueueRef]] = []
-        self.load = Load(lambda: self.now)
+        self.monitor = LatencyMonitor(lambda: self.now)
 
     def requests(self, seconds: float, count: int = SAMPLES) -> None:
         for _ in range(count):
-            self.load.note("claims.create", seconds)
+            self.monitor.store_called("claims.create", seconds)
 
     def rest(self, seconds: float) -> bool:
         self.rests.append(seconds)
@@ -32,8 +32,10 @@ class World:
         return self.stopping
 
     def round(self, size: int = 1000, most: int = 100_000) -> AdaptivePace:
-        self.load.begin()
-        return AdaptivePace(self.load, size, most, self.rest, lambda count, queue: self.expired.append((count, queue)))
+        self.monitor.begin()
+        return AdaptivePace(
+            self.monitor, size, most, self.rest, lambda count, queue: self.expired.append((count, queue))
+        )
 
     def sweep(self, steps: int, work: float, meanwhile: Callable[[], None] = lambda: None) -> AdaptivePace:
         """A round of so many steps that each take ``work`` seconds."""
@@ -43,7 +45,7 @@ class World:
             self.now += work
             meanwhile()
             pace.removed(size, QUEUE)
-        self.load.end(exhausted=False)
+        self.monitor.end(exhausted=False)
         return pace
 
 
@@ -66,15 +68,15 @@ def test_with_nobody_there_a_sweep_goes_in_full_steps_without_rests(world: World
 
 
 def test_beside_requests_steps_are_small_and_rests_follow_the_share(world: World) -> None:
-    """A step of 2 ms at the first share of a fifth is followed by 8 ms of rest."""
+    """At first the share is the least: a step of 2 ms is followed by 65 ms of rest."""
     world.requests(0.001)
     pace = world.round()
     assert pace.step() == FEWEST
     world.now += 0.002
     world.requests(0.00115, 1)
     pace.step()
-    assert world.rests == pytest.approx([0.0, 0.002 * (1 / FIRST - 1)])
-    assert pace.rested == pytest.approx(0.008)
+    assert world.rests == pytest.approx([0.0, 0.002 * (1 / INCREASE - 1)])
+    assert pace.rested == pytest.approx(0.0647, abs=0.0001)
 
 
 @pytest.mark.parametrize(("work", "larger"), [(0.0005, True), (0.01, False)])
@@ -92,48 +94,52 @@ def test_the_size_of_a_step_follows_what_it_takes(world: World, work: float, lar
 
 
 def test_when_requests_suffer_the_share_falls_to_the_least_and_comes_back(world: World) -> None:
-    """Twice as long as usual is suffering; as usual is not."""
+    """Twice as long as usual is suffering; as usual is not. It rises by a constant and falls by a factor."""
     world.requests(0.001)
-    world.sweep(60, 0.001, lambda: world.requests(0.002))
-    assert world.load.share == LEAST
-    assert world.load.ratio == pytest.approx(2)
-    world.sweep(0, 0.001)
-    assert world.load.ratio == 1
     world.sweep(60, 0.001, lambda: world.requests(0.001))
-    assert world.load.share == MOST
+    assert world.monitor.share == MOST
+    world.sweep(60, 0.001, lambda: world.requests(0.002))
+    assert world.monitor.share == INCREASE
+    assert world.monitor.ratio == pytest.approx(2)
+    world.sweep(0, 0.001)
+    assert world.monitor.ratio == 1
+    world.sweep(60, 0.001, lambda: world.requests(0.001))
+    assert world.monitor.share == MOST
 
 
 def test_what_requests_take_during_a_round_is_not_taken_for_usual(world: World) -> None:
     """Else a long round would get used to the harm that it does."""
     world.requests(0.001)
+    world.sweep(60, 0.001, lambda: world.requests(0.001))
     world.sweep(500, 0.001, lambda: world.requests(0.002))
-    world.load.begin()
+    world.monitor.begin()
     world.requests(0.002)
-    world.load.judge()
-    assert world.load.share == LEAST
+    world.monitor.judge()
+    assert world.monitor.share == INCREASE
 
 
 def test_too_few_requests_judge_nothing(world: World) -> None:
     """One slow request among few says nothing about all."""
     world.requests(0.001)
-    world.load.begin()
+    world.sweep(60, 0.001, lambda: world.requests(0.001))
+    world.monitor.begin()
     world.requests(1.0, SAMPLES - 1)
-    world.load.judge()
-    assert world.load.share == FIRST
+    world.monitor.judge()
+    assert world.monitor.share == MOST
     world.requests(1.0, 1)
-    world.load.judge()
-    assert world.load.share < FIRST
+    world.monitor.judge()
+    assert world.monitor.share < MOST
 
 
 def test_rounds_that_stay_behind_press_on_though_requests_suffer(world: World) -> None:
     """After five minutes of rounds that ended early; a round that comes to its end makes it yield again."""
     world.requests(0.001)
-    world.load.end(exhausted=True)
+    world.monitor.end(exhausted=True)
     world.now += ARREARS + 1
     world.sweep(30, 0.001, lambda: world.requests(0.01))
-    assert world.load.share == PRESSING
+    assert world.monitor.share == MOST
     world.sweep(60, 0.001, lambda: world.requests(0.01))
-    assert world.load.share == LEAST
+    assert world.monitor.share == INCREASE
 
 
 def test_a_server_that_stops_ends_the_round(world: World) -> None:

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from zq.topics import MOST_KNOWN, Pattern
+from zq.model.topics import MOST_REMEMBERED, Pattern
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def test_every_small_pattern_agrees_with_regular_expressions() -> None:
 def test_no_pattern_is_slow() -> None:
     """The worst that 64 characters allow: matching them naively would take longer than the world has stood."""
     pattern = Pattern("*a" * 31 + "*b")
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not any(pattern.matches("a" * (64 - tail) + "c" * tail) for tail in range(1, 20))
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
 
 
 def test_what_is_remembered_is_bounded() -> None:
     """A reader of all topics does not grow with their number."""
     pattern = Pattern("a*")
-    for number in range(MOST_KNOWN + 10):
+    for number in range(MOST_REMEMBERED + 10):
         pattern.matches(f"b{number}")
-    assert len(pattern._known) <= MOST_KNOWN
+    assert pattern.matches.cache_info().currsize == MOST_REMEMBERED
     assert pattern.matches("abc")

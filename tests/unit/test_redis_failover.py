@@ -10,10 +10,9 @@ import pytest
 from redis.exceptions import ConnectionError, NoPermissionError, RedisError, TimeoutError
 
 from tests.servers import wait_for
-from zq.storage.redis import failover, sentinel
+from zq.storage.redis import failover
+from zq.storage.redis.address import Host
 from zq.storage.redis.failover import Watched
-from zq.storage.redis.lines import Lines
-from zq.storage.redis.sentinel import Host
 
 OLD, NEW = ("old", 1), ("new", 2)
 FIRST, SECOND = ("s1", 3), ("s2", 4)
@@ -21,9 +20,7 @@ SOON = 10.0
 
 
 class Says:
-    """What a Sentinel answers, as the connection to it."""
-
-    is_connected = True
+    """What a Sentinel answers, as the pool of connections to it and the connection."""
 
     def __init__(self) -> None:
         self.address, self.epoch, self.flags = OLD, 0, "master"
@@ -42,6 +39,12 @@ class Says:
 
     def disconnect(self) -> None: ...
 
+    def make_connection(self) -> "Says":
+        return self
+
+    def pack_commands(self, commands: object) -> list[bytes]:
+        return []
+
     def send_packed_command(self, command: list[bytes], check_health: bool) -> None:
         self.speaks.wait()
         self.asked += 1
@@ -57,22 +60,21 @@ class Says:
 
 
 class Opened:
-    """A connection to a master. ``faulty``: why it cannot be opened."""
-
-    _sock = None
-    is_connected = True
+    """Connections to a master. ``faulty``: which masters they cannot be opened to."""
 
     def __init__(self, host: Host, faulty: set[Host]) -> None:
         self.host, self._faulty = host, faulty
+        self.retired = False
 
-    def connect(self) -> None:
-        if self.host in self._faulty:
+    def get_connection(self) -> "Opened":
+        if self.host in self._faulty or self.retired:
             raise ConnectionError("no master")
+        return self
 
-    def disconnect(self) -> None: ...
+    def release(self, connection: "Opened") -> None: ...
 
-    def can_read(self) -> bool:
-        return False
+    def retire(self) -> None:
+        self.retired = True
 
 
 class Deaf:
@@ -88,16 +90,15 @@ class Scene:
         self.sentinels = {FIRST: Says(), SECOND: Says()}
         self.faulty: set[Host] = set()
         known: Any = self.sentinels
-        self.watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, self._lines, 1.5)
+        self.watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, self._opened, 1.5)
 
-    def _lines(self, host: Host) -> Lines:
-        opened: Any = Opened
-        return Lines(lambda: opened(host, self.faulty))
+    def _opened(self, host: Host) -> Any:
+        return Opened(host, self.faulty)
 
     def master(self) -> Host:
         """Whom a verb would write to now."""
-        line: Any = self.watched.lines(b"").take(1)
-        found: Host = line.host
+        connection: Any = self.watched.pool(b"").get_connection()
+        found: Host = connection.host
         return found
 
     def rounds(self) -> None:
@@ -108,7 +109,7 @@ class Scene:
     def waits(self) -> bool:
         """Whether a verb would wait now, and not find a master in two rounds."""
         self.rounds()
-        return self.watched._lines is None
+        return self.watched._pool is None
 
     def all_say(self, **said: Any) -> None:
         for says in self.sentinels.values():
@@ -120,7 +121,7 @@ class Scene:
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(failover, "Announcements", Deaf)
     monkeypatch.setattr(failover, "EVERY", 0.05)
-    monkeypatch.setattr(sentinel, "REST", 0.05)
+    monkeypatch.setattr(failover, "REST", 0.05)
     made = Scene()
     yield made
     for says in made.sentinels.values():
@@ -133,13 +134,13 @@ def begun(scene: Scene) -> Says:
     assert scene.master() == OLD
     leader = scene.sentinels[FIRST]
     leader.flags = "master,failover_in_progress"
-    scene.watched.hear(FIRST, True)
+    scene.watched.on_announcement(FIRST, True)
     return leader
 
 
 def test_verbs_wait_from_the_first_word_until_there_is_a_new_master(scene: Scene) -> None:
     """And what was under way at that word is not believed, whatever comes of it."""
-    before = scene.watched.lines(b"")
+    before = scene.watched.pool(b"")
     leader = begun(scene)
     assert before.retired
     assert scene.waits()
@@ -151,7 +152,7 @@ def test_verbs_wait_from_the_first_word_until_there_is_a_new_master(scene: Scene
     assert found == [NEW]
     assert not scene.watched.still(before)
     with pytest.raises(ConnectionError):
-        before.take(0)
+        before.get_connection()
 
 
 def test_a_new_master_serves_when_it_says_that_it_is_one(scene: Scene) -> None:
@@ -169,19 +170,19 @@ def test_a_replica_that_was_promoted_serves_while_the_rest_of_the_failover_goes_
     leader = begun(scene)
     leader.former, leader.address, leader.epoch = OLD, NEW, 1
     assert scene.master() == NEW
-    lines = scene.watched.lines(b"")
+    lines = scene.watched.pool(b"")
     assert not scene.waits()
-    assert scene.watched.lines(b"") is lines
+    assert scene.watched.pool(b"") is lines
 
 
 def test_a_failover_that_ends_without_a_new_master_is_over(scene: Scene) -> None:
     """The former one serves on, over new connections."""
-    before = scene.watched.lines(b"")
+    before = scene.watched.pool(b"")
     leader = begun(scene)
     assert scene.waits()
     leader.flags = "master"
     assert scene.master() == OLD
-    assert scene.watched.lines(b"") is not before
+    assert scene.watched.pool(b"") is not before
 
 
 def test_one_who_spoke_of_a_failover_must_say_that_it_is_over(scene: Scene) -> None:
@@ -191,7 +192,7 @@ def test_one_who_spoke_of_a_failover_must_say_that_it_is_over(scene: Scene) -> N
     scene.sentinels[FIRST] = leader
     assert scene.waits()
     leader.gone, leader.flags = False, "master"
-    assert wait_for(lambda: scene.watched._lines is not None, SOON, "verbs go on")
+    assert wait_for(lambda: scene.watched._pool is not None, SOON, "verbs go on")
 
 
 def test_a_failover_that_begins_as_another_one_ends_is_waited_for(scene: Scene) -> None:
@@ -203,9 +204,9 @@ def test_a_failover_that_begins_as_another_one_ends_is_waited_for(scene: Scene) 
     def surprised(address: Host) -> None:
         scene.watched._go_on = go_on
         leader.flags = "master,failover_in_progress"
-        scene.watched.hear(FIRST, True)
+        scene.watched.on_announcement(FIRST, True)
         go_on(address)
-        assert scene.watched._lines is None
+        assert scene.watched._pool is None
         opened.set()
 
     scene.watched._go_on = surprised
@@ -231,7 +232,7 @@ def test_a_pause_has_an_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> No
     them again."""
     monkeypatch.setattr(failover, "LONGEST_PAUSE", 0.3)
     begun(scene)
-    wait_for(lambda: scene.watched._lines is not None, SOON, "verbs go on")
+    wait_for(lambda: scene.watched._pool is not None, SOON, "verbs go on")
     assert not scene.waits()
     assert scene.master() == OLD
 
@@ -273,8 +274,8 @@ def test_a_sentinel_that_hangs_makes_no_verb_wait(scene: Scene) -> None:
     """However long verbs may take: the others' answers hold until the next round has theirs."""
     hung = Hung()
     known: Any = {FIRST: Says(), SECOND: hung}
-    watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, scene._lines, 600)
-    watched.lines(b"")
+    watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, scene._opened, 600)
+    watched.pool(b"")
     watched.close()
     assert 1.0 + 2 * max(hung.waits) < failover.SURE
 
@@ -307,13 +308,13 @@ def served(master: Callable[[], Host]) -> Host | None:
 def test_whoever_has_not_asked_lately_asks_before_it_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after the process stood still: neither is anything sent, nor an answer believed."""
     monkeypatch.setattr(failover, "SURE", 0.5)
-    before = scene.watched.lines(b"")
+    before = scene.watched.pool(b"")
     for says in scene.sentinels.values():
         says.speaks.clear()
     deadline = scene.watched._sure_until
     wait_for(lambda: time.monotonic() > max(deadline, scene.watched._sure_until), SOON, "it is long ago")
     with pytest.raises(TimeoutError):
-        scene.watched.lines(b"")
+        scene.watched.pool(b"")
     answers: list[bool] = []
     verb = threading.Thread(target=lambda: answers.append(scene.watched.still(before)))
     verb.start()

@@ -1,109 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that hears what Redis tells, on a socket without a server behind it."""
+"""The thread that hears what Redis tells, on a connection that says what the test wants."""
 
 import logging
-import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError
 
 from tests.servers import wait_for
-from zq.storage.redis import follower, listener, subscriber
-from zq.storage.redis.subscriber import Subscriber
+from zq.storage.redis import notices, subscriber
+from zq.storage.redis.subscriber import Notice, Subscriber
 
 PIECES = 50
 SOON = 5
 
 
-class Wire:
-    """A connection that gives at most a record of 100 bytes at a time, as TLS gives 16 KiB."""
+class Said:
+    """A connection. ``notices``: what comes, an exception being raised."""
 
-    def __init__(self, mine: socket.socket) -> None:
-        self.mine, self._sock = mine, self
-
-    def connect(self) -> None: ...
+    def __init__(self, notices: list[Any]) -> None:
+        self.notices = notices
+        self.pings = 0
 
     def disconnect(self) -> None: ...
 
-    def settimeout(self, seconds: float) -> None:
-        self.mine.settimeout(seconds)
+    def can_read(self, timeout: float) -> bool:
+        if not self.notices:
+            time.sleep(timeout)
+        return bool(self.notices) and not (timeout == 0 and isinstance(self.notices[0], Exception))
 
-    def fileno(self) -> int:
-        return self.mine.fileno()
+    def read_response(self, *, disable_decoding: bool) -> Notice:
+        notice = self.notices.pop(0)
+        if isinstance(notice, Exception):
+            raise notice
+        return [b"message", b"channel", notice]
 
-    def sendall(self, content: bytes) -> None:
-        self.mine.sendall(content)
+    def send_command(self, name: str, *, check_health: bool) -> None:
+        self.pings += name == "PING"
 
-    def recv(self, most: int) -> bytes:
-        return self.mine.recv(min(most, 100))
+
+class Pool:
+    """A pool of one connection."""
+
+    retired = False
+
+    def __init__(self, said: Said) -> None:
+        self.said = said
+
+    def get_connection(self) -> Said:
+        return self.said
+
+    def release(self, connection: Said) -> None: ...
 
 
 class Ear(Subscriber):
     """Remembers what it hears. ``errors``: what the next hearings fail with."""
 
-    def __init__(self, pause: float, *errors: Exception) -> None:
-        super().__init__("zq-ear", pause)
-        self.mine, self.other = socket.socketpair()
-        self.errors = list(errors)
-        self.read = b""
+    def __init__(self, notices: list[Any], pause: float = 0, *errors: Exception):
+        super().__init__("zq-ear", 0.001, pause)
+        self.said, self.errors, self.read = Said(notices), list(errors), []
+        self.server = Pool(self.said)
 
-    def line(self) -> Wire:
-        return Wire(self.mine)
+    def pool(self) -> Any:
+        return self.server
 
-    def greeting(self) -> bytes:
-        return b"hello"
+    def subscribe(self, connection: Any) -> None: ...
 
-    def outgoing(self) -> bytes:
-        return b""
-
-    def heard(self, read: bytes) -> bytes:
+    def on_notices(self, notices: list[Notice]) -> None:
         if self.errors:
             raise self.errors.pop(0)
-        self.read += read
-        return b""
-
-    def ended(self) -> None:
-        self.close()
-        self.mine.close()
-        self.other.close()
+        self.read += notices
 
 
 def test_it_pauses_only_when_nothing_more_is_waiting():
-    """Many records that are there already are read one after the other."""
-    ear = Ear(0.2)
-    ear.other.sendall(b"x" * 100 * PIECES)
+    """Many notices that are there already are read one after the other."""
+    ear = Ear([b"x"] * PIECES, 0.2)
     began = time.monotonic()
     ear.start()
-    wait_for(lambda: len(ear.read) == 100 * PIECES, 0.1 * PIECES, "all is heard")
+    wait_for(lambda: len(ear.read) == PIECES, 0.1 * PIECES, "all is heard")
     assert time.monotonic() - began < 0.1 * PIECES
-    ear.ended()
+    ear.close()
 
 
-def test_the_first_failure_is_logged_and_the_end_of_it(caplog: pytest.LogCaptureFixture):
+def test_the_first_failure_is_logged_and_the_end_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     """Once each, however often it fails."""
     caplog.set_level(logging.WARNING, subscriber.__name__)
-    ear = Ear(0, *(ConnectionError("-NOPERM") for _ in range(3)))
+    ear = Ear([*(ConnectionError("-NOPERM") for _ in range(3)), b"x"])
     ear.start()
-    wait_for(lambda: ear.other.send(b"!") and ear.read, SOON, "it hears")
-    ear.ended()
+    wait_for(lambda: ear.read and len(caplog.records) == 2, SOON, "it hears")
+    ear.close()
     assert [record.msg for record in caplog.records] == [subscriber.LOST, subscriber.FOUND]
     assert "-NOPERM" in caplog.text
 
 
-def test_no_error_ends_it(caplog: pytest.LogCaptureFixture):
+def test_no_error_ends_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     """One of whoever is told, or what no server should say, is a reason to connect again."""
-    ear = Ear(0, KeyError("listener"), ValueError("spoken"))
+    ear = Ear([b"x"] * 3, 0, KeyError("listener"), ValueError("said"))
+    monkeypatch.setattr(subscriber, "TOGETHER", 1)
     ear.start()
-    wait_for(lambda: ear.other.send(b"!") and ear.read, SOON, "it hears")
-    ear.ended()
+    wait_for(lambda: ear.read, SOON, "it hears")
+    ear.close()
     assert [record.msg for record in caplog.records] == [subscriber.UNFORESEEN] * 2
+
+
+def test_a_silent_server_is_asked_and_then_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    """As when its machine vanished, of which no connection tells."""
+    monkeypatch.setattr(subscriber, "QUIET", 0.02)
+    ear = Ear([])
+    ear.start()
+    wait_for(lambda: "does not answer" in caplog.text, SOON, "it is given up")
+    ear.close()
+    assert ear.said.pings >= 1
+
+
+def test_a_retired_pool_is_left(caplog: pytest.LogCaptureFixture):
+    """The server is not the master any more, so nobody publishes there."""
+    ear = Ear([b"x"])
+    ear.start()
+    wait_for(lambda: ear.read, SOON, "it hears")
+    ear.server.retired = True
+    wait_for(lambda: "master" in caplog.text, SOON, "it connects again")
+    ear.close()
 
 
 def test_a_reader_whose_thread_cannot_start_is_not_kept(monkeypatch: pytest.MonkeyPatch):
     """The next one who follows tries it again."""
-    told = follower.Follower(None, 0)
+    told = notices.LogSubscriber(None, 0)
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -113,12 +139,3 @@ def test_a_reader_whose_thread_cannot_start_is_not_kept(monkeypatch: pytest.Monk
         with pytest.raises(RuntimeError):
             told.reader(object())
     assert told._readers == {}
-
-
-def test_a_refusal_to_wake_waiters_is_not_taken_for_hearing():
-    """The right to SUBSCRIBE may be missing."""
-    ear = object.__new__(listener.Listener)
-    ear._hears = threading.Event()
-    with pytest.raises(ConnectionError, match="NOPERM"):
-        ear.heard(b"-NOPERM this user has no permissions\r\n")
-    assert not ear._hears.is_set()

@@ -6,6 +6,7 @@ store's users, who still live in the past, nothing has expired.
 """
 
 import logging
+import math
 import subprocess
 import sys
 import threading
@@ -14,11 +15,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from zq.broker.redelivery import DeadLetters, claim
+from zq.conformance.builders import configure
 from zq.errors import StartRefused
-from zq.expiry import Expiry
-from zq.model import DeadLetters, Draft, Lease, Move, QueueRef, Release, Settlement, View, new_ids
-from zq.storage.rocksdb import RocksStorage, compaction, connect, layout
-from zq.storage.rocksdb.port import Store
+from zq.model import ClaimRequest, Draft, Lease, ListFilter, Move, QueueRef, Release, Settlement, Span, new_ids
+from zq.model.expiry import Expiry
+from zq.storage.ordered import layout
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import connect, tuning
+from zq.storage.rocksdb.store import Store
 
 PAST = time.time() - 1000
 LONG = 86_400
@@ -27,87 +32,88 @@ AT_ONCE = Expiry(compaction_filter_grace=0, delete_on_read=False)
 
 
 @pytest.fixture
-def storage(tmp_path) -> Iterator[RocksStorage]:
+def storage(tmp_path) -> Iterator[OrderedStorage]:
     opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0, expiry=AT_ONCE)
     yield opened
     opened.close()
 
 
-def post(storage: RocksStorage, count: int, ttl: int, body: bytes = b'"body"') -> list[str]:
+def post(storage: OrderedStorage, count: int, ttl: int, body: bytes = b'"body"') -> list[str]:
     ids = new_ids(count, PAST)
     storage.messages.post(JOBS, [Draft(id, body, ttl, 0, "alice") for id in ids], PAST)
     return ids
 
 
-def compact(storage: RocksStorage) -> None:
-    with storage._keeper as (store, _):
+def compact(storage: OrderedStorage) -> None:
+    with storage._handle as (store, _):
         store.compact("bodies")
 
 
-def bodies(storage: RocksStorage) -> int:
-    with storage._keeper as (store, _):
+def bodies(storage: OrderedStorage) -> int:
+    with storage._handle as (store, _):
         return len(list(store.scan("bodies", b"", b"\xff" * 64)))
 
 
-def figures(storage: RocksStorage) -> dict[str, float]:
+def figures(storage: OrderedStorage) -> dict[str, float]:
     """Figures by name, or by the value of their label."""
     return {(m.labels[0][1] if m.labels else m.name): m.value for m in storage.measures(PAST)}
 
 
-def test_a_compaction_takes_exactly_the_bodies_of_what_has_expired(storage: RocksStorage):
+def test_a_compaction_takes_exactly_the_bodies_of_what_has_expired(storage: OrderedStorage):
     """By RocksDB's own filter, which is told to be active and counts them; readers see those as expired, not broken."""
     gone, kept = post(storage, 30, 100), post(storage, 20, LONG)
     compact(storage)
     assert bodies(storage) == 20
     assert figures(storage)["filter"] == 30
     assert figures(storage)["compaction_filter_active"] == 1
-    assert [m.id for m in storage.messages.list(JOBS, 0, 100, View(), PAST).items] == kept
+    assert [m.id for m in storage.messages.list(JOBS, 0, 100, ListFilter(), PAST).items] == kept
     assert storage.messages.get(JOBS, gone, PAST) == []
     assert storage.messages.move(JOBS, [Move(gone[0], "dead")], PAST) == []
-    assert [f.message.id for f in storage.history.list_all(JOBS, 0, 100, PAST).items] == kept
+    assert [f.message.id for f in storage.history.list(JOBS, 0, 100, None, PAST).items] == kept
     assert [m.id for m in storage.messages.pop(JOBS, 100, PAST)] == kept
-    storage.messages.delete_many(JOBS, gone, PAST, history=60)
-    assert storage.history.list(JOBS, 0, 100, 0, PAST * 2, PAST).items == []
+    storage.messages.delete(JOBS, gone, PAST, history=60)
+    assert storage.history.list(JOBS, 0, 100, Span(0, PAST * 2), PAST).items == []
 
 
-def test_the_filter_leaves_a_message_its_grace(storage: RocksStorage):
+def test_the_filter_leaves_a_message_its_grace(storage: OrderedStorage):
     """Expired a while ago, and not yet so long that the filter may have it."""
-    storage.configure(Expiry(compaction_filter_grace=LONG))
+    configure(storage, Expiry(compaction_filter_grace=LONG))
     post(storage, 5, 100)
     compact(storage)
     assert bodies(storage) == 5
 
 
-def by_claim(storage: RocksStorage, _: str) -> None:
-    storage.claims.create(JOBS, Lease("a.a", LONG, LONG), 1, PAST)
+def by_claim(storage: OrderedStorage, _: str) -> None:
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.a", LONG, LONG), 1), PAST)
 
 
-def by_renewal(storage: RocksStorage, _: str) -> None:
-    storage.claims.create(JOBS, Lease("a.a", 60, 60), 1, PAST)
+def by_renewal(storage: OrderedStorage, _: str) -> None:
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60), 1), PAST)
     storage.claims.renew(JOBS, Lease("a.a", LONG, LONG), PAST)
 
 
-def by_claim_and_release(storage: RocksStorage, _: str) -> None:
+def by_claim_and_release(storage: OrderedStorage, _: str) -> None:
     by_claim(storage, "")
     storage.claims.release(JOBS, "a.a", PAST, delay=0)
 
 
-def by_settlement(storage: RocksStorage, message: str) -> None:
+def by_settlement(storage: OrderedStorage, message: str) -> None:
     by_claim(storage, "")
     storage.claims.settle(JOBS, "a.a", Settlement(release=[Release(message, 0)]), PAST)
 
 
-def by_dead_letter(storage: RocksStorage, _: str) -> None:
-    storage.claims.create(JOBS, Lease("a.a", 1, 0), 1, PAST)
-    storage.claims.create(JOBS, Lease("a.b", 60, 60), 1, PAST + 2, DeadLetters(DEAD, 1, LONG))
+def by_dead_letter(storage: OrderedStorage, _: str) -> None:
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 1, 0), 1), PAST)
+    request = ClaimRequest(Lease("a.b", 60, 60), 1, max_claims=1)
+    claim(storage, JOBS, request, DeadLetters(DEAD, 1, LONG), PAST + 2)
 
 
-def by_move(storage: RocksStorage, message: str) -> None:
+def by_move(storage: OrderedStorage, message: str) -> None:
     storage.messages.move(JOBS, [Move(message, "dead", LONG)], PAST)
 
 
-def by_settled_move(storage: RocksStorage, message: str) -> None:
-    storage.claims.create(JOBS, Lease("a.a", 60, 60), 1, PAST)
+def by_settled_move(storage: OrderedStorage, message: str) -> None:
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60), 1), PAST)
     storage.claims.settle(JOBS, "a.a", Settlement(move=[Move(message, "dead", LONG)]), PAST)
 
 
@@ -116,7 +122,7 @@ LENGTHENING = [by_claim, by_renewal, by_claim_and_release, by_settlement, by_dea
 
 @pytest.mark.parametrize("lengthen", LENGTHENING)
 def test_no_compaction_takes_a_message_whose_life_was_lengthened(
-    storage: RocksStorage, lengthen: Callable[[RocksStorage, str], None]
+    storage: OrderedStorage, lengthen: Callable[[OrderedStorage, str], None]
 ):
     """Its first end has passed in real time, and that of a message beside it, which shows that the filter was there."""
     [message] = post(storage, 1, 100, b'"long"')
@@ -128,10 +134,10 @@ def test_no_compaction_takes_a_message_whose_life_was_lengthened(
     assert [m.body for m in found] == [b'"long"']
 
 
-def test_a_history_keeps_the_body_of_what_it_records(storage: RocksStorage):
+def test_a_history_keeps_the_body_of_what_it_records(storage: OrderedStorage):
     """It has a copy of its own, without stamp, which no filter looks at."""
     [message] = post(storage, 1, 100, b'"kept"')
-    storage.messages.delete(JOBS, message, PAST, history=LONG)
+    storage.messages.delete(JOBS, [message], PAST, history=LONG)
     compact(storage)
     assert [f.message.body for f in storage.history.get(JOBS, [message], PAST)] == [b'"kept"']
 
@@ -146,14 +152,14 @@ def test_any_year_can_be_stamped(year: int):
     assert stamp == min(max(expires // 1000 + 59, 0), 2**32 - 1)
 
 
-def test_a_message_that_expires_after_2038_stays(storage: RocksStorage):
+def test_a_message_that_expires_after_2038_stays(storage: OrderedStorage):
     """A stamp above 31 bits is not taken for one below zero."""
     post(storage, 3, 20 * 365 * LONG)
     compact(storage)
     assert bodies(storage) == 3
 
 
-def test_the_filter_goes_and_comes_while_the_store_is_in_use(storage: RocksStorage):
+def test_the_filter_goes_and_comes_while_the_store_is_in_use(storage: OrderedStorage):
     """The store is opened anew for it: no verb fails meanwhile, nothing posted is lost, and the option works."""
     posted, stop = [], threading.Event()
 
@@ -166,7 +172,7 @@ def test_the_filter_goes_and_comes_while_the_store_is_in_use(storage: RocksStora
     for worker in workers:
         worker.start()
     for wanted in (False, True, False):
-        storage.configure(Expiry(compaction_filter=wanted, compaction_filter_grace=0))
+        configure(storage, Expiry(compaction_filter=wanted, compaction_filter_grace=0))
         assert figures(storage)["compaction_filter_active"] == wanted
     stop.set()
     for worker in workers:
@@ -175,31 +181,31 @@ def test_the_filter_goes_and_comes_while_the_store_is_in_use(storage: RocksStora
     compact(storage)
     assert bodies(storage) == len(posted) + 7
     before = figures(storage)["filter"]
-    storage.configure(AT_ONCE)
+    configure(storage, AT_ONCE)
     compact(storage)
     assert bodies(storage) == len(posted)
     assert figures(storage)["filter"] == before + 7
     assert len(storage.messages.get(JOBS, posted, PAST)) == len(posted)
 
 
-def test_a_round_makes_an_idle_store_compact(storage: RocksStorage):
+def test_a_round_makes_an_idle_store_compact(storage: OrderedStorage):
     """Nothing is written any more, and the bodies go by themselves once they are older than the interval."""
-    storage.configure(Expiry(compaction_filter_grace=0, compaction_interval=1, sweep=False))
+    configure(storage, Expiry(compaction_filter_grace=0, compaction_interval=1, sweep=False))
     post(storage, 5, 100)
-    with storage._keeper as (store, _):
+    with storage._handle as (store, _):
         store._views["bodies"].flush()
     deadline = time.monotonic() + 30
     while bodies(storage):
         assert time.monotonic() < deadline
-        storage._compacted = float("-inf")
+        storage._housekeeping._looked = -math.inf
         storage.maintain(PAST)
         time.sleep(0.2)
 
 
 def test_a_filter_that_is_missing_is_told_and_the_rest_works(tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture):
     """Its class is not known to RocksDB: the start warns loudly, and the store serves and sweeps."""
-    monkeypatch.setattr(compaction, "_armed", [])
-    monkeypatch.setattr(compaction, "OPTIONS", compaction.OPTIONS.replace(compaction.FACTORY, "NobodysFilterFactory"))
+    monkeypatch.setattr(tuning, "_armed", [])
+    monkeypatch.setattr(tuning, "OPTIONS", tuning.OPTIONS.replace(tuning.FACTORY, "NobodysFilterFactory"))
     with caplog.at_level(logging.CRITICAL):
         opened = connect(f"rocksdb://{tmp_path}/store", max_clock_jump=0, expiry=AT_ONCE)
     assert "NOT active" in caplog.text
@@ -209,17 +215,17 @@ def test_a_filter_that_is_missing_is_told_and_the_rest_works(tmp_path, monkeypat
     opened.close()
 
 
-def test_only_bodies_carry_the_filter(storage: RocksStorage, tmp_path):
+def test_only_bodies_carry_the_filter(storage: OrderedStorage, tmp_path):
     """Nothing else ends in a stamp."""
-    carrying = [name for name in layout.FAMILIES if compaction.is_active(tmp_path / "store", name)]
+    carrying = [name for name in layout.FAMILIES if tuning.is_active(tmp_path / "store", name)]
     assert carrying == ["bodies"]
 
 
 REFUSED = """
 import os, sys, time
 from pathlib import Path
-from zq.storage.rocksdb import layout
-from zq.storage.rocksdb.port import Store
+from zq.storage.ordered import layout
+from zq.storage.rocksdb.store import Store
 version, path = sys.argv[1:]
 store = Store(Path(path), layout.FAMILIES, "never", 0)
 store.write([("default", b"version", version.encode())])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.damaged import cut, flip, table_of
 from zq.errors import StoreDamaged
-from zq.storage.rocksdb.port import Store
+from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.survey import Survey
 
 FAMILIES = ("default", "rows")

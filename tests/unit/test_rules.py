@@ -5,10 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.broker.metadata import Book
-from zq.broker.recent import RECENT
+from zq.broker.rules import MOST_CACHED, RECENT, RulesCache
 from zq.limits import Limits
-from zq.model import Queue, QueueRef
+from zq.model import ClaimRequest, Lease, Queue, QueueRef
 
 JOBS = QueueRef("acme", "jobs")
 
@@ -52,44 +51,57 @@ def watch() -> Watch:
 
 
 @pytest.fixture
-def book(store: Store, watch: Watch) -> Book:
-    return Book(Limits(), store, watch)
+def rules_cache(store: Store, watch: Watch) -> RulesCache:
+    return RulesCache(Limits(), store, watch)
 
 
-def test_the_store_is_asked_once_in_a_while(book: Book, store: Store, watch: Watch) -> None:
+def test_the_store_is_asked_once_in_a_while(rules_cache: RulesCache, store: Store, watch: Watch) -> None:
     """Not by each delete; and what another server changed is obeyed within that time."""
-    assert [book.recent(JOBS).history_ttl for _ in range(5)] == [0] * 5
+    assert [rules_cache.recent(JOBS).history_ttl for _ in range(5)] == [0] * 5
     store.metadata = b'{"_history_ttl": 60}'
     watch.time += RECENT * 0.99
-    assert book.recent(JOBS).history_ttl == 0
+    assert rules_cache.recent(JOBS).history_ttl == 0
     assert store.asked == 1
     watch.time += RECENT * 0.01
-    assert book.recent(JOBS).history_ttl == 60
+    assert rules_cache.recent(JOBS).history_ttl == 60
     assert store.asked == 2
 
 
-def test_a_change_by_this_server_counts_at_once(book: Book, store: Store) -> None:
+def test_a_change_by_this_server_counts_at_once(rules_cache: RulesCache, store: Store) -> None:
     """What it forgets it asks for again."""
-    assert book.recent(JOBS).history_ttl == 0
+    assert rules_cache.recent(JOBS).history_ttl == 0
     store.metadata = b'{"_history_ttl": 60}'
-    book.forget(JOBS)
-    assert book.recent(JOBS).history_ttl == 60
+    rules_cache.forget(JOBS)
+    assert rules_cache.recent(JOBS).history_ttl == 60
 
 
-def test_an_answer_that_a_change_overtook_is_not_remembered(book: Book, store: Store) -> None:
+def test_an_answer_that_a_change_overtook_is_not_remembered(rules_cache: RulesCache, store: Store) -> None:
     """The request that asked before the change may use it; the next one may not."""
 
     def change() -> None:
         store.metadata = b'{"_history_ttl": 60}'
-        book.forget(JOBS)
+        rules_cache.forget(JOBS)
 
     store.meanwhile = change
-    assert book.recent(JOBS).history_ttl == 0
+    assert rules_cache.recent(JOBS).history_ttl == 0
     store.meanwhile = lambda: None
-    assert book.recent(JOBS).history_ttl == 60
+    assert rules_cache.recent(JOBS).history_ttl == 60
 
 
-def test_what_the_metadata_mean_for_messages_that_come_back(book: Book, store: Store) -> None:
+def test_a_full_cache_drops_one_answer_at_a_time(rules_cache: RulesCache, store: Store) -> None:
+    """Beyond as many queues as are remembered most are answered from memory still."""
+    queues = [QueueRef("acme", f"q{number}") for number in range(MOST_CACHED + 10)]
+    for queue in queues:
+        rules_cache.recent(queue)
+        rules_cache.remember(queue, b"{}")
+    store.asked = 0
+    assert [queue for queue in queues if rules_cache.remembered(queue) is None] == queues[:10]
+    for queue in queues[10:]:
+        rules_cache.recent(queue)
+    assert store.asked == 0
+
+
+def test_what_the_metadata_mean_for_messages_that_come_back(rules_cache: RulesCache, store: Store) -> None:
     """The cap is max_message_delay unless set; null is unset."""
     cases = {
         b"{}": [0, 0],
@@ -100,5 +112,6 @@ def test_what_the_metadata_mean_for_messages_that_come_back(book: Book, store: S
         b'{"_redelivery_delay": null, "_redelivery_backoff": null, "_redelivery_max_delay": null}': [0, 0],
     }
     for store.metadata, waits in cases.items():
-        book.forget(JOBS)
-        assert [book.recent(JOBS).redelivery.wait(count) for count in (1, 2)] == waits
+        rules_cache.forget(JOBS)
+        request = ClaimRequest(Lease("c", 60, 60), 1, rules_cache.recent(JOBS).waits)
+        assert [request.wait(count) for count in (1, 2)] == waits

@@ -74,7 +74,7 @@ def test_nonsense_changes_nothing(file: Path, text: str | None, told: str) -> No
     assert configuration.reload() == ["[expiry] queue_ttl = mqtt-*: 86400, *: 700"]
 
 
-def test_what_cannot_change_is_told_and_left(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With both values, of a URI without its password, by whoever reloads; the rest of the file counts."""
     configuration = Configuration(str(file))
     stays = "[server]\nport = 9000\n[storage]\nuri = redis://joe:hush@host/0\n"

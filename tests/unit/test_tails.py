@@ -6,7 +6,7 @@ The store is a fake one here, since no real one loses tellings when it is asked 
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,8 +15,8 @@ import pytest
 from zq.broker import tails
 from zq.broker.tails import Tail, Tails
 from zq.errors import Unavailable
+from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern
 from zq.storage.api import Storage
-from zq.topics import Batch, Entry, Listener, Pattern, Reading
 
 PROJECT = "acme"
 
@@ -41,7 +41,7 @@ class FakeLog:
         self.batches.append(batch)
         return batch
 
-    def read(self, project: str, after: int, limit: int, pattern: Pattern) -> Reading:
+    def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         self.reads += 1
         self.gate.wait()
         if self.broken:
@@ -54,21 +54,17 @@ class FakeLog:
                 found.append(batch)
                 count += len(batch.entries)
                 if count >= limit:
-                    return Reading(found, batch.last, batch.last < last, last, self.dropped)
-        return Reading(found, max(after, last), False, last, self.dropped)
+                    return LogSlice(found, batch.last, batch.last < last, last, self.dropped)
+        return LogSlice(found, max(after, last), False, last, self.dropped)
 
-    def listen(self, listener: Listener) -> None:
+    def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
         self.listener = listener
-
-    def follow(self, project: str) -> None:
         self.followed.append(project)
-
-    def unfollow(self, project: str) -> None:
-        self.followed.remove(project)
+        return lambda: self.followed.remove(project)
 
     def tell(self, batch: Batch | None, project: str = PROJECT) -> None:
         assert self.listener is not None
-        self.listener(project, batch, self.before(batch) if batch else 0)
+        self.listener(batch, self.before(batch) if batch else 0)
 
     def before(self, batch: Batch) -> int:
         return max((other.last for other in self.batches if other.last < batch.sequence), default=0)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from zq import topics
-from zq.topics import EVERYTHING, PATTERN, Batch, Entry, Pattern
+from zq.model import topics
+from zq.model.topics import EVERYTHING, PATTERN, Batch, Entry, Pattern
 
 NOW = 1_800_000_000.0
 PIECES = st.sampled_from(["a", "b", "A", "-", "_", ".", "*", "**", "***", "****"])
@@ -59,21 +59,21 @@ def test_one_star_stays_between_dots_and_two_go_across(pattern: str, meant: list
 def test_no_pattern_is_slow(pattern: str):
     """Patterns on which a backtracking matcher never ends: some of the longest names take a moment each."""
     built = Pattern(pattern)
-    started = time.perf_counter()
+    started = time.thread_time()
     for at in range(10):
         built.matches("a" * 60 + f"{at:04}")
         built.matches("a." * 30 + f"{at:04}")
-    assert time.perf_counter() - started < 2.0
+    assert time.thread_time() - started < 2.0
 
 
 def test_what_a_pattern_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch):
     """However many names a log has, and it stays right."""
-    monkeypatch.setattr(topics, "MOST_KNOWN", 10)
+    monkeypatch.setattr(topics, "MOST_REMEMBERED", 10)
     built = Pattern("a*")
     for at in range(100):
         assert built.matches(f"a{at}")
         assert not built.matches(f"b{at}")
-        assert len(built._known) <= 10
+        assert built.matches.cache_info().currsize <= 10
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a/b", "a?", "[a]", "é", "a\n", "x" * 65, "a\x00", "a,b"])

@@ -8,17 +8,19 @@ import pytest
 
 from tests.servers import wait_for
 from zq.clock import StoreClock
-from zq.expiry import Expiry
+from zq.events import Events
+from zq.maintenance import Upkeep
+from zq.maintenance.throttle import LatencyMonitor
 from zq.model import Draft, QueueRef, new_ids
-from zq.pace import Load
-from zq.storage.rocksdb import RocksStorage, connect
-from zq.upkeep import Upkeep
+from zq.model.expiry import Expiry
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import connect
 
 QUEUE = QueueRef("acme", "jobs")
 COUNT = 250
 
 
-class Heard:
+class Heard(Events):
     """Everything that an upkeep tells."""
 
     def __init__(self) -> None:
@@ -34,13 +36,13 @@ class Heard:
         assert seconds >= rested >= 0
         self.rounds.append((removed, exhausted))
 
-    def paced(self, ratio: float, share: float) -> None:
+    def throttled(self, ratio: float, share: float) -> None:
         assert ratio > 0
         self.shares.append(share)
 
 
 @pytest.fixture
-def storage(tmp_path) -> Iterator[RocksStorage]:
+def storage(tmp_path) -> Iterator[OrderedStorage]:
     """With messages that have expired."""
     storage, then = connect(f"rocksdb://{tmp_path}/store", sync="never"), time.time() - 100
     for start in range(0, COUNT, 50):
@@ -49,12 +51,12 @@ def storage(tmp_path) -> Iterator[RocksStorage]:
     storage.close()
 
 
-def upkeep(storage: RocksStorage, expiry: Expiry, interval: float = 3600) -> tuple[Upkeep, Heard]:
+def upkeep(storage: OrderedStorage, expiry: Expiry, interval: float = 3600) -> tuple[Upkeep, Heard]:
     heard = Heard()
-    return Upkeep(storage, StoreClock(storage.now), expiry, interval, Load(), heard), heard
+    return Upkeep(storage, StoreClock(storage.now), expiry, interval, LatencyMonitor(), heard), heard
 
 
-def test_a_round_ends_at_its_bound_and_says_so(storage: RocksStorage) -> None:
+def test_a_round_ends_at_its_bound_and_says_so(storage: OrderedStorage) -> None:
     """250 messages in rounds of 100: two that had to end, and one that came to an end."""
     kept, heard = upkeep(storage, Expiry(sweep_batch_size=30, sweep_max_deletes=100))
     assert [kept.round(), kept.round(), kept.round()] == [True, True, False]
@@ -63,7 +65,7 @@ def test_a_round_ends_at_its_bound_and_says_so(storage: RocksStorage) -> None:
     assert len(heard.shares) == 3
 
 
-def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: RocksStorage) -> None:
+def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: OrderedStorage) -> None:
     """Though the interval is an hour once it has begun."""
     kept, heard = upkeep(storage, Expiry(sweep_batch_size=10, sweep_max_deletes=10), interval=0.1)
     kept.start()
@@ -74,7 +76,7 @@ def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: RocksS
     assert len(heard.rounds) >= COUNT / 10
 
 
-def test_options_that_change_count_from_the_next_round_on(storage: RocksStorage) -> None:
+def test_options_that_change_count_from_the_next_round_on(storage: OrderedStorage) -> None:
     """The bound of a round here."""
     kept, heard = upkeep(storage, Expiry(sweep_max_deletes=10))
     kept.round()
@@ -83,7 +85,7 @@ def test_options_that_change_count_from_the_next_round_on(storage: RocksStorage)
     assert heard.rounds == [(10, True), (COUNT - 10, False)]
 
 
-def test_a_shorter_interval_counts_at_once(storage: RocksStorage) -> None:
+def test_a_shorter_interval_counts_at_once(storage: OrderedStorage) -> None:
     """The long one that has begun is not waited for."""
     kept, heard = upkeep(storage, Expiry(), interval=3600)
     kept.start()

@@ -3,23 +3,25 @@
 
 from zq.broker.claims import Claims
 from zq.broker.history import History
-from zq.broker.lifetimes import Lifetimes, Patterns
 from zq.broker.messages import Messages
-from zq.broker.metadata import Book
 from zq.broker.publishing import Publishing, Readers
 from zq.broker.queues import Queues
+from zq.broker.quotas import Quotas, Removal
+from zq.broker.rates import Rates
+from zq.broker.rules import DefaultTtls, Patterns, RulesCache
 from zq.broker.settling import Settling
 from zq.broker.streams import Streams
 from zq.broker.tails import Tails
 from zq.broker.topics import Topics
 from zq.broker.transactions import Transactions
 from zq.broker.waiting import Waiters
-from zq.broker.watch import UNWATCHED, Watch
 from zq.clock import Clock
 from zq.errors import Unavailable
+from zq.events import NO_EVENTS, Events
 from zq.limits import DEFAULT_KEEP, MAX_DRIFT, MAX_UNCERTAINTY, Limits
+from zq.model.quotas import Quota
+from zq.model.topics import Retention
 from zq.storage.api import Storage
-from zq.topics import Keep
 
 DEFAULT_LIMITS = Limits()
 
@@ -27,8 +29,11 @@ DEFAULT_LIMITS = Limits()
 class Broker:
     """The use cases on one store. ``checksum`` and ``delete_with_claim_id`` are options of contract 16.
 
-    ``keep``: how much of a project's log of topics is kept. ``watch`` is told what they did.
+    ``retention``: how much of a project's log of topics is kept. ``events`` is told what they did.
     ``patience``: seconds that the caller of a large commit waits for its end.
+    ``quota``: what a project may use that has no values of its own; None = nobody is asked who it is, so that nobody
+    can be bounded. ``share``: percent of waiters and streams that one project gets; ``threads``: how many requests are
+    worked on at once.
     """
 
     def __init__(
@@ -41,28 +46,48 @@ class Broker:
         delete_with_claim_id: bool = False,
         max_waiters: int = 40,
         max_streams: int = 16,
-        keep: Keep = DEFAULT_KEEP,
+        retention: Retention = DEFAULT_KEEP,
         queue_ttl: Patterns = (),
-        watch: Watch = UNWATCHED,
+        events: Events = NO_EVENTS,
         patience: float = 5.0,
+        quota: Quota | None = None,
+        share: int = 25,
+        threads: int = 64,
     ) -> None:
-        self.lifetimes = Lifetimes(limits.default_message_ttl, queue_ttl)
-        book = Book(limits, storage, lifetimes=self.lifetimes)
+        self.rates = Rates(threads)
+        self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
+        self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
+        rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
         self.storage = storage
         self._clock = clock
         self.limits = limits
-        self.queues = Queues(storage, clock, limits, book)
-        self.messages = Messages(storage, clock, limits, book, checksum, delete_with_claim_id, watch)
-        self.claims = Claims(storage, clock, limits, book, watch)
-        self.settling = Settling(storage, clock, limits, book, checksum, watch)
-        self.history = History(storage, clock, limits, book, watch)
-        self.transactions = Transactions(storage, clock, limits, book, watch, patience)
-        self.topics = Topics(storage, clock, limits, self.lifetimes)
-        self.waiters = Waiters(storage, clock, limits, max_waiters, watch)
+        self.queues = Queues(storage, clock, limits, rules_cache)
+        self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events)
+        self.claims = Claims(storage, clock, limits, rules_cache, events)
+        self.settling = Settling(storage, clock, limits, rules_cache, checksum, events)
+        self.history = History(storage, clock, limits, rules_cache, events)
+        self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
+        self.topics = Topics(storage, clock, limits, self.default_ttls)
+        self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
         self._tails = Tails(storage)
-        self.streams = Streams(storage, clock, self._tails, max_streams, watch)
+        self.streams = Streams(storage, clock, self._tails, max_streams, events, share)
         readers = Readers(self._tails, self.waiters)
-        self.publishing = Publishing(storage, clock, limits, self.topics, readers, keep, watch, checksum=checksum)
+        self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum=checksum)
+        self.removal = Removal(storage, clock, self.queues, self.topics)
+        if self.quotas is not None:
+            self._bound(self.quotas)
+
+    def _bound(self, quotas: Quotas) -> None:
+        """Have the use cases that create or store something ask what the project may have."""
+        self.queues.admit = self.messages.admit = quotas.admit_queue
+        self.settling.admit = self.messages.admit_target = quotas.admit_target
+        self.messages.refusal = self.history.refusal = quotas.refusal
+        self.topics.admit = quotas.admit_topic
+
+    def resume(self) -> None:
+        """Go on with what no server carries on: to be called every second."""
+        self.transactions.resume()
+        self.removal.resume(self.quotas)
 
     def end_waiting(self) -> None:
         """Answer all who wait and end all streams, for the server ends. May be called twice."""

@@ -16,22 +16,24 @@ from msgspec import structs
 from zq.clock import Clock
 from zq.errors import CommitRunning, StoreDamaged
 from zq.model import Bounds, Commit, Committed, Unfinished
-from zq.storage.extensions import TransactionController
+from zq.storage.capabilities import TransactionController
 
 LOG = logging.getLogger(__name__)
+# What the log says of a commit that a damaged store holds up.
 DAMAGED: Final = (
     "A decided commit stands still where the store is damaged. Stop the server: zq-server salvage makes a new store, "
     "which finishes it as far as it can be read."
 )
+# Seconds that a slice is to take: its size follows what the last ones took.
 AIM: Final = 0.0012
-"""Seconds that a slice is to take: its size follows what the last ones took."""
+# Messages in the first slice.
 FIRST: Final = 100
-"""Messages in the first slice."""
+# A carrier rests so many times as long as its last slice took.
 REST: Final = 2.0
-"""It rests so many times as long as a slice took."""
+# Seconds that it rests at most.
 LONGEST_REST: Final = 0.2
+# Seconds that the upkeep gives to one commit at a time.
 SHARE: Final = 1.0
-"""Seconds that the upkeep gives to one commit at a time."""
 
 
 class Slices:
@@ -78,7 +80,7 @@ class Carrier:
             if committed.replayed or committed.batch >= commit.batch:
                 return committed
             if committed.open:
-                raise CommitRunning("An earlier batch of the producer is being carried out: try again soon.")
+                raise CommitRunning
 
     def last(self, project: str, producer: str) -> Committed:
         """The producer's last batch, finished if that can be done in time. Raises ``ProducerNotFound``."""

@@ -1,71 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on claims (contract 8)."""
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct, structs
 
 from zq import wire
-from zq.broker.metadata import Book
-from zq.broker.watch import Watch
+from zq.broker import redelivery
+from zq.broker.rules import RulesCache
+from zq.broker.values import Seen
 from zq.clock import Clock
+from zq.events import Events
 from zq.limits import MIN_DELAY, MIN_TTL, Limits, claim_name, within
-from zq.model import Claim, Fence, Lease, QueueRef, Seconds, new_ids
+from zq.model import Claim, ClaimRequest, Fence, Lease, QueueRef, Seconds, new_ids
 from zq.storage.api import Storage
 
+# Messages of a claim without ``limit``.
 DEFAULT_CLAIM = 10
+
+
+class ClaimAnswer(Struct, frozen=True):
+    """A claim as of ``now``; None if there is nothing to claim. ``existed``: it lived already under its name."""
+
+    claim: Claim | None
+    now: Seconds
+    existed: bool = False
+
+    @property
+    def found(self) -> bool:
+        """Whether there was anything."""
+        return self.claim is not None
 
 
 class Claims:
     """What a caller can do with claims."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book, watch: Watch) -> None:
-        self._queues = storage.queues
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, events: Events) -> None:
+        self._storage = storage
         self._claims = storage.claims
         self._clock = clock
         self._limits = limits
-        self._book = book
-        self._watch = watch
+        self._rules_cache = rules_cache
+        self._events = events
 
-    def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None) -> tuple[Claim | None, Seconds]:
-        """Claim up to ``limit`` messages, or as many as an answer carries; None if there are none. With the moment."""
-        now = self._clock.now()
-        (claim,) = new_ids(1, now)
-        lease, size = self._lease(claim, terms), self._size(limit)
-        stored = self._queues.get(queue)
-        if stored is None:
-            return None, now
-        rules = self._book.rules(stored.metadata)
-        most_bytes = self._limits.max_answer_bytes
-        made = self._claims.create(queue, lease, size, now, rules.dead_letters(queue), rules.redelivery, most_bytes)
-        if made is not None:
-            self._watch.claimed(made, now)
-        return made, now
+    def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None) -> ClaimAnswer:
+        """Claim up to ``limit`` messages, or as many as an answer carries."""
+        (claim,) = new_ids(1, self._clock.now())
+        return self._claim(queue, ClaimRequest(self._lease(claim, terms), self._size(limit)))
 
     def create_named(
         self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None
-    ) -> tuple[Claim | None, bool, Seconds]:
-        """The live claim of this name as it is, and True; else a new one, if there is anything to claim; the moment."""
-        lease, size = self._lease(claim_name(name), terms), self._size(limit)
-        now = self._clock.now()
-        stored = self._queues.get(queue)
-        rules = self._book.rules(stored.metadata if stored else b"{}")
-        claim, was_there = self._claims.create_named(
-            queue,
-            lease,
-            size,
-            now,
-            rules.dead_letters(queue),
-            rules.redelivery,
-            fence,
-            self._limits.max_answer_bytes,
-        )
-        if claim is not None and not was_there:
-            self._watch.claimed(claim, now)
-        return claim, was_there, now
+    ) -> ClaimAnswer:
+        """The live claim of this name as it is; else a new one, if there is anything to claim."""
+        lease = self._lease(claim_name(name), terms)
+        return self._claim(queue, ClaimRequest(lease, self._size(limit), named=True, fence=fence))
 
-    def get(self, queue: QueueRef, claim: str) -> tuple[Claim, Seconds]:
-        """A live claim, and the moment it was seen. Raises ``ClaimNotFound``."""
+    def _claim(self, queue: QueueRef, request: ClaimRequest) -> ClaimAnswer:
+        """Claim by the rules that this server remembers, or by those that the store says have come in their place."""
+        rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
+        while True:
+            now = self._clock.now()
+            letters = rules.dead_letters(queue)
+            asked = structs.replace(
+                request,
+                waits=rules.waits,
+                max_claims=letters and letters.max_claims,
+                most_bytes=self._limits.max_answer_bytes,
+                expected=rules.metadata,
+            )
+            made = redelivery.claim(self._storage, queue, asked, letters, now)
+            if made.metadata is None:
+                break
+            rules = self._rules_cache.remember(queue, made.metadata)
+        if made.claim is not None and not made.existing:
+            self._events.claimed(made.claim, now)
+        return ClaimAnswer(made.claim, now, made.existing)
+
+    def get(self, queue: QueueRef, claim: str) -> Seen[Claim]:
+        """A live claim. Raises ``ClaimNotFound``."""
         now = self._clock.now()
-        return self._claims.get(queue, claim, now), now
+        return Seen(self._claims.get(queue, claim, now), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
         """Start a live claim anew; omitted terms are the server's defaults (contract 8.3).

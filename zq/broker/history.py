@@ -1,52 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on history: read it, and post copies of what finished (extensions 5)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import UNSET
 
-from zq.broker.metadata import Book
-from zq.broker.watch import Watch
+from zq.broker.quotas import refuse_nothing
+from zq.broker.rules import RulesCache
+from zq.broker.values import Seen
 from zq.clock import Clock
-from zq.errors import Invalid, InvalidParameter, MessageNotFound
+from zq.errors import Invalid, InvalidParameter, MessageNotFound, QuotaExceeded
+from zq.events import Events
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, each_once, within
-from zq.model import Draft, Finished, Page, QueueRef, Seconds, new_ids
+from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
 from zq.storage.api import Storage
-from zq.wire.replays import Replay, moment
+from zq.wire.extensions import ReplayTerms, moment
 
+# Copies that a replay posts at a time, at most.
 CHUNK = 100
+# Bytes of the copies that a replay posts at a time, at most, but for one copy.
 CHUNK_BYTES = 4_000_000
-"""A replay posts so many copies at a time, or copies of so many bytes."""
+# A moment after all that can be written down: the year 10000.
 LATEST: Seconds = 253_402_300_800.0
-"""A moment after all that can be written down: the year 10000."""
 
 
 class History:
     """What a caller can do with finished messages."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book, watch: Watch) -> None:
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, events: Events) -> None:
         self._history = storage.history
         self._messages = storage.messages
         self._clock = clock
         self._limits = limits
-        self._book = book
-        self._watch = watch
+        self._rules_cache = rules_cache
+        self._events = events
+        self.refusal: Callable[[str, Sequence[Draft]], QuotaExceeded | None] = refuse_nothing
+        """Why the project may not store so much more."""
 
-    def list(
-        self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str
-    ) -> tuple[Page[Finished], Seconds]:
-        """A page in the order of finishing, and the moment it is of. ``since``, ``until``: ISO 8601 or ""."""
+    def list(self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str) -> Seen[Page[HistoryEntry]]:
+        """A page in the order of finishing. ``since``, ``until``: ISO 8601 or ""."""
         size, span = self._page_size(limit), _span(since or None, until or None)
         now = self._clock.now()
-        return self._history.list(queue, marker, size, *span, now, self._limits.max_answer_bytes), now
+        return Seen(self._history.list(queue, marker, size, span, now, self._limits.max_answer_bytes), now)
 
-    def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> tuple[Page[Finished], Seconds]:
-        """A page of living and finished messages in the order of sequence, and the moment it is of."""
+    def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> Seen[Page[HistoryEntry]]:
+        """A page of living and finished messages in the order of sequence."""
         size = self._page_size(limit)
         now = self._clock.now()
-        return self._history.list_all(queue, marker, size, now, self._limits.max_answer_bytes), now
+        return Seen(self._history.list(queue, marker, size, None, now, self._limits.max_answer_bytes), now)
 
-    def replay(self, queue: QueueRef, client: str, terms: Replay) -> int:
+    def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages to the queue, as the caller; how many.
 
         Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``.
@@ -69,13 +72,13 @@ class History:
             raise MessageNotFound("None of the ids is in the history of the queue.")
         return count
 
-    def _replay_span(self, queue: QueueRef, client: str, terms: Replay) -> int:
+    def _replay_span(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         limit = DEFAULT_BATCH if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
         span = _span(None if terms.since is UNSET else terms.since, None if terms.until is UNSET else terms.until)
         copies: set[str] = set()
         marker = 0
         while len(copies) < limit:
-            page = self._history.list(queue, marker, CHUNK, *span, self._clock.now(), CHUNK_BYTES)
+            page = self._history.list(queue, marker, CHUNK, span, self._clock.now(), CHUNK_BYTES)
             # Copies that finish while this goes on are no part of it.
             found = [record for record in page.items if record.message.id not in copies][: limit - len(copies)]
             for chunk in _chunks(found):
@@ -85,25 +88,28 @@ class History:
             marker = int(page.next)
         return len(copies)
 
-    def _post(self, queue: QueueRef, client: str, records: Sequence[Finished]) -> Sequence[str]:
+    def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
         """The ids of new copies."""
-        rules, now = self._book.recent(queue), self._clock.now()
-        ids, ttl = new_ids(len(records), now), self._book.ttl(queue, rules)
+        rules, now = self._rules_cache.recent(queue), self._clock.now()
+        ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
         drafts = [
             Draft(id, old.body, ttl, rules.default_delay, client, old.checksum)
             for id, old in zip(ids, (record.message for record in records), strict=True)
         ]
+        refusal = self.refusal(queue.project, drafts)
+        if refusal is not None:
+            raise refusal
         self._messages.post(queue, drafts, now)
-        self._watch.posted(drafts)
+        self._events.posted(drafts)
         return ids
 
     def _page_size(self, limit: int | None) -> int:
         return DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
 
 
-def _span(since: str | None, until: str | None) -> tuple[Seconds, Seconds]:
+def _span(since: str | None, until: str | None) -> Span:
     """The moments meant; all time where none is given."""
-    return _moment("since", since, 0.0), _moment("until", until, LATEST)
+    return Span(_moment("since", since, 0.0), _moment("until", until, LATEST))
 
 
 def _moment(name: str, text: str | None, default: Seconds) -> Seconds:
@@ -115,9 +121,9 @@ def _moment(name: str, text: str | None, default: Seconds) -> Seconds:
     return min(told, LATEST)
 
 
-def _chunks(records: Sequence[Finished]) -> Iterator[list[Finished]]:
+def _chunks(records: Sequence[HistoryEntry]) -> Iterator[list[HistoryEntry]]:
     """Records in groups that one post can take."""
-    chunk: list[Finished] = []
+    chunk: list[HistoryEntry] = []
     size = 0
     for record in records:
         length = len(record.message.body)

@@ -2,23 +2,45 @@
 """Use cases on messages (contract 7)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.broker.metadata import Book, Rules
-from zq.broker.watch import Watch
+from zq.broker.quotas import refuse_nothing
+from zq.broker.resources import admit_all
+from zq.broker.rules import Rules, RulesCache
+from zq.broker.values import Applied, Seen, Upload
 from zq.clock import Clock
-from zq.errors import Invalid, MessageNotFound, Repeated, StageFull
+from zq.errors import ClaimNotHeld, Invalid, MessageClaimed, MessageNotFound, QuotaExceeded, Repeated, StageFull
+from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
-from zq.model import Draft, Message, Once, Outcome, Page, QueueRef, Seconds, View, new_ids
+from zq.model import Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
 from zq.storage.api import Storage
 
+# An id of a message, which no marker that is a sequence can be: no sequence has so many digits.
 MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-"""No sequence has so many digits."""
+
+
+# Metadata that no queue has: a post that expects them stores nothing, and finds out whether its key is known.
+NO_METADATA: Final = b"none"
+# Bytes of bodies that no stage can keep to: the same for staging.
+NO_ROOM: Final = -1
+
+
+class Listed(Struct, frozen=True):
+    """A page of a queue as of ``now``. ``delayed``: whether it shows delayed messages (always on a normal queue)."""
+
+    page: Page[Message]
+    delayed: bool
+    now: Seconds
+
+    @property
+    def found(self) -> bool:
+        """Whether there was anything."""
+        return bool(self.page.items)
 
 
 class Messages:
@@ -29,48 +51,41 @@ class Messages:
         storage: Storage,
         clock: Clock,
         limits: Limits,
-        book: Book,
+        rules_cache: RulesCache,
         checksum: bool,
         delete_with_claim_id: bool,
-        watch: Watch,
+        events: Events,
     ) -> None:
         self._queues = storage.queues
         self._messages = storage.messages
         self._transactions = storage.transactions
         self._clock = clock
         self._limits = limits
-        self._book = book
+        self._rules_cache = rules_cache
         self._checksum = checksum
         self._delete_with_claim_id = delete_with_claim_id
-        self._watch = watch
+        self._events = events
+        self.admit: Callable[[QueueRef], None] = admit_all
+        """Raises ``QuotaExceeded`` if one more queue must not be made."""
+        self.admit_target: Callable[[QueueRef], None] = admit_all
+        """The same, where it may be there already."""
+        self.refusal: Callable[[str, Sequence[Draft]], QuotaExceeded | None] = refuse_nothing
+        """Why the project may not store so much more."""
 
-    def rules(self, queue: QueueRef, size: int) -> Rules:
-        """The rules for a post of ``size`` bytes to a queue, which is created if it is missing (contract 7.2, step 1).
+    def post(self, queue: QueueRef, client: str, upload: Upload) -> Applied[list[str]]:
+        """Store all messages or none; their ids in array order. A missing queue is created (contract 7.2).
 
-        Rules that this server remembers save the store a question: ``post`` finds out whether they still hold, and a
-        post that they refuse is judged by what the store says.
-        """
-        remembered = self._book.remembered(queue)
-        if remembered is not None and size <= remembered.max_post_size:
-            return remembered
-        return self._read_rules(queue)
-
-    def post(
-        self,
-        queue: QueueRef,
-        client: str,
-        posted: Sequence[wire.Posted],
-        size: int,
-        rules: Rules,
-        once: Once | None = None,
-    ) -> tuple[list[str], bool]:
-        """Store all messages or none; their ids in array order, and whether they were stored before under ``once``.
-
+        The order of checks: size, form of the idempotency key, JSON, number of messages, each message in turn; whether
+        the key is known is found last, by the store. The queue is created before any of them.
         Raises ``Invalid``, ``KeyReused``.
         """
+        rules = self._rules(queue, upload.size)
+        raw = upload.read(rules.max_post_size)
+        idempotency_key = upload.idempotency_key(raw)
+        posted = wire.posted(raw)
         self._check_count(posted)
         while True:
-            body_size(size, rules.max_post_size)
+            body_size(len(raw), rules.max_post_size)
             now = self._clock.now()
             try:
                 drafts = self._drafts(posted, client, queue, rules, now)
@@ -80,29 +95,31 @@ class Messages:
                     raise
                 continue
             try:
-                metadata = self._messages.post(queue, drafts, now, rules.metadata, once)
+                metadata = self._store(queue, drafts, now, rules.metadata, idempotency_key)
             except Repeated as first:
-                return first.answer, True
+                return Applied(first.answer, replayed=True)
             if metadata is None:
-                self._watch.posted(drafts)
-                return [draft.id for draft in drafts], False
-            rules = self._book.remember(queue, metadata)
+                self._events.posted(drafts)
+                return Applied([draft.id for draft in drafts])
+            rules = self._rules_cache.remember(queue, metadata)
 
-    def stage(
-        self, queue: QueueRef, client: str, posted: Sequence[wire.Posted], size: int, stage: str, once: Once | None
-    ) -> tuple[int, bool]:
-        """Store all messages, or none, where nobody sees them; how many, and whether ``once`` was known before.
+    def stage(self, queue: QueueRef, client: str, upload: Upload, stage: str) -> Applied[int]:
+        """Store all messages, or none, where nobody sees them; how many.
 
         Extensions 9. The queue is not created before they are published.
         Raises ``Invalid``, ``StageFull``, ``KeyReused``.
         """
+        raw = upload.read(self._limits.max_messages_post_size)
+        idempotency_key = upload.idempotency_key(raw)
+        posted = wire.posted(raw)
         stage = free_name("stage", stage)
         self._check_count(posted)
-        rules = self._book.recent(queue)
-        body_size(size, rules.max_post_size)
+        rules = self._rules_cache.recent(queue)
+        self.admit_target(queue)
+        body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now)
-        limits = self._limits
+        limits, refusal = self._limits, self.refusal(queue.project, drafts)
         try:
             self._transactions.stage(
                 queue.project,
@@ -111,17 +128,19 @@ class Messages:
                 drafts,
                 now,
                 limits.stage_ttl,
-                limits.max_stage_bytes,
-                once,
+                limits.max_stage_bytes if refusal is None else NO_ROOM,
+                idempotency_key,
                 limits.max_stage_messages,
             )
         except StageFull as full:
+            if refusal is not None:
+                raise refusal from None
             most = f"{limits.max_stage_messages} messages and {limits.max_stage_bytes} bytes of bodies"
             raise StageFull(f"A stage may hold at most {most}.") from full
         except Repeated as first:
-            return len(first.answer), True
-        self._watch.posted(drafts)
-        return len(drafts), False
+            return Applied(len(first.answer), replayed=True)
+        self._events.posted(drafts)
+        return Applied(len(drafts))
 
     def list(
         self,
@@ -130,42 +149,47 @@ class Messages:
         marker: str,
         limit: int | None,
         *,
-        echo: bool,
-        include_claimed: bool,
-        include_delayed: bool,
-    ) -> tuple[Page[Message], bool, Seconds]:
-        """A page, whether delayed messages were shown (always on a normal queue), and the moment it is of."""
+        echo: bool = False,
+        include_claimed: bool = False,
+        include_delayed: bool = False,
+    ) -> Listed:
+        """A page of those behind the marker; without ``echo`` none that the client has posted."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
-        now = self._clock.now()
-        stored = self._queues.get(queue)
-        after = None if stored is None else self._after(queue, marker, now)
-        if stored is None or after is None:
-            return Page([], None), include_delayed, now
-        delayed = include_delayed or not self._book.rules(stored.metadata).default_delay
-        view = View("" if echo else client, include_claimed, delayed)
-        page = self._messages.list(queue, after, size, view, now, self._limits.max_answer_bytes)
-        return page, delayed, now
+        rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
+        while True:
+            now = self._clock.now()
+            after = self._after(queue, marker, now)
+            if after is None:
+                return Listed(Page([], None), include_delayed, now)
+            delayed = include_delayed or not rules.default_delay
+            shown = ListFilter("" if echo else client, include_claimed, delayed)
+            most_bytes = self._limits.max_answer_bytes
+            page = self._messages.list(queue, after, size, shown, now, most_bytes, rules.metadata)
+            if page.metadata is None:
+                return Listed(page, delayed, now)
+            rules = self._rules_cache.remember(queue, page.metadata)
 
-    def get(self, queue: QueueRef, message: str) -> tuple[Message, Seconds]:
-        """One message and the moment it was seen. Raises ``MessageNotFound``."""
+    def get(self, queue: QueueRef, message: str) -> Seen[Message]:
+        """One message. Raises ``MessageNotFound``."""
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
-            return found, now
+            return Seen(found, now)
         raise MessageNotFound("There is no such message in the queue.")
 
-    def get_many(self, queue: QueueRef, ids: Sequence[str]) -> tuple[MessageList, Seconds]:
-        """Those of the ids that exist, and the moment. Raises ``MessageNotFound`` if none does."""
+    def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
+        """Those of the ids that exist. Raises ``MessageNotFound`` if none does."""
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
         if not found:
             raise MessageNotFound("None of the ids is a message of the queue.")
-        return found, now
+        return Seen(found, now)
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         """Remove one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
-        self._messages.delete(queue, message, self._clock.now(), claim, self._book.recent(queue).history_ttl)
-        self._watch.finished(Outcome.DELETED, 1)
+        claims = (claim,) if claim else ()
+        self._messages.delete(queue, (message,), self._clock.now(), claims, self._rules_cache.recent(queue).history_ttl)
+        self._events.finished(Outcome.DELETED, 1)
 
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Remove messages by id, claimed or not; where the server wants claim ids, only under these, else none."""
@@ -173,24 +197,27 @@ class Messages:
         if self._delete_with_claim_id and not claims:
             raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
         holders = claims if self._delete_with_claim_id else None
-        history = self._book.recent(queue).history_ttl
+        history = self._rules_cache.recent(queue).history_ttl
         # Records take the bodies along, so many of them in one step.
         step = MAX_IDS if history and holders is None else len(ids)
-        for start in range(0, len(ids), step):
-            self._messages.delete_many(queue, ids[start : start + step], self._clock.now(), holders, history)
-        self._watch.finished(Outcome.DELETED, len(ids))
+        try:
+            for start in range(0, len(ids), step):
+                self._messages.delete(queue, ids[start : start + step], self._clock.now(), holders, history)
+        except MessageClaimed:  # by none of them: this verb has one refusal (contract 7.7)
+            raise ClaimNotHeld from None
+        self._events.finished(Outcome.DELETED, len(ids))
 
-    def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> tuple[MessageList, Seconds]:
-        """Remove and return up to ``limit`` ready messages, or as many as an answer carries; and the moment."""
+    def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
+        """Remove and return up to ``limit`` ready messages, or as many as an answer carries."""
         within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
             raise Invalid("claim_ids does not go with pop.")
-        history = self._book.recent(queue).history_ttl
+        history = self._rules_cache.recent(queue).history_ttl
         now = self._clock.now()
         popped = self._messages.pop(queue, limit, now, history, self._limits.max_answer_bytes)
         if popped:
-            self._watch.popped(popped, now)
-        return popped, now
+            self._events.popped(popped, now)
+        return Seen(popped, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
         """The sequence that a marker means: its own, or that of the message whose id it is, by which openstacksdk goes
@@ -199,19 +226,47 @@ class Messages:
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
         return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
 
+    def _store(
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        expected: bytes,
+        idempotency_key: IdempotencyKey | None,
+    ) -> bytes | None:
+        """As the store's ``post``. Raises ``QuotaExceeded``, but not for what was stored before."""
+        refusal = self.refusal(queue.project, drafts)
+        if refusal is None:
+            return self._messages.post(queue, drafts, now, expected, idempotency_key)
+        if idempotency_key is not None:
+            self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
+        raise refusal
+
     def _check_count(self, posted: Sequence[wire.Posted]) -> None:
         count_within("messages", len(posted), self._limits.max_messages_per_post)
+
+    def _rules(self, queue: QueueRef, size: int) -> Rules:
+        """The rules for a post of ``size`` bytes to a queue, which is created if it is missing (contract 7.2, step 1).
+
+        Rules that this server remembers save the store a question: the post finds out whether they still hold, and a
+        post that they refuse is judged by what the store says.
+        """
+        remembered = self._rules_cache.remembered(queue)
+        if remembered is not None and size <= remembered.max_post_size:
+            return remembered
+        return self._read_rules(queue)
 
     def _read_rules(self, queue: QueueRef) -> Rules:
         stored = self._queues.get(queue)
         if stored is None:
+            self.admit(queue)
             self._queues.create(queue, b"{}")
-        return self._book.remember(queue, stored.metadata if stored else b"{}")
+        return self._rules_cache.remember(queue, stored.metadata if stored else b"{}")
 
     def _drafts(
         self, posted: Sequence[wire.Posted], client: str, queue: QueueRef, rules: Rules, now: Seconds
     ) -> Sequence[Draft]:
-        ids, ttl = new_ids(len(posted), now), self._book.ttl(queue, rules)
+        ids, ttl = new_ids(len(posted), now), self._rules_cache.ttl(queue, rules)
         return [self._draft(message, id, client, rules, ttl) for message, id in zip(posted, ids, strict=True)]
 
     def _draft(self, posted: wire.Posted, identity: str, client: str, rules: Rules, ttl: int) -> Draft:

@@ -1,115 +1,192 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a queue's metadata mean for its messages (contract 6.1, extensions 4), and how long a server remembers it."""
+"""What the metadata of queues and topics may hold: reserved keys, their validation, patches, what is shown.
 
-import time
-from collections.abc import Callable
-from functools import lru_cache
+Contract 6.1, 6.5, 13, extensions 4. Validation is by JSON Schema; it runs when metadata change, never when messages
+move.
+"""
 
-from msgspec import Struct
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from jsonschema import Draft4Validator, ValidationError
+from msgspec import UNSET
 
 from zq import wire
-from zq.broker.lifetimes import Lifetimes
-from zq.broker.recent import MOST_REMEMBERED, Recent
-from zq.broker.vocabulary import Metadata
-from zq.limits import Limits, is_queue_name
-from zq.model import DeadLetters, QueueRef, Redelivery
-from zq.storage.api import Storage
+from zq.errors import InvalidBody, MetadataConflict, NotBuilt
+from zq.limits import MAX_NAME, MIN_DELAY, MIN_TTL, QUEUE_NAME, Limits, is_queue_name, nesting
+
+Metadata = dict[str, Any]
+
+QUEUE_RULE: Final = f"must be a queue name, 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot, or null"
+RETRY_INTEGERS: Final = (
+    "retries_with_no_delay",
+    "minimum_delay_retries",
+    "minimum_delay",
+    "maximum_delay",
+    "maximum_delay_retries",
+)
+# What ``_retry_policy`` may be, as a JSON Schema.
+RETRY_POLICY: Final[Metadata] = {
+    "properties": {
+        **{name: {"type": "integer"} for name in RETRY_INTEGERS},
+        "retry_backoff_function": {"enum": ["linear", "arithmetic", "geometric", "exponential"]},
+        "ignore_subscription_override": {"type": "boolean"},
+    },
+    "type": "object",
+}
+
+# What no store of this version does.
+ENCRYPTION: Final = {"_enable_encrypt_messages": "this version of zq does not encrypt messages yet."}
 
 
-class Rules(Struct, frozen=True):
-    """What a queue's ``metadata`` mean for its messages, defaults filled in but that of the ttl: ``Book.ttl``."""
+class MetadataSchema:
+    """The keys that metadata of one ``kind`` of resource may have, "queue" or "topic": the same for both.
 
-    metadata: bytes
-    own_ttl: int | None
-    default_delay: int
-    max_post_size: int
-    dead_letter_queue: str
-    dead_letter_ttl: int | None
-    max_claim_count: int | None
-    redelivery: Redelivery
-    history_ttl: int
-
-    def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
-        """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
-        if not self.dead_letter_queue or self.max_claim_count is None:
-            return None
-        target = QueueRef(queue.project, self.dead_letter_queue)
-        return DeadLetters(target, self.max_claim_count, self.dead_letter_ttl, self.history_ttl)
-
-
-class Book:
-    """The rules that these limits make of metadata."""
+    ``shown``: those that readers see when they are unset, and with which values. ``ttl`` returns the default ttl of a
+    name, which options may change. ``unbuilt``: keys that must be unset or falsy here, with the sentence of each.
+    """
 
     def __init__(
         self,
+        kind: str,
         limits: Limits,
-        storage: Storage,
-        monotonic: Callable[[], float] = time.monotonic,
-        lifetimes: Lifetimes | None = None,
+        shown: Metadata,
+        ttl: Callable[[str], int],
+        unbuilt: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.lifetimes = lifetimes or Lifetimes(limits.default_message_ttl)
-        self._limits = limits
-        self.rules: Callable[[bytes], Rules] = lru_cache(maxsize=1024)(self._rules)
-        """The rules that stored metadata mean; remembered, since every post and claim asks."""
-        self._remembered: dict[QueueRef, Rules] = {}
-        self._queues = storage.queues
-        self._recent = Recent(self._stored, monotonic)
+        self.kind = kind
+        self._shown = shown
+        self._ttl = ttl
+        self._unbuilt = ENCRYPTION | dict(unbuilt)
+        self._validator = Draft4Validator(metadata_schema(limits))
 
-    def remembered(self, queue: QueueRef) -> Rules | None:
-        """The queue's rules as this server saw them last. They may have changed: only for what the store checks."""
-        return self._remembered.get(queue)
+    def shown(self, name: str, metadata: Metadata) -> Metadata:
+        """Metadata as a reader sees them: reserved keys that are unset or falsy have their defaults."""
+        defaults = self._shown | {"_default_message_ttl": self._ttl(name)}
+        return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
 
-    def remember(self, queue: QueueRef, metadata: bytes) -> Rules:
-        """The rules that the queue's metadata mean, for next time."""
-        if len(self._remembered) >= MOST_REMEMBERED:
-            self._remembered.clear()
-        rules = self._remembered[queue] = self.rules(metadata)
-        return rules
+    def check(self, metadata: Metadata, name: str) -> None:
+        """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for one whose
+        meaning this server does not have."""
+        nesting("metadata", metadata)
+        retry_policy = metadata.get("_retry_policy")
+        given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
+        for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
+            raise InvalidBody(_sentence(error))
+        if (dead := metadata.get("_dead_letter_queue")) is not None and not is_queue_name(dead):
+            raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}.")  # the schema lets a line break at the end pass
+        if self.kind == "queue" and dead == name:
+            raise InvalidBody("_dead_letter_queue must not name its own queue.")
+        _check_retry_span(retry_policy or {})
+        for key, sentence in self._unbuilt.items():
+            if metadata.get(key):
+                raise NotBuilt(f"{key}: {sentence}")
 
-    def recent(self, queue: QueueRef) -> Rules:
-        """The queue's rules, as ``Recent`` has them; those without metadata for a missing queue.
-
-        What every delete and pop asks for must not cost each a question.
-        """
-        return self._recent.get(queue)
-
-    def forget(self, queue: QueueRef) -> None:
-        """This server has created, changed or deleted the queue."""
-        self._remembered.pop(queue, None)
-        self._recent.forget(queue)
-
-    def ttl(self, queue: QueueRef, rules: Rules) -> int:
-        """How long the queue's messages live that do not say so. Asked for each post: options may change it."""
-        return rules.own_ttl or self.lifetimes.of(queue.name)
-
-    def _stored(self, queue: QueueRef) -> Rules:
-        stored = self._queues.get(queue)
-        return self.rules(stored.metadata if stored else b"{}")
-
-    def _rules(self, raw: bytes) -> Rules:
-        metadata = wire.json_object(raw)
-        target, count = metadata.get("_dead_letter_queue"), metadata.get("_max_claim_count")
-        return Rules(
-            metadata=raw,
-            own_ttl=metadata.get("_default_message_ttl") or None,
-            default_delay=metadata.get("_default_message_delay") or self._limits.default_message_delay,
-            max_post_size=post_size(metadata, self._limits),
-            dead_letter_queue=target if is_queue_name(target) else "",
-            dead_letter_ttl=metadata.get("_dead_letter_queue_messages_ttl"),
-            max_claim_count=None if count is None or count < 0 else count,
-            redelivery=self._redelivery(metadata),
-            history_ttl=metadata.get("_history_ttl") or 0,
-        )
-
-    def _redelivery(self, metadata: Metadata) -> Redelivery:
-        cap = metadata.get("_redelivery_max_delay")
-        return Redelivery(
-            delay=metadata.get("_redelivery_delay") or 0,
-            exponential=metadata.get("_redelivery_backoff") == "exponential",
-            cap=self._limits.max_message_delay if cap is None else cap,
-        )
+    def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
+        """A copy with the operations applied in order. Raises ``InvalidBody``, ``MetadataConflict``."""
+        result = dict(metadata)
+        for operation, key in [(operation, _key(operation)) for operation in operations]:
+            missing = key not in result and key not in self._shown
+            if missing and operation.op != "add":
+                raise MetadataConflict(f"The {self.kind} has no metadata key {key!r} to {operation.op}.")
+            if operation.op == "remove":
+                result.pop(key, None)
+            else:
+                result[key] = operation.value
+        return result
 
 
-def post_size(metadata: Metadata, limits: Limits) -> int:
-    """The largest body of a post, in bytes; a server's own bound holds whatever was stored under another one."""
-    return min(metadata.get("_max_messages_post_size") or limits.max_messages_post_size, limits.max_messages_post_size)
+def check_operations(operations: Sequence[wire.Operation]) -> None:
+    """Raise ``InvalidBody`` for an operation of a wrong shape; before the queue is looked up (contract 6.5)."""
+    for operation in operations:
+        _key(operation)
+
+
+def set_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
+    """What the operations would give this key, each in turn."""
+    return [operation.value for operation in operations if operation.op != "remove" and _key(operation) == key]
+
+
+def _key(operation: wire.Operation) -> str:
+    """The metadata key that an operation names."""
+    if operation.op not in ("add", "remove", "replace"):
+        raise InvalidBody(f"op must be add, remove or replace; it is {operation.op[:32]!r}.")
+    start, *parts = operation.path.split("/")
+    if start or len(parts) != 2 or not all(part.strip() for part in parts) or parts[0].lower() != "metadata":
+        raise InvalidBody(f"path must be /metadata/<key>; it is {operation.path[:80]!r}.")
+    if "~" in parts[1].replace("~0", "").replace("~1", ""):
+        raise InvalidBody(f"path may hold ~ only as ~0 or ~1; it is {operation.path[:80]!r}.")
+    if operation.op != "remove" and operation.value is UNSET:
+        raise InvalidBody(f"value is missing: {operation.op} needs one.")
+    return parts[1].replace("~1", "/").replace("~0", "~")
+
+
+def shown_defaults(limits: Limits) -> Metadata:
+    """The reserved keys that are shown when unset, and as what (contract 6.1)."""
+    return {
+        "_max_messages_post_size": limits.max_messages_post_size,
+        "_default_message_ttl": limits.default_message_ttl,
+        "_default_message_delay": limits.default_message_delay,
+        "_dead_letter_queue": None,
+        "_dead_letter_queue_messages_ttl": None,
+        "_max_claim_count": None,
+        "_enable_encrypt_messages": False,
+    }
+
+
+def topic_defaults(limits: Limits) -> Metadata:
+    """As ``shown_defaults``, of a topic (contract 13)."""
+    defaults = shown_defaults(limits)
+    return {key: defaults[key] for key in wire.TOPIC_RULES}
+
+
+def metadata_schema(limits: Limits) -> Metadata:
+    """What metadata may be, as a JSON Schema."""
+
+    def integer(low: int, high: int) -> Metadata:
+        described = f"must be an integer from {low} to {high}, or null"
+        return {"type": ["integer", "null"], "minimum": low, "maximum": high, "description": described}
+
+    return {
+        "type": "object",
+        "properties": {
+            "_max_messages_post_size": integer(1, limits.max_messages_post_size),
+            "_default_message_ttl": integer(MIN_TTL, limits.max_message_ttl),
+            "_default_message_delay": integer(MIN_DELAY, limits.max_message_delay),
+            "_dead_letter_queue_messages_ttl": integer(MIN_TTL, limits.max_message_ttl),
+            "_dead_letter_queue": {
+                "type": ["string", "null"],
+                "pattern": f"^{QUEUE_NAME.pattern}$",
+                "description": QUEUE_RULE,
+            },
+            "_max_claim_count": {"type": ["integer", "null"]},
+            "_enable_encrypt_messages": {"type": ["boolean", "null"]},
+            "_retry_policy": RETRY_POLICY,
+            "_redelivery_delay": integer(0, limits.max_message_delay),
+            "_redelivery_backoff": {
+                "enum": ["constant", "exponential", None],
+                "description": "must be constant, exponential or null",
+            },
+            "_redelivery_max_delay": integer(0, limits.max_message_ttl),
+            "_history_ttl": {
+                "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
+                "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",
+            },
+        },
+    }
+
+
+def _check_retry_span(policy: Metadata) -> None:
+    """Contract 6.1: the longest delay is at least ten seconds above the shortest."""
+    if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
+        raise InvalidBody("_retry_policy: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
+
+
+def _sentence(error: ValidationError) -> str:
+    """A schema's complaint with field and bounds; it may quote the value, but not at length."""
+    field = ".".join(str(part) for part in error.path)
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    if "description" in schema:
+        return f"{field} {schema['description']}."
+    return f"{field}: {error.message[:200]}."

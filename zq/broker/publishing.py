@@ -12,14 +12,15 @@ from zq import wire
 from zq.broker.streams import Gap, lost_end
 from zq.broker.tails import RECHECK, Tails
 from zq.broker.topics import Topics
-from zq.broker.waiting import Polled, Waiters
-from zq.broker.watch import Watch
+from zq.broker.values import Applied, Seen, Upload
+from zq.broker.waiting import Check, Polled, Waiters
 from zq.clock import Clock
 from zq.errors import Invalid, MessageNotFound, Repeated
-from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, body_size, count_within, within
-from zq.model import Once, Seconds, portion
+from zq.events import Events
+from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, count_within, within
+from zq.model import Seconds, portion
+from zq.model.topics import Entry, Pattern, Published, Retention, TopicRef
 from zq.storage.api import Storage
-from zq.topics import Entry, Keep, Pattern, Published, TopicRef
 
 
 class Listed(Struct, frozen=True):
@@ -32,14 +33,14 @@ class Listed(Struct, frozen=True):
 
 
 class Readers(Struct, frozen=True):
-    """What those wait with who wait for messages of topics."""
+    """What requests wait with that wait for messages of topics."""
 
     tails: Tails
     waiters: Waiters
 
 
 class Publishing:
-    """What a caller can do with the messages of topics. ``keep`` may be replaced at any time."""
+    """What a caller can do with the messages of topics. ``retention`` may be replaced at any time."""
 
     def __init__(
         self,
@@ -48,8 +49,8 @@ class Publishing:
         limits: Limits,
         topics: Topics,
         readers: Readers,
-        keep: Keep,
-        watch: Watch,
+        retention: Retention,
+        events: Events,
         *,
         checksum: bool,
     ) -> None:
@@ -59,50 +60,49 @@ class Publishing:
         self._topics = topics
         self._tails = readers.tails
         self._waiters = readers.waiters
-        self._watch = watch
+        self._events = events
         self._checksum = checksum
-        self.keep = keep
+        self.retention = retention
 
-    def max_post_size(self, topic: TopicRef) -> int:
-        """Bytes that a publish may have; a missing topic is created."""
-        return self._topics.rules(topic).max_post_size
+    def publish(self, topic: TopicRef, upload: Upload) -> Applied[range]:
+        """Append all messages or none; their sequences. A missing topic is created.
 
-    def publish(
-        self, topic: TopicRef, posted: Sequence[wire.Posted], size: int, once: Once | None = None
-    ) -> tuple[range, bool]:
-        """Append all messages or none; their sequences, and whether they had been published before under ``once``.
-
+        The order of checks is that of ``Messages.post``.
         Raises ``Invalid``, ``KeyReused``.
         """
-        count_within("messages", len(posted), self._limits.max_messages_per_post)
         rules = self._topics.rules(topic)
-        body_size(size, rules.max_post_size)
+        raw = upload.read(rules.max_post_size)
+        idempotency_key = upload.idempotency_key(raw)
+        posted = wire.posted(raw)
+        count_within("messages", len(posted), self._limits.max_messages_per_post)
         entries = [self._entry(message, rules.ttl) for message in posted]
-        if once is not None:  # the log is the project's, so its keys are too
-            once = structs.replace(once, key=f"{topic.name}:{once.key}")
+        if idempotency_key is not None:  # the log is the project's, so its keys are too
+            idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
-            first = self._log.publish(topic, entries, self._clock.now(), self.keep, once)
+            first = self._log.publish(topic, entries, self._clock.now(), self.retention, idempotency_key)
         except Repeated as earlier:
-            return range(earlier.answer, earlier.answer + len(entries)), True
-        self._watch.published(entries)
-        return range(first, first + len(entries)), False
+            return Applied(range(earlier.answer, earlier.answer + len(entries)), replayed=True)
+        self._events.published(entries)
+        return Applied(range(first, first + len(entries)))
 
-    def list(self, topic: TopicRef, marker: str, limit: int | None, wait: int | None) -> Polled[Listed]:
+    def list(
+        self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, check: Check | None = None
+    ) -> Polled[Listed]:
         """A page of the messages behind ``marker`` ("" = all), in sequence; waits ``wait`` seconds for the first one.
 
-        Raises ``Invalid`` for a marker that no listing or stream has given.
+        ``check``: see ``Waiters.poll``. Raises ``Invalid`` for a marker that no listing or stream has given.
         """
         looked = self.look(topic, marker, limit, wait)
         while isinstance(looked, Listening):
-            looked.sleep()
+            looked.sleep(check)
             looked = self.look(topic, marker, limit, wait, looked)
         return looked
 
     def look(
         self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, listening: "Listening | None" = None
     ) -> "Polled[Listed] | Listening":
-        """The same for one who has no thread to spend: where there is nothing yet, what to wait for, and to look again
-        with. It is closed when an answer or an error comes."""
+        """The same for a request that has no thread to spend. Where there is nothing yet, it returns what to wait for
+        and to look again with, which is closed when an answer or an error comes."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = within("wait", wait or 0, 0, self._limits.max_wait)
         after = as_marker(marker)
@@ -111,8 +111,8 @@ class Publishing:
             page = ask()
             if _has_news(page, after) or not seconds:
                 return Polled(page)
-            if not self._waiters.sit(topic.project):
-                self._watch.turned_away()
+            if not self._waiters.take_slot(topic.project):
+                self._events.turned_away()
                 return Polled(page, turned_away=True)
             listening = self._listen(topic, after, time.monotonic() + seconds)
         try:
@@ -125,20 +125,20 @@ class Publishing:
             return Polled(page)
         return listening
 
-    def get(self, topic: TopicRef, ids: Sequence[str]) -> tuple[Sequence[Published], Seconds]:
-        """Those of the ids that are messages of the topic, each once, and the moment. Raises ``MessageNotFound``."""
+    def get(self, topic: TopicRef, ids: Sequence[str]) -> Seen[Sequence[Published]]:
+        """Those of the ids that are messages of the topic, each once. Raises ``MessageNotFound``."""
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = [message for id in dict.fromkeys(ids) for message in self._find(topic, id, now)]
         if not found:
             raise MessageNotFound("There is no such message in the topic.")
-        return found, now
+        return Seen(found, now)
 
     def _listen(self, topic: TopicRef, after: int | None, deadline: float) -> "Listening":
         try:
             return Listening(topic, after, deadline, Readers(self._tails, self._waiters))
         except BaseException:
-            self._waiters.rise(topic.project)
+            self._waiters.give_back_slot(topic.project)
             raise
 
     def _page(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int) -> Listed:
@@ -171,7 +171,7 @@ class Publishing:
 
 
 class Listening:
-    """One request's wait for a message of a topic; ``position``: behind what. It has a place among the waiters."""
+    """One request's wait for a message of a topic; ``position``: behind what. It has a slot among the waiters."""
 
     def __init__(self, topic: TopicRef, after: int | None, deadline: float, readers: Readers) -> None:
         """``after``: the caller's marker; ``deadline``: of the monotonic clock. Raises ``Unavailable``."""
@@ -179,9 +179,9 @@ class Listening:
         self._after = after
         self._deadline = deadline
         self._readers = readers
-        self._watch = readers.waiters.watch
+        self._events = readers.waiters.events
         self._tail = readers.tails.join(topic.project)
-        self._ring: Callable[[], object] | None = None
+        self._callback: Callable[[], object] | None = None
         self._open = True
         self.position = 0
 
@@ -191,7 +191,7 @@ class Listening:
         return self._tail.closed or time.monotonic() >= self._deadline
 
     def left(self) -> float:
-        """Seconds after which to look, though nobody rings."""
+        """Seconds after which to look, without a notification."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
 
     def look(self, ask: Callable[[], Listed]) -> Listed:
@@ -212,41 +212,48 @@ class Listening:
             self.position = batches[-1].last
         return False
 
-    def sleep(self) -> None:
-        """Return when there may be something, or the time is up."""
-        self._watch.waiting(1)
+    def sleep(self, check: Check | None = None) -> None:
+        """Return when there may be something, or the time is up. What ``check`` raises ends it for good."""
+        self._events.waiting(1)
         try:
-            self._tail.wait_for(self._topic.name, self.position, self._deadline)
+            if check is None:
+                self._tail.wait_for(self._topic.name, self.position, self._deadline)
+            else:
+                self._tail.wait_for(self._topic.name, self.position, time.monotonic() + self.left())
+                check()
+        except BaseException:
+            self.close()
+            raise
         finally:
-            self._watch.waiting(-1)
+            self._events.waiting(-1)
 
-    def begin(self, ring: Callable[[], object]) -> None:
-        """It waits from now on; ``ring`` is called when it is to look again."""
-        self._watch.waiting(1)
-        self._ring = ring
-        self._tail.ring_when(self.position, self._topic.name.__eq__, ring)
+    def begin(self, callback: Callable[[], object]) -> None:
+        """It waits from now on; ``callback`` is called when it is to look again."""
+        self._events.waiting(1)
+        self._callback = callback
+        self._tail.notify_when(self.position, self._topic.name.__eq__, callback)
 
     def end(self) -> None:
         """It waits no more."""
-        self._watch.waiting(-1)
-        if self._ring is not None:
-            self._tail.ring_no_more(self._ring)
+        self._events.waiting(-1)
+        if self._callback is not None:
+            self._tail.cancel_notify(self._callback)
 
     def close(self) -> None:
-        """Give the place back. May be called twice."""
+        """Give the slot back. May be called twice."""
         if self._open:
             self._open = False
             self._readers.tails.leave(self._topic.project, self._tail)
-            self._readers.waiters.rise(self._topic.project)
+            self._readers.waiters.give_back_slot(self._topic.project)
 
 
 def _has_news(page: Listed, after: int | None) -> bool:
-    """Whether it is to be told at once. A gap at the log's end is no reason: it would be told again and again."""
+    """Whether to answer at once. A gap at the log's end is no reason: the answer would be the same again and again."""
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
 
 def as_marker(text: str) -> int | None:
-    """A place in a log; None if there is none. Raises ``Invalid``."""
+    """A position in a log; None if there is none. Raises ``Invalid``."""
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 19:

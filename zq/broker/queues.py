@@ -1,28 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on queues (contract 6)."""
 
-from zq.broker.metadata import Book
-from zq.broker.named import Named
-from zq.broker.vocabulary import Vocabulary, shown_defaults
+from collections.abc import Callable
+
+from zq.broker.metadata import MetadataSchema, shown_defaults
+from zq.broker.resources import READ_AHEAD, MetadataResource
+from zq.broker.rules import RulesCache
 from zq.clock import Clock
 from zq.errors import QueueNotFound
 from zq.limits import Limits
 from zq.model import Queue, QueueRef
 from zq.storage.api import Storage
+from zq.storage.capabilities import Missing
 
 
-class Queues(Named[QueueRef, Queue]):
+class Queues(MetadataResource[QueueRef, Queue]):
     """What a caller can do with queues."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, book: Book) -> None:
-        vocabulary = Vocabulary("queue", limits, shown_defaults(limits), book.lifetimes.of)
-        super().__init__(storage.queues, vocabulary, clock, limits, book.forget, QueueNotFound)
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache) -> None:
+        history = storage.history
+        unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
+        schema = MetadataSchema("queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt)
+        super().__init__(storage.queues, schema, clock, limits, rules_cache.forget, QueueNotFound)
         self._queues = storage.queues
 
-    def count(self, project: str) -> int:
-        """How many queues the project has."""
-        return self._queues.count(project)
-
-    def entered(self, queue: QueueRef) -> int | None:
-        """How many messages have come into it, counted from anywhere; None if that is not known."""
-        return self._queues.entered(queue)
+    def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:
+        """How many queues the project has; of those that are ``visible``, as many as one request may look at."""
+        if visible is None:
+            return self._queues.count(project)
+        most, marker, count = self._limits.max_metadata_walk, "", 0
+        while most > 0:
+            page = self._queues.list(project, marker, min(most, READ_AHEAD))
+            count += sum(visible(queue.ref.name) for queue in page.items)
+            most -= len(page.items)
+            if page.next is None:
+                break
+            marker = page.next
+        return count

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases that end work on messages: settle a claim, and bring dead letters back (extensions 3, 4)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
-from zq.broker.metadata import Book
-from zq.broker.watch import Watch
+from zq.broker.resources import admit_all
+from zq.broker.rules import RulesCache
+from zq.broker.values import Applied
 from zq.clock import Clock
 from zq.errors import Invalid, Repeated
+from zq.events import Events
 from zq.limits import (
     DEFAULT_BATCH,
     MAX_BATCH,
@@ -21,43 +23,63 @@ from zq.limits import (
     queue_name,
     within,
 )
-from zq.model import Fence, Message, Move, Once, Outcome, QueueRef, Release, Settled, Settlement, View
+from zq.model import Fence, IdempotencyKey, ListFilter, Message, Move, Outcome, QueueRef, Release, Settled, Settlement
+from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
-from zq.wire import checksum, settling
+from zq.wire import checksum, extensions
 
+# Messages that a redrive moves at a time.
 CHUNK = 100
-"""Messages that a redrive moves at a time."""
+# The rule by which the target of a move is judged: it is posted to.
+MOVED = "messages:create"
+
+
+class Redriven(Struct, frozen=True):
+    """How many messages a redrive moved, and how many are ready still: these are counted up to ``MAX_BATCH``."""
+
+    moved: int
+    remaining: int
 
 
 class Settling:
     """What a caller can do with messages when the work on them is done, or has failed."""
 
     def __init__(
-        self, storage: Storage, clock: Clock, limits: Limits, book: Book, checksum: bool, watch: Watch
+        self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, checksum: bool, events: Events
     ) -> None:
         self._storage = storage
         self._clock = clock
         self._limits = limits
-        self._book = book
+        self._rules_cache = rules_cache
         self._checksum = checksum
-        self._watch = watch
+        self._events = events
+        self.admit: Callable[[QueueRef], None] = admit_all
+        """Raises ``QuotaExceeded`` if the queue is not there and one more must not be made."""
 
     def settle(
         self,
         queue: QueueRef,
         claim: str,
-        terms: settling.Terms,
-        once: Once | None = None,
+        terms: extensions.SettleTerms,
+        idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> tuple[Settled, bool]:
-        """End the claim's work on the named messages; whether that was done before under ``once``.
+        allowance: Allowance = EVERYTHING,
+    ) -> Applied[Settled]:
+        """End the claim's work on the named messages.
 
-        Raises ``Invalid``, ``ClaimNotFound``, ``KeyReused``, ``Fenced``; then nothing has changed.
+        Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``, ``KeyReused``, ``Fenced``; nothing has changed then.
         """
         self._check(terms)
-        rules = self._book.recent(queue)
+        for target in {move.queue for move in terms.move}:
+            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, target)
+            self.admit(QueueRef(queue.project, target))
+        rules = self._rules_cache.recent(queue)
         if terms.bury and not rules.dead_letter_queue:
             raise Invalid("bury: the queue has no _dead_letter_queue.")
+        if terms.bury:
+            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
+            self.admit(QueueRef(queue.project, rules.dead_letter_queue))
         moves = [self._move(queue.project, move) for move in terms.move]
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         settlement = Settlement(
@@ -68,50 +90,55 @@ class Settling:
             history=rules.history_ttl,
         )
         try:
-            settled = self._storage.claims.settle(queue, claim, settlement, self._clock.now(), once, fence)
+            settled = self._storage.claims.settle(queue, claim, settlement, self._clock.now(), idempotency_key, fence)
         except Repeated as first:
-            return first.answer, True
-        self._watch.finished(Outcome.DELETED, settled.deleted)
-        self._watch.finished(Outcome.MOVED, settled.moved)
-        self._watch.finished(Outcome.DEAD_LETTERED, settled.buried)
-        return settled, False
+            return Applied(first.answer, replayed=True)
+        self._events.finished(Outcome.DELETED, settled.deleted)
+        self._events.finished(Outcome.MOVED, settled.moved)
+        self._events.finished(Outcome.DEAD_LETTERED, settled.buried)
+        return Applied(settled)
 
-    def redrive(self, queue: QueueRef, terms: settling.Redrive) -> tuple[int, int]:
-        """Move ready messages to where they came from, or to ``terms.to``: how many went, and how many are ready still.
+    def redrive(self, queue: QueueRef, terms: extensions.RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
+        """Move ready messages to where they came from, or to ``terms.to``.
 
-        Up to ``MAX_BATCH`` are counted. Raises ``Invalid``, if nothing was moved.
+        Those whose origin the caller may not post to stay where they are. Raises ``Invalid``, if nothing was moved,
+        and ``NotAuthorized`` for ``to``.
         """
         limit = DEFAULT_BATCH if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
         to = None if terms.to is UNSET else queue_name("to", terms.to)
         if to == queue.name:
             raise Invalid("to must name another queue than the one that is redriven.")
-        history = self._book.recent(queue).history_ttl
-        moved = marker = 0
-        while moved < limit:
+        if to is not None or not allowance.permits(MOVED):
+            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
+        history = self._rules_cache.recent(queue).history_ttl
+        moved = marker = left = 0
+        while moved < limit and left < MAX_BATCH:
             now = self._clock.now()
-            page = self._storage.messages.list(queue, marker, min(CHUNK, limit - moved), View(), now)
-            moves = self._moves(queue.project, page.items, to)
-            if page.items and not moves and not moved:
+            page = self._storage.messages.list(queue, marker, min(CHUNK, limit - moved), ListFilter(), now)
+            known = _known(page.items, to)
+            if page.items and not known and not moved:
                 raise Invalid("to is missing: a message of the queue is no dead letter and has no queue to go back to.")
+            moves = self._moves(queue.project, known, to, allowance)
             moved += len(self._storage.messages.move(queue, moves, now, history)) if moves else 0
-            if page.next is None or len(moves) < len(page.items):
+            left += len(known) - len(moves)
+            if page.next is None or len(known) < len(page.items):
                 break
             marker = int(page.next)
-        self._watch.finished(Outcome.MOVED, moved)
-        return moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now())
+        self._events.finished(Outcome.MOVED, moved)
+        return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count)
 
-    def _moves(self, project: str, messages: Sequence[Message], to: str | None) -> list[Move]:
-        """The way of each message, up to the first that has nowhere to go."""
+    def _moves(self, project: str, messages: Sequence[Message], to: str | None, allowance: Allowance) -> list[Move]:
+        """The way of each message that the caller may send it."""
         moves = []
         for message in messages:
             target = to or message.origin
-            if not target:
-                break
-            rules = self._book.recent(QueueRef(project, target))
-            moves.append(Move(message.id, target, delay=rules.default_delay))
+            if to or allowance.allows(MOVED, Verb.PRODUCE, Kind.QUEUE, target):
+                self.admit(QueueRef(project, target))
+                rules = self._rules_cache.recent(QueueRef(project, target))
+                moves.append(Move(message.id, target, delay=rules.default_delay))
         return moves
 
-    def _check(self, terms: settling.Terms) -> None:
+    def _check(self, terms: extensions.SettleTerms) -> None:
         """Refuse what is wrong whatever the queues' rules are."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
@@ -132,8 +159,8 @@ class Settling:
             if not 1 <= len(buried.reason) <= MAX_REASON:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
-    def _move(self, project: str, given: settling.Moved) -> Move:
-        rules = self._book.recent(QueueRef(project, given.queue))
+    def _move(self, project: str, given: extensions.Moved) -> Move:
+        rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_post_size:
             raise Invalid(f"body must be at most {rules.max_post_size} bytes in {given.queue}; it is {len(body)}.")
@@ -145,3 +172,9 @@ class Settling:
             body=body,
             checksum=checksum(body) if body is not None and self._checksum else "",
         )
+
+
+def _known(messages: Sequence[Message], to: str | None) -> Sequence[Message]:
+    """Up to the first that has nowhere to go."""
+    end = next((at for at, message in enumerate(messages) if not (to or message.origin)), len(messages))
+    return messages[:end]

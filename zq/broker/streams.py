@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live streams: readers that are sent what is published as it comes, from any place in the log (extensions 8).
+"""Live streams: readers that are sent what is published as it comes, from any position in the log (extensions 8).
 
 A stream holds a thread of the server for as long as it lasts, if its engine knows no other way to wait, so their number
-is bounded. A reader is no burden to
-publishers: what it cannot take stays in the log, and a reader that takes nothing is hung up on and may resume.
+is bounded. A slow reader does not hold up publishers: what it cannot take stays in the log, and a reader that takes
+nothing is disconnected and may resume.
 """
 
 import logging
@@ -14,26 +14,26 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.broker.places import Places
 from zq.broker.tails import ALL, RECHECK, Tail, Tails
-from zq.broker.watch import Watch
+from zq.broker.waiting import SHARE, Slots
 from zq.clock import Clock
 from zq.errors import Crowded, Invalid, Unavailable
+from zq.events import Events
 from zq.model import Seconds
+from zq.model.topics import Batch, LogSlice, Pattern, Published
 from zq.storage.api import Storage
-from zq.topics import Batch, Pattern, Published, Reading
 
 LOG = logging.getLogger(__name__)
+# Messages read from the store at a time, for a reader that is far behind.
 PORTION: Final = 500
-"""Messages read from the store at a time, for a reader that is far behind."""
+# Seconds after which the store is asked again if it did not answer.
 RETRY: Final = 0.5
-"""Seconds after which the store is asked again if it did not answer."""
+# Seconds after which a reader that takes nothing is disconnected.
 PATIENCE: Final = 30.0
-"""Seconds after which a reader that takes nothing is hung up on."""
+# Seconds after which such a reader is disconnected when the server ends.
 LAST_PATIENCE: Final = 1.0
-"""The same when the server ends."""
+# Seconds between two looks for such readers.
 LOOK: Final = 0.5
-"""Seconds between two looks for such readers."""
 
 
 class Gap(Struct, frozen=True):
@@ -47,11 +47,20 @@ Portion = list[Published] | Gap
 
 
 class Stream:
-    """One reader's way through the log. ``position``: up to there it has everything. ``gap``: what it is told first."""
+    """One reader's way through the log. ``position``: up to there it has everything. ``gap``: what it is sent first."""
 
     def __init__(
-        self, owner: "Streams", project: str, pattern: Pattern, tail: Tail, position: int, gap: Gap | None = None
+        self,
+        owner: "Streams",
+        project: str,
+        pattern: Pattern,
+        tail: Tail,
+        position: int,
+        gap: Gap | None = None,
+        visible: Callable[[str], bool] | None = None,
     ) -> None:
+        """``visible``: of which of the topics that match the reader may see messages; None = of all."""
+        self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
         self._owner = owner
         self._project = project
         self._pattern = pattern
@@ -61,10 +70,10 @@ class Stream:
         self._gap = gap
         self._lost = tail.lost
         self.position = position
-        self.handed: float | None = None
+        self.sending_since: float | None = None
         """Since when the reader is being sent something; None while it waits for more."""
-        self._ring: Callable[[], object] | None = None
-        self.hang_up: Callable[[], None] | None = None
+        self._callback: Callable[[], object] | None = None
+        self.disconnect: Callable[[], None] | None = None
         """Ends the connection of a reader that takes nothing."""
 
     def next(self, seconds: float) -> Portion:
@@ -84,29 +93,29 @@ class Stream:
         """Whether it is to end: the server does."""
         return self._owner.closing
 
-    def ring_when(self, ring: Callable[[], object]) -> None:
-        """Call ``ring`` once, when ``next`` may have something; see ``Tail.ring_when``."""
-        self._ring = ring
-        self._tail.ring_when(self.position, self._pattern.matches, ring)
+    def notify_when(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once, when ``next`` may have something; see ``Tail.notify_when``."""
+        self._callback = callback
+        self._tail.notify_when(self.position, self._matches, callback)
 
     def rest(self) -> float:
-        """Seconds after which to ask ``next`` though nobody has rung."""
+        """Seconds after which to ask ``next`` without a notification."""
         return RETRY if self._failed or self._tail.unsure else RECHECK
 
     @property
     def patience(self) -> float:
-        """Seconds after which a reader that takes nothing is to be hung up on."""
+        """Seconds after which a reader that takes nothing is to be disconnected."""
         return LAST_PATIENCE if self._owner.closing else PATIENCE
 
     def dropped(self) -> None:
-        """The reader was hung up on."""
-        LOG.info("A reader of a stream has taken nothing for %.0f seconds and is hung up on.", self.patience)
-        self._owner.watch.stream_dropped()
+        """The reader was disconnected."""
+        LOG.info("A reader of a stream has taken nothing for %.0f seconds and is disconnected.", self.patience)
+        self._owner.events.stream_dropped()
 
     def close(self) -> None:
-        """Give the place back. May be called twice."""
-        if self._ring is not None:
-            self._tail.ring_no_more(self._ring)
+        """Give the slot back. May be called twice."""
+        if self._callback is not None:
+            self._tail.cancel_notify(self._callback)
         if self._open:
             self._open = False
             self._owner.left(self, self._project, self._tail)
@@ -138,55 +147,61 @@ class Stream:
 
     def _chosen(self, batches: list[Batch], position: int) -> list[Published]:
         """The messages among them that the reader wants and has not; its position moves on."""
-        now, after, matches = self._owner.now(), self.position, self._pattern.matches
+        now, after, matches = self._owner.now(), self.position, self._matches
         chosen = [message for batch in batches if matches(batch.topic) for message in batch.messages(after, now)]
         self.position = max(after, position)
         if chosen:
-            self._owner.watch.streamed(len(chosen))
+            self._owner.events.streamed(len(chosen))
         return chosen
 
 
 class Streams:
-    """The streams of one server, at most ``most`` of them at a time, and of one project a quarter of that."""
+    """The streams of one server, at most ``most`` of them at a time, and of one project ``share`` percent of that."""
 
-    def __init__(self, storage: Storage, clock: Clock, tails: Tails, most: int, watch: Watch) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, tails: Tails, most: int, events: Events, share: int = SHARE
+    ) -> None:
         self.topics = storage.topics
         self._clock = clock
         self._tails = tails
         self._most = most
-        self.watch = watch
+        self.events = events
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
-        self._places = Places(most)
-        self._warden: threading.Thread | None = None
+        self._slots = Slots(most, share)
+        self._watchdog: threading.Thread | None = None
         self.closing = False
 
     def now(self) -> Seconds:
         """The present moment, by which messages expire."""
         return self._clock.now()
 
-    def open(self, project: str, pattern: Pattern, after: int | None) -> Stream:
-        """A stream of what is published in the topics that match, behind ``after``; None = from now on.
+    def open(
+        self, project: str, pattern: Pattern, after: int | None, visible: Callable[[str], bool] | None = None
+    ) -> Stream:
+        """A stream of what is published in the topics that match, behind ``after``; None = from now on. ``visible``:
+        which of these topics the reader may see; None = all.
 
         Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
         """
         with self._lock:
-            if self.closing or not self._places.take(project):
-                self.watch.stream_refused()
+            if self.closing or not self._slots.take(project):
+                self.events.stream_refused()
                 raise Crowded(
-                    f"This server serves at most {self._most} streams at once, and {self._places.share} of one "
+                    f"This server serves at most {self._most} streams at once, and {self._slots.share} of one "
                     "project. Try again later."
                 )
         tail = None
         try:
             tail = self._tails.join(project)
-            gap = self._missing(project, tail, after)
-            stream = Stream(self, project, pattern, tail, tail.position if after is None else after, gap)
+            gap = self._lost_end(project, tail, after)
+            position = tail.position if after is None else after
+            stream = Stream(self, project, pattern, tail, position, gap, visible)
         except BaseException:
             if tail is not None:
                 self._tails.leave(project, tail)
             with self._lock:
-                self._places.give_back(project)
+                self._slots.give_back(project)
             raise
         self._enter(stream)
         return stream
@@ -195,16 +210,16 @@ class Streams:
         """A stream has ended."""
         with self._lock:
             self._streams.discard(stream)
-            self._places.give_back(project)
+            self._slots.give_back(project)
         self._tails.leave(project, tail)
-        self.watch.streams(-1)
+        self.events.streams(-1)
 
     def close(self) -> None:
         """End all streams, and open no more. May be called twice."""
         self.closing = True
         self._tails.close()
 
-    def _missing(self, project: str, tail: Tail, after: int | None) -> Gap | None:
+    def _lost_end(self, project: str, tail: Tail, after: int | None) -> Gap | None:
         if after is None or after <= tail.position:
             return None
         return lost_end(after, self.topics.read(project, after, 1, ALL))
@@ -212,26 +227,34 @@ class Streams:
     def _enter(self, stream: Stream) -> None:
         with self._lock:
             self._streams.add(stream)
-            if self._warden is None:
-                self._warden = threading.Thread(target=self._run, name="zq-streams", daemon=True)
-                self._warden.start()
-        self.watch.streams(1)
+            if self._watchdog is None:
+                self._watchdog = threading.Thread(target=self._run, name="zq-streams", daemon=True)
+                self._watchdog.start()
+        self.events.streams(1)
 
     def _run(self) -> None:
-        """Hang up on readers that have stopped reading: their threads cannot, for they wait for them."""
+        """Disconnect readers that have stopped reading: their threads cannot, for they wait for them."""
         while not self.closing or self._streams:
             time.sleep(LOOK)
             with self._lock:
                 streams = list(self._streams)
             for stream in streams:
-                handed, hang_up = stream.handed, stream.hang_up
-                if handed is not None and hang_up is not None and time.monotonic() - handed > stream.patience:
-                    stream.hang_up = None
-                    hang_up()
+                sending_since, disconnect = stream.sending_since, stream.disconnect
+                if (
+                    sending_since is not None
+                    and disconnect is not None
+                    and time.monotonic() - sending_since > stream.patience
+                ):
+                    stream.disconnect = None
+                    disconnect()
                     stream.dropped()
 
 
-def lost_end(marker: int, reading: Reading) -> Gap | None:
+def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda name: one(name) and other(name)
+
+
+def lost_end(marker: int, reading: LogSlice) -> Gap | None:
     """What is missing for a reader whose marker lies beyond the log's end, which the log has lost then.
 
     Raises ``Invalid`` for a marker that the log cannot have given: what is published until the log has come so far

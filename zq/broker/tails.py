@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ends of the logs that somebody follows, in memory: each is read once, however many readers there are.
+"""The ends of the logs that have readers, in memory: each is read once, however many readers there are.
 
-The store tells what is published (``TopicController.listen``). Where a batch does not follow what is known, something
-was not told, or not yet, and one of the waiting readers fetches it from the store for all.
-They do so as well every few seconds, for what was lost last. A reader that is farther behind than memory reaches reads
-the store by itself.
+The store notifies of what is published (``TopicController.subscribe``). Where a batch does not follow what is known, a
+notification was lost, or is late, and one of the waiting readers catches up from the store for all. It does so as well
+every few seconds, for the last notification may be lost. A reader that is farther behind than memory reaches reads the
+store by itself.
 """
 
 import logging
@@ -16,26 +16,26 @@ from contextlib import contextmanager
 from typing import Final
 
 from zq.errors import Unavailable
+from zq.model.topics import EVERYTHING, Batch, LogSlice, Pattern
 from zq.storage.api import Storage
-from zq.topics import EVERYTHING, Batch, Pattern, Reading
 
 LOG = logging.getLogger(__name__)
+# Bytes that are remembered of one log, and at times half as many again.
 WINDOW: Final = 4 << 20
-"""What is remembered of one log weighs so much, and at times half as much again."""
+# Bytes that a reader gets at a time, with one batch more at most.
 PORTION: Final = 256 << 10
-"""What a reader gets at a time weighs no more than this and one batch."""
+# Bytes that a message takes besides those of its body.
 OVERHEAD: Final = 200
-"""What a message weighs besides the bytes of its body."""
+# Messages that the store is asked for at a time.
 FETCH: Final = 1000
-"""Messages asked for at a time."""
+# Seconds after which the store is asked without a notification.
 RECHECK: Final = 5.0
-"""Seconds after which the store is asked though nothing was told."""
+# Seconds after which it is asked again if it did not answer.
 RETRY: Final = 0.5
-"""Seconds after which it is asked again if it did not answer."""
+# A sequence above all that are given.
 BEYOND: Final = 2**62
-"""Above all sequences."""
 ALL: Final = Pattern(EVERYTHING)
-Ring = Callable[[], object]
+Callback = Callable[[], object]
 
 
 class Tail:
@@ -50,7 +50,7 @@ class Tail:
         self._purges = 0
         self._stale = False
         self._fetching = False
-        self._rings: dict[Ring, Callable[[str], bool]] = {}
+        self._callbacks: dict[Callback, Callable[[str], bool]] = {}
         self._asked = time.monotonic()
         self.closed = False
         self.lost: tuple[int, int] | None = None
@@ -59,17 +59,21 @@ class Tail:
         self.begun = threading.Event()
         """Set when ``start`` is known, or -1 because it could not be found."""
         self.users = 0
+        self.unsubscribe: Callable[[], None] = lambda: None
+        """Ends the subscription to the store."""
 
     def begin(self) -> None:
-        """Find the log's end. What is told meanwhile will be fetched. Raises ``Unavailable``."""
+        """Find the log's end. What is published meanwhile will be fetched. Raises ``Unavailable``."""
         last = self._topics.read(self._project, BEYOND, 1, ALL).last
         with self._changed:
             self.start = self.position = last
 
-    def told(self, batch: Batch | None, before: int) -> None:
-        """What the store's listener was told of the project."""
+    def on_published(self, batch: Batch | None, before: int) -> None:
+        """The listener of the project's log."""
         with self._changed:
-            if batch is None:
+            if batch is None and before:
+                self._stale = self._stale or before > self.position
+            elif batch is None:
                 self._forget(self.position)
                 self._purges += 1
                 self._stale = True
@@ -77,11 +81,11 @@ class Tail:
                 return
             elif before <= self.position:
                 self._append(batch)
-                self._tell(batch.topic)
+                self._notify(batch.topic)
                 return
             else:
                 self._stale = True
-            self._tell(None)
+            self._notify(None)
 
     def after(self, position: int, seconds: float) -> list[Batch] | None:
         """The batches behind ``position`` that are remembered; none if none is published within so many seconds.
@@ -114,19 +118,19 @@ class Tail:
                 return
             position = batches[-1].last
 
-    def ring_when(self, position: int, wanted: Callable[[str], bool], ring: Ring) -> None:
-        """Call ``ring`` once, from any thread, when ``after`` may find something in a topic that is ``wanted``, or has
-        to ask the store; at once if that is so already. ``ring`` must return at once."""
+    def notify_when(self, position: int, wanted: Callable[[str], bool], callback: Callback) -> None:
+        """Call ``callback`` once, from any thread, when ``after`` may find something in a ``wanted`` topic, or has to
+        ask the store; at once if that is so already. ``callback`` must return at once."""
         with self._changed:
             if self.closed or position < self.position or self._must_fetch():
-                ring()
+                callback()
             else:
-                self._rings[ring] = wanted
+                self._callbacks[callback] = wanted
 
-    def ring_no_more(self, ring: Ring) -> None:
-        """Whoever gave it waits no more."""
+    def cancel_notify(self, callback: Callback) -> None:
+        """Take the callback back: it waits no more."""
         with self._changed:
-            self._rings.pop(ring, None)
+            self._callbacks.pop(callback, None)
 
     @property
     def unsure(self) -> bool:
@@ -134,18 +138,18 @@ class Tail:
         return self._stale
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Let no reader wait any more."""
         with self._changed:
             self.closed = True
-            self._tell(None)
+            self._notify(None)
 
-    def _tell(self, topic: str | None) -> None:
-        """Wake all who wait for something of the topic; None: of any. Under the lock."""
+    def _notify(self, topic: str | None) -> None:
+        """Wake all that wait for something of the topic; None: of any. Under the lock."""
         self._changed.notify_all()
-        for ring, wanted in list(self._rings.items()) if self._rings else ():
+        for callback, wanted in list(self._callbacks.items()) if self._callbacks else ():
             if topic is None or wanted(topic):
-                del self._rings[ring]
-                ring()
+                del self._callbacks[callback]
+                callback()
 
     def _must_fetch(self) -> bool:
         """Whether this thread is to ask the store now."""
@@ -171,10 +175,10 @@ class Tail:
                     if reading.last < position <= reading.given:
                         self.lost = reading.last, position
                     self._take_over(reading)
-                self._tell(None)
+                self._notify(None)
 
-    def _take_over(self, reading: Reading) -> None:
-        """Remember what was read, but for what was told meanwhile."""
+    def _take_over(self, reading: LogSlice) -> None:
+        """Remember what was read, but for what has come meanwhile."""
         if reading.dropped > self.position:
             self._forget(reading.dropped)
         for batch in reading.batches:
@@ -199,9 +203,9 @@ class Tail:
         self._weight += _weight(batch)
         self.position = batch.last
         if self._weight > WINDOW + WINDOW // 2:
-            self._shorten()
+            self._trim()
 
-    def _shorten(self) -> None:
+    def _trim(self) -> None:
         """Forget the oldest, but for a window full."""
         count = 0
         while self._weight > WINDOW and count < len(self._batches) - 1:
@@ -226,7 +230,6 @@ class Tails:
         self._lock = threading.Lock()
         self._tails: dict[str, Tail] = {}
         self._closed = False
-        storage.topics.listen(self._told)
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
@@ -238,7 +241,7 @@ class Tails:
             self.leave(project, tail)
 
     def join(self, project: str) -> Tail:
-        """As ``following``, until ``leave``. The first to come begins the tail; who comes meanwhile shares its luck."""
+        """As ``following``, until ``leave``. The first caller begins the tail, and others share its outcome."""
         with self._lock:
             tail = self._tails.get(project)
             first = tail is None
@@ -252,7 +255,7 @@ class Tails:
         tail.begun.wait()
         if tail.start < 0:
             self.leave(project, tail)
-            raise Unavailable("The store cannot serve now. Try again later.")
+            raise Unavailable
         return tail
 
     def leave(self, project: str, tail: Tail) -> None:
@@ -263,7 +266,7 @@ class Tails:
                 self._drop(project, tail)
 
     def close(self) -> None:
-        """Let nobody wait any more. May be called twice."""
+        """Let no reader wait any more. May be called twice."""
         with self._lock:
             self._closed = True
             for tail in self._tails.values():
@@ -271,7 +274,7 @@ class Tails:
 
     def _begin(self, project: str, tail: Tail) -> None:
         try:
-            self._storage.topics.follow(project)
+            tail.unsubscribe = self._storage.topics.subscribe(project, tail.on_published)
             tail.begin()
         except BaseException:
             with self._lock:
@@ -282,15 +285,10 @@ class Tails:
             tail.begun.set()
 
     def _drop(self, project: str, tail: Tail) -> None:
-        """Under the lock, so that whoever follows the project again does so afterwards."""
+        """Under the lock, so that the next subscription to the project begins afterwards."""
         if self._tails.get(project) is tail:
             del self._tails[project]
-            self._storage.topics.unfollow(project)
-
-    def _told(self, project: str, batch: Batch | None, before: int) -> None:
-        tail = self._tails.get(project)
-        if tail is not None:
-            tail.told(batch, before)
+            tail.unsubscribe()
 
 
 def _weight(batch: Batch) -> int:

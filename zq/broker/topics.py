@@ -3,25 +3,25 @@
 
 import time
 from collections.abc import Callable
+from typing import cast
 
 from msgspec import Struct
 
 from zq import wire
-from zq.broker.lifetimes import Lifetimes
-from zq.broker.metadata import post_size
-from zq.broker.named import Named
-from zq.broker.recent import Recent
-from zq.broker.vocabulary import Vocabulary, topic_defaults
+from zq.broker.metadata import MetadataSchema, topic_defaults
+from zq.broker.resources import MetadataResource
+from zq.broker.rules import DefaultTtls, ReadThroughCache, post_size
 from zq.clock import Clock
 from zq.errors import TopicNotFound
 from zq.limits import Limits
 from zq.model import Page, Seconds, Stats
-from zq.records import Record, RecordRef
-from zq.storage.api import Storage
-from zq.topics import TopicRef
+from zq.model.documents import Document, DocumentRef
+from zq.model.topics import TopicRef
+from zq.storage.api import DocumentController, Storage
+from zq.storage.capabilities import Missing
 
+# The kind of the documents that hold topics' metadata.
 KIND = "topic"
-"""Of the records that hold topics' metadata."""
 NO_METADATA = b"{}"
 
 
@@ -40,7 +40,7 @@ class TopicRules(Struct, frozen=True):
     max_post_size: int
 
 
-class Topics(Named[TopicRef, Topic]):
+class Topics(MetadataResource[TopicRef, Topic]):
     """What a caller can do with topics."""
 
     def __init__(
@@ -48,59 +48,62 @@ class Topics(Named[TopicRef, Topic]):
         storage: Storage,
         clock: Clock,
         limits: Limits,
-        lifetimes: Lifetimes,
+        default_ttls: DefaultTtls,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._shelf = _Shelf(storage, clock)
-        self._lifetimes = lifetimes
-        self._recent = Recent(self._stored, monotonic)
+        self._store = _TopicStore(storage, clock)
+        self._default_ttls = default_ttls
+        self._recent = ReadThroughCache(self._stored, monotonic)
         # queue_ttl is a table of queues' names, not of topics'.
-        vocabulary = Vocabulary("topic", limits, topic_defaults(limits), lambda _name: lifetimes.default)
-        super().__init__(self._shelf, vocabulary, clock, limits, self._recent.forget, TopicNotFound)
+        schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default)
+        super().__init__(self._store, schema, clock, limits, self._recent.forget, TopicNotFound)
 
     def rules(self, topic: TopicRef) -> TopicRules:
-        """What holds for a message that is published now, as ``Recent`` has it; a missing topic is created."""
+        """What holds for a message that is published now, as the cache has it; a missing topic is created."""
         return self._recent.get(topic)
 
     def _stored(self, topic: TopicRef) -> TopicRules:
-        stored = self._shelf.get(topic)
-        while stored is None and not self._shelf.create(topic, NO_METADATA):
-            stored = self._shelf.get(topic)  # somebody else has created it
+        stored = self._store.get(topic)
+        if stored is None:
+            self.admit(topic)
+        while stored is None and not self._store.create(topic, NO_METADATA):
+            stored = self._store.get(topic)  # somebody else has created it
         metadata = wire.json_object(stored.metadata) if stored else {}
-        ttl = metadata.get("_default_message_ttl") or self._lifetimes.default
+        ttl = metadata.get("_default_message_ttl") or self._default_ttls.default
         return TopicRules(ttl, post_size(metadata, self._limits))
 
 
-class _Shelf:
-    """Topics as a ``Catalogue``: their metadata are records, their messages stand in their project's log."""
+class _TopicStore:
+    """Topics as a ``ResourceStore``: their metadata are documents, their messages stand in their project's log."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
-        self._records = storage.records
+        missing = isinstance(storage.topics, Missing)
+        self._documents = cast(DocumentController, storage.topics) if missing else storage.documents
         self._topics = storage.topics
         self._clock = clock
 
     def create(self, topic: TopicRef, metadata: bytes) -> bool:
-        return self._records.put(_record_ref(topic), metadata, self._clock.now(), expected="")
+        return self._documents.put(_document_ref(topic), metadata, self._clock.now(), expected="")
 
     def get(self, topic: TopicRef) -> Topic | None:
-        record = self._records.get(_record_ref(topic), self._clock.now())
-        return _topic(record) if record else None
+        document = self._documents.get(_document_ref(topic), self._clock.now())
+        return _topic(document) if document else None
 
     def update(self, topic: TopicRef, expected: bytes, metadata: bytes) -> bool:
-        ref, now = _record_ref(topic), self._clock.now()
-        record = self._records.get(ref, now)
-        if record is None or record.value != expected:
+        ref, now = _document_ref(topic), self._clock.now()
+        document = self._documents.get(ref, now)
+        if document is None or document.value != expected:
             return False
-        return self._records.put(ref, metadata, now, expected=record.version)
+        return self._documents.put(ref, metadata, now, expected=document.version)
 
     def list(self, project: str, after: str, limit: int) -> Page[Topic]:
-        page = self._records.list(project, KIND, "", after, limit, self._clock.now())
-        return Page([_topic(record) for record in page.items], page.next)
+        page = self._documents.list(project, KIND, "", after, limit, self._clock.now())
+        return Page([_topic(document) for document in page.items], page.next)
 
     def delete(self, topic: TopicRef) -> None:
-        # The record first: a server that dies in between leaves messages without a topic, and not a topic that has
+        # The document first: a server that dies in between leaves messages without a topic, and not a topic that has
         # lost its messages.
-        self._records.delete(_record_ref(topic), self._clock.now())
+        self._documents.delete(_document_ref(topic), self._clock.now())
         self._topics.purge(topic)
 
     def purge(self, topic: TopicRef) -> None:
@@ -110,9 +113,9 @@ class _Shelf:
         return self._topics.stats(topic, now)
 
 
-def _record_ref(topic: TopicRef) -> RecordRef:
-    return RecordRef(topic.project, KIND, topic.name)
+def _document_ref(topic: TopicRef) -> DocumentRef:
+    return DocumentRef(topic.project, KIND, topic.name)
 
 
-def _topic(record: Record) -> Topic:
-    return Topic(TopicRef(record.ref.project, record.ref.name), record.value)
+def _topic(document: Document) -> Topic:
+    return Topic(TopicRef(document.ref.project, document.ref.name), document.value)

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from zq.broker.carrying import Carrier
-from zq.broker.metadata import Book
-from zq.broker.watch import Watch
+from zq.broker.rules import RulesCache
 from zq.clock import Clock
 from zq.errors import Invalid
+from zq.events import Events
 from zq.limits import MAX_BODY_NUMBER, MAX_COMMITTED, Limits, free_name, project_id, queue_ref, within
-from zq.model import Bounds, Commit, Committed, Fence, Held, Outcome, QueueRef
+from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Outcome, QueueRef
+from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
-from zq.wire.committing import CommitTerms, HeldClaim
+from zq.storage.capabilities import Missing
+from zq.wire.extensions import CommitTerms, HeldClaim
 
 T = TypeVar("T")
 
@@ -21,15 +24,16 @@ class Transactions:
     """What a batch job can do that may be restarted anywhere."""
 
     def __init__(
-        self, storage: Storage, clock: Clock, limits: Limits, book: Book, watch: Watch, patience: float
+        self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, events: Events, patience: float
     ) -> None:
         """``patience``: seconds after which the caller of a large commit is told that it is under way."""
         self._transactions = storage.transactions
         bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
+        self._resumes = not isinstance(storage.transactions, Missing)
         self._carrier = Carrier(storage.transactions, clock, bounds, patience)
         self._limits = limits
-        self._book = book
-        self._watch = watch
+        self._rules_cache = rules_cache
+        self._events = events
 
     def advance_fence(self, project: str, name: str) -> int:
         """The fence's next epoch; whoever holds an older one cannot work on."""
@@ -39,27 +43,30 @@ class Transactions:
         """Drop what is staged there, unless a commit has named it; an unknown stage is fine."""
         self._transactions.drop_stage(project_id(project), free_name("stage", stage))
 
-    def commit(self, project: str, terms: CommitTerms, fence: Fence | None) -> Committed:
+    def commit(
+        self, project: str, terms: CommitTerms, fence: Fence | None, allowance: Allowance = EVERYTHING
+    ) -> Committed:
         """Publish the stages and delete what the claims hold, as one decision; ``open`` if that takes longer.
 
-        Raises ``Invalid``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``, ``CommitRunning``,
-        ``Fenced``: nothing has changed.
+        Raises ``Invalid``, ``NotAuthorized``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``,
+        ``CommitRunning``, ``Fenced``: nothing has changed.
         """
+        _judge(allowance, terms)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
         commit = Commit(
             project=project_id(project),
             producer=free_name("producer", terms.producer),
             batch=within("batch", terms.batch, 0, MAX_BODY_NUMBER),
             publish=_each_once("publish", [free_name("publish", stage) for stage in terms.stages]),
-            settle=[Held(queue, claim, self._book.recent(queue).history_ttl) for queue, claim in held],
+            settle=[ClaimRef(queue, claim, self._rules_cache.recent(queue).history_ttl) for queue, claim in held],
             ttl=self._limits.producer_ttl,
             fence=fence,
             expected={stage: _count(count) for stage, count in terms.expected.items()},
         )
         committed = self._carrier.commit(commit)
         if not committed.replayed:
-            self._watch.finished(Outcome.DELETED, committed.deleted)
-        self._watch.committed(committed)
+            self._events.finished(Outcome.DELETED, committed.deleted)
+        self._events.committed(committed)
         return committed
 
     def last(self, project: str, producer: str) -> Committed:
@@ -68,7 +75,18 @@ class Transactions:
 
     def resume(self) -> None:
         """Go on with commits whose server has left them: to be called every second."""
-        self._carrier.resume()
+        if self._resumes:
+            self._carrier.resume()
+
+
+def _judge(allowance: Allowance, terms: CommitTerms) -> None:
+    """Every stage and every queue that it names, and the producer, whose state it changes."""
+    for queue in {held.queue for held in terms.settle}:
+        allowance.judge("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
+    verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE
+    allowance.judge("messages:create", verb, Kind.WORK, terms.producer)
+    for stage in set(terms.stages):
+        allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
 
 
 def _count(count: int) -> int:

@@ -1,104 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
 """Long polls: requests that wait until there is something to answer (extensions 2).
 
-The store tells of queues that messages came to, in whatever process; one thread watches the clock for those that become
-ready by the passing of time, and for tellings that were lost. Who waits asks the store only when woken. Of those that
-want to take messages one is woken, and wakes the next one if it found something; of those that only look, all are.
+Each queue has a wait queue. The store notifies of queues that messages came to, in whatever process; a timer does so
+for messages that become ready by the passing of time, and for notifications that were lost. A request that waits asks
+the store only when it is woken. Of the requests that want to take messages one is woken, and wakes the next one if it
+found something; of those that only look, all are.
 """
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from zq.broker.places import Places
-from zq.broker.watch import UNWATCHED, Watch
 from zq.clock import Clock
+from zq.events import NO_EVENTS, Events
 from zq.limits import Limits, within
 from zq.model import QueueRef, Seconds
 from zq.storage.api import Storage
 
 T = TypeVar("T")
+# Raises if whoever waits may not wait on.
+Check = Callable[[], object]
+# Seconds after which a queue with waiters is looked at without a notification.
 RECHECK: Final = 5.0
-"""Seconds after which a queue with waiters is looked at though nothing was told."""
-LOOKS: Final = 100
-"""How often a second one server does so at most; where the queues are many, each has to wait longer."""
-LATE: Final = 0.002
-"""Seconds that the alarm rings after the moment for which it was set, so that the moment has surely come."""
+# How often a second one server does so at most; where the queues are many, each has to wait longer.
+MAX_RECHECKS: Final = 100
+# Seconds by which a timer fires after the moment for which it was set, so that the moment has surely come.
+TIMER_SLACK: Final = 0.002
+# Percent of the slots of a server that one project gets, at least one.
+SHARE: Final = 25
+
+
+class Slots:
+    """The slots of one server for requests that last: to wait, or to stream. The caller serialises calls by a lock."""
+
+    def __init__(self, most: int, share: int = SHARE) -> None:
+        """``share``: percent."""
+        self._free = most
+        self.share = max(1, most * share // 100)
+        """How many slots one project gets."""
+        self._taken: Counter[str] = Counter()
+
+    def take(self, project: str) -> bool:
+        """Take a slot for the project; False if there is none for it."""
+        if self._free <= 0 or self._taken[project] >= self.share:
+            return False
+        self._free -= 1
+        self._taken[project] += 1
+        return True
+
+    def give_back(self, project: str) -> None:
+        """Give back a slot that the project took."""
+        self._free += 1
+        self._taken[project] -= 1
+        if not self._taken[project]:
+            del self._taken[project]
 
 
 class Polled(Struct, Generic[T], frozen=True):
-    """What a poll came to. ``turned_away``: there was nothing, and no place to wait for it."""
+    """What a poll came to. ``turned_away``: there was nothing, and no slot to wait in."""
 
     answer: T
     turned_away: bool = False
 
 
-class _Bell(threading.Event):
-    """Wakes a thread that waits for it, and calls ``tell`` for who waits without one."""
+class _Wakeup(threading.Event):
+    """An event that wakes a thread, or calls ``callback`` where a request waits without a thread."""
 
-    tell: Callable[[], object] | None = None
+    callback: Callable[[], object] | None = None
 
     def set(self) -> None:
         if not self.is_set():
             super().set()
-            if (tell := self.tell) is not None:
-                tell()
+            if (callback := self.callback) is not None:
+                callback()
 
 
 class _Waiter:
     """One request that waits. ``in_vain``: the last look of one whose time is up found nothing."""
 
-    __slots__ = ("bell", "in_vain", "takes")
+    __slots__ = ("in_vain", "takes", "wakeup")
 
     def __init__(self, takes: bool) -> None:
         self.takes = takes
-        self.bell = _Bell()
+        self.wakeup = _Wakeup()
         self.in_vain = False
 
 
-class _Line:
-    """All who wait for one queue, in the order in which they came, and when it is to be looked at next."""
+class _WaitQueue:
+    """The requests that wait for one queue, first come first served, and the moment at which its timer fires."""
 
-    __slots__ = ("alarm", "waiters")
+    __slots__ = ("timer", "waiters")
 
     def __init__(self) -> None:
         self.waiters: dict[_Waiter, None] = {}
-        self.alarm = 0.0
+        self.timer = 0.0
 
-    def ring(self) -> None:
-        """Wake all who look, and the first who takes."""
+    def notify(self) -> None:
+        """Wake all that look, and the first that takes."""
         for waiter in self.waiters:
             if not waiter.takes:
-                waiter.bell.set()
-        self.ring_taker()
+                waiter.wakeup.set()
+        self.notify_taker()
 
-    def ring_taker(self) -> None:
-        """Wake the first who takes and is not awake."""
+    def notify_taker(self) -> None:
+        """Wake the first that takes and is not awake."""
         for waiter in self.waiters:
-            if waiter.takes and not waiter.bell.is_set():
-                waiter.bell.set()
+            if waiter.takes and not waiter.wakeup.is_set():
+                waiter.wakeup.set()
                 return
 
 
 class Waiters:
-    """The requests of one server that wait. ``most`` of them at a time, and of one project a quarter of that."""
+    """The requests of one server that wait: ``most`` at a time, and of one project ``share`` percent of that."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, most: int, watch: Watch = UNWATCHED) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        most: int,
+        events: Events = NO_EVENTS,
+        share: int = SHARE,
+    ) -> None:
         self._queues = storage.queues
         self._limits = limits
-        self._places = Places(most)
+        self._slots = Slots(most, share)
         self._lock = threading.Lock()
-        self._lines: dict[QueueRef, _Line] = {}
-        self._alarms: list[tuple[float, QueueRef]] = []
-        self._set_alarm = threading.Condition(self._lock)
+        self._wait_queues: dict[QueueRef, _WaitQueue] = {}
+        self._timers: list[tuple[float, QueueRef]] = []
+        self._timer_set = threading.Condition(self._lock)
         self.closing = False
-        self._alarm_clock: threading.Thread | None = None
+        self._timer_thread: threading.Thread | None = None
         self.clock = clock
-        self.watch = watch
+        self.events = events
         storage.listen(self.wake)
 
     def poll(
@@ -110,13 +149,15 @@ class Waiters:
         *,
         takes: bool,
         gone: Callable[[], bool] = lambda: False,
+        check: Check | None = None,
     ) -> Polled[T]:
         """What ``ask`` answers as soon as that is something, at the latest after ``wait`` seconds.
 
-        ``takes``: asking takes what it finds, so it is not done for one who waited and is ``gone``.
+        ``takes``: asking takes what it finds, so it is not done for one who waited and is ``gone``. ``check``: called
+        while it waits, at least every ``RECHECK`` seconds and before it asks again; what it raises ends the wait.
         Raises ``Invalid`` for a ``wait`` out of bounds, before asking.
         """
-        visit = self.enter(queue, wait, takes=takes)
+        visit = self.enter(queue, wait, takes=takes, check=check)
         try:
             while (polled := visit.look(ask, found, gone)) is None:
                 visit.sleep()
@@ -124,122 +165,130 @@ class Waiters:
         finally:
             visit.close()
 
-    def enter(self, queue: QueueRef, wait: int | None, *, takes: bool) -> "Visit":
-        """The same for one who has no thread to spend: looks, and between two looks is rung for.
+    def enter(self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None) -> "Visit":
+        """The same for a request that has no thread to spend: it looks, and between two looks it is notified.
 
         Raises ``Invalid`` for a ``wait`` out of bounds.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
             return Visit(self, queue, None, 0.0)
         deadline = time.monotonic() + (wait or 0)
-        return Visit(self, queue, self._place(queue, takes), deadline)
+        return Visit(self, queue, self._take_slot(queue, takes), deadline, check)
 
     def wake(self, queue: QueueRef) -> None:
         """Something came to the queue. Returns at once; most of the time nobody waits."""
-        if queue in self._lines:
+        if queue in self._wait_queues:
             with self._lock:
-                line = self._lines.get(queue)
-                if line is not None:
-                    line.ring()
+                wait_queue = self._wait_queues.get(queue)
+                if wait_queue is not None:
+                    wait_queue.notify()
 
     def recheck(self) -> None:
-        """Have all who wait look again: the clock has leapt, and messages may have become ready by it."""
+        """Have all that wait look again: the clock has leapt, and messages may have become ready by it."""
         with self._lock:
-            for line in self._lines.values():
-                line.ring()
+            for wait_queue in self._wait_queues.values():
+                wait_queue.notify()
 
     def close(self) -> None:
-        """Answer all who wait, and let nobody wait any more. May be called twice."""
+        """Answer all requests that wait, and let none wait any more. May be called twice."""
         with self._lock:
             self.closing = True
-            for line in self._lines.values():
-                for waiter in line.waiters:
-                    waiter.bell.set()
-            self._set_alarm.notify()
+            for wait_queue in self._wait_queues.values():
+                for waiter in wait_queue.waiters:
+                    waiter.wakeup.set()
+            self._timer_set.notify()
 
-    def sit(self, project: str) -> bool:
-        """Take a place for a request that waits for something else than a queue; False if there is none."""
+    def take_slot(self, project: str) -> bool:
+        """Take a slot for a request that waits for something else than a queue; False if there is none."""
         with self._lock:
-            return not self.closing and self._places.take(project)
+            return not self.closing and self._slots.take(project)
 
-    def rise(self, project: str) -> None:
-        """Give it back."""
+    def give_back_slot(self, project: str) -> None:
+        """Give that slot back."""
         with self._lock:
-            self._places.give_back(project)
+            self._slots.give_back(project)
 
-    def _place(self, queue: QueueRef, takes: bool) -> _Waiter | None:
-        """A place to wait, or None."""
+    def _take_slot(self, queue: QueueRef, takes: bool) -> _Waiter | None:
+        """A slot in the wait queue, or None."""
         with self._lock:
-            if self.closing or not self._places.take(queue.project):
+            if self.closing or not self._slots.take(queue.project):
                 return None
             waiter = _Waiter(takes)
-            self._lines.setdefault(queue, _Line()).waiters[waiter] = None
+            self._wait_queues.setdefault(queue, _WaitQueue()).waiters[waiter] = None
             return waiter
 
     def leave(self, queue: QueueRef, waiter: _Waiter) -> None:
-        """Whoever leaves wakes the next one, for there may be more; but for one that looked in vain and was not woken
-        since."""
+        """Leave the wait queue. The next one is woken, for there may be more, but not by one that looked in vain and
+        was not woken since."""
         with self._lock:
-            self._places.give_back(queue.project)
-            line = self._lines[queue]
-            del line.waiters[waiter]
-            if not line.waiters:
-                del self._lines[queue]
-            elif waiter.takes and (waiter.bell.is_set() or not waiter.in_vain):
-                line.ring_taker()
+            self._slots.give_back(queue.project)
+            wait_queue = self._wait_queues[queue]
+            del wait_queue.waiters[waiter]
+            if not wait_queue.waiters:
+                del self._wait_queues[queue]
+            elif waiter.takes and (waiter.wakeup.is_set() or not waiter.in_vain):
+                wait_queue.notify_taker()
 
-    def expect(self, queue: QueueRef, asked: Seconds) -> None:
-        """Have the queue looked at when a message becomes ready by itself, or when it is time to look anyway.
+    def schedule(self, queue: QueueRef, asked: Seconds) -> None:
+        """Set the queue's timer to when a message becomes ready by itself, or when it is time to look anyway.
 
         ``asked``: a moment not after the one by which nothing was found. What has become ready since is due at once.
         """
-        due = self._queues.due(queue, asked)
-        after = max(RECHECK, len(self._lines) / LOOKS)
+        due = self._queues.ready(queue, 0, asked).next
+        after = max(RECHECK, len(self._wait_queues) / MAX_RECHECKS)
         if due is not None:
-            after = min(after, max(0.0, due - self.clock.now()) + LATE)
-        alarm = time.monotonic() + after
+            after = min(after, max(0.0, due - self.clock.now()) + TIMER_SLACK)
+        timer = time.monotonic() + after
         with self._lock:
-            line = self._lines.get(queue)
-            if line is None or time.monotonic() < line.alarm <= alarm:
+            wait_queue = self._wait_queues.get(queue)
+            if wait_queue is None or time.monotonic() < wait_queue.timer <= timer:
                 return
-            line.alarm = alarm
-            heappush(self._alarms, (alarm, queue))
-            if self._alarm_clock is None:
-                alarm_clock = threading.Thread(target=self._run, name="zq-waiters", daemon=True)
-                alarm_clock.start()
-                self._alarm_clock = alarm_clock
-            elif self._alarms[0][0] == alarm:
-                self._set_alarm.notify()
+            wait_queue.timer = timer
+            heappush(self._timers, (timer, queue))
+            if self._timer_thread is None:
+                timer_thread = threading.Thread(target=self._run, name="zq-waiters", daemon=True)
+                timer_thread.start()
+                self._timer_thread = timer_thread
+            elif self._timers[0][0] == timer:
+                self._timer_set.notify()
 
     def _run(self) -> None:
-        """Ring when alarms are due."""
+        """Notify the wait queues whose timers fire."""
         with self._lock:
             while not self.closing:
-                if not self._alarms:
-                    self._set_alarm.wait()
+                if not self._timers:
+                    self._timer_set.wait()
                     continue
-                moment, queue = self._alarms[0]
+                moment, queue = self._timers[0]
                 left = moment - time.monotonic()
                 if left > 0:
-                    self._set_alarm.wait(left)
+                    self._timer_set.wait(left)
                     continue
-                heappop(self._alarms)
-                line = self._lines.get(queue)
-                if line is not None and line.alarm == moment:
-                    line.ring()
+                heappop(self._timers)
+                wait_queue = self._wait_queues.get(queue)
+                if wait_queue is not None and wait_queue.timer == moment:
+                    wait_queue.notify()
 
 
 class Visit:
     """One request's way to the messages of a queue; see ``Waiters.poll``.
 
-    ``waiter`` is None if it does not wait, or there was no place to: ``deadline``, of the monotonic clock, tells which.
+    ``waiter`` is None if it does not wait, or there was no slot to: ``deadline``, of the monotonic clock, tells which.
     """
 
-    def __init__(self, owner: Waiters, queue: QueueRef, waiter: _Waiter | None, deadline: float) -> None:
+    def __init__(
+        self,
+        owner: Waiters,
+        queue: QueueRef,
+        waiter: _Waiter | None,
+        deadline: float,
+        check: Check | None = None,
+    ) -> None:
         self._owner = owner
         self._queue = queue
         self._waiter = waiter
         self._deadline = deadline
+        self._check = check
         self._woken = False
         self._last: Polled[Any] | None = None
 
@@ -252,56 +301,64 @@ class Visit:
             return self._at_once(ask, found)
         if waiter.takes and self._last is not None and gone():
             return self._last  # what came is the next one's: see leave
-        waiter.bell.clear()
+        if self._check is not None and self._last is not None:
+            self._check()
+            if not waiter.wakeup.is_set() and self._time_left() > 0 and not owner.closing:
+                return None  # it was time to check, and nothing else
+        waiter.wakeup.clear()
         asked = owner.clock.now()
         answer = ask()
         if self._woken:
-            owner.watch.woken(bool(found(answer)))
+            owner.events.woken(bool(found(answer)))
         if found(answer):
             return Polled(answer)
         self._last = Polled(answer)
-        owner.expect(self._queue, asked)
-        if self.left() > 0 and not owner.closing:
+        owner.schedule(self._queue, asked)
+        if self._time_left() > 0 and not owner.closing:
             return None
         waiter.in_vain = True
         return self._last
 
     def left(self) -> float:
-        """Seconds until the time is up."""
+        """Seconds until the time is up, or it is time to check whether it may wait on."""
+        left = self._time_left()
+        return left if self._check is None else min(left, RECHECK)
+
+    def _time_left(self) -> float:
         return self._deadline - time.monotonic()
 
     def sleep(self) -> None:
         """Return when it is woken, or the time is up."""
         self.begin()
         if self._waiter is not None:
-            self._waiter.bell.wait(self.left())
+            self._waiter.wakeup.wait(self.left())
         self.end()
 
-    def begin(self, ring: Callable[[], object] | None = None) -> None:
-        """It waits from now on. ``ring`` is called when it is to look again, if need be at once."""
-        self._owner.watch.waiting(1)
-        if self._waiter is not None and ring is not None:
-            self._waiter.bell.tell = ring
-            if self._waiter.bell.is_set():
-                ring()
+    def begin(self, notify: Callable[[], object] | None = None) -> None:
+        """It waits from now on. ``notify`` is called when it is to look again, if need be at once."""
+        self._owner.events.waiting(1)
+        if self._waiter is not None and notify is not None:
+            self._waiter.wakeup.callback = notify
+            if self._waiter.wakeup.is_set():
+                notify()
 
     def end(self) -> None:
         """It waits no more."""
-        self._owner.watch.waiting(-1)
+        self._owner.events.waiting(-1)
         if self._waiter is not None:
-            self._waiter.bell.tell = None
-            self._woken = self._waiter.bell.is_set()
+            self._waiter.wakeup.callback = None
+            self._woken = self._waiter.wakeup.is_set()
 
     def close(self) -> None:
-        """Give the place back. May be called twice."""
+        """Give the slot back. May be called twice."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             self._owner.leave(self._queue, waiter)
 
     def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> Polled[T]:
-        """For one who does not wait, or finds no place to."""
+        """For a request that does not wait, or finds no slot to."""
         answer = ask()
         if not self._deadline or found(answer):
             return Polled(answer)
-        self._owner.watch.turned_away()
+        self._owner.events.turned_away()
         return Polled(answer, turned_away=True)

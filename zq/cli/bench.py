@@ -10,12 +10,14 @@ from uuid import uuid4
 
 import click
 
-from zq.cli.output import progress
+from zq.cli.param_types import Count
+from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
-from zq.cli.values import Count
 from zq.client import Queue
 
+# Percentiles of a row.
 PERCENTILES: Final = (50, 90, 99, 100)
+# Columns of the table.
 COLUMNS: Final = ("verb", "requests", "messages", "rate", *(f"p{part}" for part in PERCENTILES))
 
 
@@ -33,15 +35,15 @@ def bench(session: Session, count: int, batch: int, concurrency: int, size: int)
     queue = session.queue(f"zq-bench-{uuid4().hex[:12]}")
     limits = session.client.limits()
     batch = min(batch, limits["max_messages_per_post"])
-    taking = min(batch, limits["max_messages_per_claim_or_pop"])
+    claim_size = min(batch, limits["max_messages_per_claim_or_pop"])
     body = "x" * size
     counts = [min(batch, count - before) for before in range(0, count, batch)]
     posts = [partial(post, queue, body, one) for one in counts]
     claims: list[tuple[str, list[str]]] = []
     try:
         rows = [measured("post", posts, concurrency)]
-        rounds = -(-count // taking)
-        rows.append(measured("claim", [lambda: claim(queue, taking, claims)] * rounds, concurrency))
+        rounds = -(-count // claim_size)
+        rows.append(measured("claim", [lambda: claim(queue, claim_size, claims)] * rounds, concurrency))
         rows.append(measured("delete", [partial(delete, queue, *one) for one in claims], concurrency))
     finally:
         queue.delete()
@@ -55,10 +57,10 @@ def post(queue: Queue, body: str, count: int) -> int:
 
 def claim(queue: Queue, limit: int, claims: list[tuple[str, list[str]]]) -> int:
     """How many messages there were."""
-    taken = queue.claim(limit)
-    if taken.messages:
-        claims.append((taken.id, [message.id for message in taken.messages]))
-    return len(taken.messages)
+    claimed = queue.claim(limit)
+    if claimed.messages:
+        claims.append((claimed.id, [message.id for message in claimed.messages]))
+    return len(claimed.messages)
 
 
 def delete(queue: Queue, name: str, messages: list[str]) -> int:
@@ -67,19 +69,19 @@ def delete(queue: Queue, name: str, messages: list[str]) -> int:
 
 
 def measured(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
-    """A row: each request is timed, so many being on their way at once."""
+    """A row of the table: the requests are timed, so many at the same time."""
     begun = time.perf_counter()
-    with progress(verb, len(requests)) as bar, ThreadPoolExecutor(concurrency, "zq-bench") as pool:
-        taken = list(told(bar, pool.map(timed, requests)))
+    with progress_bar(verb, len(requests)) as bar, ThreadPoolExecutor(concurrency, "zq-bench") as pool:
+        answers = list(reported(bar, pool.map(timed, requests)))
     took = time.perf_counter() - begun
-    messages = sum(count for count, _ in taken)
-    spans = sorted(span for _, span in taken)
+    messages = sum(count for count, _ in answers)
+    spans = sorted(span for _, span in answers)
     figures = {f"p{part}": round(percentile(spans, part) * 1000, 2) for part in PERCENTILES}
     return {"verb": verb, "requests": len(spans), "messages": messages, "rate": round(messages / took), **figures}
 
 
-def told(bar: Callable[[float, int], None], answers: Iterator[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """The answers, the bar being told of each."""
+def reported(bar: Callable[[float, int], None], answers: Iterator[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+    """The answers; the bar is updated with each."""
     messages = 0
     for number, answer in enumerate(answers, 1):
         messages += answer[0]

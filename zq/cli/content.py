@@ -1,33 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file or standard input holds: inflated if it is gzip, and cut into bodies by lines or by rows of CSV.
+"""The content of a file or of standard input: inflated if it is gzip, and cut into bodies by lines or rows of CSV.
 
-A piece, a line or a record may be None: nothing came for a while. Positions are those of the inflated content.
+A piece, a line or an item may be None: nothing came for a while. Positions are those of the inflated content.
 """
 
 import csv
+import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from io import UnsupportedOperation
 from itertools import chain
+from select import select
 from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
+from zq.cli.output import note
 from zq.errors import InvalidBody
 
+# Bytes that are read, or inflated, at once.
 PIECE: Final = 65_536
-"""Bytes that are read, or inflated, at once."""
-LONGEST: Final = 1 << 26
-"""Bytes of a line at most: far more than any server takes in a post, and what a machine can hold."""
+# Bytes of a line at most: far more than any server takes in a post, and few enough for the memory.
+MAX_LINE: Final = 1 << 26
+# The first bytes of gzip.
 MAGIC: Final = b"\x1f\x8b"
+# The argument that makes zlib expect the header and the checksum of gzip.
 GZIP: Final = 16 + zlib.MAX_WBITS
-"""What makes zlib expect the header and the checksum of gzip."""
+# The mark of UTF-8 that some programs put in front of a file.
 BOM: Final = b"\xef\xbb\xbf"
+# Seconds without a line after which those before it are sent; a stop is noticed no later.
+POLL: Final = 0.2
+# Polls without a line after which a note says what is awaited, if the user did not ask for standard input.
+SILENT_POLLS: Final = 10
+
+
+class Stopped(Exception):
+    """A signal has come: an unfinished line does not count."""
 
 
 class TornLine(InvalidBody):
-    """A line that cannot be a message, or content that ends in the middle; nothing from there on was sent."""
+    """A line that cannot be a message, or content that ends in the middle; nothing from there on is sent."""
 
 
 class Form(Struct, frozen=True):
@@ -37,8 +52,8 @@ class Form(Struct, frozen=True):
     delimiter: str = ""
 
 
-class Record(NamedTuple):
-    """A line or a row, the number of its last line, and the offset behind it; no body: it is blank or a header."""
+class Item(NamedTuple):
+    """A line or a row: the number of its last line, and the offset behind it; no body if it is blank or a header."""
 
     body: Raw | None
     line: int
@@ -50,18 +65,18 @@ def content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
     head = file.read(len(MAGIC))
     file.seek(0 if head == MAGIC else offset)
     pieces = iter(lambda: file.read(PIECE), b"")
-    return behind(inflated(pieces), offset) if head == MAGIC else pieces
+    return skip(inflated(pieces), offset) if head == MAGIC else pieces
 
 
-def behind(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
-    """What comes after so many bytes."""
+def skip(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
+    """The pieces without their first bytes, so many."""
     for piece in filter(None, pieces):
         if len(piece) > offset:
             yield piece[offset:]
         offset = max(0, offset - len(piece))
 
 
-def unpacked(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
+def inflated_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
     """As the pieces, or inflated if they begin as gzip does. Raises ``TornLine`` if it is damaged."""
     head = b""
     for piece in pieces:
@@ -96,7 +111,7 @@ def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 
 
 def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """Lines with their ends. Raises ``TornLine`` for one that goes on for ever."""
+    """Lines with their ends. Raises ``TornLine`` for one that is too long."""
     begun = bytearray()
     for piece in pieces:
         if piece is None:
@@ -108,16 +123,16 @@ def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
             for line in whole:
                 yield line + b"\n"
             begun = bytearray(rest)
-        elif len(begun) > LONGEST:
-            raise TornLine(f"A line has more than {LONGEST:,} bytes.")
+        elif len(begun) > MAX_LINE:
+            raise TornLine(f"A line has more than {MAX_LINE:,} bytes.")
     if begun:
         yield bytes(begun)
 
 
-def records(
+def items(
     pieces: Iterable[bytes | None], form: Form, line: int = 0, offset: int = 0, header: list[str] | None = None
-) -> Iterator[Record | None]:
-    """The records behind a line and an offset; of CSV without ``header`` the first row is it. Raises ``TornLine``."""
+) -> Iterator[Item | None]:
+    """The items behind a line and an offset; of CSV without ``header`` the first row is it. Raises ``TornLine``."""
     if form.delimiter:
         yield from Rows(lines(pieces), form.delimiter, line, offset, header)
         return
@@ -126,11 +141,11 @@ def records(
             yield None
             continue
         line, offset = line + 1, offset + len(found)
-        yield Record(line_body(without_bom(found, line), line, form.text), line, offset)
+        yield Item(line_body(without_bom(found, line), line, form.text), line, offset)
 
 
 def without_bom(found: bytes, line: int) -> bytes:
-    """A line without the mark of UTF-8 that some programs put in front of a file."""
+    """A line, the first one of a file without the mark of UTF-8."""
     return found.removeprefix(BOM) if line == 1 else found
 
 
@@ -175,9 +190,9 @@ class Rows:
         self.header = header
         self._first: str | None = None
         self._reader = csv.reader(self._texts(), delimiter=delimiter, strict=True)
-        csv.field_size_limit(LONGEST)
+        csv.field_size_limit(MAX_LINE)
 
-    def __iter__(self) -> Iterator[Record | None]:
+    def __iter__(self) -> Iterator[Item | None]:
         for found in self._found:
             if found is None:
                 yield None
@@ -188,7 +203,7 @@ class Rows:
                 body = self._body(next(self._reader), begun)
             except csv.Error as error:
                 raise TornLine(f"The row that begins in line {begun} is not CSV: {error}.") from error
-            yield Record(body, self._line, self._offset)
+            yield Item(body, self._line, self._offset)
 
     def _body(self, row: list[str], begun: int) -> Raw | None:
         if not row:
@@ -205,7 +220,7 @@ class Rows:
         return Raw(msgspec.json.encode(dict(zip(self.header, row, strict=True))))
 
     def _texts(self) -> Iterator[str]:
-        """What the reader asks for: the line in hand, then those behind it that belong to the same row."""
+        """The lines for the CSV reader: the current one, then those behind it that belong to the same row."""
         while True:
             text, self._first = self._first, None
             if text is None:
@@ -221,3 +236,39 @@ class Rows:
             return without_bom(found, self._line).decode()
         except UnicodeDecodeError as error:
             raise TornLine(f"Line {self._line} is not UTF-8: {error}.") from error
+
+
+def stdin_bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) -> Iterator[Raw | None]:
+    """The bodies in standard input, and None whenever nothing comes for a while. Raises ``InvalidBody``."""
+    with suppress(Stopped):
+        for item in items(inflated_if_gzip(stdin_pieces(stopped, asked)), form):
+            if item is None:
+                yield None
+            elif item.body is not None:
+                yield item.body
+
+
+def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | None]:
+    """Pieces of standard input, and None whenever nothing comes for a while. Raises ``Stopped``."""
+    source, empty = sys.stdin.buffer, 0
+    while not stopped():
+        if not stdin_ready():
+            empty += 1
+            if empty == SILENT_POLLS and not asked:
+                note("Waiting for lines of standard input, since neither BODY nor --file is given.")
+            yield None
+            continue
+        data = source.read1(PIECE)  # type: ignore[union-attr]  # files in memory have it, too
+        if not data:
+            return
+        asked = True
+        yield data
+    raise Stopped
+
+
+def stdin_ready() -> bool:
+    """Whether standard input has something, or ends, within a poll."""
+    try:
+        return bool(select([sys.stdin.buffer], [], [], POLL)[0])
+    except UnsupportedOperation:  # a file in memory, which has
+        return True

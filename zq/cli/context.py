@@ -11,28 +11,27 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec.structs import asdict
 
-from zq.cli.options import given
 from zq.cli.output import note
 from zq.cli.profiles import (
     MEMBERS,
     Connection,
-    Document,
+    ProfileFile,
     checked,
     completing,
     config_file,
     members,
-    read_document,
+    read_profiles,
     without_user,
 )
-from zq.cli.session import Group, Session, pass_session
+from zq.cli.session import Group, Session, given, pass_session
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
+# Characters of a token that are shown.
 TAIL: Final = 4
-"""Characters of a token that are shown."""
+# Characters of a token that is long enough for that.
 LONG: Final = 16
-"""Characters of a token of which so many tell little."""
 
 context_group = Group("context", help="Contexts: profiles of the configuration file, each a server and a project.")
 
@@ -40,7 +39,7 @@ context_group = Group("context", help="Contexts: profiles of the configuration f
 def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Names of profiles; none if the file cannot be read."""
     try:
-        document = read_document(given(context).get("config") or config_file())
+        document = read_profiles(given(context).get("config") or config_file())
     except click.UsageError:
         return []
     return [name for name in (document.profiles if document else []) if name.startswith(begun)]
@@ -50,7 +49,7 @@ def complete(context: click.Context, _parameter: click.Parameter, begun: str) ->
 @pass_session
 def list_contexts(session: Session) -> None:
     """List the profiles of the file."""
-    document = read_document(session.profiles) or Document()
+    document = read_profiles(session.profiles) or ProfileFile()
     current = in_force(session, document)
     found = {name: members(document, name, session.profiles) for name in document.profiles}
     rows = [{"name": name, "in_force": name == current, **shown(own)} for name, own in found.items()]
@@ -68,7 +67,7 @@ def cells(row: Mapping[str, Any]) -> list[object]:
 def show(session: Session, name: str | None) -> None:
     """Show what is in force, or would be with the profile NAME, and where each value comes from."""
     path = session.profiles
-    document = read_document(path) or Document()
+    document = read_profiles(path) or ProfileFile()
     profile = name or in_force(session, document)
     own = completing(session.chosen, members(document, profile, path) if profile else {})
     by_caller = {member: session.chosen[member] for member in MEMBERS if session.chosen.get(member)}
@@ -88,13 +87,13 @@ def show(session: Session, name: str | None) -> None:
 @pass_session
 def use(session: Session, name: str) -> None:
     """Have a profile count where none is named: the file says so from now on."""
-    members(read_document(session.profiles) or Document(), name, session.profiles)
+    members(read_profiles(session.profiles) or ProfileFile(), name, session.profiles)
 
     def named(document: "TOMLDocument") -> None:
         document["profile"] = name
 
     rewrite(session.profiles, named)
-    tell(session, name)
+    show_profile(session, name)
 
 
 @context_group.command("set")
@@ -107,7 +106,7 @@ def change(session: Session, name: str, values: tuple[str, ...]) -> None:
     MEMBER= removes one; token=- reads the token from standard input. The first profile of a file is in force at once.
     """
     path = session.profiles
-    before = read_document(path) or Document()
+    before = read_profiles(path) or ProfileFile()
     changes = dict(map(pair, values))
     own = {**(members(before, name, path) if name in before.profiles else {}), **changes}
     checked(Connection(**{member: value for member, value in own.items() if value}))
@@ -124,11 +123,11 @@ def change(session: Session, name: str, values: tuple[str, ...]) -> None:
                 profile.pop(member, None)
 
     rewrite(path, changed)
-    tell(session, name)
+    show_profile(session, name)
 
 
-def in_force(session: Session, document: Document) -> str:
-    """The profile that counts; "" = none."""
+def in_force(session: Session, document: ProfileFile) -> str:
+    """The profile in force; "" = none."""
     own = "default" if "default" in document.profiles else ""
     return str(session.chosen.get("profile") or document.profile or own)
 
@@ -149,17 +148,17 @@ def shown(found: Mapping[str, str]) -> dict[str, str | None]:
     return {member: own.get(member) or None for member in MEMBERS}
 
 
-def tell(session: Session, name: str) -> None:
-    """What a profile has now, and whether another one counts all the same."""
-    document = read_document(session.profiles) or Document()
+def show_profile(session: Session, name: str) -> None:
+    """Show a profile, and say if another one is in force all the same."""
+    document = read_profiles(session.profiles) or ProfileFile()
     current = in_force(session, document)
     if current != name and "profile" in session.origins:
         note(f"{session.origins['profile']} names {current}, which wins over the file.")
-    session.out.thing({"name": name, "in_force": name == current, **shown(members(document, name, session.profiles))})
+    session.out.result({"name": name, "in_force": name == current, **shown(members(document, name, session.profiles))})
 
 
 def rewrite(path: Path, change: Callable[["TOMLDocument"], None]) -> None:
-    """Change the file in one step; comments stay. Nobody but its owner may read it afterwards."""
+    """Change the file in one step; comments stay. Only its owner may read it afterwards."""
     import tomlkit
 
     path = path.resolve()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a failure looks like from outside: one sentence on standard error, and an exit code."""
+"""Failures as the shell sees them: one sentence on standard error, and an exit code."""
 
 import sys
 from collections.abc import Callable
@@ -9,8 +9,9 @@ import click
 
 from zq import errors
 from zq.cli.output import note
-from zq.secrets import without_secrets
+from zq.logs import without_secrets
 
+# The exit code of each error class and its subclasses, and its meaning.
 EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     click.UsageError: (2, "the command line or the configuration is wrong"),
     errors.NotFound: (3, "what was named does not exist"),
@@ -22,8 +23,9 @@ EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.KeyReused: (6, ""),
     errors.Unavailable: (7, "the server or its store cannot be reached, or has no place left"),
     errors.Crowded: (7, ""),
+    errors.TooManyRequests: (7, ""),
 }
-"""Of error classes with all below them, and what the code means."""
+# The exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 
 
@@ -41,7 +43,7 @@ def failure(error: Exception) -> Failure:
 
 
 def exit_code(error: BaseException) -> int:
-    """The code of an error; one that only tells where work stopped has the code of its cause."""
+    """The code of an error; one that only says where work stopped has the code of its cause."""
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:
             return EXIT_CODES[kind][0]

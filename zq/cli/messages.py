@@ -10,10 +10,9 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
-from zq.cli.completion import name_argument
-from zq.cli.missing import some_of
+from zq.cli.names import name_argument, not_missing
+from zq.cli.param_types import BATCH, CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, WAIT, Count
 from zq.cli.session import Command, Session, pass_session
-from zq.cli.values import CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, TAKEN, WAIT, Count
 from zq.client import Buried, Moved, Released
 from zq.errors import MessageNotFound
 
@@ -26,9 +25,9 @@ Ids = tuple[str, ...]
 
 
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
-    """How many messages."""
-    told = f"At most so many{more}; {default}."
-    return click.option("--limit", type=Count(0) if more else TAKEN, default=default, help=told)
+    """The option for how many messages."""
+    text = f"At most so many{more}; {default}."
+    return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 
 
 def as_json(text: str, never: bool = False) -> Raw:
@@ -38,8 +37,8 @@ def as_json(text: str, never: bool = False) -> Raw:
             return msgspec.json.decode(text, type=Raw)
         except msgspec.DecodeError as error:
             if text.lstrip().startswith(("{", "[")):
-                told = f"The body begins like JSON and is none: {error}. With --text it is a text."
-                raise click.UsageError(told) from error
+                sentence = f"The body begins like JSON and is none: {error}. With --text it is a text."
+                raise click.UsageError(sentence) from error
     return Raw(msgspec.json.encode(text))
 
 
@@ -52,7 +51,7 @@ def as_json(text: str, never: bool = False) -> Raw:
 def list_messages(session: Session, queue: str, limit: int, claimed: bool, delayed: bool) -> None:
     """List the messages of a queue in the order of posting."""
     found = session.queue(queue).list(claimed=claimed, delayed=delayed)
-    session.out.messages(some_of(session, queue, islice(found, limit or None)))
+    session.out.messages(not_missing(session, queue, islice(found, limit or None)))
 
 
 @click.command("get", cls=Command)
@@ -75,7 +74,7 @@ def get(session: Session, queue: str, messages: Ids) -> None:
 @pass_session
 def pop(session: Session, queue: str, limit: int, wait: int) -> None:
     """Take messages and delete them in one step."""
-    session.out.messages(some_of(session, queue, session.queue(queue).pop(limit, wait=wait)), full=True)
+    session.out.messages(not_missing(session, queue, session.queue(queue).pop(limit, wait=wait)), full=True)
 
 
 @click.command("claim", cls=Command)
@@ -90,8 +89,8 @@ def claim(
     session: Session, queue: str, limit: int, ttl: int | None, grace: int | None, wait: int, name: str | None
 ) -> None:
     """Claim messages to work on; then settle, move or release them."""
-    taken = session.queue(queue).claim(limit, ttl=ttl, grace=grace, wait=wait, name=name)
-    session.out.messages(some_of(session, queue, taken.messages), claim=taken.id)
+    claimed = session.queue(queue).claim(limit, ttl=ttl, grace=grace, wait=wait, name=name)
+    session.out.messages(not_missing(session, queue, claimed.messages), claim=claimed.id)
 
 
 @click.command("settle", cls=Command)
@@ -125,7 +124,7 @@ def settle(
         release=[Released(message, after) for message in released],
         bury=[Buried(message, reason) for message in buried],
     )
-    session.out.thing(asdict(done))
+    session.out.result(asdict(done))
 
 
 @click.command("move", cls=Command)
@@ -153,7 +152,7 @@ def move(
     content = UNSET if body is None else as_json(body, never=text)
     terms = (content, UNSET if ttl is None else ttl, UNSET if delay is None else delay)
     moved = [Moved(message, target, *terms) for message in messages]
-    session.out.thing(asdict(session.queue(queue).settle(claim, move=moved)))
+    session.out.result(asdict(session.queue(queue).settle(claim, move=moved)))
 
 
 @click.command("release", cls=Command)
@@ -167,8 +166,8 @@ def release(session: Session, queue: str, claim: str, messages: Ids, delay: int 
     if not messages:
         session.queue(queue).held(claim)  # for a claim that is not there a release is no error
         session.queue(queue).release(claim, delay=delay)
-        session.out.thing({"claim": claim, "released": True})
+        session.out.result({"claim": claim, "released": True})
         return
     after = UNSET if delay is None else delay
     back = [Released(message, after) for message in messages]
-    session.out.thing(asdict(session.queue(queue).settle(claim, release=back)))
+    session.out.result(asdict(session.queue(queue).settle(claim, release=back)))

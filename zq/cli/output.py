@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands tell: tables for people, JSON lines for programs; progress and notes on standard error."""
+"""The output of commands: tables for people, JSON lines for programs; progress and notes on standard error."""
 
 import os
 import sys
-import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -20,32 +18,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Query = Callable[[Any], Any]
-LASTS: Final = 1.0
-"""Seconds after which something is slow enough for a progress bar."""
-SHOWN: Final = 80
-"""Characters of a body in a table."""
-TEXTS: Final = ("body", "metadata", "reason", "")
-"""Columns of a table that may be wrapped; all others stand in full width, so that they can be copied."""
-NARROW: Final = 20
-"""Characters to which they shrink at most."""
-WANTED: Final = 40
-"""Characters that they should have: for less, ids are shortened."""
-SPANS: Final = ("age", "ttl", "oldest", "newest")
-"""Columns of seconds, shown as 3m 12s."""
+# Characters of a body in a table.
+BODY_WIDTH: Final = 80
+# Columns of a table that may be wrapped; all others stand in full width, so that they can be copied.
+WRAPPED: Final = ("body", "metadata", "reason", "")
+# Characters that a wrapped column has at least.
+MIN_WIDTH: Final = 20
+# Characters that a wrapped column should have: below that ids are shortened.
+READABLE_WIDTH: Final = 40
+# Columns of seconds, shown as 3m 12s.
+DURATIONS: Final = ("age", "ttl", "oldest", "newest")
+# Units of durations, in seconds.
 UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+# Colours of columns, on a terminal where ``NO_COLOR`` is not set.
 COLOURS: Final = {"id": "cyan", "name": "cyan", "reason": "yellow", "dead letters": "red"}
-"""Of columns, on a terminal where ``NO_COLOR`` is not set."""
-ENDS: Final = 6
-"""Characters of an id that are left at each end."""
-WIDE: Final = 10_000
-"""Characters in a line that nobody sees on a terminal."""
+# Characters of an id that are left at each end.
+ID_ENDS: Final = 6
+# Characters of a line that does not go to a terminal.
+PIPE_WIDTH: Final = 10_000
+# Letters that would steer a terminal, and what is shown instead.
 CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 
 
 class Output:
     """Where results go. ``form``: json, table or yaml; None: tables if standard output is a terminal, else JSON lines.
 
-    ``query``: what is made of each result before it is shown. ``full``: ids and bodies stand in tables whole.
+    ``query``: applied to each result before it is shown. ``full``: ids and bodies stand in tables whole.
     """
 
     def __init__(self, form: str | None = None, query: Query | None = None, full: bool = False) -> None:
@@ -73,12 +71,12 @@ class Output:
         if self.query is not None:
             self._write([self._queried(item, self.query)])
         elif self.form == "yaml":
-            self._write([built(item)])
+            self._write([as_builtins(item)])
         else:
             write_line(item)
 
-    def thing(self, members: Mapping[str, Any]) -> None:
-        """One thing with its members; several are documents of YAML."""
+    def result(self, members: Mapping[str, Any]) -> None:
+        """One result with its members; several are documents of YAML."""
         if self.for_people:
             show(members_table(members))
         elif self.query is None and self.form == "json":
@@ -87,14 +85,14 @@ class Output:
             if self.form == "yaml" and self._shown:
                 write(b"---\n")
             self._shown = True
-            self._write(built(members) if self.query is None else self._queried(members, self.query))
+            self._write(as_builtins(members) if self.query is None else self._queried(members, self.query))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
         """Messages; ``more``: members that each line of JSON has besides, and a table above it."""
         if self.for_people:
             rows = [(*_brief(message), body(message)) for message in found]
             if more and rows:
-                self.thing(more)
+                self.result(more)
             self._table(("id", "age", "ttl", "claims", "body"), rows, full or self.full, ids=bool(more))
             return
         head = msgspec.json.encode(more)[:-1] + b"," if more else b"{"
@@ -112,10 +110,10 @@ class Output:
             self._write([])
 
     def _queried(self, result: object, query: Query) -> Any:
-        """What the query makes of a result. One that it cannot work on is shown whole: it may be there only once."""
+        """The query applied to a result. If that fails the result is shown whole, since it may not come again."""
         from jmespath.exceptions import JMESPathError
 
-        value = built(result)
+        value = as_builtins(result)
         try:
             return query(value)
         except JMESPathError as error:
@@ -136,26 +134,26 @@ class Output:
         """``ids``: those are needed whole to go on."""
         short = not full and not ids and "id" in columns and _too_wide(columns, rows)
         if short:
-            place = columns.index("id")
-            rows = [[*row[:place], shortened(str(row[place])), *row[place + 1 :]] for row in rows]
+            index = columns.index("id")
+            rows = [[*row[:index], shortened(str(row[index])), *row[index + 1 :]] for row in rows]
         show(table(columns, rows, full=full))
         if short:
             note("Ids are shortened to fit the screen: --full shows them whole, for other commands.")
 
 
 def write_line(item: object) -> None:
-    """A line of JSON."""
+    """Write an item as a line of JSON."""
     write(msgspec.json.encode(item) + b"\n")
 
 
 def write(text: bytes) -> None:
-    """Written out at once."""
+    """Write bytes to standard output at once."""
     file = sys.stdout.buffer
     file.write(text)
     file.flush()
 
 
-def built(item: object) -> Any:
+def as_builtins(item: object) -> Any:
     """An item as the objects, lists and texts that its JSON has."""
     return msgspec.json.decode(msgspec.json.encode(item))
 
@@ -169,7 +167,7 @@ def as_yaml(value: Any) -> str:
 
 
 def show_value(value: Any) -> None:
-    """What a query has left, for people: a table if it has members or items, else a line for each."""
+    """A result of a query, for people: a table if it has members or items, else a line for each."""
     if isinstance(value, dict):
         show(members_table(value))
         return
@@ -181,7 +179,7 @@ def show_value(value: Any) -> None:
         show(table([""] * len(items[0]), [[*map(tabular, item)] for item in items], header=False, full=True))
     else:
         for item in items:
-            click.echo(plain(written(item)))
+            click.echo(plain(as_text(item)))
 
 
 def members_table(members: Mapping[str, Any]) -> "Table":
@@ -191,11 +189,11 @@ def members_table(members: Mapping[str, Any]) -> "Table":
 
 def tabular(value: object) -> object:
     """A value in a table: numbers as they are."""
-    return value if value is None or _is_number(value) else written(value)
+    return value if value is None or _is_number(value) else as_text(value)
 
 
 def console(stderr: bool = False) -> "Console":
-    """Texts are shown as they are."""
+    """A console of rich that shows texts as they are."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False)
@@ -209,12 +207,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool
     drawn = Table(show_header=header, box=None, pad_edge=False)
     given = [*rows]
     shown = [[_cell(column, cell, full) for column, cell in zip(columns, row, strict=True)] for row in given]
-    for place, (column, width) in enumerate(zip(columns, _widths(columns, shown), strict=True)):
-        numbers = all(row[place] is None or _is_number(row[place]) for row in given)
+    for index, (column, width) in enumerate(zip(columns, _widths(columns, shown), strict=True)):
+        numbers = all(row[index] is None or _is_number(row[index]) for row in given)
         drawn.add_column(
             column,
-            min_width=min(width, NARROW) if column in TEXTS else width,
-            no_wrap=column not in TEXTS,
+            min_width=min(width, MIN_WIDTH) if column in WRAPPED else width,
+            no_wrap=column not in WRAPPED,
             overflow="fold",
             justify="right" if numbers and given else "left",
         )
@@ -230,16 +228,16 @@ def show(drawn: "Table") -> None:
     """Print a table. On a terminal that is too narrow its lines go on below."""
     screen = console()
     least = sum((column.min_width or 0) + 1 for column in drawn.columns)
-    screen.width = max(screen.width, least) if screen.is_terminal else WIDE
+    screen.width = max(screen.width, least) if screen.is_terminal else PIPE_WIDTH
     screen.print(drawn)
 
 
 def plain(text: str) -> str:
-    """Without what would steer a terminal."""
+    """A text without letters that would steer a terminal."""
     return text.translate(CONTROLS)
 
 
-def span(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """The two largest units of a number of seconds, as 3m 12s."""
     left = int(seconds)
     parts: list[str] = []
@@ -252,11 +250,11 @@ def span(seconds: float) -> str:
 
 def shortened(text: str) -> str:
     """Both ends of an id."""
-    return text if len(text) <= 2 * ENDS + 1 else f"{text[:ENDS]}…{text[-ENDS:]}"
+    return text if len(text) <= 2 * ID_ENDS + 1 else f"{text[:ID_ENDS]}…{text[-ID_ENDS:]}"
 
 
 def note(sentence: str, error: bool = False) -> None:
-    """Tell people something that is no result; an error in red, if they see colours."""
+    """Print a sentence that is no result on standard error; an error in red, if the terminal shows colours."""
     text = f"zq: {plain(sentence)}"
     click.echo(click.style(text, fg="red") if error and not os.environ.get("NO_COLOR") else text, err=True)
 
@@ -269,11 +267,11 @@ def body(message: Message) -> str:
 def _cell(column: str, value: object, full: bool) -> str:
     if value is None:
         return ""
-    if column in SPANS and _is_number(value):
-        return span(float(str(value)))
+    if column in DURATIONS and _is_number(value):
+        return duration(float(str(value)))
     text = plain(str(value))
-    cut = column == "body" and not full and len(text) > SHOWN
-    return text[: SHOWN - 1] + "…" if cut else text
+    cut = column == "body" and not full and len(text) > BODY_WIDTH
+    return text[: BODY_WIDTH - 1] + "…" if cut else text
 
 
 def _is_number(value: object) -> bool:
@@ -291,58 +289,14 @@ def _too_wide(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     screen = console()
     shown = [[_cell(column, cell, False) for column, cell in zip(columns, row, strict=True)] for row in rows]
     widths = zip(columns, _widths(columns, shown), strict=True)
-    wanted = sum(1 + (min(width, WANTED) if column in TEXTS else width) for column, width in widths)
+    wanted = sum(1 + (min(width, READABLE_WIDTH) if column in WRAPPED else width) for column, width in widths)
     return screen.is_terminal and wanted > screen.width
-
-
-class Stopwatch:
-    """Tells in the end how many messages were stored, and how quickly."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._count = 0
-
-    def __enter__(self) -> Callable[[int], None]:
-        self._begun = time.monotonic()
-        return self._set
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        took = max(time.monotonic() - self._begun, 0.001)
-        if kind is None:
-            self._out.thing({"stored": self._count, "seconds": round(took, 3), "rate": round(self._count / took)})
-
-    def _set(self, count: int) -> None:
-        self._count = count
-
-
-@contextmanager
-def progress(what: str, total: float | None) -> Generator[Callable[[float, int], None], None, None]:
-    """Draws a bar if it lasts and people watch. To be told how far it is, as a part of ``total``, and the messages."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    watched = console(stderr=True)
-    bar = Progress(*columns, TextColumn("{task.fields[rate]}"), console=watched, transient=True)
-    task = bar.add_task(what, total=total, rate="")
-    begun = time.monotonic()
-
-    def told(done: float, messages: int) -> None:
-        took = time.monotonic() - begun
-        if watched.is_terminal and took > LASTS:
-            bar.start()
-            bar.update(task, completed=done, rate=f"{messages:,} messages, {messages / took:,.0f}/s")
-
-    try:
-        yield told
-    finally:
-        if bar.live.is_started:
-            bar.stop()
 
 
 def _brief(message: Message) -> tuple[object, ...]:
     return message.id, message.age, message.ttl, message.claim_count
 
 
-def written(value: object) -> str:
+def as_text(value: object) -> str:
     """A text as it is, all else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

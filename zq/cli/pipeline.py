@@ -25,9 +25,10 @@ from zq.cli.session import Command, Group, Session, pass_session
 if TYPE_CHECKING:
     from zq.spark.pipeline import Pipeline, Totals
 
+# The name under which a job is imported.
 MODULE: Final = "zq_pipeline_job"
+# As ``zq.spark.session`` has it, which is not imported for a help text.
 MASTER: Final = "local[*,4]"
-"""As ``zq.spark.starting`` has it, which is not imported for a help text."""
 
 
 @click.group("pipeline", cls=Group)
@@ -51,34 +52,33 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
     settings = dict(map(_setting, conf))
     try:
         from zq.spark.failures import SPARKS, reason
-        from zq.spark.starting import started
-        from zq.spark.tasks import tasks
+        from zq.spark.session import started, tasks
     except ModuleNotFoundError as error:
         raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
     pipeline = _completed(_load(job), session)
     try:
-        with watching(pipeline.named, quiet) as progress, _noted():
+        with watching(pipeline.named, quiet) as progress, _warnings_as_notes():
             spark = started(job.stem, master, settings)
             try:
                 with progress.following(lambda: tasks(spark)):
                     progress.stage = "no round yet"
-                    totals = pipeline.run(spark, until_empty, lambda done: _tell(progress, done))
+                    totals = pipeline.run(spark, until_empty, lambda done: _show_totals(progress, done))
             finally:
                 spark.stop()
     except SPARKS as error:
         raise failure(reason(error)) from error
-    session.out.thing(msgspec.to_builtins(totals))
+    session.out.result(msgspec.to_builtins(totals))
 
 
-def _tell(progress: Progress, done: "Totals") -> None:
-    """What a run has done by the end of a round."""
+def _show_totals(progress: Progress, done: "Totals") -> None:
+    """Show what a run has done by the end of a round."""
     progress.stage = f"{done.rounds:,} rounds, {done.published:,} published, {done.buried:,} buried"
     progress.add(done.taken - progress.count)
 
 
 @contextmanager
-def _noted() -> Generator[None, None, None]:
-    """Warnings as notes."""
+def _warnings_as_notes() -> Generator[None, None, None]:
+    """Print warnings as notes."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: note(str(message))
         yield
@@ -92,7 +92,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _load(job: Path) -> "Pipeline":
-    """What the file calls ``pipeline``. Spark's workers get the file's functions by value, and find what lies beside
+    """The pipeline of a job's file. Spark's workers get the file's functions by value, and find what lies beside
     it."""
     from pyspark import cloudpickle
 
@@ -115,7 +115,7 @@ def _load(job: Path) -> "Pipeline":
 
 
 def _execute(module: ModuleType, loader: Any, job: Path) -> None:
-    """Whatever a job raises is told with the line at which it did."""
+    """Run a job's file; what it raises is reported with its line."""
     try:
         loader.exec_module(module)
     except SyntaxError as error:
@@ -128,14 +128,14 @@ def _execute(module: ModuleType, loader: Any, job: Path) -> None:
 
 
 def _completed(pipeline: "Pipeline", session: Session) -> "Pipeline":
-    """With what the job leaves open; a flag says for how long trouble is sat out, whatever the job says."""
+    """The pipeline with what its job leaves open; ``--retry`` wins over the job."""
     own = {name: getattr(pipeline, name) for name in ("url", "project", "token", "client_id")}
-    place = session.connecting(own)
+    connection = session.connecting(own)
     return replace(
         pipeline,
-        url=place.url,
-        project=place.project,
-        token=place.token or None,
-        client_id=place.client_id or None,
+        url=connection.url,
+        project=connection.project,
+        token=connection.token or None,
+        client_id=connection.client_id or None,
         retry_for=pipeline.retry_for if session.retry is None else math.ceil(session.retry),
     )

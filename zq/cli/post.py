@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq post``: one message, what standard input holds, or a file that can be resumed."""
 
+import os
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Raw, Struct
 
-from zq.cli.content import Form
-from zq.cli.failures import Failure, exit_code
-from zq.cli.lines import send_input
+from zq.cli.command import on_second_signal
+from zq.cli.content import Form, stdin_bodies
+from zq.cli.failures import INTERRUPTED, Failure, exit_code
 from zq.cli.messages import as_json, delay_option, queue_argument
-from zq.cli.notes import Note
-from zq.cli.output import Stopwatch, note, progress
+from zq.cli.output import note
+from zq.cli.param_types import MESSAGE_TTL, Count
+from zq.cli.progress import Stopwatch, progress_bar
 from zq.cli.session import Command, Session, pass_session
-from zq.cli.uploads import Batch, Sender, Terms, Upload, resume
-from zq.cli.values import MESSAGE_TTL, Count
-from zq.client.batches import MOST_CALL, largest_batch
-from zq.errors import ZqError
+from zq.cli.uploads import Batch, ResumeFile, Sender, Upload, UploadTerms, resume
+from zq.client import Queue, Topic, posting
+from zq.client.stopping import stop_on_signals
+from zq.errors import InvalidBody, ZqError
 
 
 class Delimiter(click.ParamType[str]):
@@ -51,49 +57,42 @@ class Delimiter(click.ParamType[str]):
 @click.option("--concurrency", type=Count(1, 32), default=1, help="Batches at once; 1 keeps the order.")
 @click.option("--restart", is_flag=True, help="Forget that the file's post was interrupted.")
 @pass_session
-def post(
-    session: Session,
-    queue: str,
-    body: str | None,
-    path: Path | None,
-    ttl: int | None,
-    delay: int | None,
-    text: bool,
-    rows: bool,
-    delimiter: str | None,
-    key: str | None,
-    concurrency: int,
-    restart: bool,
-) -> None:
+def post(session: Session, /, queue: str, body: str | None, path: Path | None, **chosen: Any) -> None:
     """Post a message, or each line or row of standard input or of a file.
 
     BODY is JSON, or else a text; "-" is standard input, whose lines are posted as they come. Without BODY and --file
     standard input is read, too, unless it is a terminal. What is gzip is inflated.
     """
+    options = PostOptions(**chosen)
     if body is not None and path is not None:
         raise click.UsageError("Give either BODY or --file.")
-    if key is not None and body in (None, "-"):
+    if options.key is not None and body in (None, "-"):
         raise click.UsageError("--key is for one BODY.")
-    form = form_of(path, text, rows, delimiter)
-    if body not in (None, "-"):
-        if form.delimiter:
-            raise click.UsageError("--csv is for --file and standard input.")
-        posted = session.queue(queue).post(as_json(body, never=text), ttl=ttl, delay=delay, key=key)
-        session.out.thing({"id": posted})
+    form = form_of(path, options.text, options.rows, options.delimiter)
+    if body is not None and body != "-":
+        post_body(session, queue, body, form, options)
         return
     session.patient = True
-    if path is None:
-        if body is None and sys.stdin.isatty():
-            raise click.UsageError('Nothing was given: name BODY, or --file, or "-" for lines that you type.')
-        send_input(session, session.queue(queue), form, ttl, delay, concurrency, asked=body is not None)
+    if path is not None:
+        post_file(session, queue, path, form, options)
         return
-    if not path.is_file():
-        raise click.UsageError('--file takes a regular file; for others there is "-".')
-    place = session.connection
-    terms = Terms(place.place, place.project, queue, ttl, delay, form.text, form.delimiter)
-    bounds = largest_batch(session.queue(queue).metadata()), session.client.transport.run(MOST_CALL)
-    with Note(path) as beside:
-        post_file(session, beside, resume(beside, terms, *bounds, restart=restart), concurrency)
+    if body is None and sys.stdin.isatty():
+        raise click.UsageError('Nothing was given: name BODY, or --file, or "-" for lines that you type.')
+    handle, asked = session.queue(queue), body is not None
+    send_input(session, handle, form, options.ttl, options.delay, options.concurrency, asked=asked)
+
+
+class PostOptions(Struct, frozen=True):
+    """The options of ``zq post`` but the source of bodies; ``rows``: it is CSV."""
+
+    ttl: int | None
+    delay: int | None
+    text: bool
+    rows: bool
+    delimiter: str | None
+    key: str | None
+    concurrency: int
+    restart: bool
 
 
 def form_of(path: Path | None, text: bool, rows: bool, delimiter: str | None) -> Form:
@@ -108,7 +107,29 @@ def form_of(path: Path | None, text: bool, rows: bool, delimiter: str | None) ->
     return Form(text)
 
 
-def post_file(session: Session, beside: Note, upload: Upload, concurrency: int) -> None:
+def post_body(session: Session, queue: str, body: str, form: Form, options: PostOptions) -> None:
+    """Post one message."""
+    if form.delimiter:
+        raise click.UsageError("--csv is for --file and standard input.")
+    content = as_json(body, never=options.text)
+    posted = session.queue(queue).post(content, ttl=options.ttl, delay=options.delay, key=options.key)
+    session.out.result({"id": posted})
+
+
+def post_file(session: Session, queue: str, path: Path, form: Form, options: PostOptions) -> None:
+    """Post a file, or what an earlier run has left of it."""
+    if not path.is_file():
+        raise click.UsageError('--file takes a regular file; for others there is "-".')
+    url, project = session.connection.shown_url, session.connection.project
+    terms = UploadTerms(url, project, queue, options.ttl, options.delay, form.text, form.delimiter)
+    batch_bytes = posting.largest_batch(session.queue(queue).metadata())
+    batch_messages = session.client.transport.run(posting.MAX_BATCH_CALL)
+    with ResumeFile(path) as file:
+        upload = resume(file, terms, batch_bytes, batch_messages, restart=options.restart)
+        send_file(session, file, upload, options.concurrency)
+
+
+def send_file(session: Session, file: ResumeFile, upload: Upload, concurrency: int) -> None:
     """Post the lines of a file that are not stored yet."""
     queue, terms = session.queue(upload.terms.queue), upload.terms
     if upload.line:
@@ -118,23 +139,74 @@ def post_file(session: Session, beside: Note, upload: Upload, concurrency: int) 
         key = f"{upload.run}.{batch.first}-{batch.last}"
         queue.post_batch(batch.bodies, ttl=terms.ttl, delay=terms.delay, key=key)
 
-    sender = Sender(beside, upload, send_batch, concurrency)
-    with progress(beside.source.name, upload.size) as bar, Stopwatch(session.out) as told:
+    sender = Sender(file, upload, send_batch, concurrency)
+    with progress_bar(file.source.name, upload.size) as bar, Stopwatch(session.out) as measure:
         try:
             sender.send(lambda now, read: bar(read, now.messages - upload.messages))
         except ZqError as error:
-            raise Failure(f"{error} {so_far(beside, sender.upload)}", exit_code(error)) from error
+            raise Failure(f"{error} {so_far(file, sender.upload)}", exit_code(error)) from error
         except KeyboardInterrupt:
-            note(so_far(beside, sender.upload))
+            note(so_far(file, sender.upload))
             raise
-        told(sender.upload.messages - upload.messages)
+        measure(sender.upload.messages - upload.messages)
 
 
-def so_far(beside: Note, upload: Upload) -> str:
+def so_far(file: ResumeFile, upload: Upload) -> str:
     """How much of a file is posted when it stops."""
     if upload.line:
         posted = f"Messages posted so far: {upload.messages:,} (up to line {upload.line:,})."
         return f"{posted} The same command goes on from there."
-    if beside.path.exists():
+    if file.path.exists():
         return "Nothing is known to be posted yet; the same command posts each line once all the same."
     return "Nothing was posted."
+
+
+def send_input(
+    session: Session,
+    resource: Queue | Topic,
+    form: Form,
+    ttl: int | None,
+    delay: int | None = None,
+    concurrency: int = 1,
+    *,
+    asked: bool = True,
+) -> None:
+    """Send what standard input holds until it ends. A signal ends it after what was read; a second one at once.
+
+    Raises ``UsageError`` if it was not ``asked`` for, and held nothing.
+    """
+    stopped = threading.Event()
+    most = resource.transport.run(posting.MAX_BATCH_CALL)
+    metadata = resource.metadata()
+    if delay:
+        resource.transport.warnings.delay(resource.name, metadata)
+    packer = posting.Packer(posting.largest_batch(metadata), ttl, delay, most=most)
+    source = prompt_batches(packer, stdin_bodies(form, stopped.is_set, asked))
+    send = partial(posting.batch_call, resource.kind, resource.name, key=None)
+    with (
+        progress_bar("standard input", None) as bar,
+        Stopwatch(session.out) as measure,
+        on_second_signal(partial(os._exit, INTERRUPTED)),
+        stop_on_signals(stopped.set),
+    ):
+        result = posting.PostResult(lambda count: bar(0, count))
+        count = posting.post_all(resource.transport, send, source, result, concurrency)
+        if not (asked or count or stopped.is_set()):
+            raise click.UsageError("Nothing was given: neither BODY nor --file, and standard input held nothing.")
+        measure(count)
+    if stopped.is_set():
+        raise click.Abort
+
+
+def prompt_batches(packer: posting.Packer, found: Iterator[Raw | None]) -> Iterator[posting.Batch]:
+    """The bodies in batches; one that is not full goes when nothing comes, and before a line that is refused."""
+    try:
+        for body in found:
+            if batch := packer.flush() if body is None else packer.add(body):
+                yield batch
+    except InvalidBody:
+        if batch := packer.flush():
+            yield batch
+        raise
+    if batch := packer.flush():
+        yield batch

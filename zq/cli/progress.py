@@ -1,29 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a job of Spark is, on standard error: a live line on a terminal, else lines now and then; one at the end."""
+"""Progress on standard error: a bar, the counts of ``zq consume``, and the stages of a Spark job.
 
+On a terminal a live line is drawn; elsewhere a Spark job prints a line now and then.
+"""
+
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 import click
 from rich.text import Text
 
-from zq.cli.output import console, note, plain
+from zq.cli.output import Output, console, note, plain
+from zq.client import Message
 
+# The option of commands that show progress.
 QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
-EVERY: Final = 15.0
-"""Seconds between lines where nobody watches."""
-REDRAWN: Final = 0.5
-"""Seconds after which a live line is drawn anew."""
+# Seconds after which something is slow enough for a progress bar.
+BAR_AFTER: Final = 1.0
+# Seconds between lines without a terminal.
+NOTE_INTERVAL: Final = 15.0
+# Seconds after which the line of a job is drawn anew.
+REDRAW: Final = 0.5
+# Seconds after which the line of counts is drawn anew.
+REDRAW_COUNTS: Final = 1.0
+# Characters that the line of counts takes at least.
+WIDTH: Final = 60
+# Steps of the count over which a rate is measured.
 RECENT: Final = 10
-"""Steps of the count over which a rate is measured."""
+
+
+@contextmanager
+def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, int], None], None, None]:
+    """Draws a bar on a terminal if the work takes long. Yields its update: the part of ``total``, and messages."""
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    watched = console(stderr=True)
+    bar = Bar(*columns, TextColumn("{task.fields[rate]}"), console=watched, transient=True)
+    task = bar.add_task(what, total=total, rate="")
+    begun = time.monotonic()
+
+    def update(done: float, messages: int) -> None:
+        took = time.monotonic() - begun
+        if watched.is_terminal and took > BAR_AFTER:
+            bar.start()
+            bar.update(task, completed=done, rate=f"{messages:,} messages, {messages / took:,.0f}/s")
+
+    try:
+        yield update
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+class Stopwatch:
+    """Shows in the end how many messages were stored, and how quickly."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._count = 0
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._begun = time.monotonic()
+        return self._set
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        took = max(time.monotonic() - self._begun, 0.001)
+        if kind is None:
+            self._out.result({"stored": self._count, "seconds": round(took, 3), "rate": round(self._count / took)})
+
+    def _set(self, count: int) -> None:
+        self._count = count
 
 
 class Progress:
-    """What a job is at, and how much it has done. ``unit``: of what is counted."""
+    """What a job is doing, and how much it has done. ``unit``: of what is counted."""
 
     def __init__(self, name: str, unit: str) -> None:
         self.stage = "starting Spark"
@@ -31,7 +88,7 @@ class Progress:
         self._name = name
         self._unit = unit
         self.tasks: Callable[[], str] = str
-        """What Spark is at; nothing while it is not followed."""
+        """What Spark is doing; nothing while it is not followed."""
         self._begin()
 
     def _begin(self) -> None:
@@ -40,7 +97,7 @@ class Progress:
 
     @contextmanager
     def following(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """For the length of the block Spark's tasks are told, too. Time counts from here, for it has started."""
+        """Within the block Spark's tasks are shown, too. Time counts from here, since Spark has started."""
         self.tasks = tasks
         self._begin()
         try:
@@ -49,13 +106,13 @@ class Progress:
             self.tasks = str
 
     def add(self, count: int) -> None:
-        """So many more are done."""
+        """Count what is done."""
         if count:
             self.count += count
             self._steps.append((time.monotonic(), self.count))
 
     def line(self, tasks: str) -> str:
-        """All that is known, with the rate of late."""
+        """Stage, count, recent rate and tasks in one line."""
         now, (first, before) = time.monotonic(), self._steps[0]
         rate = (self.count - before) / max(now - first, 0.001)
         counted = f"{self.count:,} {self._unit}, {rate:,.0f}/s" if self.count else ""
@@ -70,7 +127,7 @@ class Progress:
 
 @contextmanager
 def watching(name: str, quiet: bool, unit: str = "messages") -> Generator[Progress, None, None]:
-    """Shows how far the block is, from a thread beside it; and in the end, if all went well, what it has done."""
+    """Shows the progress of the block from a thread; in the end, if all went well, what it has done."""
     progress, ended = Progress(name, unit), threading.Event()
     if quiet:
         yield progress
@@ -87,17 +144,103 @@ def watching(name: str, quiet: bool, unit: str = "messages") -> Generator[Progre
 
 
 def _live(progress: Progress, ended: threading.Event) -> None:
-    """One line, drawn anew, which is gone in the end."""
+    """Show one line, drawn anew, which is gone in the end."""
     with console(stderr=True).status("") as shown:
-        while not ended.wait(REDRAWN):
+        while not ended.wait(REDRAW):
             shown.update(Text(plain(progress.line(progress.tasks()))))
 
 
 def _lines(progress: Progress, ended: threading.Event) -> None:
-    """None while nothing happens, as in a pipeline that waits for messages."""
+    """Print lines; none while nothing happens, as in a pipeline that waits for messages."""
     before = None
-    while not ended.wait(EVERY):
+    while not ended.wait(NOTE_INTERVAL):
         tasks, now = progress.tasks(), (progress.stage, progress.count)
         if tasks or now != before:
             note(progress.line(tasks))
         before = now
+
+
+class WorkCounts:
+    """What became of messages, counted by several threads. ``undone``: failed and not done later, if ``wanted``.
+
+    ``most_failures``: so many runs of a command in a row may fail; 0 = any number.
+    """
+
+    def __init__(self, wanted: bool, most_failures: int = 0) -> None:
+        self.done = 0
+        self.failed = 0
+        self.unstarted = 0
+        """Messages that were claimed and given back without a run of the command."""
+        self.undone: set[str] = set()
+        self.failures = 0
+        """Runs that failed since one was done."""
+        self.most_failures = most_failures
+        self._wanted = wanted
+        self._lock = threading.Lock()
+
+    def __str__(self) -> str:
+        unstarted = f", {self.unstarted:,} of them not begun" if self.unstarted else ""
+        return f"{self.done:,} done, {self.failed + self.unstarted:,} given back{unstarted}."
+
+    @property
+    def empty(self) -> bool:
+        """Whether there was no message at all."""
+        return not (self.done or self.failed or self.unstarted)
+
+    @property
+    def failed_too_often(self) -> bool:
+        """Whether the command has failed as often as it may."""
+        return 0 < self.most_failures <= self.failures
+
+    def add(self, messages: Sequence[Message], done: bool) -> None:
+        """Count messages whose work has ended."""
+        ids = [message.id for message in messages]
+        with self._lock:
+            if done:
+                self.done += len(ids)
+                self.failures = 0
+                self.undone.difference_update(ids)
+            else:
+                self.failed += len(ids)
+                self.failures += 1
+                self.undone.update(ids if self._wanted else ())
+
+    def give_back(self, count: int) -> None:
+        """Count messages that were given back without work."""
+        with self._lock:
+            self.unstarted += count
+
+
+@contextmanager
+def live_line(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
+    """Shows the counts on standard error, if that is a terminal and the line is ``wanted`` there."""
+    screen = console(stderr=True)
+    if not wanted or not screen.is_terminal or screen.is_dumb_terminal:
+        yield
+        return
+    ended = threading.Event()
+    drawing = threading.Thread(target=draw, args=(counts, ended), name="zq-live", daemon=True)
+    drawing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        drawing.join()
+
+
+def draw(counts: WorkCounts, ended: threading.Event) -> None:
+    """Draw the counts at the right edge of the cursor's line, where it covers nothing that commands write."""
+    before, then = counts.done, time.monotonic()
+    while not ended.wait(REDRAW_COUNTS):
+        now = time.monotonic()
+        rate = (counts.done - before) / (now - then)
+        before, then = counts.done, now
+        at_right_edge(f"{str(counts).removesuffix('.')}, {rate:,.0f}/s")
+    at_right_edge("")
+
+
+def at_right_edge(text: str) -> None:
+    """Write a text over what was there before; the cursor stays where it is."""
+    width = max(WIDTH, len(text))
+    sys.stderr.write(f"\x1b7\x1b[999C\x1b[{width - 1}D{text:>{width}}\x1b8")
+    sys.stderr.flush()

@@ -14,12 +14,14 @@ import click
 from zq.cli.failures import EXIT_CODES, INTERRUPTED
 from zq.cli.root import cli
 
+# The line above the generated part of a page.
 MARK: Final = "<!-- What follows is written by python -m zq.cli.reference. -->\n"
+# Characters of a line of help.
 WIDTH: Final = 100
 
 
 def generated() -> str:
-    """What stands behind the mark."""
+    """The text behind the mark."""
     codes = {0: "done", 1: "anything else failed"}
     codes |= {code: meaning for code, meaning in EXIT_CODES.values() if meaning}
     codes[INTERRUPTED] = "interrupted by Ctrl-C"
@@ -42,7 +44,7 @@ def sections(command: click.Command, above: click.Context | None) -> Iterator[st
 
 
 def renewed(page: str) -> str:
-    """The page with everything behind the mark as it is now."""
+    """The page with a fresh text behind the mark."""
     return page.partition(MARK)[0] + MARK + generated()
 
 

@@ -9,15 +9,14 @@ from typing import Any
 import click
 
 from zq import __version__
-from zq.cli import bench, consume, context, listing, messages, past, pipeline, post, topics, transfer, watch
-from zq.cli.completion import completion
+from zq.cli import account, bench, consume, context, export_import, history, messages, pipeline, post, top, topics
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
-from zq.cli.named import queue_group, topic_group
-from zq.cli.options import given, origins
-from zq.cli.reader import leave_output
-from zq.cli.session import Group, Session, lines_of, listen
+from zq.cli.names import completion
+from zq.cli.resources import queue_group, topic_group
+from zq.cli.session import Group, Session, given, lines_of, listen, origins
 from zq.errors import Invalid, ZqError
 
+# Examples below the program's help.
 EXAMPLES = (
     "zq --project acme post jobs '{\"order\": 1}'",
     "zq --project acme consume jobs --exec ./handle-order",
@@ -27,7 +26,7 @@ EXAMPLES = (
 
 
 class Root(Group):
-    """Ends with a sentence and a code, whatever goes wrong on purpose."""
+    """The program: every deliberate failure ends with a sentence and a code."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
         """Run, and exit."""
@@ -55,12 +54,19 @@ class Root(Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            leave_output()  # who reads has seen enough
+            leave_output()  # its reader has seen enough
             return 0
         except RecursionError as error:
             raise Failure("The JSON is nested too deep.", exit_code(Invalid())) from error
         except (ZqError, OSError) as error:
             raise failure(error) from error
+
+
+def leave_output() -> None:
+    """Discard what is still to be written, since its reader is gone: the program then ends without an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def check_text(given: Mapping[str, str]) -> None:
@@ -85,8 +91,7 @@ def cli(run: click.Context) -> None:
     run.call_on_close(run.obj.close)
 
 
-for group in (queue_group, topic_group):
-    group.add_command(listing.list_all)
+# All commands, as the help shows them.
 SECTIONS: dict[str, list[click.Command]] = {
     "Queues and topics": [queue_group, topic_group, topics.tail],
     "Messages": [post.post, messages.list_messages, messages.get, messages.pop],
@@ -98,12 +103,12 @@ SECTIONS: dict[str, list[click.Command]] = {
         messages.release,
         pipeline.pipeline_group,
     ],
-    "What has been": [past.dlq_group, past.history, past.replay],
-    "Watching": [watch.health, watch.top, bench.bench],
-    "Files": [transfer.export, transfer.import_file],
+    "What has been": [history.dlq_group, history.history, history.replay],
+    "Watching": [top.health, top.top, bench.bench],
+    "Files": [export_import.export, export_import.import_file],
+    "Rights": [account.login, account.logout, account.whoami, account.token_group, account.quota],
     "Settings": [context.context_group, completion],
 }
-"""All commands, as the help shows them."""
 for section in SECTIONS.values():
     for command in section:
         cli.add_command(command)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command has: the client, made when it is first needed, and where to tell results."""
+"""What every command has: the global options, before its name and behind it, of which the last one given wins; the
+client, made when it is first needed; and where results go.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -8,15 +10,103 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
-from zq.cli.options import WithGlobals
 from zq.cli.output import Output, note
+from zq.cli.param_types import Expression, Seconds
 from zq.cli.profiles import Connection, config_file, connection, without_user
 from zq.client import Client, Queue, Retries
 
-QUICK: Final = 5.0
-PATIENT: Final = 60.0
-"""Seconds for which trouble is sat out, by commands that people wait for, and by those that run for long."""
+# The key of the values in a context's ``meta``.
+VALUES: Final = "zq.cli.session.values"
+# The key of their origins.
+ORIGINS: Final = "zq.cli.session.origins"
+# Seconds for which commands that people wait for retry.
+SHORT_RETRY: Final = 5.0
+# Seconds for which commands that run for long retry.
+LONG_RETRY: Final = 60.0
+# Characters of a command's sentence in a help: more than any has.
+WHOLE: Final = 200
+
+
+def given(context: click.Context) -> dict[str, Any]:
+    """What the caller chose so far, by the options' names; all contexts of a run share it."""
+    found: dict[str, Any] = context.meta.setdefault(VALUES, {})
+    return found
+
+
+def origins(context: click.Context) -> dict[str, str]:
+    """The flag or variable that chose each: "--project" or "ZQ_PROJECT"."""
+    found: dict[str, str] = context.meta.setdefault(ORIGINS, {})
+    return found
+
+
+class GlobalOption(click.Option):
+    """A global option. Only the program's own help describes it; the environment is read once, before any command."""
+
+    def __init__(self, *words: str, **options: Any) -> None:
+        super().__init__(words, expose_value=False, show_envvar=True, callback=remember, **options)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The row of the program's own help; None behind a command's name."""
+        return super().get_help_record(ctx) if ctx.parent is None else None
+
+
+def remember(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """Remember what the caller chose."""
+    assert option.name is not None
+    source = context.get_parameter_source(option.name)
+    by_flag = source is ParameterSource.COMMANDLINE
+    if by_flag or (source is ParameterSource.ENVIRONMENT and context.parent is None):
+        given(context)[option.name] = value
+        origins(context)[option.name] = option.opts[-1] if by_flag else str(option.envvar)
+
+
+# The global options.
+GLOBALS: Final = (
+    GlobalOption("--url", envvar="ZQ_URL", metavar="URL", help="The server; http://localhost:8888."),
+    GlobalOption("--project", envvar="ZQ_PROJECT", metavar="NAME", help="The project that holds queues and topics."),
+    GlobalOption("--token", envvar="ZQ_TOKEN", metavar="TEXT", help="Who asks; zq login stores one."),
+    GlobalOption("--client-id", envvar="ZQ_CLIENT_ID", metavar="UUID", help="Who posts; a fresh one for each run."),
+    GlobalOption(
+        "--profile", envvar="ZQ_PROFILE", metavar="NAME", help="Which profile of the file gives what is left open."
+    ),
+    GlobalOption(
+        "--config",
+        envvar="ZQ_CONFIG",
+        type=click.Path(path_type=Path),
+        help="The file of profiles; ~/.config/zq/config.toml.",
+    ),
+    GlobalOption("--retry", type=Seconds(0), metavar="SECONDS", help="For how long to retry what fails for a while."),
+    GlobalOption(
+        "--output",
+        type=click.Choice(["json", "table", "yaml"]),
+        help="JSON lines, tables or YAML; tables on a terminal, else JSON lines.",
+    ),
+    GlobalOption("--json", "output", flag_value="json", help="The same as --output json."),
+    GlobalOption("--table", "output", flag_value="table", help="The same as --output table."),
+    GlobalOption(
+        "--query", type=Expression(), metavar="EXPR", help="Show what this JMESPath expression makes of the result."
+    ),
+    GlobalOption("--full", is_flag=True, help="Show ids and bodies in tables whole, however narrow the screen is."),
+    GlobalOption("-v", "--verbose", is_flag=True, help="Show each request on standard error."),
+)
+
+
+class WithGlobals(click.Command):
+    """A command that takes these options."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.params = [*GLOBALS, *self.params]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Below a command, where the options are described that are not its own."""
+        super().format_epilog(ctx, formatter)
+        if ctx.parent is not None:
+            formatter.write_paragraph()
+            name = ctx.find_root().info_name
+            formatter.write_text(f"Global options (--project, --url, --json ...) may stand here too: {name} --help.")
 
 
 class Session:
@@ -38,7 +128,7 @@ class Session:
 
     @property
     def retry(self) -> float | None:
-        """Seconds for which trouble is sat out, if the caller said so."""
+        """Seconds for which failures that pass are retried, if the caller said so."""
         seconds: float | None = self.chosen.get("retry")
         return seconds
 
@@ -58,10 +148,10 @@ class Session:
         return self.connecting({})
 
     def connecting(self, over: Mapping[str, str | None]) -> Connection:
-        """Where to connect if these members are given by somebody who has the say. Raises ``UsageError``."""
+        """Where to connect if these members win over all others. Raises ``UsageError``."""
         chosen = {name: value for name, value in over.items() if value}
         found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
-        if not found.project:
+        if not found.project and not found.token:
             raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile (zq context set).")
         return found
 
@@ -73,12 +163,19 @@ class Session:
         if self.verbose:
             logging.getLogger("httpx").setLevel(logging.INFO)
         retries = Retries(deadline=seconds, attempts=10 if seconds else 1)
-        return Client(place.url, place.project, place.client_id or None, auth=self._signed, retries=retries)
+        return Client(
+            place.url,
+            place.project,
+            place.client_id or None,
+            auth=self._show,
+            retries=retries,
+            token=place.token,
+        )
 
     @property
     def retry_for(self) -> float:
-        """Seconds for which trouble that passes is sat out."""
-        return self.retry if self.retry is not None else PATIENT if self.patient else QUICK
+        """Seconds for which failures that pass are retried."""
+        return self.retry if self.retry is not None else LONG_RETRY if self.patient else SHORT_RETRY
 
     def queue(self, name: str) -> Queue:
         """A queue of the project."""
@@ -89,20 +186,26 @@ class Session:
         if "client" in self.__dict__:
             self.client.close()
 
-    def _signed(self, request: Any) -> Any:
-        """What each request goes through: it gets the token, and is shown before it is sent."""
-        if self.connection.token:
-            request.headers["X-Auth-Token"] = self.connection.token
+    def _show(self, request: Any) -> Any:
+        """Show a request if the caller wants that, before it is sent."""
         if self.verbose:
             note(f"> {request.method} {without_user(str(request.url))}")
         return request
 
 
-class Told(logging.Handler):
-    """Shows what the client's libraries log, one line each and never a traceback."""
+class NoteHandler(logging.Handler):
+    """Shows what the client's libraries log: one line each, never a traceback; that it waits, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show it."""
+        """Show a record as one line."""
+        if record.name == "zq.client" and record.levelno == logging.INFO:
+            if self._told:
+                return
+            self._told = True
         if record.name.startswith("httpx"):
             _, _, answer = record.getMessage().partition(' "')
             note("< " + answer.rstrip('"'))
@@ -112,15 +215,11 @@ class Told(logging.Handler):
 
 
 def listen() -> None:
-    """Have what the client logs shown, in this process."""
-    for name, level in (("zq.client", logging.WARNING), ("httpx", logging.WARNING)):
+    """Show what the client logs, in this process."""
+    for name, level in (("zq.client", logging.INFO), ("httpx", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.setLevel(level)
-        logger.handlers = [Told()]
-
-
-WHOLE: Final = 200
-"""Characters of a command's sentence: none is as long."""
+        logger.handlers = [NoteHandler()]
 
 
 class Command(WithGlobals):
@@ -133,13 +232,13 @@ class Group(WithGlobals, click.Group):
     command_class = Command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each with its whole first sentence."""
+        """Show each command with its whole first sentence."""
         with formatter.section("Commands"):
             formatter.write_dl(lines_of(self.commands[name] for name in self.list_commands(ctx)))
 
 
 def lines_of(commands: Iterable[click.Command], width: int = 0) -> list[tuple[str, str]]:
-    """What a help says of commands; names take at least this width."""
+    """The rows of a help about commands; names take at least this width."""
     return [(f"{command.name:{width}}", command.get_short_help_str(WHOLE)) for command in commands]
 
 

@@ -5,15 +5,14 @@ from itertools import islice
 
 import click
 
-from zq.cli.completion import name_argument
 from zq.cli.content import Form
-from zq.cli.lines import send_input
 from zq.cli.messages import as_json, ttl_option
-from zq.cli.missing import check_there
-from zq.cli.named import topic_group
+from zq.cli.names import check_exists, name_argument
 from zq.cli.output import body, note, show, table
+from zq.cli.param_types import Count
+from zq.cli.post import send_input
+from zq.cli.resources import topic_group
 from zq.cli.session import Command, Session, pass_session
-from zq.cli.values import Count
 from zq.client import Event, Gap
 
 
@@ -28,7 +27,7 @@ def publish(session: Session, name: str, body: str, ttl: int | None, text: bool)
     session.patient = body == "-"
     topic = session.client.topic(name)
     if body != "-":
-        session.out.thing({"id": topic.publish(as_json(body, never=text), ttl=ttl)})
+        session.out.result({"id": topic.publish(as_json(body, never=text), ttl=ttl)})
         return
     send_input(session, topic, Form(text), ttl)
 
@@ -55,16 +54,16 @@ def tail(session: Session, topic: str | None, match: str | None, after: int | No
     session.patient = True
     client = session.client
     if topic:
-        check_there(session, topic, "topics")
+        check_exists(session, topic, "topics")
     stream = client.topic(topic).stream(after) if topic else client.stream(match or "**", after)
-    events = (event for event in stream if isinstance(event, Event) or missed(event))
+    events = (event for event in stream if isinstance(event, Event) or note_gap(event))
     for event in islice(events, limit):
         if isinstance(event, Event):
-            tell(session, event)
+            show_event(session, event)
 
 
-def missed(gap: Gap) -> bool:
-    """Say that something was; it is no message."""
+def note_gap(gap: Gap) -> bool:
+    """Say that messages were missed; False, since a gap is no message."""
     if gap.after is None:
         note("The connection broke before the first message; some may have been missed.")
     else:
@@ -72,8 +71,8 @@ def missed(gap: Gap) -> bool:
     return False
 
 
-def tell(session: Session, event: Event) -> None:
-    """One line."""
+def show_event(session: Session, event: Event) -> None:
+    """Show a message as one line."""
     if session.out.for_people:
         show(table(("id", "topic", "body"), [(event.id, event.topic, body(event))], header=False))
     else:

@@ -1,42 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files on their way into a queue: cut into batches that are the same at each attempt, and how far that has come.
+"""Posts of files: cut into batches that are the same at each attempt, with a resume file that says how far it is.
 
-Beside ``events.ndjson`` lies ``events.ndjson.zq`` while it is under way: the line and the offset up to which everything
-is stored, and all that decides where batches end. Batches behind it may be stored, too: their keys tell the server.
+Beside ``events.ndjson`` lies ``events.ndjson.zq`` while it is being posted: the line and the offset up to which all is
+stored, and all that decides where batches end. Batches behind it may be stored, too: the server knows their keys.
 Lines and offsets are those of the content, which is inflated if the file is gzip.
+
+A lock on the resume file lets one run at a time post a file.
 """
 
 import hashlib
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Self
 from uuid import uuid4
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
-from zq.cli.content import Form, TornLine, content, csv_header, records
-from zq.cli.notes import Note
-from zq.client.batches import packed
-from zq.client.calls import unsure
+from zq.cli.content import Form, TornLine, content, csv_header, items
+from zq.client.calls import maybe_applied
+from zq.client.posting import pack
 from zq.errors import Conflict
 
-MOST: Final = 1000
-"""Messages in a batch."""
-AROUND: Final = 64
-"""Bytes that stand around a body in a post, at most."""
-KNOWN: Final = 4096
-"""Bytes by which a file is known again."""
-OFTEN: Final = 0.1
-"""Seconds between two notes of how far it is."""
+try:
+    import fcntl
+except ImportError:  # Windows: no locks of this kind, and no open file can be replaced, so none is kept open
+    fcntl = None  # type: ignore[assignment]
 
 
-class Terms(Struct, frozen=True):
+# Messages in a batch.
+MAX_BATCH: Final = 1000
+# Bytes that stand around a body in a post, at most.
+BODY_OVERHEAD: Final = 64
+# Bytes of the content by which a file is recognised.
+FINGERPRINT: Final = 4096
+# Seconds between two writes of the resume file.
+SAVE_INTERVAL: Final = 0.1
+
+
+def resume_path(path: Path) -> Path:
+    """The path of the file that says how far the post of another one has come."""
+    return path.with_name(path.name + ".zq")
+
+
+class ResumeFile:
+    """The resume file of a file, made if there is none. Raises ``Conflict`` if another run has it."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        self.path = resume_path(source)
+        self._file = self._locked()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self) -> bytes:
+        """Its content; nothing if it is new."""
+        return self.path.read_bytes()
+
+    def write(self, text: bytes, durably: bool = False) -> None:
+        """Replace its content in one step."""
+        fresh = self.path.with_name(self.path.name + ".new")
+        file = fresh.open("w+b")
+        _lock(file)  # before another run can find it
+        file.write(text)
+        file.flush()
+        if durably:
+            os.fsync(file.fileno())
+        kept = _kept(file)
+        fresh.replace(self.path)
+        self._file.close()
+        self._file = kept
+
+    def remove(self) -> None:
+        """Delete it: the post is done."""
+        self.path.unlink(missing_ok=True)
+
+    def _locked(self) -> BinaryIO:
+        while True:
+            file = self.path.open("a+b")
+            try:
+                _lock(file)
+                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                    return _kept(file)
+            except BlockingIOError as error:
+                file.close()
+                raise Conflict("Another run posts this file.") from error
+            except FileNotFoundError:
+                pass
+            file.close()  # it was replaced or removed between opening and locking
+
+
+def _lock(file: BinaryIO) -> None:
+    """Raises ``BlockingIOError`` if another run has it."""
+    if fcntl:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _kept(file: BinaryIO) -> BinaryIO:
+    """The file, kept open where that keeps it locked."""
+    if not fcntl:
+        file.close()
+    return file
+
+
+class UploadTerms(Struct, frozen=True):
     """What must be the same when a post is resumed."""
 
     url: str
@@ -54,9 +131,9 @@ class Terms(Struct, frozen=True):
 
 
 class Upload(Struct, frozen=True):
-    """A post under way; ``line`` and ``offset``: up to here everything is stored. ``run`` begins its keys."""
+    """The post of a file; ``line`` and ``offset``: up to here all is stored. ``run``: the prefix of its keys."""
 
-    terms: Terms
+    terms: UploadTerms
     run: str
     batch_bytes: int
     size: int
@@ -64,15 +141,15 @@ class Upload(Struct, frozen=True):
     line: int = 0
     offset: int = 0
     messages: int = 0
-    batch_messages: int = MOST
+    batch_messages: int = MAX_BATCH
     before: str = ""
-    """Of what stands before the offset, if nothing behind it was sent: then the rest of the file may change."""
+    """The digest of what is before the offset, if nothing behind it was sent: then the rest of the file may change."""
     resumed: bool = False
-    """An earlier run may have sent what is not noted."""
+    """An earlier run may have sent batches behind the offset."""
 
 
 class Batch(Struct, frozen=True):
-    """Lines that are sent together, and where the content stands behind them."""
+    """Lines that are sent together, and the offset behind them."""
 
     first: int
     last: int
@@ -80,13 +157,20 @@ class Batch(Struct, frozen=True):
     bodies: list[Raw]
 
 
-def resume(note: Note, terms: Terms, batch_bytes: int, batch_messages: int = MOST, *, restart: bool = False) -> Upload:
-    """The post that was interrupted, or a new one. Raises ``Conflict``: it was begun otherwise."""
-    path, kept = note.source, b"" if restart else note.read()
-    size, head = path.stat().st_size, digest(path)
+def resume(
+    resume_file: ResumeFile,
+    terms: UploadTerms,
+    batch_bytes: int,
+    batch_messages: int = MAX_BATCH,
+    *,
+    restart: bool = False,
+) -> Upload:
+    """The post that was interrupted, or a new one. Raises ``Conflict`` if it was begun otherwise."""
+    path, kept = resume_file.source, b"" if restart else resume_file.read()
+    size, head = path.stat().st_size, digest_of_head(path)
     if not kept:
-        return noted(note, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages))
-    way_out = f"Finish it that way, or begin anew with --restart: {note.path}."
+        return saved(resume_file, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages))
+    way_out = f"Finish it that way, or begin anew with --restart: {resume_file.path}."
     try:
         upload = msgspec.json.decode(kept, type=Upload)
     except msgspec.MsgspecError as error:
@@ -94,30 +178,30 @@ def resume(note: Note, terms: Terms, batch_bytes: int, batch_messages: int = MOS
     before, now = asdict(upload.terms), asdict(terms)
     if changed := [name for name in before if before[name] != now[name]]:
         raise Conflict(f"The interrupted post of this file had another {changed[0]}. {way_out}")
-    mended = upload.before and upload.before == digest_before(path, upload.offset)
-    if (upload.size, upload.head) != (size, head) and not mended:
+    repaired = upload.before and upload.before == digest_before(path, upload.offset)
+    if (upload.size, upload.head) != (size, head) and not repaired:
         raise Conflict(f"The file has changed since its post was interrupted. {way_out}")
     upload = replace(upload, resumed=True)
-    if not mended:
+    if not repaired:
         return upload
-    return noted(note, replace(upload, size=size, head=head, before="", batch_bytes=batch_bytes))
+    return saved(resume_file, replace(upload, size=size, head=head, before="", batch_bytes=batch_bytes))
 
 
-def noted(note: Note, upload: Upload) -> Upload:
-    """The same, noted so that it outlives the machine's end."""
-    note.write(msgspec.json.encode(upload), durably=True)
+def saved(resume_file: ResumeFile, upload: Upload) -> Upload:
+    """The same, written durably into the resume file."""
+    resume_file.write(msgspec.json.encode(upload), durably=True)
     return upload
 
 
-def digest(path: Path) -> str:
-    """Of the file's beginning, as it lies there."""
+def digest_of_head(path: Path) -> str:
+    """The digest of the beginning of a file."""
     with path.open("rb") as file:
-        return hashlib.sha256(file.read(KNOWN)).hexdigest()
+        return hashlib.sha256(file.read(FINGERPRINT)).hexdigest()
 
 
 def digest_before(path: Path, offset: int) -> str:
-    """Of what the content has before an offset; "" if it does not go so far."""
-    start, known = max(0, offset - KNOWN), b""
+    """The digest of the content before an offset; "" if it is shorter."""
+    start, known = max(0, offset - FINGERPRINT), b""
     with path.open("rb") as file, suppress(TornLine):
         for piece in content(file, start):
             known += piece
@@ -127,65 +211,65 @@ def digest_before(path: Path, offset: int) -> str:
 
 
 class Sender:
-    """Sends what is left of a file, ``most`` batches at once, and notes how far it has come."""
+    """Sends what is left of a file, ``most`` batches concurrently, and saves how far it has come."""
 
-    def __init__(self, note: Note, upload: Upload, post: Callable[[Batch], object], most: int) -> None:
+    def __init__(self, resume_file: ResumeFile, upload: Upload, post: Callable[[Batch], object], most: int) -> None:
         self.upload = upload
-        self._note = note
+        self._resume_file = resume_file
         self._post = post
         self._most = most
         self._running: deque[tuple[Batch, int, Future[object]]] = deque()
-        self._noted = time.monotonic()
+        self._saved_at = time.monotonic()
 
-    def send(self, told: Callable[[Upload, int], None]) -> None:
-        """Send all, and tell of each batch, and how far the file was read then.
+    def send(self, progress: Callable[[Upload, int], None]) -> None:
+        """Send all; ``progress`` is called with each batch, and how far the file was read then.
 
-        What it raises leaves a note behind from which it can be resumed, unless it is sure that nothing was stored.
+        After an error the resume file stays, unless it is sure that nothing was stored.
         """
-        with self._note.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
+        with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
             try:
                 for batch in batches(file, self.upload):
                     self._running.append((batch, file.tell(), pool.submit(self._post, batch)))
-                    self._finish(self._most, told)
-                self._finish(0, told)
+                    self._finish(self._most, progress)
+                self._finish(0, progress)
             except TornLine:
-                self._finish(0, told)
-                self.upload = replace(self.upload, before=digest_before(self._note.source, self.upload.offset))
+                self._finish(0, progress)
+                self.upload = replace(self.upload, before=digest_before(self._resume_file.source, self.upload.offset))
                 raise
             finally:
                 pool.shutdown(cancel_futures=True)
                 if self._stored_nothing():
-                    self._note.remove()
+                    self._resume_file.remove()
                 else:
                     self._save()
-        self._note.remove()
+        self._resume_file.remove()
 
-    def _finish(self, most: int, told: Callable[[Upload, int], None]) -> None:
-        """Wait for the oldest until so many are left: what is noted has no holes."""
+    def _finish(self, most: int, progress: Callable[[Upload, int], None]) -> None:
+        """Wait for the oldest batches until so many are left: what is saved has no holes."""
         while len(self._running) > most:
             batch, read, sent = self._running[0]
             sent.result()
             self._running.popleft()
             count = self.upload.messages + len(batch.bodies)
             self.upload = replace(self.upload, line=batch.last, offset=batch.offset, messages=count)
-            if time.monotonic() - self._noted > OFTEN:
+            if time.monotonic() - self._saved_at > SAVE_INTERVAL:
                 self._save()
-                self._noted = time.monotonic()
-            told(self.upload, read)
+                self._saved_at = time.monotonic()
+            progress(self.upload, read)
 
     def _stored_nothing(self) -> bool:
-        """Whether that is sure, after all has ended."""
+        """Whether it is sure that nothing was stored, once no batch is on its way."""
         known = self.upload.line or self.upload.resumed
-        return not known and all(refused(sent) for *_, sent in self._running)
+        return not known and all(surely_not_stored(sent) for *_, sent in self._running)
 
     def _save(self) -> None:
-        self._note.write(msgspec.json.encode(self.upload))
+        self._resume_file.write(msgspec.json.encode(self.upload))
 
 
-def refused(sent: Future[object]) -> bool:
-    """Whether a batch is surely not stored. It is no longer on its way."""
+def surely_not_stored(sent: Future[object]) -> bool:
+    """Whether a batch that is no longer on its way is surely not stored."""
     error = None if sent.cancelled() else sent.exception()
-    return sent.cancelled() or (error is not None and not unsure(error))
+    return sent.cancelled() or (error is not None and not maybe_applied(error))
 
 
 def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
@@ -196,19 +280,19 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
         file.seek(0)
     first, number, offset = upload.line + 1, upload.line, upload.offset
     bodies: list[Raw] = []
-    filled = AROUND
+    filled = BODY_OVERHEAD
     try:
-        for record in records(content(file, offset), form, number, offset, header):
-            assert record is not None  # a file never lets one wait
-            body, size = record.body, 0
+        for item in items(content(file, offset), form, number, offset, header):
+            assert item is not None  # there is no waiting for a file
+            body, size = item.body, 0
             if body is not None:
-                size = len(bytes(body)) + AROUND
+                size = len(bytes(body)) + BODY_OVERHEAD
                 if size > upload.batch_bytes:
                     check_size(body, number + 1, upload)
             if bodies and (filled + size > upload.batch_bytes or len(bodies) == upload.batch_messages):
                 yield Batch(first, number, offset, bodies)
-                first, bodies, filled = number + 1, [], AROUND
-            number, offset, filled = record.line, record.offset, filled + size
+                first, bodies, filled = number + 1, [], BODY_OVERHEAD
+            number, offset, filled = item.line, item.offset, filled + size
             if body is not None:
                 bodies.append(body)
     except TornLine:
@@ -221,6 +305,6 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
 
 def check_size(body: Raw, number: int, upload: Upload) -> None:
     """Raises ``TornLine`` for a message that fits into no post."""
-    size = len(packed([body], upload.terms.ttl, upload.terms.delay))
+    size = len(pack([body], upload.terms.ttl, upload.terms.delay))
     if size > upload.batch_bytes:
         raise TornLine(f"Line {number} makes a post of {size:,} bytes; it may have {upload.batch_bytes:,}.")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python client of zq: ``Client`` for threads, ``AsyncClient`` for asyncio. Reference: ``api-ref/client.md``."""
 
-from zq.client.batches import PostStopped
+from zq.client.calls import Retries
 from zq.client.clients import AsyncClient, Client
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
-from zq.client.retries import Retries
+from zq.client.posting import PostStopped
 from zq.client.values import Claim, Delivery, Draft, Event, Finished, Gap, Listed, Message, Stats, Stretch, Worked
-from zq.wire.settling import Buried, Moved, Released
+from zq.wire.extensions import Buried, Moved, Released
 
 __all__ = [
     "AsyncClient",

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts at a call, judged once for both kinds of transport: an answer, an error for the caller, or ``Again``."""
+"""The attempts of one call: what is sent, to whom with a token, and repeats with exponential back-off and jitter.
+
+The outcome of an attempt is decided once for both transports: each ends with an answer, an error or ``Retry``.
+"""
 
 import logging
 import socket
@@ -7,7 +10,8 @@ import ssl
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from random import uniform
+from typing import Any, Final, TypeVar
 from urllib.request import getproxies
 from uuid import uuid4
 
@@ -16,43 +20,55 @@ from msgspec import Struct
 from msgspec.structs import replace
 from tenacity import RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from zq.client.answers import retry_after, told
-from zq.client.calls import Answer, Call, Repeat
-from zq.client.retries import Retries, pieces
-from zq.errors import CommitRunning, Invalid, StoreDamaged, Unavailable, ZqError
+from zq.client.calls import (
+    Answer,
+    Call,
+    Repeat,
+    Retries,
+    error_of,
+    retry_after,
+    sleep_slices,
+)
+from zq.client.credentials import Token
+from zq.errors import CommitRunning, Invalid, StoreDamaged, TooManyRequests, Unavailable, ZqError
 
+T = TypeVar("T")
 LOG = logging.getLogger("zq.client")
 if logging.getLogger("httpx").level == logging.NOTSET:
-    # It tells of each request. Whoever wants that says so before, or afterwards.
+    # httpx logs each request at INFO. A program that wants this sets the level before the import, or afterwards.
     logging.getLogger("httpx").setLevel(logging.WARNING)
 Auth = httpx.Auth | Callable[[httpx.Request], httpx.Request]
-PASSING: Final = frozenset({429, 502, 503, 504})
-"""Statuses of trouble that passes."""
+# Statuses of failures that pass.
+RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
+# Failures before anything of the request was sent.
 NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+# What the error says of a server that was not reached; the first class that fits.
 CAUSES: Final[Mapping[type[BaseException], str]] = {
     ConnectionRefusedError: "connection refused",
     socket.gaierror: "the name is not known",
     ssl.SSLCertVerificationError: "its certificate is not trusted",
     ssl.SSLError: "it does not speak TLS as asked",
 }
-"""Told of a server that was not reached; the first that fits."""
+# The largest number of a port.
 LAST_PORT: Final = 65535
+# The pool of connections.
 CONNECTIONS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=100, keepalive_expiry=30)
-BRIEFLY: Final = 2.0
-"""Seconds for taking back a call that ended without an answer."""
+# Seconds for undoing a call that ended without an answer.
+UNDO_TIMEOUT: Final = 2.0
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What a client is made of; ``timeout``: seconds for one attempt to connect, or to be answered."""
+    """The settings of a client; ``timeout``: seconds for one attempt to connect, or to be answered."""
 
     url: str
     headers: Mapping[str, str]
     auth: Auth | None
+    token: Token | None
     timeout: float
     retries: Retries
 
     def options(self) -> dict[str, Any]:
-        """Those of an HTTP client."""
+        """The arguments of an ``httpx.Client``."""
         return {
             "base_url": self.url,
             "headers": {name: value.encode() for name, value in self.headers.items()},
@@ -63,19 +79,39 @@ class Settings(Struct, frozen=True, kw_only=True):
             "verify": httpx.URL(self.url).scheme == "https" or bool(getproxies()),
         }
 
-    def shown(self) -> str:
+    def safe_url(self) -> str:
         """The server's address, without a user and a password."""
         return str(httpx.URL(self.url).copy_with(userinfo=b""))
 
+    def __repr__(self) -> str:
+        return f"Settings({self.safe_url()})"
+
+    def sign(self, request: httpx.Request) -> None:
+        """Give a request the token, if it goes to this server and to no other."""
+        server = httpx.URL(self.url)
+        if self.token is not None and (request.url.scheme, request.url.netloc) == (server.scheme, server.netloc):
+            request.headers.update(self.token.headers())
+
     def brief(self) -> "Settings":
         """The same for a single, short attempt."""
-        return replace(self, timeout=min(self.timeout, BRIEFLY), retries=Retries(attempts=1, deadline=BRIEFLY))
+        return replace(
+            self, timeout=min(self.timeout, UNDO_TIMEOUT), retries=Retries(attempts=1, deadline=UNDO_TIMEOUT)
+        )
 
 
 def settings(
-    url: str, project: str, client_id: str | None, auth: Auth | None, timeout: float, retries: Retries
+    url: str,
+    project: str,
+    client_id: str | None,
+    auth: Auth | None,
+    token: Token | None,
+    timeout: float,
+    retries: Retries,
 ) -> Settings:
-    """What a client is made of. Raises ``Invalid`` for what no request could have."""
+    """The checked settings of a client; ``project`` "" = that of the credential.
+
+    Raises ``Invalid`` for what no request could have.
+    """
     try:
         server = httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -84,15 +120,15 @@ def settings(
         raise Invalid("The server's URL must begin with http:// or https://, and name a host, and a port that exists.")
     headers: Mapping[str, str] = {
         "Client-ID": client_id or uuid4().hex,
-        "X-Project-ID": project,
+        **({"X-Project-ID": project} if project else {}),
         "Content-Type": "application/json",
     }
     if not all(value.isprintable() and value == value.strip() for value in headers.values()):
         raise Invalid("A project and a client id must have no control characters, and no blanks around them.")
-    return Settings(url=url.rstrip("/"), headers=headers, auth=auth, timeout=timeout, retries=retries)
+    return Settings(url=url.rstrip("/"), headers=headers, auth=auth, token=token, timeout=timeout, retries=retries)
 
 
-class Again(Exception):
+class Retry(Exception):
     """An attempt failed, and may be repeated after ``pause`` seconds. ``error`` is for the caller if it is not."""
 
     def __init__(self, error: ZqError, pause: float = 0.0) -> None:
@@ -101,25 +137,29 @@ class Again(Exception):
         self.pause = pause
 
 
-class Progress:
-    """One call on its way: how much time it has, and when to try again."""
+class Attempts:
+    """All attempts of one call: how much time is left, and when the next one is made."""
 
     def __init__(self, call: Call[Any], settings: Settings) -> None:
         self.call = call
         self._settings = settings
         self._ends = time.monotonic() + settings.retries.deadline + call.wait
         self._jitter = wait_random_exponential(settings.retries.first, settings.retries.most)
-        self._failed: Again | None = None
-        self._under_way = 0
-        """Answers that say that it goes on: they are no failures."""
+        self._failed: Retry | None = None
+        self._still_running = 0
+        """Answers that say that the server is still at it: they do not count as failures."""
+        self._too_fast = 0
+        """Answers that say that the caller is too fast: nothing was done, so they do not count either."""
+        self._slowed_down: Retry | None = None
+        """The last attempt, if it was answered so."""
 
     def options(self) -> dict[str, Any]:
-        """Those of a repeating."""
+        """The arguments of tenacity's ``Retrying``."""
         return {
-            "retry": retry_if_exception_type(Again),
+            "retry": retry_if_exception_type(Retry),
             "wait": self._pause,
-            "before_sleep": self._tell,
-            "stop": self._over,
+            "before_sleep": self._log,
+            "stop": self._exhausted,
             "reraise": True,
         }
 
@@ -127,10 +167,11 @@ class Progress:
         """The next attempt, with as much time as is left."""
         if client.is_closed:
             raise ZqError("The client is closed.")
+        self._slowed_down = None
         call = self.call
         left = min(self._ends - time.monotonic() - call.wait, max(1.0, call.patience()))
         patience = max(0.1, min(self._settings.timeout, left))
-        return client.build_request(
+        request = client.build_request(
             call.method,
             call.path,
             params={name: _text(value) for name, value in call.params.items() if value is not None} or None,
@@ -138,10 +179,12 @@ class Progress:
             content=call.body or None,
             timeout=httpx.Timeout(patience, read=patience + call.wait),
         )
+        self._settings.sign(request)
+        return request
 
     @contextmanager
     def attempt(self) -> Generator[None, None, None]:
-        """Turns failures of the connection into ``Again``, or into ``Unavailable`` if the call must not be repeated."""
+        """Turn failures of the connection into ``Retry``, or into ``Unavailable`` if the call must not be repeated."""
         try:
             yield
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
@@ -149,51 +192,67 @@ class Progress:
         except httpx.RequestError as error:
             lost = Unavailable(sentence(self._settings.url, error))
             if self.call.repeat is Repeat.SAFE or isinstance(error, NEVER_SENT):
-                self._failed = Again(lost)
+                self._failed = Retry(lost)
                 raise self._failed from error
             raise lost from error
 
     def answer(self, response: httpx.Response) -> Answer:
-        """What the response says. Raises the error that it tells, as ``Again`` if the call may be repeated."""
+        """The answer. Raises the error that the response carries, as ``Retry`` if the call may be repeated."""
         pause = retry_after(response.headers)
         if response.status_code == 202 and pause > 0:  # a commit is under way, for as long as it takes
-            self._under_way += 1
+            self._still_running += 1
             self._ends = max(self._ends, time.monotonic() + self._settings.retries.deadline)
-            self._failed = Again(CommitRunning("The commit is decided and still being carried out."), pause)
+            self._failed = Retry(CommitRunning("The commit is decided and still being carried out."), pause)
             raise self._failed
         if response.is_success:
             return Answer(response.status_code, response.headers, response.content)
-        error = told(response)
+        error = error_of(response)
+        if response.status_code == 429 or isinstance(error, TooManyRequests):
+            raise self._slow_down(error, pause) from (self._failed.error if self._failed else None)
         running = response.status_code == 409 and pause > 0
-        passing = response.status_code in PASSING and not isinstance(error, StoreDamaged)
+        passing = response.status_code in RETRIED_STATUSES and not isinstance(error, StoreDamaged)
         if self.call.repeat is Repeat.SAFE and (passing or running):
-            self._failed = Again(error, pause)
+            self._failed = Retry(error, pause)
             raise self._failed
         if self._failed is not None:
-            raise error from self._failed.error  # which tells that an earlier attempt may have been carried out
+            raise error from self._failed.error  # the chain says that an earlier attempt may have been applied
         raise error
 
-    def rests(self, pause: float) -> Iterator[float]:
-        """A pause in pieces. Raises the failure before it once the caller has no patience left."""
-        yield from pieces(pause, self._hurried)
-        if self._failed is not None and self._hurried():
-            raise self._failed
+    def sleeps(self, pause: float) -> Iterator[float]:
+        """A pause as short sleeps. Raises the failure before it once the caller has no patience left."""
+        yield from sleep_slices(pause, self._out_of_patience)
+        failure = self._slowed_down or self._failed
+        if failure is not None and self._out_of_patience():
+            raise failure
 
-    def _hurried(self) -> bool:
+    def _slow_down(self, error: ZqError, pause: float) -> Retry:
+        """The caller is too fast, and waits for as long as the server says."""
+        if self._settings.retries.attempts > 1:
+            self._too_fast += 1
+        self._slowed_down = Retry(error, pause)
+        return self._slowed_down
+
+    def _out_of_patience(self) -> bool:
         return self.call.patience() <= 0
 
     def _pause(self, state: RetryCallState) -> float:
         failure = state.outcome.exception() if state.outcome else None
-        asked = failure.pause if isinstance(failure, Again) else 0.0
+        asked = failure.pause if isinstance(failure, Retry) else 0.0
+        if asked and failure is self._slowed_down:
+            return asked + uniform(0, self._settings.retries.first)
         return max(asked, self._jitter(state))
 
-    def _tell(self, state: RetryCallState) -> None:
-        """Once, since a call may be at it for a minute."""
-        if state.attempt_number == 1 and state.outcome:
+    def _log(self, state: RetryCallState) -> None:
+        """The first repeat is logged, since a call may go on for a minute; the first wait of who is too fast too."""
+        if self._slowed_down is not None:
+            if self._too_fast == 1:
+                LOG.info("%s Waiting %.0f s, as the server asks.", self._slowed_down.error, state.upcoming_sleep)
+        elif state.attempt_number == 1 and state.outcome:
             LOG.warning("%s Trying again for up to %.0f s.", state.outcome.exception(), self._settings.retries.deadline)
 
-    def _over(self, state: RetryCallState) -> bool:
-        too_often = state.attempt_number - self._under_way >= self._settings.retries.attempts
+    def _exhausted(self, state: RetryCallState) -> bool:
+        failed = state.attempt_number - self._still_running - self._too_fast
+        too_often = failed >= self._settings.retries.attempts
         left = min(self._ends - time.monotonic(), self.call.patience())
         return too_often or state.upcoming_sleep >= left
 

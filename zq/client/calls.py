@@ -6,28 +6,52 @@ client it runs the call and returns what it reads; on an asynchronous one it ret
 """
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from enum import Enum
 from functools import update_wrapper
 from math import inf
 from types import GenericAlias
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    get_args,
+    overload,
+)
 from urllib.parse import quote
 from uuid import uuid4
 
+import msgspec
 from msgspec import Struct
 
-from zq.errors import Invalid, InvalidHeader, InvalidName, Unavailable, ZqError
+from zq.errors import Invalid, InvalidHeader, InvalidName, TooManyRequests, Unavailable, ZqError
+from zq.wire import refusals
+
+if TYPE_CHECKING:
+    import httpx
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 Params = Mapping[str, str | int | bool | list[str] | None]
+# What decoding raises for an answer of another form than expected.
+UNREADABLE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
+# Seconds; a longer Retry-After is cut to this.
+MAX_RETRY_AFTER: Final = 3600.0
+# Seconds between two checks whether a pause is still wanted.
+SLICE: Final = 0.2
 
 
 class Repeat(Enum):
-    """Whether a request may be sent again when its answer did not come, or told of trouble that passes."""
+    """Whether a request may be repeated after a lost answer, or one that says that the failure passes."""
 
     SAFE = "safe"
     """A repeat changes nothing more: by its nature, or by an Idempotency-Key."""
@@ -36,22 +60,23 @@ class Repeat(Enum):
 
 
 class Answer(Struct, frozen=True):
-    """What came back, below status 400."""
+    """A response below status 400."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
+# The answer of a call that needs no request.
 EMPTY: Final = Answer(204, {}, b"")
 
 
 class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
     """One request. ``params`` of None are left out; ``wait``: seconds for which the server may hold it.
 
-    ``patience``: seconds for which the caller wants repeats, asked again and again. ``known``: the answer, if it needs
-    no request. ``undo``: what is asked once, briefly, if the call ended without an answer.
-    ``look``: what is asked once, briefly, after the call has gone well.
+    ``patience``: seconds for which the caller wants repeats, asked again and again. ``local_answer``: the answer, if
+    it needs no request. ``undo``: a call made once, briefly, if this one ended without an answer.
+    ``follow_up``: a call made once, briefly, after this one has succeeded.
     """
 
     method: str
@@ -63,9 +88,9 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
     repeat: Repeat = Repeat.SAFE
     wait: float = 0.0
     patience: Callable[[], float] = lambda: inf
-    known: Answer | None = None
+    local_answer: Answer | None = None
     undo: "Call[Any] | None" = None
-    look: "Call[None] | None" = None
+    follow_up: "Call[None] | None" = None
 
 
 class Page(Struct, Generic[T_co], frozen=True):
@@ -75,14 +100,14 @@ class Page(Struct, Generic[T_co], frozen=True):
     next: "Call[Page[T_co]] | None"
 
 
-class Runs(Protocol):
-    """Carries calls out."""
+class Transport(Protocol):
+    """Runs calls for threads."""
 
     before_close: list[Callable[[], None]]
-    """What loops that still run want to be done before the connections are closed."""
+    """What running consumers do before the connections are closed."""
 
     def run(self, call: Call[T]) -> T:
-        """What the call reads. Raises the error that the server raised, or ``Unavailable``."""
+        """The result of the call. Raises the error that the server raised, or ``Unavailable``."""
         ...
 
     def open(self, call: "Call[Any]") -> AbstractContextManager[Iterator[bytes]]:
@@ -94,39 +119,39 @@ class Runs(Protocol):
         ...
 
 
-class Awaits(Protocol):
-    """Carries calls out, asynchronously."""
+class AsyncTransport(Protocol):
+    """Runs calls for tasks."""
 
     before_close: list[Callable[[], Coroutine[Any, Any, None]]]
-    """As ``Runs.before_close``."""
+    """As ``Transport.before_close``."""
 
     async def run(self, call: Call[T]) -> T:
-        """As ``Runs.run``."""
+        """As ``Transport.run``."""
         ...
 
     def open(self, call: "Call[Any]") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """As ``Runs.open``."""
+        """As ``Transport.open``."""
         ...
 
     async def close(self) -> None:
-        """As ``Runs.close``."""
+        """As ``Transport.close``."""
         ...
 
 
 class Blocking:
     """Verbs on it return what they read."""
 
-    transport: Runs
+    transport: Transport
 
 
 class Asynchronous:
     """Verbs on it return awaitables."""
 
-    transport: Awaits
+    transport: AsyncTransport
 
 
 class Verb:
-    """What interpreters show of a verb: its name, its docstring, and the signature that it has on either client."""
+    """A verb as interpreters show it: its name, its docstring, and the signature that it has on either client."""
 
     blocking: Callable[[Any], Any]
     """From what the ``Call`` reads to what the verb returns on a blocking client."""
@@ -139,7 +164,7 @@ class Verb:
         update_wrapper(self, make)  # type: ignore[arg-type]
 
     def signature(self, waits: bool) -> inspect.Signature:
-        """That of the bound verb; ``waits``: on a blocking client."""
+        """The signature of the bound verb; ``waits``: on a blocking client."""
         if waits not in self._signatures:
             given = inspect.signature(self._make)
             (read,) = get_args(given.return_annotation)
@@ -206,7 +231,7 @@ class listing(Verb, Generic[P, T]):
         return self._shown(bound, target)
 
 
-def _walk(transport: Runs, first: Call[Page[T]]) -> Iterator[T]:
+def _walk(transport: Transport, first: Call[Page[T]]) -> Iterator[T]:
     following: Call[Page[T]] | None = first
     while following is not None:
         page = transport.run(following)
@@ -214,7 +239,7 @@ def _walk(transport: Runs, first: Call[Page[T]]) -> Iterator[T]:
         following = page.next
 
 
-async def _walk_async(transport: Awaits, first: Call[Page[T]]) -> AsyncIterator[T]:
+async def _walk_async(transport: AsyncTransport, first: Call[Page[T]]) -> AsyncIterator[T]:
     following: Call[Page[T]] | None = first
     while following is not None:
         page = await transport.run(following)
@@ -233,32 +258,32 @@ def path(*segments: str) -> str:
 
 
 def key_header(key: str | None) -> Mapping[str, str]:
-    """The header that makes repeats count once: under the caller's key, or one for this call alone."""
+    """The idempotency key as a header: the caller's, or a fresh one for this call."""
     if key is not None and not all("!" <= letter <= "~" for letter in key):
         raise InvalidHeader("Invalid header value", "A key must be of visible ASCII characters.")
     return {"Idempotency-Key": key or uuid4().hex}
 
 
 def nothing(answer: Answer) -> None:
-    """Reads an answer without content. Raises ``ValueError`` for one with any: it is a stranger's."""
+    """Reads an answer without content. Raises ``ValueError`` for one with content: no zq server gave it."""
     if answer.status != 204:
         raise ValueError(answer.status)
 
 
-def at_once(concurrency: int) -> int:
-    """The same number. Raises ``Invalid`` for one with which nothing would ever be done."""
+def check_concurrency(concurrency: int) -> int:
+    """The same number. Raises ``Invalid`` below 1."""
     if concurrency < 1:
         raise Invalid("concurrency must be at least 1.")
     return concurrency
 
 
-def unsure(error: BaseException) -> bool:
-    """Whether a call that failed may have been carried out: all but a refusal of its first attempt."""
+def maybe_applied(error: BaseException) -> bool:
+    """Whether the server may have carried out a call that failed: always but after a refusal of its first attempt."""
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 
 
 class Caught:
-    """As a context manager, keeps the first error of its blocks; what ends the program or a task goes on."""
+    """A context manager that keeps the first ``Exception`` of its blocks; what ends a program or a task is raised."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -272,3 +297,62 @@ class Caught:
         if self.error is None:
             self.error = error
         return True
+
+
+class ErrorBody(Struct):
+    """The body of an error."""
+
+    title: str = ""
+    description: str = ""
+    limit: str = ""
+
+
+def error_of(response: "httpx.Response") -> ZqError:
+    """The error in an answer, as the class that the server raised."""
+    try:
+        body = msgspec.json.decode(response.content, type=ErrorBody)
+    except UNREADABLE:  # a proxy's own page
+        body = ErrorBody()
+    title = body.title or response.reason_phrase
+    reason = title.removeprefix(f"{response.status_code} ")
+    sentence = body.description or f"The server answered {response.status_code} {reason}."
+    if response.status_code < 400:
+        target = response.headers.get("Location", "nowhere")
+        sentence = f"The server answered {response.status_code} {reason}, which leads to {target}; no call follows."
+    error = refusals.error(response.status_code, response.headers.get(refusals.HEADER, ""), title, sentence)
+    if isinstance(error, TooManyRequests):
+        error.retry_after, error.limit = max(1, int(retry_after(response.headers))), body.limit
+    return error
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds of the Retry-After header; 0 without one, and for a date."""
+    asked = headers.get("Retry-After", "")
+    return min(float(asked), MAX_RETRY_AFTER) if asked.isascii() and asked.isdigit() else 0.0
+
+
+@contextmanager
+def reading_answer(method: str, path: str) -> Generator[None, None, None]:
+    """A context for the reading of an answer. Raises ``ZqError`` for one that no zq server gives."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise ZqError(f"The answer to {method} {path} is none that this client understands.") from error
+
+
+class Retries(Struct, frozen=True):
+    """When a call is tried again: with pauses of random length, of up to ``first`` seconds at first, doubling up to
+    ``most``, or as long as the server asks for; not more than ``attempts`` in all, and none after ``deadline`` seconds.
+    """
+
+    attempts: int = 10
+    deadline: float = 60.0
+    first: float = 0.2
+    most: float = 10.0
+
+
+def sleep_slices(pause: float, over: Callable[[], bool]) -> Iterator[float]:
+    """Yields how long to sleep next, until the pause has passed or ``over`` says so."""
+    ends = time.monotonic() + pause
+    while (left := ends - time.monotonic()) > 0 and not over():
+        yield min(left, SLICE)

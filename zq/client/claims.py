@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls on claims: what the verbs of a queue, and those who work on its messages, ask alike."""
+"""Calls on claims, for the verbs of a queue and for consumers."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,17 +9,16 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.client.answers import retry_after
-from zq.client.calls import EMPTY, Answer, Call, key_header, nothing, path
+from zq.client.calls import EMPTY, Answer, Call, key_header, nothing, path, retry_after
 from zq.client.values import Claim, Delivery, Message
 from zq.model import Fence, Settled
-from zq.wire import settling
+from zq.wire import extensions
 
 T = TypeVar("T")
 
 
-class Taken(Struct, frozen=True):
-    """Messages to work on; ``pause``: seconds for which the server asks to be left alone."""
+class ClaimedDeliveries(Struct, frozen=True):
+    """Messages to work on; ``pause``: seconds after which the server wants the next request."""
 
     claim: str
     deliveries: list[Delivery]
@@ -34,7 +33,7 @@ class _Delivered(Struct):
     messages: list[Delivery]
 
 
-class _Held(Struct):
+class _ShownClaim(Struct):
     messages: list[Message]
     age: int
     ttl: int
@@ -51,11 +50,11 @@ def claim_call(
     wait: float,
     fence: Fence | None = None,
 ) -> Call[T]:
-    """Makes the claim of that name, or finds it: a repeat gets what the first attempt got. ``read``: one of below.
+    """Makes the claim of that name, or finds it: a repeat gets what the first attempt got. ``read``: see below.
 
-    Without a name it gets one that nobody else gives, and is taken back when nobody hears of it.
+    Without a name it gets a unique one, and is released if the call ends without an answer.
     """
-    own = name or f"client.{uuid4().hex}"  # the dot tells it from ids that the server gives
+    own = name or f"client.{uuid4().hex}"  # no id that the server gives has a dot
     return Call(
         method="PUT",
         path=path("queues", queue, "claims", own),
@@ -67,31 +66,31 @@ def claim_call(
     )
 
 
-def claimed(name: str, answer: Answer) -> Claim:
-    """Messages as they are."""
+def read_claim(name: str, answer: Answer) -> Claim:
+    """The claim that an answer shows."""
     if answer.status == 204:
         return Claim("", [])
     return Claim(name, msgspec.json.decode(answer.body, type=_Claimed).messages)
 
 
-def taken(name: str, answer: Answer) -> Taken:
-    """Messages to work on."""
+def read_deliveries(name: str, answer: Answer) -> ClaimedDeliveries:
+    """The messages that an answer brings, to be worked on."""
     if answer.status == 204:
-        return Taken(name, [], retry_after(answer.headers))
-    return Taken(name, msgspec.json.decode(answer.body, type=_Delivered).messages)
+        return ClaimedDeliveries(name, [], retry_after(answer.headers))
+    return ClaimedDeliveries(name, msgspec.json.decode(answer.body, type=_Delivered).messages)
 
 
-def held_call(queue: str, claim: str) -> Call[Claim]:
+def get_call(queue: str, claim: str) -> Call[Claim]:
     """What a claim holds now."""
     return Call(
-        method="GET", path=path("queues", queue, "claims", claim), params={"detailed": True}, read=_reads_held(claim)
+        method="GET", path=path("queues", queue, "claims", claim), params={"detailed": True}, read=_reader_of(claim)
     )
 
 
 def renew_call(
     queue: str, claim: str, ttl: int | None = None, grace: int | None = None, fence: Fence | None = None
 ) -> Call[None]:
-    """The claim lives for another ``ttl`` seconds."""
+    """Renews a claim for another ``ttl`` seconds."""
     return Call(
         method="PATCH",
         path=path("queues", queue, "claims", claim),
@@ -102,15 +101,15 @@ def renew_call(
 
 
 def release_call(queue: str, claim: str, delay: int | None = None) -> Call[None]:
-    """All that the claim holds goes back. Nothing to ask for the claim of no messages, which has no name."""
+    """Releases all that a claim holds. A claim of no messages has no name and needs no request."""
     if not claim:
-        return Call(method="DELETE", path="", read=nothing, known=EMPTY)
+        return Call(method="DELETE", path="", read=nothing, local_answer=EMPTY)
     params = {"delay": delay}
     return Call(method="DELETE", path=path("queues", queue, "claims", claim), params=params, read=nothing)
 
 
 def settle_call(
-    queue: str, claim: str, terms: settling.Terms, key: str | None = None, fence: Fence | None = None
+    queue: str, claim: str, terms: extensions.SettleTerms, key: str | None = None, fence: Fence | None = None
 ) -> Call[Settled]:
     """Ends the work on messages of a claim."""
     return Call(
@@ -124,7 +123,7 @@ def settle_call(
 
 
 def fenced(fence: Fence | None) -> dict[str, str]:
-    """The parameter that refuses those who were replaced."""
+    """The parameter with which the server refuses jobs of an earlier epoch."""
     return {} if fence is None else {"fence": f"{fence.name}:{fence.epoch}"}
 
 
@@ -132,9 +131,9 @@ def _terms(ttl: int | None, grace: int | None) -> bytes:
     return wire.encode(wire.ClaimTerms(UNSET if ttl is None else ttl, UNSET if grace is None else grace))
 
 
-def _reads_held(claim: str) -> Callable[[Answer], Claim]:
+def _reader_of(claim: str) -> Callable[[Answer], Claim]:
     def read(answer: Answer) -> Claim:
-        held = msgspec.json.decode(answer.body, type=_Held)
-        return Claim(claim, held.messages, held.age, held.ttl)
+        shown = msgspec.json.decode(answer.body, type=_ShownClaim)
+        return Claim(claim, shown.messages, shown.age, shown.ttl)
 
     return read

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Client`` and ``AsyncClient``: where everything begins."""
+"""``Client`` and ``AsyncClient``: a project at a server."""
 
 from collections.abc import AsyncGenerator, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Self
@@ -7,44 +7,63 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from zq import wire
-from zq.client.calls import Asynchronous, Blocking, Call, Page, listing, nothing, operation, path
+from zq.client.calls import (
+    Answer,
+    Asynchronous,
+    Blocking,
+    Call,
+    Page,
+    Params,
+    Repeat,
+    Retries,
+    listing,
+    nothing,
+    operation,
+    path,
+)
 from zq.client.claims import fenced
+from zq.client.credentials import chosen_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
-from zq.client.named import named_page
-from zq.client.retries import Retries
-from zq.client.streams import Reader, stream, stream_async
+from zq.client.resources import resource_page
+from zq.client.streams import EventReader, stream, stream_async
 from zq.client.values import Event, Gap, LastCommit, Listed
 from zq.model import Committed, Fence
-from zq.wire import committing
+from zq.wire import extensions
 
 if TYPE_CHECKING:
     from zq.client.attempts import Auth
 
+# Seconds for one attempt, unless the caller chooses others.
 TIMEOUT = 10.0
 
 
 class ClientVerbs:
-    """What a client can ask that is about no single queue or topic."""
+    """The verbs of a client that are about no single queue or topic."""
 
     def __init__(
         self,
         url: str,
-        project: str,
+        project: str = "",
         client_id: str | None = None,
         auth: "Auth | None" = None,
         timeout: float = TIMEOUT,
         retries: Retries | None = None,
+        token: str | None = None,
     ) -> None:
-        """``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx takes. ``timeout``: of one attempt."""
+        """``project`` "": that of the credential. ``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx
+        takes. ``timeout``: of one attempt. ``token``: goes to this server alone; None = ``ZQ_TOKEN`` of the environment
+        (unless there is an ``auth``), "" = none.
+        """
         from zq.client import attempts, transport  # here: with httpx they take longer to import than all the rest
 
-        settings = attempts.settings(url, project, client_id, auth, timeout, retries or Retries())
+        secret = chosen_token(token, otherwise=auth is not None)
+        settings = attempts.settings(url, project, client_id, auth, secret, timeout, retries or Retries())
         waits = isinstance(self, Blocking)
-        self.transport: Any = transport.Transport(settings) if waits else transport.AsyncTransport(settings)
-        self._shown = f"{type(self).__name__}({settings.shown()}, project={project!r})"
+        self.transport: Any = transport.HttpTransport(settings) if waits else transport.AsyncHttpTransport(settings)
+        self._text = f"{type(self).__name__}({settings.safe_url()}, project={project!r})"
 
     def __repr__(self) -> str:
-        return self._shown
+        return self._text
 
     @listing
     def queues(
@@ -54,14 +73,14 @@ class ClientVerbs:
 
         ``detailed`` brings metadata; ``page``: queues in a request.
         """
-        return named_page("queues", page, detailed, {"name": name, **filters})
+        return resource_page("queues", page, detailed, {"name": name, **filters})
 
     @listing
     def topics(
         self, /, *, name: str | None = None, detailed: bool = False, page: int | None = None, **filters: str | int
     ) -> Call[Page[Listed]]:
         """As ``queues``."""
-        return named_page("topics", page, detailed, {"name": name, **filters})
+        return resource_page("topics", page, detailed, {"name": name, **filters})
 
     @operation
     def limits(self) -> Call[dict[str, int]]:
@@ -75,8 +94,46 @@ class ClientVerbs:
         return Call(method="GET", path=path("ping"), read=nothing)
 
     @operation
+    def quota(self) -> Call[dict[str, Any]]:
+        """What the project may use (``limits``), and what it uses (``used``). Raises ``NotBuilt`` without tokens."""
+        return Call(method="GET", path=path("quota"), read=_document)
+
+    @listing
+    def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+        """The project's tokens, without their secrets; ``page``: tokens in a request."""
+        return _token_page(path("tokens"), {"limit": page})
+
+    @operation
+    def token(self, id: str) -> Call[dict[str, Any]]:
+        """A token of the project, without its secret. Raises ``NotFound``."""
+        return Call(method="GET", path=path("tokens", id), read=_document)
+
+    @operation
+    def create_token(
+        self, *, name: str = "", scopes: Iterable[str] | None = None, roles: Iterable[str] = (), days: int | None = None
+    ) -> Call[dict[str, Any]]:
+        """A new token: member ``token`` has its text, this once. It is for no more than the credential that makes it.
+
+        ``scopes`` None: for as much as that. Not repeated after a lost answer, since it would be a second one.
+        """
+        terms: dict[str, Any] = {"name": name, "roles": [*roles]}
+        terms |= {} if scopes is None else {"scopes": [*scopes]}
+        terms |= {} if days is None else {"days": days}
+        return Call(method="POST", path=path("tokens"), body=wire.encode(terms), read=_document, repeat=Repeat.UNSENT)
+
+    @operation
+    def rotate_token(self, id: str) -> Call[dict[str, Any]]:
+        """A twin of a token, shown as by ``create_token``; the old one ends within a day. Raises ``NotFound``."""
+        return Call(method="POST", path=path("tokens", id, "rotate"), read=_document, repeat=Repeat.UNSENT)
+
+    @operation
+    def revoke_token(self, id: str) -> Call[None]:
+        """End a token of the project. No error if there is none."""
+        return Call(method="DELETE", path=path("tokens", id), read=nothing)
+
+    @operation
     def fence(self, name: str) -> Call[Fence]:
-        """The next epoch of a fence: whoever holds an earlier one cannot work on."""
+        """The next epoch of a fence: jobs with an earlier one are refused from now on."""
         return Call(
             method="POST",
             path=path("fences", name),
@@ -105,13 +162,13 @@ class ClientVerbs:
         Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers``, ``CommitTooLarge``; then nothing has
         changed.
         """
-        stages = [stage if isinstance(stage, str) else committing.CountedStage(*stage) for stage in publish]
-        held = [committing.HeldClaim(queue, claim) for queue, claim in settle]
+        stages = [stage if isinstance(stage, str) else extensions.CountedStage(*stage) for stage in publish]
+        claims = [extensions.HeldClaim(queue, claim) for queue, claim in settle]
         return Call(
             method="POST",
             path=path("commits"),
             params=fenced(fence),
-            body=wire.encode(committing.CommitTerms(producer, batch, stages, held)),
+            body=wire.encode(extensions.CommitTerms(producer, batch, stages, claims)),
             read=lambda answer: Committed(batch, **msgspec.json.decode(answer.body, type=dict[str, Any])),
         )
 
@@ -123,6 +180,23 @@ class ClientVerbs:
             path=path("commits", producer),
             read=lambda answer: msgspec.json.decode(answer.body, type=LastCommit),
         )
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    return msgspec.json.decode(answer.body, type=dict[str, Any])
+
+
+def _token_page(target: str, params: Params) -> Call[Page[dict[str, Any]]]:
+    def read(answer: Answer) -> Page[dict[str, Any]]:
+        found = _document(answer)
+        links = found["links"]
+        return Page(found["tokens"], _token_page(f"{target.partition('?')[0]}?{_query(links)}", {}) if links else None)
+
+    return Call(method="GET", path=target, params=params, read=read)
+
+
+def _query(links: list[dict[str, str]]) -> str:
+    return links[0]["href"].partition("?")[2]
 
 
 class Client(ClientVerbs, Blocking):
@@ -177,5 +251,5 @@ class AsyncClient(ClientVerbs, Asynchronous):
         await self.close()
 
 
-def _matching(match: str, after: int | str | None) -> Reader:
-    return Reader(path("stream"), {"match": match}, after)
+def _matching(match: str, after: int | str | None) -> EventReader:
+    return EventReader(path("stream"), {"match": match}, after)

@@ -1,59 +1,334 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends batches, some at a time: by threads for a blocking client, by tasks for an asynchronous one."""
+"""Posts of many messages: any number of bodies, endless ones too, cut into batches that the server takes.
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+Batches are sent concurrently: by threads for a blocking client, by tasks for an asynchronous one.
+"""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
+from math import inf
+from typing import Any, Final
 
-from zq.client.batches import Batch, Tally
-from zq.client.calls import Awaits, Call, Runs, at_once
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from zq.client.calls import (
+    Answer,
+    AsyncTransport,
+    Call,
+    Caught,
+    Transport,
+    check_concurrency,
+    key_header,
+    maybe_applied,
+    path,
+)
+from zq.client.values import Draft
+from zq.errors import InvalidBody, ZqError
+
+# Messages of a batch; more make it no faster, and a server may allow fewer.
+MAX_BATCH: Final = 1000
+# Bytes of a batch where neither queue nor server names a bound.
+DEFAULT_BYTES: Final = 262_144
+# Seconds after which a batch is sent although it is not full, when the next body comes.
+LINGER: Final = 1.0
+# The beginning of a request body.
+HEAD: Final = b'{"messages":['
+# Its end.
+TAIL: Final = b"]}"
+
+
+class Batch(Struct, frozen=True):
+    """One request's worth: messages ``first`` to ``first + count - 1`` of those given."""
+
+    first: int
+    count: int
+    body: bytes
+
+
+class PostStopped(ZqError):
+    """Posting many ended before its end. The cause is chained.
+
+    ``stored`` and ``maybe_stored``: ranges of the messages given, counted from 0, that the server has acknowledged, and
+    that it may have stored. A repeat under the same ``key`` stores none twice.
+    """
+
+    def __init__(self, stored: list[range], maybe_stored: list[range]) -> None:
+        count = sum(map(len, stored))
+        super().__init__(f"Posting stopped after {count} messages had been stored; the cause is chained.")
+        self.stored = stored
+        self.maybe_stored = maybe_stored
+
+
+class Packer:
+    """Cuts messages into batches of at most ``size`` bytes and ``most`` messages, unless one message alone is larger.
+
+    With an infinite ``linger`` the batches depend on nothing but the bodies.
+    """
+
+    def __init__(
+        self, size: int, ttl: int | None, delay: int | None, *, most: int = MAX_BATCH, linger: float = LINGER
+    ) -> None:
+        self._size = size
+        self._most = most
+        self._ttl = ttl
+        self._delay = delay
+        self.delayed = bool(delay)
+        """Whether a message was to be delayed."""
+        self._linger = linger
+        self._tail = _tail(ttl, delay)
+        self._encode = msgspec.json.Encoder().encode
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self._first = 0
+        self._since = 0.0
+
+    def add(self, body: Any) -> Batch | None:
+        """Add a message; the batch that is full now, if one is. Raises ``InvalidBody`` for what is no JSON."""
+        tail = self._tail
+        try:
+            if isinstance(body, Draft):
+                ttl = self._ttl if body.ttl is None else body.ttl
+                tail = _tail(ttl, self._delay if body.delay is None else body.delay)
+                self.delayed = self.delayed or bool(body.delay)
+                body = body.body
+            part = b'{"body":' + self._encode(body) + tail
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            number = self._first + len(self._parts)
+            raise InvalidBody(f"Message {number} cannot be written as JSON: {error}.") from error
+        grown = self._bytes + len(part) + 1
+        full = None
+        if self._parts and (grown > self._size - len(HEAD) - len(TAIL) or self._late()):
+            full = self.flush()
+            grown = len(part) + 1
+        if not self._parts:
+            self._since = time.monotonic()
+        self._parts.append(part)
+        self._bytes = grown
+        if len(self._parts) >= self._most and full is None:
+            return self.flush()
+        return full
+
+    def flush(self) -> Batch | None:
+        """A batch of the messages that are left; None if there are none."""
+        if not self._parts:
+            return None
+        batch = Batch(self._first, len(self._parts), HEAD + b",".join(self._parts) + TAIL)
+        self._first += batch.count
+        self._parts, self._bytes = [], 0
+        return batch
+
+    def restart_linger(self) -> None:
+        """Count the linger from now: the time that sending took does not count."""
+        self._since = time.monotonic()
+
+    def _late(self) -> bool:
+        return time.monotonic() - self._since > self._linger
+
+
+def _tail(ttl: int | None, delay: int | None) -> bytes:
+    given = {name: value for name, value in (("ttl", ttl), ("delay", delay)) if value is not None}
+    return b"," + msgspec.json.encode(given)[1:] if given else b"}"
+
+
+class PostResult(Caught):
+    """Which batches were stored. An error in one of its blocks is raised by ``close``."""
+
+    def __init__(self, progress: Callable[[int], object] | None) -> None:
+        super().__init__()
+        self.count = 0
+        self._progress = progress or (lambda _count: None)
+        self._stored: list[range] = []
+        self._maybe_stored: list[range] = []
+
+    def record(self, batch: Batch, failure: BaseException | None) -> None:
+        """Record how the post of a batch ended."""
+        messages = range(batch.first, batch.first + batch.count)
+        if failure is None:
+            self._stored.append(messages)
+            self.count += batch.count
+        elif maybe_applied(failure):
+            self._maybe_stored.append(messages)
+        with self:
+            if failure is not None:
+                raise failure
+            self._progress(self.count)
+
+    def close(self) -> int:
+        """How many messages were stored. Raises ``PostStopped`` if anything failed."""
+        if self.error is not None:
+            raise PostStopped(_merged(self._stored), _merged(self._maybe_stored)) from self.error
+        return self.count
+
+
+def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str) -> Call[list[str]]:
+    """Posts the messages of a request body, all or none; their ids."""
+    return Call(
+        method="POST",
+        path=path(kind, name, "messages"),
+        params=params,
+        headers=key_header(key),
+        body=batch,
+        read=_ids,
+    )
+
+
+def first_id(call: Call[list[str]]) -> Call[str]:
+    """The same call, whose result is the id of its only message."""
+
+    def read(answer: Answer) -> str:
+        return call.read(answer)[0]
+
+    single: Call[Any] = replace(call, read=read)
+    return single
+
+
+def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str) -> Call[int]:
+    """Stages the messages of a request body, all or none; how many."""
+    return Call(
+        method="POST",
+        path=path(kind, name, "messages"),
+        params={"stage": stage},
+        headers=key_header(key),
+        body=batch,
+        read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])["staged"],
+    )
+
+
+def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str | None = None) -> Call[None]:
+    """Posts or stages one batch of many, under a key of its own below the caller's. Fails unless all were stored."""
+    own = f"{key}.{batch.first}" if key else None
+    posted, staged = post_call(kind, name, batch.body, own), staged_call(kind, name, batch.body, own, stage or "")
+
+    def read(answer: Answer) -> None:
+        stored = staged.read(answer) if stage else len(posted.read(answer)) if answer.status == 201 else None
+        if stored != batch.count:
+            raise ValueError(answer.status)
+
+    checked: Call[Any] = replace(staged if stage else posted, read=read)
+    return checked
+
+
+def pack(bodies: Iterable[Any], ttl: int | None, delay: int | None) -> bytes:
+    """One request body with all of the messages."""
+    packer = Packer(2**63, ttl, delay, most=2**63, linger=inf)
+    for body in bodies:
+        packer.add(body)
+    batch = packer.flush()
+    return batch.body if batch else HEAD + TAIL
+
+
+def batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
+    """Yields each batch when it is full, and at last what is left."""
+    for body in bodies:
+        if batch := packer.add(body):
+            yield batch
+            packer.restart_linger()
+    if batch := packer.flush():
+        yield batch
+
+
+async def batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Batch, None]:
+    """As ``batches``; the bodies may come asynchronously."""
+    if not isinstance(bodies, AsyncIterable):
+        for batch in batches(packer, bodies):
+            yield batch
+        return
+    async with aclosing(bodies) if isinstance(bodies, AsyncGenerator) else nullcontext():
+        async for body in bodies:
+            if full := packer.add(body):
+                yield full
+                packer.restart_linger()
+    if full := packer.flush():
+        yield full
+
+
+def largest_batch(metadata: dict[str, Any]) -> int:
+    """Bytes that a batch may have, by the metadata of its queue or topic: its own bound, or the server's."""
+    size = metadata.get("_max_messages_post_size")
+    return size if isinstance(size, int) else DEFAULT_BYTES
+
+
+def _most(answer: Answer) -> int:
+    return min(MAX_BATCH, msgspec.json.decode(answer.body, type=_Limits).max_messages_per_post)
+
+
+class _Limits(Struct):
+    max_messages_per_post: int = MAX_BATCH
+
+
+# Asks how many messages a batch may have, by the limits of the server.
+MAX_BATCH_CALL: Final = Call(method="GET", path="/v2/limits", read=_most)
+
+
+def _ids(answer: Answer) -> list[str]:
+    return [href.rpartition("/")[2] for href in msgspec.json.decode(answer.body, type=_Posted).resources]
+
+
+class _Posted(Struct):
+    resources: list[str]
+
+
+def _merged(ranges: list[range]) -> list[range]:
+    """The same messages in as few ranges as possible."""
+    merged: list[range] = []
+    for part in sorted(ranges, key=lambda some: some.start):
+        if merged and merged[-1].stop == part.start:
+            merged[-1] = range(merged[-1].start, part.stop)
+        else:
+            merged.append(part)
+    return merged
+
 
 Send = Callable[[Batch], Call[None]]
 
 
-def post_all(transport: Runs, send: Send, source: Iterator[Batch], tally: Tally, concurrency: int) -> int:
-    """How many messages were stored. The next batch is made while others are on their way."""
+def post_all(transport: Transport, send: Send, source: Iterator[Batch], result: PostResult, concurrency: int) -> int:
+    """Post all batches; how many messages were stored. The next batch is made while others are being sent."""
     running: dict[Future[None], Batch] = {}
 
     def await_below(most: int) -> None:
         while len(running) > most:
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
-                tally.judge(running.pop(ended), ended.exception())
+                result.record(running.pop(ended), ended.exception())
 
-    with ThreadPoolExecutor(at_once(concurrency), "zq-post") as pool:
-        with tally:
+    with ThreadPoolExecutor(check_concurrency(concurrency), "zq-post") as pool:
+        with result:
             for batch in source:
                 await_below(concurrency - 1)
-                if tally.error is not None:
+                if result.error is not None:
                     break
                 running[pool.submit(transport.run, send(batch))] = batch
         await_below(0)
-    return tally.close()
+    return result.close()
 
 
 async def post_all_async(
-    transport: Awaits, send: Send, source: AsyncGenerator[Batch, None], tally: Tally, concurrency: int
+    transport: AsyncTransport, send: Send, source: AsyncGenerator[Batch, None], result: PostResult, concurrency: int
 ) -> int:
     """As ``post_all``."""
     import asyncio  # here: a blocking client does without it
 
     running: dict[asyncio.Task[None], Batch] = {}
-    at_once(concurrency)
+    check_concurrency(concurrency)
 
     async def await_below(most: int) -> None:
         while len(running) > most:
             for ended in (await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))[0]:
-                tally.judge(running.pop(ended), ended.exception())
+                result.record(running.pop(ended), ended.exception())
 
     try:
-        with tally:
+        with result:
             async with aclosing(source):
                 async for batch in source:
                     await await_below(concurrency - 1)
-                    if tally.error is not None:
+                    if result.error is not None:
                         break
                     running[asyncio.create_task(transport.run(send(batch)))] = batch
                     await asyncio.sleep(0)
     finally:
-        await await_below(0)  # whoever was cancelled does not leave requests behind
-    return tally.close()
+        await await_below(0)  # a cancelled caller leaves no requests behind
+    return result.close()

@@ -10,21 +10,21 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from zq import wire
-from zq.client import batches, claims
+from zq.client import claims, posting
 from zq.client.calls import EMPTY, Call, Page, Params, Repeat, listing, nothing, operation
-from zq.client.listings import (
+from zq.client.resources import (
     Ids,
+    ResourceVerbs,
     finished_pages,
     finished_stretch,
     id_list,
     message_pages,
     message_stretch,
-    several,
+    messages_call,
 )
-from zq.client.named import NamedVerbs
 from zq.client.values import Claim, Draft, Finished, Message, Messages, Stretch
 from zq.model import Fence, Settled
-from zq.wire import replays, settling
+from zq.wire import extensions
 
 
 class Redriven(Struct, frozen=True):
@@ -34,7 +34,7 @@ class Redriven(Struct, frozen=True):
     remaining: int
 
 
-class QueueVerbs(NamedVerbs):
+class QueueVerbs(ResourceVerbs):
     """A queue of the client's project. It need not exist: the first message makes it."""
 
     kind: ClassVar[str] = "queues"
@@ -47,7 +47,7 @@ class QueueVerbs(NamedVerbs):
         before it can be claimed, on delayed queues; others ignore it. Repeats are safe: under ``key``, if another
         process may repeat it, too.
         """
-        return batches.first(self._post([body], ttl, delay, key))
+        return posting.first_id(self._post([body], ttl, delay, key))
 
     @operation
     def post_batch(
@@ -66,10 +66,10 @@ class QueueVerbs(NamedVerbs):
         delay: int | None = None,
         key: str | None = None,
     ) -> Call[int]:
-        """Store messages where nobody sees them until a commit publishes the stage; how many."""
+        """Store messages in a stage, unseen until a commit publishes it; how many."""
         given = [*bodies]
-        call = batches.staged_call(self.kind, self.name, batches.packed(given, ttl, delay), key, stage)
-        return replace(call, look=self._look(given, delay))
+        call = posting.staged_call(self.kind, self.name, posting.pack(given, ttl, delay), key, stage)
+        return replace(call, follow_up=self._delay_check(given, delay))
 
     @operation
     def pop(self, count: int = 1, *, wait: int = 0) -> Call[Messages]:
@@ -78,7 +78,7 @@ class QueueVerbs(NamedVerbs):
         An answer that is lost takes its messages along, so this is never sent twice: claim what must not be lost.
         """
         params: Params = {"pop": count, "wait": wait or None, "detailed": True}
-        return several("DELETE", self._path("messages"), params, wait, Repeat.UNSENT)
+        return messages_call("DELETE", self._path("messages"), params, wait, Repeat.UNSENT)
 
     @operation
     def delete_message(self, message: str, *, claim: str | None = None) -> Call[None]:
@@ -91,7 +91,7 @@ class QueueVerbs(NamedVerbs):
         """Delete messages, claimed ones too. No error for those that are not there."""
         ids = id_list(messages)
         where = self._path("messages")
-        return Call(method="DELETE", path=where, params={"ids": ids}, read=nothing, known=None if ids else EMPTY)
+        return Call(method="DELETE", path=where, params={"ids": ids}, read=nothing, local_answer=None if ids else EMPTY)
 
     @operation
     def claim(
@@ -106,17 +106,17 @@ class QueueVerbs(NamedVerbs):
     ) -> Call[Claim]:
         """Messages that are the caller's for ``ttl`` seconds; waits so many seconds for the first.
 
-        The claim has a name of the client's, so an answer that is lost is asked for again; if none comes, or nobody
-        waits for it any more, the claim is given back. Under a ``name`` of yours it stays, for you to find it.
+        The claim has a name of the client's, so an answer that is lost is asked for again; if none comes, or
+        the caller is interrupted, the claim is given back. Under a ``name`` of yours it stays, for you to find it.
         """
         return claims.claim_call(
-            self.name, name, claims.claimed, limit=limit, ttl=ttl, grace=grace, wait=wait, fence=fence
+            self.name, name, claims.read_claim, limit=limit, ttl=ttl, grace=grace, wait=wait, fence=fence
         )
 
     @operation
     def held(self, claim: str) -> Call[Claim]:
         """What a claim holds now. Raises ``ClaimNotFound``."""
-        return claims.held_call(self.name, claim)
+        return claims.get_call(self.name, claim)
 
     @operation
     def renew(
@@ -136,9 +136,9 @@ class QueueVerbs(NamedVerbs):
         claim: str,
         *,
         delete: Sequence[str] | Literal["*"] = (),
-        release: Iterable[settling.Released] = (),
-        move: Iterable[settling.Moved] = (),
-        bury: Iterable[settling.Buried] = (),
+        release: Iterable[extensions.Released] = (),
+        move: Iterable[extensions.Moved] = (),
+        bury: Iterable[extensions.Buried] = (),
         key: str | None = None,
         fence: Fence | None = None,
     ) -> Call[Settled]:
@@ -147,13 +147,13 @@ class QueueVerbs(NamedVerbs):
         Raises ``ClaimNotFound``.
         """
         gone: Ids | Literal["*"] = "*" if delete == "*" else [*delete]
-        terms = settling.Terms(gone, [*release], [*move], [*bury])
+        terms = extensions.SettleTerms(gone, [*release], [*move], [*bury])
         return claims.settle_call(self.name, claim, terms, key, fence)
 
     @operation
     def redrive(self, to: str | None = None, *, limit: int | None = None) -> Call[Redriven]:
         """Move dead letters back to where they came from, or to another queue."""
-        terms = settling.Redrive(UNSET if to is None else to, UNSET if limit is None else limit)
+        terms = extensions.RedriveTerms(UNSET if to is None else to, UNSET if limit is None else limit)
         return Call(
             method="POST",
             path=self._path("redrive"),
@@ -172,7 +172,7 @@ class QueueVerbs(NamedVerbs):
         limit: int | None = None,
     ) -> Call[int]:
         """Post copies of finished messages, those named or those of a time; how many."""
-        terms = replays.Replay(
+        terms = extensions.ReplayTerms(
             UNSET if ids is None else [*ids],
             UNSET if since is None else since.isoformat(),
             UNSET if until is None else until.isoformat(),
@@ -231,13 +231,13 @@ class QueueVerbs(NamedVerbs):
 
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]
-        call = batches.post_call(self.kind, self.name, batches.packed(given, ttl, delay), key)
-        return replace(call, look=self._look(given, delay))
+        call = posting.post_call(self.kind, self.name, posting.pack(given, ttl, delay), key)
+        return replace(call, follow_up=self._delay_check(given, delay))
 
-    def _look(self, bodies: Sequence[Any], delay: int | None) -> Call[None] | None:
-        """At the queue, if it gets a delay for the first time."""
+    def _delay_check(self, bodies: Sequence[Any], delay: int | None) -> Call[None] | None:
+        """Asks, at the first delay for a queue, whether the queue ignores delays."""
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
-        return self.transport.cautions.delays(self.name) if delayed else None
+        return self.transport.warnings.check_delays(self.name) if delayed else None
 
 
 def _history_params(since: datetime | None, until: datetime | None, living: bool, page: int | None) -> Params:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-Sent Events: parsing, and reading on where a lost connection ended."""
+"""Server-Sent Events: parsing, and reading on behind the last event after a lost connection."""
 
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -7,59 +7,64 @@ from typing import Final
 
 import msgspec
 
-from zq.client.answers import understood
-from zq.client.calls import Answer, Awaits, Call, Params, Runs
+from zq.client.calls import Answer, AsyncTransport, Call, Params, Transport, reading_answer
 from zq.client.values import Event, Gap
-from zq.errors import Invalid, Unavailable
+from zq.errors import Invalid, TooManyRequests, Unavailable
 
+# Seconds without a byte after which a stream counts as broken; the server sends something every 15.
 SILENCE: Final = 45.0
-"""Seconds without a byte after which a stream counts as broken; the server sends something every 15."""
-REST: Final = 0.2
-"""Seconds before a stream that broke is opened again; twice as many each time that it brought nothing."""
-LONGEST: Final = 10.0
+# Seconds before a stream that broke is opened again; twice as many each time that it brought nothing.
+FIRST_PAUSE: Final = 0.2
+# The longest such pause, in seconds.
+MAX_PAUSE: Final = 10.0
+Broken = Unavailable | Invalid | TooManyRequests
 _event: Final = msgspec.json.Decoder(Event)
 _gap: Final = msgspec.json.Decoder(Gap)
 
 
-class Reader:
-    """Turns what comes into events, and knows where to go on. ``last`` "" = no position is known yet."""
+class EventReader:
+    """Parses events, and remembers where to read on. ``last`` "" = no position is known yet."""
 
     def __init__(self, path: str, params: Params, after: int | str | None) -> None:
         self.last = "" if after is None else str(after)
         self._path = path
         self._params = params
         self._rest = b""
-        self._heard = False
-        self._was_told = False
-        self.pause = REST
+        self._got_bytes = self._opened = False
+        self._position_known = False
+        self.pause = FIRST_PAUSE
 
     def call(self) -> Call[None]:
         """Opens the stream behind the last event."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self.last} if self.last else {})
-        self._rest, self._heard = b"", False
+        self._rest, self._got_bytes = b"", False
         return Call(method="GET", path=self._path, params=self._params, headers=headers, read=_stream, wait=SILENCE)
 
     def feed(self, chunk: bytes) -> list[Event | Gap]:
-        """The events that are complete with these bytes."""
-        self._heard = True
+        """The events that these bytes complete."""
+        self._got_bytes = self._opened = True
         *blocks, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
-        with understood("GET", self._path):
+        with reading_answer("GET", self._path):
             events = [event for block in blocks if (event := self._read(block)) is not None]
-        self.pause = REST if events else self.pause
+        self.pause = FIRST_PAUSE if events else self.pause
         return events
 
-    def broke(self, error: Unavailable | Invalid | None) -> list[Gap]:
-        """What to tell before the stream is opened again. Raises the error if it could not be opened at all.
+    def broken_off(self, error: Broken | None) -> list[Gap]:
+        """Gaps to report before the stream is opened again. Raises the error if it could not be opened at all.
 
-        A position that the server told and takes no more is of a log that is not there any more, so all is read that
-        its successor has.
+        Who opens it again too often waits for as long as the server says.
+        If the server refuses a position that it sent itself, the log is gone, so its successor is read from the
+        start.
         """
-        if isinstance(error, Invalid) and self._was_told:
-            self.last, self._was_told = "0", False
+        if isinstance(error, Invalid) and self._position_known:
+            self.last, self._position_known = "0", False
             return [Gap(None, None)]
-        if error is not None and not self._heard:
+        if isinstance(error, TooManyRequests) and self._opened:
+            self.pause = max(self.pause, float(error.retry_after))
+            return []
+        if error is not None and not self._got_bytes:
             raise error
-        self.pause = min(self.pause * 2, LONGEST)
+        self.pause = min(self.pause * 2, MAX_PAUSE)
         return [] if self.last else [Gap(None, None)]
 
     def _read(self, block: bytes) -> Event | Gap | None:
@@ -68,7 +73,7 @@ class Reader:
             name, _, value = line.partition(b":")
             value = value.removeprefix(b" ")
             if name == b"id":
-                self.last, self._was_told = value.decode(), True
+                self.last, self._position_known = value.decode(), True
             elif name == b"event":
                 kind = value
             elif name == b"data":
@@ -83,33 +88,33 @@ def _stream(answer: Answer) -> None:
         raise ValueError(answer.status)
 
 
-def stream(transport: Runs, reader: Reader) -> Generator[Event | Gap, None, None]:
+def stream(transport: Transport, reader: EventReader) -> Generator[Event | Gap, None, None]:
     """Events without end."""
     while True:
-        broken: Unavailable | Invalid | None = None
+        broken: Broken | None = None
         try:
             with transport.open(reader.call()) as chunks:
                 for chunk in chunks:
                     yield from reader.feed(chunk)
-        except (Unavailable, Invalid) as error:
+        except (Unavailable, Invalid, TooManyRequests) as error:
             broken = error
-        yield from reader.broke(broken)
+        yield from reader.broken_off(broken)
         time.sleep(reader.pause)
 
 
-async def stream_async(transport: Awaits, reader: Reader) -> AsyncGenerator[Event | Gap, None]:
+async def stream_async(transport: AsyncTransport, reader: EventReader) -> AsyncGenerator[Event | Gap, None]:
     """Events without end."""
     import asyncio  # here: a blocking client does without it
 
     while True:
-        broken: Unavailable | Invalid | None = None
+        broken: Broken | None = None
         try:
             async with transport.open(reader.call()) as chunks:
                 async for chunk in chunks:
                     for event in reader.feed(chunk):
                         yield event
-        except (Unavailable, Invalid) as error:
+        except (Unavailable, Invalid, TooManyRequests) as error:
             broken = error
-        for gap in reader.broke(broken):
+        for gap in reader.broken_off(broken):
             yield gap
         await asyncio.sleep(reader.pause)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls over HTTP: pooled connections, and repeats with exponential back-off and jitter."""
+"""Calls over HTTP on pooled connections, for threads and for tasks."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -9,46 +9,45 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying, Retrying
 
-from zq.client.answers import understood
-from zq.client.attempts import Again, Progress, Settings, sentence
-from zq.client.calls import Answer, Call, Caught, unsure
-from zq.client.cautions import Cautions
+from zq.client.attempts import Attempts, Retry, Settings, sentence
+from zq.client.calls import Answer, Call, Caught, maybe_applied, reading_answer
+from zq.client.warnings import Warnings
 from zq.errors import Unavailable
 
 T = TypeVar("T")
 
 
-class Transport:
+class HttpTransport:
     """Calls over HTTP; threads may share it."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client = httpx.Client(**settings.options())
-        self.cautions = Cautions()
+        self.warnings = Warnings()
         self.before_close: list[Callable[[], None]] = []
 
     def run(self, call: Call[T]) -> T:
-        """What the call reads."""
+        """The result of the call."""
         try:
-            answer = call.known or self._send(call, self._settings)[0]
-            with understood(call.method, call.path):
-                told = call.read(answer)
+            answer = call.local_answer or self._send(call, self._settings)[0]
+            with reading_answer(call.method, call.path):
+                result = call.read(answer)
         except BaseException as error:
-            if call.undo is not None and unsure(error):
+            if call.undo is not None and maybe_applied(error):
                 with Caught():
                     self._send(call.undo, self._settings.brief())
             raise
-        if call.look is not None:
+        if call.follow_up is not None:
             with Caught():
-                call.look.read(self._send(call.look, self._settings.brief())[0])
-        return told
+                call.follow_up.read(self._send(call.follow_up, self._settings.brief())[0])
+        return result
 
     @contextmanager
     def open(self, call: Call[Any]) -> Generator[Iterator[bytes], None, None]:
         """The body of the answer, as it comes."""
         answer, response = self._send(call, self._settings, stream=True)
         try:
-            with understood(call.method, call.path):
+            with reading_answer(call.method, call.path):
                 call.read(answer)
             yield response.iter_bytes()
         except httpx.RequestError as error:
@@ -58,62 +57,62 @@ class Transport:
 
     def close(self) -> None:
         """Close all connections."""
-        for leave in [*self.before_close]:
-            leave()
+        for close in [*self.before_close]:
+            close()
         self._client.close()
 
     def _send(self, call: Call[Any], settings: Settings, stream: bool = False) -> tuple[Answer, httpx.Response]:
-        progress = Progress(call, settings)
+        attempts = Attempts(call, settings)
 
         def attempt() -> tuple[Answer, httpx.Response]:
-            with progress.attempt():
-                response = self._client.send(progress.request(self._client), stream=stream)
+            with attempts.attempt():
+                response = self._client.send(attempts.request(self._client), stream=stream)
                 if stream and response.is_success:
                     return Answer(response.status_code, response.headers, b""), response
                 response.read()
-            return progress.answer(response), response
+            return attempts.answer(response), response
 
-        def rest(pause: float) -> None:
-            for part in progress.rests(pause):
+        def sleep(pause: float) -> None:
+            for part in attempts.sleeps(pause):
                 time.sleep(part)
 
         try:
-            return Retrying(sleep=rest, **progress.options())(attempt)
-        except Again as last:
+            return Retrying(sleep=sleep, **attempts.options())(attempt)
+        except Retry as last:
             raise last.error from last.__cause__
 
 
-class AsyncTransport:
+class AsyncHttpTransport:
     """Calls over HTTP; tasks of one event loop may share it."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client = httpx.AsyncClient(**settings.options())
-        self.cautions = Cautions()
+        self.warnings = Warnings()
         self.before_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     async def run(self, call: Call[T]) -> T:
-        """What the call reads."""
+        """The result of the call."""
         try:
-            answer = call.known or (await self._send(call, self._settings))[0]
-            with understood(call.method, call.path):
-                told = call.read(answer)
+            answer = call.local_answer or (await self._send(call, self._settings))[0]
+            with reading_answer(call.method, call.path):
+                result = call.read(answer)
         except BaseException as error:
-            if call.undo is not None and unsure(error):
+            if call.undo is not None and maybe_applied(error):
                 with Caught():
                     await self._send(call.undo, self._settings.brief())
             raise
-        if call.look is not None:
+        if call.follow_up is not None:
             with Caught():
-                call.look.read((await self._send(call.look, self._settings.brief()))[0])
-        return told
+                call.follow_up.read((await self._send(call.follow_up, self._settings.brief()))[0])
+        return result
 
     @asynccontextmanager
     async def open(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[bytes]]:
         """The body of the answer, as it comes."""
         answer, response = await self._send(call, self._settings, stream=True)
         try:
-            with understood(call.method, call.path):
+            with reading_answer(call.method, call.path):
                 call.read(answer)
             yield response.aiter_bytes()
         except httpx.RequestError as error:
@@ -123,28 +122,28 @@ class AsyncTransport:
 
     async def close(self) -> None:
         """Close all connections."""
-        for leave in [*self.before_close]:
-            await leave()
+        for close in [*self.before_close]:
+            await close()
         await self._client.aclose()
 
     async def _send(self, call: Call[Any], settings: Settings, stream: bool = False) -> tuple[Answer, httpx.Response]:
-        progress = Progress(call, settings)
+        attempts = Attempts(call, settings)
 
         async def attempt() -> tuple[Answer, httpx.Response]:
-            with progress.attempt():
-                response = await self._client.send(progress.request(self._client), stream=stream)
+            with attempts.attempt():
+                response = await self._client.send(attempts.request(self._client), stream=stream)
                 if stream and response.is_success:
                     return Answer(response.status_code, response.headers, b""), response
                 await response.aread()
-            return progress.answer(response), response
+            return attempts.answer(response), response
 
-        async def rest(pause: float) -> None:
+        async def sleep(pause: float) -> None:
             import asyncio  # here: a blocking client does without it
 
-            for part in progress.rests(pause):
+            for part in attempts.sleeps(pause):
                 await asyncio.sleep(part)
 
         try:
-            return await AsyncRetrying(sleep=rest, **progress.options())(attempt)
-        except Again as last:
+            return await AsyncRetrying(sleep=sleep, **attempts.options())(attempt)
+        except Retry as last:
             raise last.error from last.__cause__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls return and take: messages and the like, as frozen values. A body is decoded when it is asked for."""
+"""What calls take and return: messages and the like, as frozen values. A body is decoded when it is asked for."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,14 +9,14 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
-from zq.wire.settling import Buried, Moved, Released
+from zq.wire.extensions import Buried, Moved, Released
 
 T = TypeVar("T")
-SHOWN: Final = 200
-"""Characters of a body that a message's ``repr`` has."""
+# Characters of a body in the ``repr`` of a message.
+REPR_BODY: Final = 200
 M_co = TypeVar("M_co", bound="Message", covariant=True)
+# What becomes of a message; its id alone means that it is deleted.
 Decision = str | Released | Moved | Buried
-"""What becomes of a message: a text, its id, means that it is deleted."""
 
 
 class Message(Struct, frozen=True, dict=True, omit_defaults=True):
@@ -44,11 +44,11 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     def __repr__(self) -> str:
         """The body, shortened, and what is set of the rest."""
         body = self.content.decode(errors="replace")
-        if len(body) > SHOWN:
-            body = f"{body[:SHOWN]}…"
-        said = {name: getattr(self, name) for name in ("ttl", "age", "claim_count", "reason", "claim")}
-        told = "".join(f", {name}={value!r}" for name, value in said.items() if value)
-        return f"{type(self).__name__}(id={self.id!r}, body={body}{told})"
+        if len(body) > REPR_BODY:
+            body = f"{body[:REPR_BODY]}…"
+        shown = {name: getattr(self, name) for name in ("ttl", "age", "claim_count", "reason", "claim")}
+        details = "".join(f", {name}={value!r}" for name, value in shown.items() if value)
+        return f"{type(self).__name__}(id={self.id!r}, body={body}{details})"
 
     @cached_property
     def body(self) -> Any:
@@ -73,22 +73,22 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
         return self.href.partition("?claim_id=")[2]
 
 
+# A name of its own, since ``list`` is a verb of the handles.
 Messages = list[Message]
-"""A name of its own, since ``list`` is a verb of the handles."""
 
 
 class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
-    """A message to work on. What is decided about it is carried out when its work has ended; the last word holds."""
+    """A message to work on. What is decided about it is carried out when its work has ended; the last one counts."""
 
-    words: list[Any] = []
+    decisions: list[Any] = []
 
     def done(self) -> None:
         """It is finished and will be deleted."""
-        self.words.append(self.id)
+        self.decisions.append(self.id)
 
     def release(self, delay: int | None = None) -> None:
-        """It goes back: after so many seconds; None = as the queue's redelivery rules say."""
-        self._say(Released(self.id) if delay is None else Released(self.id, delay))
+        """It is released: after so many seconds; None = as the queue's redelivery rules say."""
+        self._decide(Released(self.id) if delay is None else Released(self.id, delay))
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
         """It goes to another queue in one step, with a new body if one is given."""
@@ -96,15 +96,15 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
         moved = Moved(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl
         moved.delay = msgspec.UNSET if delay is None else delay
-        self._say(moved)
+        self._decide(moved)
 
     def bury(self, reason: str) -> None:
         """It goes to the queue's dead letters."""
-        self._say(Buried(self.id, reason))
+        self._decide(Buried(self.id, reason))
 
-    def _say(self, word: Decision) -> None:
-        msgspec.json.encode(word)  # what is no JSON is the caller's error now, not that of the settlement later
-        self.words.append(word)
+    def _decide(self, decision: Decision) -> None:
+        msgspec.json.encode(decision)  # what is no JSON fails here, and not in the settlement later
+        self.decisions.append(decision)
 
 
 class Event(Message, frozen=True, dict=True, omit_defaults=True):
@@ -114,9 +114,9 @@ class Event(Message, frozen=True, dict=True, omit_defaults=True):
 
 
 class Gap(Struct, frozen=True):
-    """Told by a stream: messages with sequences between these two have fallen off the log unread.
+    """A gap in a stream: messages with sequences between these two were trimmed before they were read.
 
-    Both are None when a connection was lost before the server had told any position in the log, and when the log is
+    Both are None when a connection was lost before the server had sent any position in the log, and when the log is
     not there any more, as after the loss of the whole store: then all follows that the new one has.
     """
 
@@ -130,9 +130,9 @@ class Stretch(Struct, Generic[M_co], frozen=True):
     messages: list[M_co]
     end: int | None
     gap: Gap | None = None
-    """What of a topic had fallen off before it was read."""
+    """What of a topic was trimmed before it was read."""
     looked: int | None = None
-    """Of a topic in which nothing was found: up to where the project's log was looked through."""
+    """Of a topic in which nothing was found: up to where the project's log was searched."""
 
 
 class Finished(Message, frozen=True, dict=True, omit_defaults=True):
@@ -151,7 +151,7 @@ class Claim(Struct, frozen=True):
     ttl: int = 0
 
 
-class Landmark(Struct, frozen=True):
+class Edge(Struct, frozen=True):
     """The oldest or the newest message."""
 
     href: str
@@ -166,10 +166,10 @@ class Stats(Struct, frozen=True):
     claimed: int
     free: int
     total: int
-    oldest: Landmark | None = None
-    newest: Landmark | None = None
+    oldest: Edge | None = None
+    newest: Edge | None = None
     entered: int | None = None
-    """Messages that have come into a queue, counted from anywhere: only differences tell. None where nobody counts."""
+    """Messages that have entered a queue, counted from any start: only differences count. None: not counted."""
 
 
 class Listed(Struct, frozen=True):
@@ -191,7 +191,7 @@ class Worked(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A message on its way in that has a ttl or a delay of its own."""
+    """A message to be posted with a ttl or a delay of its own."""
 
     body: Any
     ttl: int | None = None

@@ -1,39 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request under Granian, and its answer: where it goes from the loop to a thread and back, and when it ends."""
+"""One request under Granian, and its answer: where it goes from the loop to a thread and back, and when it ends.
+
+An event loop waits for clients, threads ask the store. Granian reads heads; here bodies are read (``intake``), and
+answers are sent in pieces (``sending``), bounded together (``process``). So no client holds a thread, however slow it
+is, and neither does a request that waits for messages, or a stream (``zq.http.suspension``).
+"""
 
 import asyncio
 import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from zq import strain
 from zq.engines import intake
-from zq.engines.backlog import Unsent, may_be_long
-from zq.engines.environ import with_body
-from zq.engines.intake import Receive
-from zq.engines.loops import Ring
-from zq.engines.process import Answer, Gone, Process
+from zq.engines.intake import Receive, environment, with_body
+from zq.engines.pool import Wakeup
+from zq.engines.process import Answer, Gone, Process, Unsent, may_be_long
 from zq.engines.sending import PIECE, Send, Sender
 from zq.engines.sockets import Peer
 from zq.errors import Crowded
+from zq.events import Refusal, refused
 from zq.http import suspension
-from zq.strain import Reason
 
+# What is answered in the loop: nothing is asked for it.
 INLINE: Final = frozenset({"/healthz"})
-"""What is answered in the loop: nothing is asked for it."""
+# The sentence of a 408.
 TOO_SLOW: Final = "The request's body did not come in time."
+# The sentence of a 400.
 BROKEN: Final = "The request's body is not framed as HTTP has it, or ended too early."
+# The sentence of a 503 to a request that waited too long for a thread.
 BUSY: Final = "The server has more to do than it can do in time. Try again later."
+# The sentence of a 503 while too many answers wait.
 UNREAD: Final = "Too many answers wait for their readers. Try again later."
 
 
-class Departure:
-    """Told when a client hangs up, on whatever thread; tells the loop if that asks for it."""
+class HangUp:
+    """Notices when a client hangs up, on whatever thread, and wakes the loop if that waits for it."""
 
     def __init__(self, receive: Receive) -> None:
-        self.told = False
+        self.seen = False
         self._closed = False
-        self._ring: Callable[[], object] | None = None
+        self._wake: Callable[[], object] | None = None
         self._receive = receive
         self._ask()
 
@@ -44,24 +50,24 @@ class Departure:
     def __call__(self, coming: Any) -> None:
         if self._closed or coming.cancelled():
             return
-        if coming.result()["type"] == "http.request":  # the end of the body, or what nobody wants of it
+        if coming.result()["type"] == "http.request":  # the end of the body, or what is not wanted of it
             self._ask()
             return
-        self.told = True
-        if self._ring is not None:
-            self._ring()
+        self.seen = True
+        if self._wake is not None:
+            self._wake()
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """The caller has gone."""
         self._closed = True
         self._coming.cancel()
 
     async def wait(self) -> None:
-        """Return when it is told."""
-        ring = Ring()
-        self._ring = ring
-        if not self.told:
-            await ring.future
+        """Return when the client has hung up."""
+        wakeup = Wakeup()
+        self._wake = wakeup
+        if not self.seen:
+            await wakeup.future
 
 
 class Exchange:
@@ -74,7 +80,7 @@ class Exchange:
         self._receive = receive
         self._sender = Sender(process, client, environ["SERVER_PROTOCOL"], send)
         self._body = b""
-        self._departure: Departure | None = None
+        self._hang_up: HangUp | None = None
         self._watch: asyncio.Task[None] | None = None
         self._wait: suspension.Wait | None = None
         self._unsent: Unsent | None = None
@@ -96,7 +102,7 @@ class Exchange:
 
     def turn_away(self) -> None:
         """There is more to do than can be done in time."""
-        strain.note(Reason.QUEUE)
+        refused(Refusal.QUEUE)
         self._refuse(503, "Service unavailable", BUSY, [(b"retry-after", b"1")])
 
     def close(self) -> None:
@@ -109,10 +115,10 @@ class Exchange:
             self._wait.close()
         if self._watch is not None:
             self._watch.cancel()
-        if self._departure is not None:
-            self._departure.close()
+        if self._hang_up is not None:
+            self._hang_up.close()
         if self._unsent is not None:
-            self._process.backlog.release(self._unsent)
+            self._process.unsent.discard(self._unsent)
 
     async def _read(self) -> bool:
         """Read the body; False if it did not come in time, or not whole."""
@@ -134,13 +140,13 @@ class Exchange:
 
     def refuse_late(self) -> None:
         """Its body did not come in time."""
-        strain.note(Reason.BODY)
+        refused(Refusal.BODY)
         self._sender.closes = True
         self._refuse(408, "Request timeout", TOO_SLOW, [])
 
     def refuse_broken(self) -> None:
         """Its body cannot be read."""
-        strain.note(Reason.MALFORMED)
+        refused(Refusal.MALFORMED)
         self._sender.closes = True
         self._refuse(400, "Invalid request body", BROKEN, [])
 
@@ -160,7 +166,7 @@ class Exchange:
         Only where that saves something: a post may have been carried out or not when its client leaves.
         """
         if may_be_long(self._environ):
-            self._departure = Departure(self._receive)
+            self._hang_up = HangUp(self._receive)
 
     def begin(self, body: bytes | None = None) -> Answer | None:
         """On a thread: have it answered, as far as it is answered at once; see ``_call``. Raises ``Gone``."""
@@ -192,8 +198,8 @@ class Exchange:
 
     def _call(self) -> Answer | None:
         """On a thread: have the application answer; None if the answer is short, and sent."""
-        if may_be_long(self._environ) and self._process.backlog.full():
-            strain.note(Reason.MEMORY)
+        if may_be_long(self._environ) and self._process.unsent.full():
+            refused(Refusal.MEMORY)
             self._refuse(503, "Service unavailable", UNREAD, [(b"retry-after", b"1")])
             return None
         answer = self._process.call(self._environ)
@@ -201,17 +207,17 @@ class Exchange:
             return answer
         body = b"".join(answer.parts)
         if len(body) > PIECE:
-            self._unsent = self._process.backlog.hold(self._client, body)
+            self._unsent = self._process.unsent.add(self._client, body)
             if self._closed:  # meanwhile
-                self._process.backlog.release(self._unsent)
+                self._process.unsent.discard(self._unsent)
             return Answer(answer.status, answer.headers, (), self._unsent)
         self._sender.short(answer, body)
         return None
 
     def _gone(self) -> bool:
         """Whether the client has hung up, as far as it was looked for."""
-        if self._departure is not None:
-            return self._departure.told
+        if self._hang_up is not None:
+            return self._hang_up.seen
         return self._watch is not None and self._watch.done()
 
     def _look_out(self) -> "asyncio.Task[None]":
@@ -221,21 +227,21 @@ class Exchange:
         return self._watch
 
     async def _until_gone(self) -> None:
-        if self._departure is not None:
-            await self._departure.wait()
+        if self._hang_up is not None:
+            await self._hang_up.wait()
             return
         while (await self._receive())["type"] == "http.request":
             pass
 
     async def _sleep(self, wait: suspension.Wait) -> None:
         """Return when the wait is rung, or its time is up. Raises ``Gone``."""
-        rung, watch = Ring(), self._look_out()
-        wait.begin(rung)
+        wakeup, watch = Wakeup(), self._look_out()
+        wait.begin(wakeup)
         try:
-            await asyncio.wait({rung.future, watch}, timeout=wait.left(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({wakeup.future, watch}, timeout=wait.left(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             wait.end()
-            rung.future.cancel()
+            wakeup.future.cancel()
         if watch.done():
             raise Gone
 
@@ -267,7 +273,28 @@ class Exchange:
             feed.close()
 
     async def _sleep_between(self, feed: suspension.Feed, watch: "asyncio.Task[None]") -> None:
-        rung = Ring()
-        feed.begin(rung)
-        await asyncio.wait({rung.future, watch}, timeout=feed.left(), return_when=asyncio.FIRST_COMPLETED)
-        rung.future.cancel()
+        wakeup = Wakeup()
+        feed.begin(wakeup)
+        await asyncio.wait({wakeup.future, watch}, timeout=feed.left(), return_when=asyncio.FIRST_COMPLETED)
+        wakeup.future.cancel()
+
+
+class Adapter:
+    """An application of ASGI around one of WSGI."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await serve(Exchange(self.process, scope["client"], environment(scope), receive, send))
+
+
+async def serve(exchange: Exchange, answer: Answer | None = None) -> None:
+    """Serve a request to its end; ``answer``: from there on where it was begun on a thread."""
+    try:
+        await (exchange.run() if answer is None else exchange.go_on(answer))
+    except Gone:
+        pass
+    finally:
+        exchange.close()

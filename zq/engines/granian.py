@@ -1,24 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Granian: its master and how it is started."""
+"""Granian: its master, how it is started, and a way past its event loop for requests that need none.
+
+Granian hands each request to the loop by ``call_soon_threadsafe``. ``Shortcut`` intercepts that on the calling thread:
+a request whose body is short and comes at once, which is nearly every one, goes straight to the pool, and its answer
+from there to Granian. Whatever is not as it is expected here goes the way that Granian means it to go.
+"""
 
 import asyncio
 import os
 import resource
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from granian import Granian
-from granian.constants import Interfaces, RuntimeModes
+from granian.constants import Interfaces, RuntimeModes, SSLProtocols
 from granian.http import HTTP1Settings
 
-from zq import signals
-from zq.engines import ending, listening
-from zq.engines.asgi import Adapter
-from zq.engines.process import Limits, Process
+from zq import lifecycle
+from zq.engines import listening
+from zq.engines.exchange import INLINE, Adapter, Exchange, HangUp, serve
+from zq.engines.intake import BODY_RATE, UNANNOUNCED, announced, environment
+from zq.engines.process import Answer, Gone, Limits, Process
 from zq.engines.sending import PIECE
-from zq.engines.shortcut import Shortcut
-from zq.engines.sockets import Keeper, Patience
+from zq.engines.sockets import ConnectionWatcher, Ending, Timeouts, prepend
 from zq.settings import Settings
 
 
@@ -29,13 +37,13 @@ def run(chosen: Settings, reload: Callable[[], bool]) -> int:
         def startup(self, *arguments: Any) -> None:
             super().startup(*arguments)
             # Not by Granian's own handler, which may wait for a lock that the thread it interrupted holds.
-            signals.listen({signals.RELOAD: self._hand_on})
+            lifecycle.listen({lifecycle.RELOAD: self._hand_on})
 
         def _hand_on(self) -> None:
             if reload():
                 for worker in list(self.wrks):
                     with suppress(ProcessLookupError):
-                        os.kill(worker.inner.pid, signals.RELOAD)
+                        os.kill(worker.inner.pid, lifecycle.RELOAD)
 
     Master(
         target="zq.server:asgi",
@@ -50,9 +58,23 @@ def run(chosen: Settings, reload: Callable[[], bool]) -> int:
             header_read_timeout=int(chosen.head_timeout * 1000),
             max_buffer_size=PIECE,  # what it holds of an answer, for a reader that does not take it
         ),
+        **_tls(chosen),
         workers_kill_timeout=chosen.drain_delay + chosen.graceful_timeout,
     ).serve()
     return 0
+
+
+def _tls(chosen: Settings) -> dict[str, Any]:
+    """What Granian is told of certificates."""
+    if not chosen.tls_cert:
+        return {}
+    return {
+        "ssl_cert": Path(chosen.tls_cert),
+        "ssl_key": Path(chosen.tls_key),
+        "ssl_protocol_min": SSLProtocols.tls13 if chosen.tls_min == "1.3" else SSLProtocols.tls12,
+        "ssl_ca": Path(chosen.tls_client_ca) if chosen.tls_client_ca else None,
+        "ssl_client_verify": bool(chosen.tls_client_ca),
+    }
 
 
 def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callable[[], object]) -> Adapter:
@@ -61,15 +83,15 @@ def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callab
     limits = Limits(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body)
     process = Process(app, chosen.threads, limits)
     crowd = None if chosen.behind_proxy else chosen.max_connections_per_address
-    patience = Patience(chosen.head_timeout, chosen.keepalive, chosen.send_timeout, crowd)
-    keeper = Keeper(chosen.port, patience, process.busy)
-    process.hang_up, process.untaken = keeper.hang_up, keeper.untaken
+    patience = Timeouts(chosen.head_timeout, chosen.keepalive, chosen.send_timeout, crowd)
+    watcher = ConnectionWatcher(chosen.port, patience, process.busy)
+    process.hang_up, process.untaken = watcher.hang_up, watcher.untaken
     loop = asyncio.get_event_loop()
-    ending.prepend(ending.Ending(chosen.port, chosen.drain_delay, chosen.graceful_timeout), loop)
+    prepend(Ending(chosen.port, chosen.drain_delay, chosen.graceful_timeout), loop)
     process.start(loop)
     Shortcut(process, loop)
     loop.call_soon(ready)
-    loop.call_soon(keeper.start)  # Granian listens by then
+    loop.call_soon(watcher.start)  # Granian listens by then
     return Adapter(process)
 
 
@@ -78,3 +100,115 @@ def _allow_connections() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class Shortcut:
+    """For the requests of a process in its loop."""
+
+    def __init__(self, process: Process, loop: asyncio.AbstractEventLoop) -> None:
+        self.process = process
+        self._loop = loop
+        self._plain: Callable[..., Any] = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = self._call  # type: ignore[method-assign, assignment]
+
+    def _call(self, callback: Any, *arguments: Any, context: Any = None) -> Any:
+        if isinstance(callback, _Body | HangUp):
+            return callback(*arguments)
+        if len(arguments) == 2 and hasattr(arguments[1], "taskref") and self._take(arguments[1]):
+            arguments[0].close()  # what would have been run in the loop
+            return None
+        return self._plain(callback, *arguments, context=context)
+
+    def _take(self, watcher: Any) -> bool:
+        """Serve a request; False if it is to go the long way. On Granian's thread."""
+        process, scope, proto = self.process, watcher.scope, watcher.proto
+        if scope["type"] != "http" or scope["path"] in INLINE or process.overloaded():
+            return False
+        environ = environment(scope)
+        size = announced(environ) if "CONTENT_LENGTH" in environ else 0
+        if UNANNOUNCED in environ or size is None or size > PIECE:
+            return False
+        exchange = Exchange(process, scope["client"], environ, proto.receive, proto.send)
+        if size:
+            _Body(self, exchange, watcher, size, proto.receive).ask()
+        else:
+            self.submit(exchange, watcher, b"")
+        return True
+
+    def submit(self, exchange: Exchange, watcher: Any, body: bytes) -> None:
+        """Have it answered on a thread. On Granian's thread."""
+        if not self.process.pool.idle():
+            exchange.look_out()
+        self.process.pool.put(
+            partial(self._work, exchange, watcher, body),
+            partial(self.hand_over, watcher, partial(exchange.refuse_by, exchange.turn_away)),
+        )
+
+    def hand_over(self, watcher: Any, serve: Callable[[], Any]) -> None:
+        """Have the loop serve the rest of it. From any thread."""
+        self._plain(self._begin, watcher, serve, context=None)
+
+    def _work(self, exchange: Exchange, watcher: Any, body: bytes) -> None:
+        try:
+            answer: Answer | None = exchange.begin(body)
+        except Gone:
+            answer = None
+        except BaseException as error:  # noqa: BLE001 - Granian reports it, as any
+            exchange.close()
+            watcher.err(error)
+            return
+        if answer is None:
+            exchange.close()
+            watcher.done()
+        else:
+            self.hand_over(watcher, partial(serve, exchange, answer))
+
+    def _begin(self, watcher: Any, serve: Callable[[], Any]) -> None:
+        watcher.taskref(self._loop.create_task(_served(watcher, serve)))
+
+
+class _Body:
+    """The body of a request, as it comes; called when a piece has."""
+
+    def __init__(
+        self, owner: Shortcut, exchange: Exchange, watcher: Any, size: int, receive: Callable[[], Any]
+    ) -> None:
+        self._owner = owner
+        self._exchange = exchange
+        self._watcher = watcher
+        self._left = size
+        self._receive = receive
+        self._body = b""
+        self._deadline = time.monotonic() + owner.process.limits.body
+
+    def ask(self) -> None:
+        """Ask for the next piece. On Granian's thread, which also calls back."""
+        future = self._receive()
+        self._owner.process.deadlines.put(future, self._deadline + len(self._body) / BODY_RATE)
+        future.add_done_callback(self)
+
+    def __call__(self, future: Any) -> None:
+        late = self._owner.process.deadlines.late(future)
+        event: dict[str, Any] = {"type": "late"} if late or future.cancelled() else future.result()
+        if event["type"] != "http.request":
+            refuse = self._exchange.refuse_late if late else self._exchange.refuse_broken
+            self._owner.hand_over(self._watcher, partial(self._exchange.refuse_by, refuse))
+            return
+        piece = event.get("body", b"")
+        self._body += piece
+        self._left -= len(piece)
+        if self._left <= 0:
+            self._owner.submit(self._exchange, self._watcher, self._body)
+        elif event.get("more_body", False):
+            self.ask()
+        else:
+            self._owner.hand_over(self._watcher, partial(self._exchange.refuse_by, self._exchange.refuse_broken))
+
+
+async def _served(watcher: Any, serve: Callable[[], Any]) -> None:
+    try:
+        await serve()
+    except BaseException as error:  # noqa: BLE001 - Granian reports it, as any
+        watcher.err(error)
+        return
+    watcher.done()

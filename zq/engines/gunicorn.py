@@ -10,21 +10,24 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.errors import AppImportError
 from gunicorn.glogging import Logger
 
-from zq import signals
+from zq import lifecycle
 from zq.engines import listening
 from zq.engines.gthread.parsing import MAX_HEADERS, MAX_LINE
 from zq.engines.gthread.worker import LoopWorker
+from zq.engines.tls import ServerTls
 from zq.errors import StartRefused, Unavailable
 from zq.settings import Settings
 
 LOG = logging.getLogger(__name__)
 
 
-def _options(chosen: Settings) -> dict[str, object]:
+def _options(chosen: Settings, tls: ServerTls | None) -> dict[str, object]:
     """By gunicorn's names; versions that do not know one do without."""
     return {
         "bind": [listening.authority(chosen.bind, chosen.port)],
-        "worker_class": type("Worker", (LoopWorker,), {"chosen": chosen}),
+        "worker_class": type("Worker", (LoopWorker,), {"chosen": chosen, "tls": tls}),
+        "certfile": chosen.tls_cert or None,
+        "keyfile": chosen.tls_key or None,
         "workers": chosen.workers,
         # A socket for each worker: of one that they share, the first to wake takes most connections.
         "reuse_port": chosen.workers > 1,
@@ -36,7 +39,7 @@ def _options(chosen: Settings) -> dict[str, object]:
         "limit_request_line": MAX_LINE,
         "limit_request_field_size": MAX_LINE,
         "limit_request_fields": MAX_HEADERS,
-        # Names with underscores are judged before they are dropped, by us; and nobody's forwarded headers are believed.
+        # Names with underscores are checked before they are dropped, by us; and no forwarded headers are trusted.
         "header_map": "dangerous",
         "forwarder_headers": "",
         "forwarded_allow_ips": "",
@@ -45,7 +48,13 @@ def _options(chosen: Settings) -> dict[str, object]:
     }
 
 
-def run(chosen: Settings, load: Callable[[], Any], reload: Callable[[], bool], lost: Callable[[int], None]) -> int:
+def run(
+    chosen: Settings,
+    load: Callable[[], Any],
+    reload: Callable[[], bool],
+    lost: Callable[[int], None],
+    tls: ServerTls | None = None,
+) -> int:
     class PlainLogger(Logger):  # type: ignore[misc]
         """gunicorn's logs, in the server's own format."""
 
@@ -56,7 +65,7 @@ def run(chosen: Settings, load: Callable[[], Any], reload: Callable[[], bool], l
         """zq under gunicorn; ``load`` runs in the worker, after the fork."""
 
         def load_config(self) -> None:
-            for name, value in _options(chosen).items():
+            for name, value in _options(chosen, tls).items():
                 if name in self.cfg.settings:
                     self.cfg.set(name, value)
             self.cfg.set("logger_class", PlainLogger)
@@ -69,7 +78,7 @@ def run(chosen: Settings, load: Callable[[], Any], reload: Callable[[], bool], l
                 raise AppImportError(f"zq-server: {refusal}") from None
 
     application = Application()
-    _master(reload, alone=chosen.uri.startswith("rocksdb:"))(application).run()
+    _master(reload, alone=chosen.uri.startswith(("memory:", "rocksdb:")))(application).run()
     return 0
 
 
@@ -80,14 +89,14 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
         """Reloads options, not workers."""
 
         def spawn_worker(self) -> int:
-            signals.hold()  # the worker releases it when it can obey
+            lifecycle.defer_reload()  # the worker releases it when it can obey
             worker: int = super().spawn_worker()
-            signals.release()
+            lifecycle.allow_reload()
             return worker
 
         def handle_hup(self) -> None:
             if reload():
-                self.kill_workers(signals.RELOAD)
+                self.kill_workers(lifecycle.RELOAD)
 
     class SingleWorkerMaster(Master):
         """Ignores the signals that start a second worker: an embedded store has one owner."""

@@ -1,15 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a server listens, and whether it can: found out before an engine starts, which would try again or fail late."""
+"""Where a server listens, whether it can, and what the kernel is asked for: descriptors, whom a connection counts for,
+and an end of listening without resets.
+"""
 
+import ctypes
 import errno
+import ipaddress
+import logging
 import os
+import resource
 import socket
-from typing import Final
+import struct
+from contextlib import suppress
+from typing import Any, Final
 
 from zq.errors import StartRefused
 
+# Variables by which a gunicorn or systemd that listens already hands its sockets on.
 HANDED_ON: Final = ("GUNICORN_PID", "LISTEN_PID")
-"""Variables by which a gunicorn or systemd that listens already hands its sockets on."""
+LOG = logging.getLogger(__name__)
+# Descriptors that are left for the store, its files and its connections.
+RESERVED: Final = 512
+# Seconds in which a handshake that has begun ends.
+HANDSHAKE: Final = 0.1
+# SO_ATTACH_FILTER
+ATTACH_FILTER: Final = 26
+# A filter that begins no connection, for the kernel.
+NO_HANDSHAKE: Final = b"".join(
+    struct.pack("HBBI", *instruction)
+    for instruction in (
+        (0x30, 0, 0, 13),  # load the byte of a segment that holds its flags
+        (0x45, 0, 1, 0x02),  # SYN? else skip one
+        (0x06, 0, 0, 0),  # drop it
+        (0x06, 0, 0, 0xFFFFFFFF),  # take it whole
+    )
+)
 
 
 def authority(host: str, port: int) -> str:
@@ -46,3 +71,39 @@ def _sentence(place: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"Another program listens on {place}. End it, or give this server another --port ([server] port)."
     return f"[server] bind and port: this server cannot listen on {place}: {os.strerror(error.errno or 0)}."
+
+
+def room_for(wanted: int) -> int:
+    """How many connections this process may have at once: as many as wanted, if it is allowed so many descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + RESERVED
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < needed:
+            LOG.warning("[server] max_connections is %d, but the limit of open files allows %d.", wanted, soft // 2)
+            return soft // 2
+    return wanted
+
+
+def address(peer: Any) -> bytes:
+    """What the connections of a peer are counted under: its address, of IPv6 the network of a site (/64)."""
+    host = peer[0] if isinstance(peer, tuple) and peer else ""
+    with suppress(ValueError):
+        found = ipaddress.ip_address(host.partition("%")[0])
+        mapped = getattr(found, "ipv4_mapped", None)
+        return (mapped or found).packed[:8]
+    return b""
+
+
+def refuse_handshakes(listener: socket.socket) -> None:
+    """Begin no more connections, so that none that has begun is reset when the socket is closed a moment later.
+
+    A client that asks meanwhile asks again after a second, and is refused then.
+    """
+    if listener.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    code = ctypes.create_string_buffer(NO_HANDSHAKE)
+    program = struct.pack("HP", len(NO_HANDSHAKE) // 8, ctypes.addressof(code))
+    with suppress(OSError):  # where the kernel does not know it, a connection of that moment is reset
+        listener.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, program)

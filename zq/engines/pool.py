@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that do what would hold up the event loop, the queue before them, and the way back into the loop."""
+"""Threads that do what would hold up the event loop, the queue before them, and what the loop waits for: jobs, things
+with a deadline, and calls from other threads.
+"""
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from zq.errors import Crowded
+
+LOG = logging.getLogger(__name__)
+# Stands for the deadline of what was cancelled by it.
+LATE: Final = float("inf")
 
 
 class Job(NamedTuple):
     """Something to do. ``patient``: however long it takes until a thread is free.
 
-    Without a future ``work`` tells of its end by itself, and ``refuse`` is called in the loop if it was not begun
+    Without a future ``work`` reports its end by itself, and ``refuse`` is called in the loop if it was not begun
     in time.
     """
 
@@ -37,7 +44,7 @@ class Pool:
         self._idle: set[int] = set()
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._told = False
+        self._notified = False
         self._watch()
         for number in range(threads):
             threading.Thread(target=self._run, args=(number,), name=f"zq-request-{number}", daemon=True).start()
@@ -60,7 +67,7 @@ class Pool:
         return future
 
     def put(self, work: Callable[[], object], refuse: Callable[[], object]) -> None:
-        """Do it on a thread, and tell nobody; see ``Job``. From any thread."""
+        """Run it on a thread and report no result; see ``Job``. From any thread."""
         self._put(Job(time.monotonic(), None, work, refuse=refuse))
 
     def _put(self, job: Job) -> None:
@@ -95,20 +102,20 @@ class Pool:
             value, error = None, None
             try:
                 value = job.work()
-            except BaseException as caught:  # noqa: BLE001 - the edge of this thread: whoever awaits the job gets it
+            except BaseException as caught:  # noqa: BLE001 - the edge of this thread: the awaiting coroutine gets it
                 error = caught
             if job.future is None:
                 continue
             self._done.append((job.future, value, error))
             del job, value, error
-            if not self._told:  # one call wakes the loop for all that is done until it wakes
-                self._told = True
-                with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
-                    self._loop.call_soon_threadsafe(self._tell)
+            if not self._notified:  # one call wakes the loop for all that is done until it wakes
+                self._notified = True
+                with suppress(RuntimeError):  # the loop has ended, and with it the waiting coroutine
+                    self._loop.call_soon_threadsafe(self._resolve)
 
-    def _tell(self) -> None:
+    def _resolve(self) -> None:
         """Resolve what is done. In the loop."""
-        self._told = False
+        self._notified = False
         while self._done:
             future, value, error = self._done.popleft()
             if future.done():
@@ -117,3 +124,59 @@ class Pool:
                 future.set_result(value)
             else:
                 future.set_exception(error)
+
+
+class Deadlines:
+    """Of things that are awaited and nearly always come at once: looked at together, four times a second."""
+
+    INTERVAL: Final = 0.25
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._awaited: dict[Any, float] = {}
+        self._look()
+
+    async def bound(self, awaited: Any, deadline: float) -> Any:
+        """What is awaited. Raises ``TimeoutError`` soon after the deadline, a moment of the monotonic clock."""
+        self.put(awaited, deadline)
+        try:
+            return await awaited
+        except asyncio.CancelledError:
+            if self.late(awaited):
+                raise TimeoutError from None
+            raise
+        finally:
+            self._awaited.pop(awaited, None)
+
+    def put(self, awaited: Any, deadline: float) -> None:
+        """Cancel it when it is late. From any thread."""
+        self._awaited[awaited] = deadline
+
+    def late(self, awaited: Any) -> bool:
+        """Whether it was late; it is forgotten."""
+        return self._awaited.pop(awaited, 0.0) is LATE
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for awaited, deadline in list(self._awaited.items()):
+            if deadline < now and awaited.cancel():
+                self._awaited[awaited] = LATE
+        self._loop.call_later(self.INTERVAL, self._look)
+
+
+class Wakeup:
+    """Called from any thread, resolves a future of the loop that made it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future = self._loop.create_future()
+
+    def __call__(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._resolve)
+        except RuntimeError:  # the loop has ended, and with it the waiting coroutine
+            LOG.debug("No coroutine waits any more.")
+
+    def _resolve(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)

@@ -1,21 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the requests of one process under Granian share: the application, its threads, and what they may hold."""
+"""What the requests of one process under Granian share: the application, its threads, and what they may hold.
+
+Any number of clients may ask for a large page and read nothing of it. The loop gives each its time; ``UnsentAnswers``
+bounds what such answers hold together until then.
+"""
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from msgspec import Struct
 
-from zq.engines.backlog import Backlog, Unsent
-from zq.engines.loops import Deadlines
-from zq.engines.pool import Pool
+from zq.engines.pool import Deadlines, Pool
 from zq.engines.sockets import Peer
-from zq.strain import Reason
+from zq.events import Refusal
 
+# Bytes of a process. What is made on threads in the moment when it is reached comes on top.
+MAX_UNSENT: Final = 128 << 20
+# Seconds for which a reader has taken nothing when it may be hung up on in favour of others.
+STILL: Final = 1.0
+# Bytes that Granian may hold of an answer that was handed over: four pieces, its buffer, and what goes over that.
+HANDED_OVER: Final = 384 << 10
+# Bytes of bodies that may be in memory together; beyond, requests are turned away.
 MAX_BODIES: Final = 256 << 20
-"""Bytes of bodies that may be in memory together; beyond, requests are turned away."""
+
+
+class Unsent:
+    """A long answer. ``body`` is the one reference to it, so that dropping it frees the memory at once."""
+
+    __slots__ = ("body", "moved", "peer", "size")
+
+    def __init__(self, peer: Peer, body: bytes) -> None:
+        self.peer = peer
+        self.body: bytes | None = body
+        self.size = len(body)
+        """Bytes that it is counted with; 0 once it is taken or given up."""
+        self.moved = time.monotonic()
+        """When the reader took a piece last."""
+
+
+class UnsentAnswers:
+    """All of a process. Each method may be called from any thread. ``hang_up`` ends a connection."""
+
+    def __init__(self, hang_up: Callable[[Peer, Refusal], object]) -> None:
+        self._hang_up = hang_up
+        self._lock = threading.Lock()
+        self._answers: set[Unsent] = set()
+        self._size = 0
+
+    def add(self, peer: Peer, body: bytes) -> Unsent:
+        """Count an answer from now on until it is discarded."""
+        unsent = Unsent(peer, body)
+        with self._lock:
+            self._answers.add(unsent)
+            self._size += unsent.size
+        self.full()
+        return unsent
+
+    def handed(self, unsent: Unsent) -> None:
+        """All of it is Granian's now, which does not report when the reader has it."""
+        with self._lock:
+            unsent.body = None
+            self._size -= max(0, unsent.size - HANDED_OVER)
+            unsent.size = min(unsent.size, HANDED_OVER)
+
+    def discard(self, unsent: Unsent) -> None:
+        """It is taken, or given up. May be called twice."""
+        with self._lock:
+            self._free(unsent)
+
+    def full(self) -> bool:
+        """Whether no other long answer is to be made now, though those who took nothing have been hung up on."""
+        if self._size > MAX_UNSENT:
+            for unsent in self._drop():
+                self._hang_up(unsent.peer, Refusal.MEMORY)
+        return self._size > MAX_UNSENT
+
+    def _drop(self) -> list[Unsent]:
+        """Free answers until there are few enough, those first whose readers have taken nothing for longest."""
+        before, dropped = time.monotonic() - STILL, []
+        with self._lock:
+            for unsent in sorted((each for each in self._answers if each.moved < before), key=lambda each: each.moved):
+                if self._size <= MAX_UNSENT:
+                    break
+                self._free(unsent)
+                dropped.append(unsent)
+        return dropped
+
+    def _free(self, unsent: Unsent) -> None:
+        self._answers.discard(unsent)
+        self._size -= unsent.size
+        unsent.body, unsent.size = None, 0
+
+
+def may_be_long(environ: dict[str, Any]) -> bool:
+    """Whether a request reads or takes what clients wrote: its answer may be of any length."""
+    path: str = environ["PATH_INFO"]
+    method: str = environ["REQUEST_METHOD"]
+    if method == "GET":
+        return path.startswith("/v2/")  # not probes and metrics
+    return "/claims" in path or (method == "DELETE" and "pop=" in environ["QUERY_STRING"])
 
 
 class Limits(Struct, frozen=True):
@@ -45,11 +131,11 @@ class Process:
 
     def __init__(self, app: Callable[..., Iterable[bytes]], threads: int, limits: Limits) -> None:
         self.limits = limits
-        self.hang_up: Callable[[Peer, Reason], object] = lambda _, __: None
+        self.hang_up: Callable[[Peer, Refusal], object] = lambda _, __: None
         """Ends the connection of a client that takes nothing. Granian alone would wait until it does."""
         self.untaken: Callable[[Peer], bool] = lambda _: False
         """Whether the kernel holds something that the client has not taken."""
-        self.backlog = Backlog(lambda peer, reason: self.hang_up(peer, reason))
+        self.unsent = UnsentAnswers(lambda peer, reason: self.hang_up(peer, reason))
         self.requests: dict[Any, Peer] = {}
         """Those under way, and whose they are."""
         self.pool: Pool

@@ -6,18 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from zq import stopping
-from zq.engines.backlog import Unsent
-from zq.engines.process import Answer, Gone, Process
+from zq import lifecycle
+from zq.engines.process import Answer, Gone, Process, Unsent
 from zq.engines.sockets import Peer
-from zq.strain import Reason
+from zq.events import Refusal
 
+# Bytes of an answer that are handed over at a time.
 PIECE: Final = 64 << 10
-"""Bytes of an answer that are handed over at a time."""
+# Seconds between two looks at an answer that is not taken.
 LOOK: Final = 0.5
-"""Seconds between two looks at an answer that is not taken."""
+# Seconds between the first two at one that is handed over.
 SHORTEST: Final = 0.02
-"""Seconds between the first two at one that is handed over."""
 
 Send = Callable[[dict[str, Any]], Any]
 
@@ -35,7 +34,7 @@ class Sender:
     def begin(self, answer: Answer) -> None:
         """Send the head. From any thread."""
         headers = answer.headers
-        if (self.closes or stopping.is_stopping()) and self._protocol < "HTTP/2":
+        if (self.closes or lifecycle.is_stopping()) and self._protocol < "HTTP/2":
             headers = [(name, value) for name, value in headers if name != b"connection"] + [(b"connection", b"close")]
         self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
 
@@ -61,7 +60,7 @@ class Sender:
             del body
             await self.piece(piece, more, lambda: self._process.limits.send)
             unsent.moved = time.monotonic()
-        self._process.backlog.handed(unsent)
+        self._process.unsent.handed(unsent)
         await self._until_taken(unsent, gone)
 
     async def _until_taken(self, unsent: Unsent, gone: Callable[[], bool]) -> None:
@@ -87,7 +86,7 @@ class Sender:
                 taken.cancel()
                 if drop is not None:
                     drop()
-                self._process.hang_up(self._client, Reason.ANSWER)
+                self._process.hang_up(self._client, Refusal.ANSWER)
                 raise Gone
 
 

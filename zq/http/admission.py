@@ -16,9 +16,11 @@ import falcon
 from zq.errors import Invalid, InvalidHeader
 from zq.http import heads, query
 
+# The keys of the environment under which some servers leave the raw target.
 TARGETS: Final = ("RAW_URI", "REQUEST_URI")
-"""Where servers leave the raw target, those that do."""
+# The value of a Host header.
 HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]*)?", re.ASCII)
+# The sentence of a 421.
 NOT_OURS: Final = "This Host is not one of [server] allowed_hosts."
 
 
@@ -45,7 +47,7 @@ class Admission:
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
     ) -> None:
         if query.body_is_left(req):
-            resp.set_header("Connection", "close")  # no engine reads on for what nobody wants
+            resp.set_header("Connection", "close")  # no engine reads on for what is not wanted
 
 
 def _check_head(env: dict[str, Any]) -> None:
@@ -65,7 +67,7 @@ def _host(value: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _is_literal(value: str) -> bool:
-    """Whether it is an address or ``localhost``: no name that somebody else could point at this machine."""
+    """Whether it is an address or ``localhost``: no name that others could point at this machine."""
     name = _host(value)
     try:
         return name == "localhost" or bool(ip_address(name.strip("[]")))

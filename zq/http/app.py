@@ -2,32 +2,49 @@
 """The table of contents of the HTTP interface."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 import falcon
 
+from zq.audit import Audit
+from zq.auth.policy import Policy as TablePolicy
+from zq.auth.tokens import Tokens
 from zq.broker import Broker
+from zq.events import NO_EVENTS, Events
 from zq.http import faults
+from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument
 from zq.http.admission import Admission
-from zq.http.bounds import LimitsDocument
+from zq.http.authentication import Authentication, ProxyCheck, Strategy
+from zq.http.authorization import Answer, Authorization
 from zq.http.claims import ClaimCollection, ClaimItem
 from zq.http.history import HistoryReplay, QueueHistory
-from zq.http.home import Home, Versions
-from zq.http.journal import Journal
-from zq.http.later import SUBSCRIPTIONS, Later
 from zq.http.messages import MessageCollection, MessageItem
-from zq.http.metrics import UNMETERED, Meter, MetricsPage
 from zq.http.openapi import OpenApiDocument
-from zq.http.probes import Health, Ping, Readiness
 from zq.http.publishing import TopicMessage, TopicMessages
-from zq.http.queues import QueueCollection, QueueItem, QueuePurge, QueueStats
+from zq.http.request_log import RequestLog
+from zq.http.resources import QueueCollection, ResourceCollection, ResourceItem, ResourcePurge, ResourceStats
+from zq.http.service import (
+    SUBSCRIPTIONS,
+    GuardedMetricsPage,
+    Health,
+    Home,
+    LimitsDocument,
+    MetricsPage,
+    NotBuiltRoute,
+    Ping,
+    Readiness,
+    Versions,
+)
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.streams import ProjectStream, TopicStream
-from zq.http.tenant import Policy, Tenant, default_policy
-from zq.http.topics import TopicCollection, TopicItem, TopicPurge, TopicStats
+from zq.http.tenant import Tenant
+from zq.http.tokens import ROUTES as TOKEN_ROUTES
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem
+from zq.model.allowance import Policy
 
 App = falcon.App[Any, Any]
+# For those who have configured no audit log.
+NO_AUDIT: Final = Audit()
 
 
 def create_app(
@@ -35,54 +52,85 @@ def create_app(
     *,
     strict_client_id: bool = True,
     admin_mode: bool = False,
-    policy: Policy = default_policy,
+    policy: Policy | None = None,
     trusting: bool = False,
     allowed_hosts: Callable[[], Collection[str]] = tuple,
     log_requests: Callable[[], bool] = bool,
-    meter: Meter = UNMETERED,
-    metrics_page: bool = True,
+    events: Events = NO_EVENTS,
+    metrics_page: Callable[[], bytes] | None = bytes,
+    audit: Audit = NO_AUDIT,
+    tells_rates: Callable[[], bool] = lambda: True,
+    strategy: Strategy | None = None,
+    proxy: ProxyCheck | None = None,
+    behind_proxy: bool = False,
+    tokens: Tokens | None = None,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
 
-    ``log_requests`` and ``allowed_hosts`` are asked at each request.
+    ``policy`` tells which roles a rule asks for; by default the table in ``zq.auth.policy``. ``tells_rates``: whether
+    answers say what is left of a project's rates.
+    ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
+    ``tokens``: of all projects; by default those of the broker's store.
+
+    ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
+    served.
     """
+    guarded = strategy is not None or proxy is not None
     app: App = falcon.App(
+        response_type=Answer,
         middleware=[
-            Journal(log_requests, meter),
-            Admission(trusting, allowed_hosts),
-            Tenant(broker.limits, strict_client_id, policy, trusting),
-        ]
+            RequestLog(log_requests, events, audit),
+            Admission(trusting or guarded, allowed_hosts),
+            Authentication(strategy, proxy, behind_proxy),
+            Tenant(broker.limits, strict_client_id, trusting),
+            Authorization(policy or TablePolicy(), broker.quotas, tells_rates),
+        ],
     )
     app.req_options.auto_parse_qs_csv = True
     app.req_options.keep_blank_qs_values = False
     faults.register(app)
 
+    _add_probe_routes(app, broker)
+    if metrics_page is not None:
+        app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
+    _add_queue_routes(app, broker)
+    _add_topic_routes(app, broker)
+    _add_transaction_routes(app, broker)
+    app.add_route("/v2/limits", LimitsDocument(broker))
+    app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id))
+    _add_administration_routes(app, broker, tokens or Tokens(broker.storage.documents, broker.waiters.clock))
+    _add_routes_not_built(app, admin_mode)
+    return app
+
+
+def _add_administration_routes(app: App, broker: Broker, tokens: Tokens) -> None:
+    app.add_route("/v2/quota", QuotaDocument(broker))
+    app.add_route("/v2/admin/projects", ProjectCollection(broker))
+    app.add_route("/v2/admin/project", ProjectItem(broker))
+    for path, resource in TOKEN_ROUTES.items():
+        app.add_route(path, resource(tokens))
+
+
+def _add_probe_routes(app: App, broker: Broker) -> None:
     app.add_route("/", Versions())
     app.add_route("/v2/", Home())
     app.add_route("/v2/ping", Ping(broker))
     app.add_route("/healthz", Health())
     app.add_route("/readyz", Readiness(broker))
-    if metrics_page:
-        app.add_route("/metrics", MetricsPage(meter))
 
-    _add_queue_routes(app, broker)
-    _add_topic_routes(app, broker)
+
+def _add_transaction_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/fences/{name}", FenceItem(broker))
     app.add_route("/v2/stages/{name}", StageItem(broker))
     app.add_route("/v2/commits", CommitCollection(broker))
     app.add_route("/v2/commits/{producer}", CommitItem(broker))
-    app.add_route("/v2/limits", LimitsDocument(broker))
-    app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id))
-
-    _add_later_routes(app, admin_mode)
-    return app
 
 
 def _add_queue_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/queues", QueueCollection(broker))
-    app.add_route("/v2/queues/{queue}", QueueItem(broker))
-    app.add_route("/v2/queues/{queue}/stats", QueueStats(broker))
-    app.add_route("/v2/queues/{queue}/purge", QueuePurge(broker))
+    app.add_route("/v2/queues/{queue}", ResourceItem(broker.queues, "queue", broker.limits.max_queue_metadata))
+    app.add_route("/v2/queues/{queue}/stats", ResourceStats(broker.queues, "queue"))
+    app.add_route("/v2/queues/{queue}/purge", ResourcePurge(broker.queues, "queue"))
     app.add_route("/v2/queues/{queue}/messages", MessageCollection(broker))
     app.add_route("/v2/queues/{queue}/messages/{message}", MessageItem(broker))
     app.add_route("/v2/queues/{queue}/claims", ClaimCollection(broker))
@@ -94,22 +142,26 @@ def _add_queue_routes(app: App, broker: Broker) -> None:
 
 
 def _add_topic_routes(app: App, broker: Broker) -> None:
-    app.add_route("/v2/topics", TopicCollection(broker))
-    app.add_route("/v2/topics/{topic}", TopicItem(broker))
-    app.add_route("/v2/topics/{topic}/stats", TopicStats(broker))
-    app.add_route("/v2/topics/{topic}/purge", TopicPurge(broker))
+    app.add_route("/v2/topics", ResourceCollection(broker.topics, "topic"))
+    app.add_route("/v2/topics/{topic}", ResourceItem(broker.topics, "topic", broker.limits.max_queue_metadata))
+    app.add_route("/v2/topics/{topic}/stats", ResourceStats(broker.topics, "topic"))
+    app.add_route("/v2/topics/{topic}/purge", ResourcePurge(broker.topics, "topic"))
     app.add_route("/v2/topics/{topic}/messages", TopicMessages(broker))
     app.add_route("/v2/topics/{topic}/messages/{message}", TopicMessage(broker))
     app.add_route("/v2/topics/{topic}/stream", TopicStream(broker))
     app.add_route("/v2/stream", ProjectStream(broker))
 
 
-def _add_later_routes(app: App, admin_mode: bool) -> None:
+def _add_routes_not_built(app: App, admin_mode: bool) -> None:
     queue, topic = "/v2/queues/{queue}", "/v2/topics/{topic}"
-    app.add_route(f"{queue}/share", Later("pre-signed URLs", "POST"))
+    app.add_route(f"{queue}/share", NotBuiltRoute("pre-signed URLs", POST="queues:share"))
     for named in (queue, topic):
-        app.add_route(f"{named}/subscriptions", Later(SUBSCRIPTIONS, "GET", "POST"))
-        app.add_route(f"{named}/subscriptions/{{subscription}}", Later(SUBSCRIPTIONS, "GET", "PATCH", "DELETE"))
-        app.add_route(f"{named}/subscriptions/{{subscription}}/confirm", Later(SUBSCRIPTIONS, "PUT"))
+        many = NotBuiltRoute(SUBSCRIPTIONS, GET="subscription:get_all", POST="subscription:create")
+        rules = {"GET": "get", "PATCH": "update", "DELETE": "delete"}
+        one = NotBuiltRoute(SUBSCRIPTIONS, **{method: f"subscription:{rule}" for method, rule in rules.items()})
+        app.add_route(f"{named}/subscriptions", many)
+        app.add_route(f"{named}/subscriptions/{{subscription}}", one)
+        confirm = NotBuiltRoute(SUBSCRIPTIONS, PUT="subscription:confirm")
+        app.add_route(f"{named}/subscriptions/{{subscription}}/confirm", confirm)
     if admin_mode:
-        app.add_route("/v2/health", Later("a health report", "GET", rule="health:get"))
+        app.add_route("/v2/health", NotBuiltRoute("a health report", GET="health:get"))

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/queues/{queue}/claims`` and below (contract 8)."""
 
+from functools import partial
+
 import falcon
 
 from zq import wire
 from zq.broker import Broker
-from zq.http import query, waiting
+from zq.broker.claims import ClaimAnswer
+from zq.http import query
+from zq.http.waiting import polled
 from zq.wire import answers
 
 
@@ -20,21 +24,8 @@ class ClaimCollection:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         detailed = query.boolean(req, "detailed")
-        terms, limit = _terms(req), query.integer(req, "limit")
-        claim, now = waiting.poll(
-            req,
-            resp,
-            self._waiters,
-            lambda: self._claims.create(req.context.queue, terms, limit),
-            lambda answer: answer[0],
-            takes=True,
-        )
-        if claim is None:
-            resp.status = falcon.HTTP_204
-            return
-        resp.status = falcon.HTTP_201
-        resp.set_header("Location", answers.claim_href(queue, claim.id))
-        resp.data = answers.messages(queue, claim.messages, now, bool(detailed))
+        ask = partial(self._claims.create, req.context.queue, _terms(req), query.integer(req, "limit"))
+        _show(req, resp, queue, polled(req, resp, self._waiters, ask, takes=True), detailed)
 
 
 class ClaimItem:
@@ -48,8 +39,8 @@ class ClaimItem:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         detailed = query.boolean(req, "detailed")
-        found, now = self._claims.get(req.context.queue, claim)
-        resp.data = answers.claim(queue, found, now, bool(detailed))
+        seen = self._claims.get(req.context.queue, claim)
+        resp.data = answers.claim(queue, seen.value, seen.now, bool(detailed))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
@@ -64,22 +55,21 @@ class ClaimItem:
         """Extensions 9: the claim of this name, made if none lives."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
-        found, was_there, now = waiting.poll(
-            req,
-            resp,
-            self._waiters,
-            lambda: self._claims.create_named(req.context.queue, claim, terms, limit, fence),
-            lambda answer: answer[0],
-            takes=True,
-        )
-        if found is None:
-            resp.status = falcon.HTTP_204
-            return
-        resp.status = falcon.HTTP_200 if was_there else falcon.HTTP_201
-        resp.set_header("Location", answers.claim_href(queue, claim))
-        resp.data = answers.messages(queue, found.messages, now, bool(detailed))
+        ask = partial(self._claims.create_named, req.context.queue, claim, terms, limit, fence)
+        _show(req, resp, queue, polled(req, resp, self._waiters, ask, takes=True), detailed)
 
 
 def _terms(req: falcon.Request) -> wire.ClaimTerms:
     raw = query.body(req)
     return wire.claim_terms(raw) if raw else wire.ClaimTerms()
+
+
+def _show(req: falcon.Request, resp: falcon.Response, queue: str, claimed: ClaimAnswer, detailed: bool | None) -> None:
+    """The claim's messages; 204 if there was nothing to claim."""
+    if claimed.claim is None:
+        resp.status = falcon.HTTP_204
+        return
+    req.context.messages = len(claimed.claim.messages)
+    resp.status = falcon.HTTP_200 if claimed.existed else falcon.HTTP_201
+    resp.set_header("Location", answers.claim_href(queue, claimed.claim.id))
+    resp.data = answers.messages(queue, claimed.claim.messages, claimed.now, bool(detailed))

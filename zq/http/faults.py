@@ -11,6 +11,8 @@ from zq.http import suspension
 from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
+# How the agent calls itself that python-zaqarclient sends: it takes 429 for success, and 503 for a failure.
+MISLED: Final = "python-requests/"
 NO_ROUTE: Final = (
     "No route has this path: GET /v2/openapi.json lists all of them. None but / and /v2/ ends with a slash."
 )
@@ -28,14 +30,22 @@ def register(app: "falcon.App[Any, Any]") -> None:
 
 def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
     status, title = refusals.row(type(error))
+    req.context.why = getattr(error, "why", "") or str(error)
     if isinstance(error, errors.InvalidHeader):
         title = error.title
     if isinstance(error, errors.CommitRunning) or status == 503:
         resp.set_header("Retry-After", "1")
+    limit = ""
+    if isinstance(error, errors.TooManyRequests):
+        resp.set_header("Retry-After", str(error.retry_after))
+        if (limit := error.limit) and req.env.get("HTTP_USER_AGENT", "").startswith(MISLED):
+            req.context.counted_as, status = status, 503
+    if isinstance(error, errors.NotAuthenticated):
+        resp.set_header("WWW-Authenticate", error.challenge)
     if isinstance(error, errors.Unavailable):
         LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
     resp.set_header(refusals.HEADER, type(error).__name__)
-    _answer(resp, falcon.code_to_http_status(status), title, str(error))
+    _answer(resp, falcon.code_to_http_status(status), title, str(error), limit)
 
 
 def _too_deep(_req: falcon.Request, resp: falcon.Response, _error: RecursionError, _params: object) -> None:
@@ -54,11 +64,13 @@ def _unforeseen(req: falcon.Request, resp: falcon.Response, error: Exception, _p
     _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; the server's log says why.")
 
 
-def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None) -> None:
+def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None, limit: str = "") -> None:
+    """``limit``: the name of what was exceeded."""
     resp.status = status
     resp.set_header("Vary", "Accept")
     resp.content_type = falcon.MEDIA_JSON
-    resp.data = wire.encode({"title": title} | ({"description": description} if description else {}))
+    said = {"title": title, "description": description, "limit": limit}
+    resp.data = wire.encode({name: text for name, text in said.items() if text or name == "title"})
 
 
 def context(req: falcon.Request) -> dict[str, Any]:

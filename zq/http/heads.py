@@ -9,24 +9,27 @@ and leaves the sentence in the environment; ``zq.http.admission`` refuses the re
 from collections.abc import Iterable
 from typing import Final
 
+# The key of the environment that holds the sentence; absent if the head is well.
 REFUSED: Final = "zq.refused"
-"""The key of the environment that holds the sentence; absent if the head is well."""
+# Headers that say who asks, in lower case.
 IDENTITY: Final = frozenset(
     {
         *("authorization", "client-id", "url-expires", "url-methods", "url-paths", "url-signature"),
         *("x-auth-token", "x-project-id", "x-roles", "x-tenant", "x-tenant-id", "x-zq-proxy-secret"),
     }
 )
-"""Headers that say who asks, in lower case."""
+# What other headers that say who asks begin with.
 IDENTITY_PREFIXES: Final = ("x-domain", "x-identity-", "x-project-", "x-service-", "x-tenant-", "x-user")
+# Other headers by which a request means something else, in lower case.
 SINGLE: Final = frozenset(
     {*("content-length", "content-type", "extra-spec", "host", "idempotency-key", "last-event-id", "transfer-encoding")}
 )
-"""Other headers by which a request means something else, in lower case."""
+# The sentence about a path that a proxy may read otherwise.
 ENCODED_SLASH: Final = "The path must not hold an encoded slash or backslash."
+# The sentence about a path that may be taken for a host.
 LEADING_SLASHES: Final = "The path must begin with one slash."
+# Sentences about the target, not the headers.
 TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
-"""Sentences about the target, not the headers."""
 
 
 def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:

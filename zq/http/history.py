@@ -5,9 +5,11 @@ import falcon
 
 from zq import wire
 from zq.broker import Broker
+from zq.broker.values import Seen
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
-from zq.wire import answers, replays
+from zq.model import HistoryEntry, Page, QueueRef
+from zq.wire import answers, extensions
 
 
 class QueueHistory:
@@ -21,19 +23,22 @@ class QueueHistory:
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         given = {name: query.text(req, name) for name in ("state", "since", "until")}
-        marker = _marker(query.text(req, "marker"))
-        if given["state"] == "all":
-            if given["since"] or given["until"]:
-                raise Invalid("since and until do not go with state=all, where not every message has finished.")
-            page, now = self._history.list_all(req.context.queue, marker, limit)
-        elif given["state"]:
-            raise InvalidParameter("state must be all, or be left out for finished messages.")
-        else:
-            page, now = self._history.list(req.context.queue, marker, limit, given["since"], given["until"])
-        link = None
+        seen = self._list(req.context.queue, _marker(query.text(req, "marker")), limit, **given)
+        page, link = seen.value, None
         if page.next is not None:
             link = query.repeated({**given, "limit": limit, "detailed": detailed}) | {"marker": page.next}
-        resp.data = answers.history_page(queue, page.items, now, link, bool(detailed))
+        resp.data = answers.history_page(queue, page.items, seen.now, link, bool(detailed))
+
+    def _list(
+        self, queue: QueueRef, marker: int, limit: int | None, state: str, since: str, until: str
+    ) -> Seen[Page[HistoryEntry]]:
+        if not state:
+            return self._history.list(queue, marker, limit, since, until)
+        if state != "all":
+            raise InvalidParameter("state must be all, or be left out for finished messages.")
+        if since or until:
+            raise Invalid("since and until do not go with state=all, where not every message has finished.")
+        return self._history.list_all(queue, marker, limit)
 
 
 class HistoryReplay:
@@ -45,8 +50,10 @@ class HistoryReplay:
         self._history = broker.history
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
-        terms = replays.replay(query.needed_body(req))
-        resp.data = wire.encode({"replayed": self._history.replay(req.context.queue, req.context.client, terms)})
+        terms = extensions.replay_terms(query.needed_body(req))
+        replayed = self._history.replay(req.context.queue, req.context.client, terms)
+        req.context.messages = replayed
+        resp.data = wire.encode({"replayed": replayed})
 
 
 def _marker(text: str) -> int:

@@ -2,20 +2,30 @@
 """The header ``Idempotency-Key``: a request that is to have its effect once (extensions 6)."""
 
 import re
+from functools import partial
 from hashlib import sha256
 from typing import Final
 
 import falcon
 
+from zq.broker.values import Upload
 from zq.errors import InvalidHeader
+from zq.http import query
 from zq.limits import MAX_KEY
-from zq.model import Once
+from zq.model import IdempotencyKey
 
+# The key of the environment that holds the header.
 HEADER: Final = "HTTP_IDEMPOTENCY_KEY"
+# The value of the header.
 _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
-def once(req: falcon.Request, verb: str, raw: bytes, window: int, *more: str) -> Once | None:
+def upload(req: falcon.Request, verb: str, bound: int, window: int) -> Upload:
+    """The body of a post, which is read when the queue's rules are known; ``bound`` holds for any queue."""
+    return Upload(query.most(req, bound), partial(query.needed_body, req), partial(idempotency_key, req, verb, window))
+
+
+def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
     """What a repeat of the request must have in common with it, its body ``raw`` and ``more``; None without a key.
 
     Raises ``InvalidHeader``.
@@ -25,11 +35,11 @@ def once(req: falcon.Request, verb: str, raw: bytes, window: int, *more: str) ->
         return None
     if _KEY.fullmatch(key) is None:
         raise InvalidHeader("Invalid header value", f"Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters.")
-    told = b"\0".join([raw, req.query_string.encode(), *(part.encode() for part in more)])
-    return Once(f"{verb}:{key}", sha256(told).digest(), window)
+    asked = b"\0".join([raw, req.query_string.encode(), *(part.encode() for part in more)])
+    return IdempotencyKey(f"{verb}:{key}", sha256(asked).digest(), window)
 
 
-def tell(resp: falcon.Response, replayed: bool) -> None:
+def mark_replayed(resp: falcon.Response, replayed: bool) -> None:
     """Say that the answer is the first one's."""
     if replayed:
         resp.set_header("Idempotency-Replayed", "true")

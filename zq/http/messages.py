@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/queues/{queue}/messages`` and below (contract 7)."""
 
+from functools import partial
+
 import falcon
 
-from zq import wire
 from zq.broker import Broker
 from zq.errors import Invalid
-from zq.http import idempotency, query, waiting
+from zq.http import idempotency, query
+from zq.http.waiting import polled
 from zq.limits import MAX_IDS
-from zq.wire import answers, committing
+from zq.model.scopes import Kind, Verb
+from zq.wire import answers, extensions
 
 
 class MessageCollection:
@@ -19,29 +22,30 @@ class MessageCollection:
     def __init__(self, broker: Broker) -> None:
         self._messages = broker.messages
         self._waiters = broker.waiters
-        self._max_post_size = broker.limits.max_messages_post_size
-        self._window = broker.limits.idempotency_window
+        self._upload = partial(
+            idempotency.upload,
+            verb="post",
+            bound=broker.limits.max_messages_post_size,
+            window=broker.limits.idempotency_window,
+        )
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         if stage := query.text(req, "stage"):
             self._stage(req, resp, stage)
             return
-        rules = self._messages.rules(req.context.queue, query.most(req, self._max_post_size))
-        raw = query.needed_body(req, rules.max_post_size)
-        size = len(raw)
-        once = idempotency.once(req, "post", raw, self._window)
-        ids, replayed = self._messages.post(req.context.queue, req.context.client, wire.posted(raw), size, rules, once)
-        idempotency.tell(resp, replayed)
+        posted = self._messages.post(req.context.queue, req.context.client, self._upload(req))
+        req.context.messages = len(posted.value)
+        idempotency.mark_replayed(resp, posted.replayed)
         resp.status = falcon.HTTP_201
-        resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(ids[:MAX_IDS])}")
-        resp.data = answers.post_result(queue, ids)
+        resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(posted.value[:MAX_IDS])}")
+        resp.data = answers.post_result(queue, posted.value)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         detailed = query.boolean(req, "detailed")
         if ids := query.values(req, "ids"):
             _refuse_wait(req)
-            messages, now = self._messages.get_many(req.context.queue, ids)
-            resp.data = answers.messages(queue, messages, now, bool(detailed))
+            seen = self._messages.get_many(req.context.queue, ids)
+            resp.data = answers.messages(queue, seen.value, seen.now, bool(detailed))
         else:
             self._list(req, resp, queue, detailed)
 
@@ -49,62 +53,47 @@ class MessageCollection:
         ids, pop = query.values(req, "ids"), query.integer(req, "pop")
         if bool(ids) == (pop is not None):
             raise Invalid("Exactly one of ids and pop must be given.")
-        claims = query.values(req, "claim_ids")
-        if pop is None:
-            _refuse_wait(req)
-            self._messages.delete_many(req.context.queue, ids, claims)
-            resp.status = falcon.HTTP_204
-        else:
-            detailed = query.boolean(req, "detailed")
-            messages, now = waiting.poll(
-                req,
-                resp,
-                self._waiters,
-                lambda: self._messages.pop(req.context.queue, pop, claims),
-                lambda answer: answer[0],
-                takes=True,
-            )
-            resp.data = answers.popped(messages, now, bool(detailed))
+        verb = Verb.MANAGE if pop is None else Verb.CONSUME
+        req.context.allowance.judge("messages:delete_all", verb, Kind.QUEUE, req.context.queue.name)
+        if pop is not None:
+            self._pop(req, resp, pop)
+            return
+        _refuse_wait(req)
+        self._messages.delete_many(req.context.queue, ids, query.values(req, "claim_ids"))
+        resp.status = falcon.HTTP_204
+
+    def _pop(self, req: falcon.Request, resp: falcon.Response, pop: int) -> None:
+        detailed = query.boolean(req, "detailed")
+        ask = partial(self._messages.pop, req.context.queue, pop, query.values(req, "claim_ids"))
+        seen = polled(req, resp, self._waiters, ask, takes=True)
+        req.context.messages = len(seen.value)
+        resp.data = answers.popped(seen.value, seen.now, bool(detailed))
 
     def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
         """Extensions 9: messages that a commit will publish."""
-        raw = query.needed_body(req, self._max_post_size)
-        once = idempotency.once(req, "post", raw, self._window)
-        posted, size = wire.posted(raw), len(raw)
-        count, replayed = self._messages.stage(req.context.queue, req.context.client, posted, size, stage, once)
-        idempotency.tell(resp, replayed)
+        req.context.allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
+        staged = self._messages.stage(req.context.queue, req.context.client, self._upload(req), stage)
+        req.context.messages = staged.value
+        idempotency.mark_replayed(resp, staged.replayed)
         resp.status = falcon.HTTP_202
-        resp.data = committing.staged(count)
+        resp.data = extensions.staged(staged.value)
 
     def _list(self, req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None) -> None:
-        limit, flags = query.integer(req, "limit"), {}
-        for flag in ("echo", "include_claimed", "include_delayed"):
-            given = query.boolean(req, flag)
-            if given is not None:
-                flags[flag] = given
-        marker = query.text(req, "marker") or "0"
-        page, delayed, now = waiting.poll(
-            req,
-            resp,
-            self._waiters,
-            lambda: self._messages.list(
-                req.context.queue,
-                req.context.client,
-                marker,
-                limit,
-                echo=flags.get("echo", False),
-                include_claimed=flags.get("include_claimed", False),
-                include_delayed=flags.get("include_delayed", False),
-            ),
-            lambda answer: answer[0].items,
-            takes=False,
-        )
+        limit, flags, marker = query.integer(req, "limit"), _flags(req), query.text(req, "marker") or "0"
+        ask = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
+        listed = polled(req, resp, self._waiters, ask, takes=False)
         link = None
-        if page.next is not None:
-            if delayed:
+        if listed.page.next is not None:
+            if listed.delayed:
                 flags["include_delayed"] = True
-            link = query.repeated({"limit": limit, **flags, "detailed": detailed}) | {"marker": page.next}
-        resp.data = answers.message_page(queue, page.items, now, link, bool(detailed))
+            link = query.repeated({"limit": limit, **flags, "detailed": detailed}) | {"marker": listed.page.next}
+        resp.data = answers.message_page(queue, listed.page.items, listed.now, link, bool(detailed))
+
+
+def _flags(req: falcon.Request) -> dict[str, bool]:
+    """Those that were given of what a listing may include."""
+    given = {flag: query.boolean(req, flag) for flag in ("echo", "include_claimed", "include_delayed")}
+    return {flag: value for flag, value in given.items() if value is not None}
 
 
 def _refuse_wait(req: falcon.Request) -> None:
@@ -122,8 +111,8 @@ class MessageItem:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, message: str) -> None:
         detailed = query.boolean(req, "detailed")
-        found, now = self._messages.get(req.context.queue, message)
-        resp.data = answers.message(queue, found, now, bool(detailed))
+        seen = self._messages.get(req.context.queue, message)
+        resp.data = answers.message(queue, seen.value, seen.now, bool(detailed))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str, message: str) -> None:
         self._messages.delete(req.context.queue, message, query.text(req, "claim_id"))

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/topics/{topic}/messages`` and below (extensions 8)."""
 
+from functools import partial
+
 import falcon
 
-from zq import wire
 from zq.broker import Broker
 from zq.broker.publishing import Listed
 from zq.broker.waiting import Polled
 from zq.errors import Invalid
 from zq.http import idempotency, query, suspension
+from zq.http.authentication import check_again
 from zq.limits import MAX_IDS
 from zq.wire import publishing
 
@@ -20,28 +22,31 @@ class TopicMessages:
 
     def __init__(self, broker: Broker) -> None:
         self._publishing = broker.publishing
-        self._window = broker.limits.idempotency_window
+        self._upload = partial(
+            idempotency.upload,
+            verb="publish",
+            bound=broker.limits.max_messages_post_size,
+            window=broker.limits.idempotency_window,
+        )
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
         if query.text(req, "stage"):
             raise Invalid("stage goes with messages of queues; those of topics cannot be staged.")
-        ref = req.context.topic
-        raw = query.needed_body(req, self._publishing.max_post_size(ref))
-        once = idempotency.once(req, "publish", raw, self._window)
-        sequences, replayed = self._publishing.publish(ref, wire.posted(raw), len(raw), once)
-        idempotency.tell(resp, replayed)
+        published = self._publishing.publish(req.context.topic, self._upload(req))
+        req.context.messages = len(published.value)
+        idempotency.mark_replayed(resp, published.replayed)
         resp.status = falcon.HTTP_201
-        ids = ",".join(map(str, sequences[:MAX_IDS]))
+        ids = ",".join(map(str, published.value[:MAX_IDS]))
         resp.set_header("Location", f"/v2/topics/{topic}/messages?ids={ids}")
-        resp.data = publishing.published(topic, sequences)
+        resp.data = publishing.published(topic, published.value)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
         detailed = query.boolean(req, "detailed")
         if ids := query.values(req, "ids"):
             if query.text(req, "wait"):
                 raise Invalid("wait goes with a listing, not with ids.")
-            messages, now = self._publishing.get(req.context.topic, ids)
-            resp.data = publishing.messages(messages, now, bool(detailed))
+            seen = self._publishing.get(req.context.topic, ids)
+            resp.data = publishing.messages(seen.value, seen.now, bool(detailed))
         else:
             self._list(req, resp, topic, detailed)
 
@@ -62,7 +67,7 @@ class TopicMessages:
         """The page, waited for without a thread where the engine can: see ``zq.http.suspension``."""
         marker = query.text(req, "marker")
         if not suspension.offered(req):
-            return self._publishing.list(req.context.topic, marker, limit, wait)
+            return self._publishing.list(req.context.topic, marker, limit, wait, check_again(req))
         resumed = req.env.pop(suspension.RESUMED, None)
         looked = self._publishing.look(req.context.topic, marker, limit, wait, resumed)
         if isinstance(looked, Polled):
@@ -80,5 +85,5 @@ class TopicMessage:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, topic: str, message: str) -> None:
         detailed = query.boolean(req, "detailed")
-        (found, *_), now = self._publishing.get(req.context.topic, [message])
-        resp.data = publishing.message(found, now, bool(detailed))
+        seen = self._publishing.get(req.context.topic, [message])
+        resp.data = publishing.message(seen.value[0], seen.now, bool(detailed))

@@ -11,8 +11,8 @@ from zq.errors import Invalid, InvalidBody, InvalidHeader, InvalidParameter
 from zq.model import Fence
 
 FORM: Final = "application/x-www-form-urlencoded"
+# The key of the environment by which a body comes in pieces, without a length.
 CHUNKED: Final = "HTTP_TRANSFER_ENCODING"
-"""In the environment of a request whose body comes in pieces, without a length."""
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,25})\s*", re.ASCII)
 _TRUE = frozenset({"true", "True", "t", "yes", "y", "1", "on"})
 _FALSE = frozenset({"false", "False", "f", "no", "n", "0", "off"})
@@ -92,6 +92,7 @@ def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
         if len(raw) < announced:
             raise InvalidBody(f"The body ended after {len(raw)} of {announced} bytes.")
     req.context.body_is_read = True
+    req.context.received = len(raw)
     return raw
 
 

@@ -7,7 +7,8 @@ from zq import wire
 from zq.broker import Broker
 from zq.http import idempotency, query
 from zq.limits import MAX_CONTROL_BODY
-from zq.wire import settling
+from zq.model.scopes import Verb
+from zq.wire import extensions
 
 
 class ClaimSettle:
@@ -23,22 +24,25 @@ class ClaimSettle:
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
         raw = query.needed_body(req, self._max_body)
-        once = idempotency.once(req, "settle", raw, self._window, claim)
-        settled, replayed = self._settling.settle(req.context.queue, claim, settling.terms(raw), once, fence)
-        idempotency.tell(resp, replayed)
-        resp.data = wire.encode(settled)
+        key = idempotency.idempotency_key(req, "settle", self._window, raw, claim)
+        terms, allowance = extensions.settle_terms(raw), req.context.allowance
+        settled = self._settling.settle(req.context.queue, claim, terms, key, fence, allowance)
+        idempotency.mark_replayed(resp, settled.replayed)
+        resp.data = wire.encode(settled.value)
 
 
 class QueueRedrive:
     """``/v2/queues/{queue}/redrive``"""
 
     policy = {"POST": "messages:delete_all"}
+    verbs = {"POST": Verb.MANAGE}
 
     def __init__(self, broker: Broker) -> None:
         self._settling = broker.settling
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         raw = query.body(req)
-        terms = settling.redrive(raw) if raw else settling.Redrive()
-        moved, remaining = self._settling.redrive(req.context.queue, terms)
-        resp.data = wire.encode({"moved": moved, "remaining": remaining})
+        terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
+        redriven = self._settling.redrive(req.context.queue, terms, req.context.allowance)
+        req.context.messages = redriven.moved
+        resp.data = wire.encode(redriven)

@@ -2,10 +2,11 @@
 """``/v2/topics/{topic}/stream`` and ``/v2/stream``: Server-Sent Events (extensions 8).
 
 The engine asks for one portion after the other and sends it before it asks for the next, so that a slow reader holds up
-its own thread and nothing else, or, under an engine with an event loop, nothing at all (``Events.step``). Such an
+its own thread and nothing else, or, under an engine with an event loop, nothing at all (``EventStream.step``). Such an
 engine knows whether the reader is there; gunicorn's socket can be looked at.
 """
 
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -17,18 +18,26 @@ import falcon
 from zq import limits
 from zq.broker import Broker
 from zq.broker.publishing import as_marker
+from zq.broker.rates import Account
 from zq.broker.streams import Gap, Portion, Stream
-from zq.http import callers, query, suspension
-from zq.topics import EVERYTHING, Pattern
+from zq.errors import NotAuthorized, ZqError
+from zq.http import query, suspension, waiting
+from zq.http.authentication import check_again
+from zq.model.allowance import Allowance
+from zq.model.scopes import Kind, Verb
+from zq.model.topics import EVERYTHING, Pattern
 from zq.wire import publishing
 
+LOG = logging.getLogger(__name__)
+# The media type of streams.
 MEDIA: Final = "text/event-stream"
+# Seconds between two heartbeats of a stream that has nothing else to send.
 HEARTBEAT: Final = 15.0
-"""Seconds."""
+# Seconds after which a stream that has nothing to send checks whether its reader is there.
 LOOK: Final = 1.0
-"""Seconds after which a stream that has nothing to send looks whether its reader is there."""
+# Bytes that are sent at a time: a reader that takes so much in ``streams.PATIENCE`` is a slow one, and no dead one.
 PIECE: Final = 64 << 10
-"""Bytes that are sent at a time: a reader that takes so much in ``streams.PATIENCE`` is a slow one, and no dead one."""
+# What ends an event.
 EVENT_END: Final = b"\n\n"
 
 
@@ -40,14 +49,21 @@ class _Streaming:
     def __init__(self, broker: Broker) -> None:
         self._streams = broker.streams
 
-    def _open(self, req: falcon.Request, resp: falcon.Response, pattern: Pattern) -> None:
+    def _open(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        pattern: Pattern,
+        visible: Callable[[str], bool] | None = None,
+    ) -> None:
         after = as_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
-        connection = callers.connection(req)
-        stream = self._streams.open(req.context.project, pattern, after)
+        connection = waiting.connection(req)
+        stream = self._streams.open(req.context.project, pattern, after, visible)
         resp.content_type = MEDIA
         resp.set_header("Cache-Control", "no-store")
         resp.set_header("X-Accel-Buffering", "no")
-        resp.stream = events = Events(stream, connection, self._streams.now)
+        resp.stream = events = EventStream(stream, connection, self._streams.now, check_again(req))
+        events.account = getattr(req.context, "account", None)
         if suspension.offered(req):
             req.env[suspension.LIVE] = events
 
@@ -67,34 +83,47 @@ class ProjectStream(_Streaming):
     policy = {"GET": "topics:stream"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._open(req, resp, limits.pattern(query.text(req, "match") or EVERYTHING))
+        pattern = limits.pattern(query.text(req, "match") or EVERYTHING)
+        allowance: Allowance = req.context.allowance
+        visible = allowance.judge_glob("topics:stream", Verb.OBSERVE, Kind.TOPIC, pattern.text)
+        self._open(req, resp, pattern, visible)
 
 
-class Events:
+class EventStream:
     """The body of the response, a portion at a time.
 
-    No generator: one that is closed before it was begun would not give its place back.
+    No generator: one that is closed before it was begun would not give its slot back.
     """
 
-    def __init__(self, stream: Stream, connection: socket.socket | None, now: Callable[[], float]) -> None:
-        """``connection``: the reader's socket, if the engine gives it."""
+    def __init__(
+        self,
+        stream: Stream,
+        connection: socket.socket | None,
+        now: Callable[[], float],
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        """``connection``: the reader's socket, if the engine gives it. ``check`` raises if the reader may read no
+        more: asked every ``HEARTBEAT``, it ends the stream."""
         self._stream = stream
         self._connection = connection
         self._now = now
         self._portion, self._at = publishing.opening(stream.position), 0
-        self._sent = self._looked = time.monotonic()
+        self._sent = self._looked = self._checked = time.monotonic()
+        self._check = check
+        self.account: Account | None = None
+        """Pays for what is sent."""
         if connection is not None:
-            stream.hang_up = self._hang_up
+            stream.disconnect = self._disconnect
 
-    def __iter__(self) -> "Events":
+    def __iter__(self) -> "EventStream":
         return self
 
     def __next__(self) -> bytes:
-        self._stream.handed = None
+        self._stream.sending_since = None
         try:
             return self._next()
         finally:
-            self._stream.handed = time.monotonic()
+            self._stream.sending_since = time.monotonic()
 
     def close(self) -> None:
         """The engine is done with it."""
@@ -102,11 +131,11 @@ class Events:
 
     def _next(self) -> bytes:
         while self._at == len(self._portion):
-            if self._stream.over:
+            if self._over():
                 raise StopIteration
             if not self._take(self._stream.next(LOOK)) and time.monotonic() - self._looked >= LOOK:
                 self._looked = time.monotonic()
-                if self._looked - self._sent < HEARTBEAT and not callers.hung_up(self._connection):
+                if self._looked - self._sent < HEARTBEAT and not waiting.hung_up(self._connection):
                     return b""  # to one that has hung up sending fails, unless it still reads
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
         self._sent = time.monotonic()
@@ -115,7 +144,7 @@ class Events:
     def step(self) -> bytes | None:
         """What is to be sent now; b"" if there is nothing yet, None if there will be nothing more."""
         if self._at == len(self._portion):
-            if self._stream.over:
+            if self._over():
                 return None
             if not self._take(self._stream.next(0)):
                 if self.left():
@@ -125,20 +154,32 @@ class Events:
         return self._piece()
 
     def left(self) -> float:
-        """Seconds after which to take another ``step`` though nobody rings."""
+        """Seconds after which to take another ``step`` without a notification."""
         return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), self._stream.rest()))
 
-    def begin(self, ring: Callable[[], object]) -> None:
-        """Call ``ring`` when there may be something to send."""
-        self._stream.ring_when(ring)
+    def begin(self, notify: Callable[[], object]) -> None:
+        """Call ``notify`` when there may be something to send."""
+        self._stream.notify_when(notify)
 
     def patience(self) -> float:
         """Seconds that the reader may take for a piece."""
         return self._stream.patience
 
     def drop(self) -> None:
-        """The reader was hung up on."""
+        """The reader was disconnected."""
         self._stream.dropped()
+
+    def _over(self) -> bool:
+        """Whether the stream is to end: the server does, or the reader's credential has."""
+        if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:
+            self._checked = time.monotonic()
+            try:
+                self._check()
+            except NotAuthorized:
+                return True
+            except ZqError as error:
+                LOG.debug("A stream's credential cannot be looked up now: %s", error)
+        return self._stream.over
 
     def _take(self, portion: Portion) -> bool:
         """Whether there is something to send of it."""
@@ -156,9 +197,11 @@ class Events:
             end = end if last < 0 else last + len(EVENT_END)
         piece = self._portion[begin:end]
         self._at += len(piece)
+        if self.account is not None:
+            self.account.spend(time.monotonic(), len(piece))
         return piece
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         with suppress(OSError):  # it has been closed meanwhile
             if self._connection is not None:
                 self._connection.shutdown(socket.SHUT_RDWR)

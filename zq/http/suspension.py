@@ -2,9 +2,9 @@
 """Requests that wait without a thread: what an engine with an event loop and the application say to each other.
 
 Such an engine puts ``OFFERED`` into the environment. A request that has to wait then raises ``Suspended``; the engine
-finds its ``Wait`` under ``SUSPENDED``, drops what else was answered, and when the wait is rung, or its time is up, it
-calls the application again with the same request and the wait under ``RESUMED``. So no rule of waiting is written
-twice, for engines of either kind.
+finds its ``Wait`` under ``SUSPENDED`` and drops what else was answered. When the wait is notified, or its time is up,
+the engine calls the application again with the same request and the wait under ``RESUMED``. So no rule of waiting is
+written twice, for engines of either kind.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from typing import Any, Final, Protocol
 
 import falcon
 
+# True: the engine can suspend this request.
 OFFERED: Final = "zq.suspend"
-"""True: the engine can suspend this request."""
+# The ``Wait`` of a request that was suspended; what the application has answered means nothing then.
 SUSPENDED: Final = "zq.suspended"
-"""The ``Wait`` of a request that was suspended; what the application has answered means nothing then."""
+# The ``Wait`` that has ended, or is to be looked at again.
 RESUMED: Final = "zq.resumed"
-"""The ``Wait`` that has ended, or is to be looked at again."""
+# A function: whether the caller has hung up.
 GONE: Final = "zq.gone"
-"""A function: whether the caller has hung up."""
+# The ``Feed`` that is the body of the answer, where there is one.
 LIVE: Final = "zq.live"
-"""The ``Feed`` that is the body of the answer, where there is one."""
 
 
 class Wait(Protocol):
@@ -31,8 +31,8 @@ class Wait(Protocol):
         """Seconds for which it is to wait at most."""
         ...
 
-    def begin(self, ring: Callable[[], object]) -> None:
-        """It waits from now on; ``ring`` is called, from any thread, when it is to look again. Maybe at once."""
+    def begin(self, notify: Callable[[], object]) -> None:
+        """It waits from now on; ``notify`` is called, from any thread, when it is to look again. Maybe at once."""
         ...
 
     def end(self) -> None:
@@ -40,7 +40,7 @@ class Wait(Protocol):
         ...
 
     def close(self) -> None:
-        """It is over: its place is free. May be called twice."""
+        """It is over: its slot is free. May be called twice."""
         ...
 
 
@@ -52,11 +52,11 @@ class Feed(Protocol):
         ...
 
     def left(self) -> float:
-        """Seconds after which there is something to send, or to look for, though nobody rings."""
+        """Seconds after which there is something to send, or to look for, without a notification."""
         ...
 
-    def begin(self, ring: Callable[[], object]) -> None:
-        """Call ``ring``, from any thread, when there may be something to send. Maybe at once."""
+    def begin(self, notify: Callable[[], object]) -> None:
+        """Call ``notify``, from any thread, when there may be something to send. Maybe at once."""
         ...
 
     def patience(self) -> float:
@@ -81,7 +81,7 @@ class Suspended(Exception):
 
 
 class HungUp(Exception):
-    """The caller has left before anything was taken for it: there is nobody to answer."""
+    """The caller has left before anything was taken for it: there is no one to answer."""
 
 
 def offered(req: falcon.Request) -> bool:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who asks, and for whose queue: the checks between routing and handler, in the order of contract 1.2.
 
-A resource says with ``audience`` which of them it needs, with ``policy`` which rule each method falls under and with
-``media`` what it answers in, if that is not JSON.
+A resource says with ``audience`` which of them it needs, and with ``media`` what it answers in, if that is not JSON.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final
@@ -17,22 +16,24 @@ from falcon import mediatypes
 from zq import limits
 from zq.errors import InvalidHeader, InvalidName, InvalidTopicName, NotAuthorized
 from zq.http import query
+from zq.model.identity import Identity
 
-Policy = Callable[[str, frozenset[str]], bool]
-"""(rule, roles) -> allowed. Rules are named as in contract 15."""
-
+# The headers that name the project, the first that is there counts.
 PROJECT: Final = {
     "HTTP_X_PROJECT_ID": "X-Project-ID",
     "HTTP_X_TENANT_ID": "X-Tenant-Id",
     "HTTP_X_TENANT": "X-Tenant",
 }
-"""The headers that name the project, the first that is there counts."""
 WHO_ASKS: Final = (
     "Every request says who asks, as curl does with -H 'Client-ID: 5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f' "
     "-H 'X-Project-ID: acme'; the UUID is of your choice."
 )
+# The key of the environment that keeps what was taken out of it because clients said it of themselves.
+PRESENTED: Final = "zq.presented"
+# The key of the environment of a request that came through the control socket.
+CONTROL: Final = "zq.operator"
 EXTRA_SPECS = frozenset({"messagecode"})
-ADMIN_RULES = frozenset({"health:get", "pools", "flavors:create", "flavors:delete", "flavors:update"})
+_NOBODY: Final = Identity(project="")
 _HEX = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
 
 
@@ -45,29 +46,34 @@ class Audience(IntEnum):
     """Those of content negotiation."""
     CLIENT = 2
     """A client id and a project as well."""
+    OPERATOR = 3
+    """Those of content negotiation; the role that administers the deployment is what counts."""
 
 
-def default_policy(rule: str, roles: frozenset[str]) -> bool:
-    """Everyone may do everything, but administration is for the role ``admin`` (contract 15)."""
-    return "admin" in roles or not (rule in ADMIN_RULES or rule.split(":")[0] in ADMIN_RULES)
+# As names of the module, for reading them off their class takes as long as all else that is done with them.
+PROBE, ANYONE, CLIENT = Audience.PROBE, Audience.ANYONE, Audience.CLIENT
 
 
 class Tenant:
     """Falcon middleware. Leaves ``client``, ``project`` and, where the path has one, ``queue`` or ``topic`` in
     ``req.context``."""
 
-    def __init__(self, limit: limits.Limits, strict_client_id: bool, policy: Policy, believes_roles: bool) -> None:
-        """``believes_roles``: the operator answers for it that nobody gives himself one."""
+    def __init__(self, limit: limits.Limits, strict_client_id: bool, believes_roles: bool) -> None:
+        """``believes_roles``: though nobody is authenticated; the operator answers for it that nobody gives himself
+        one."""
         self._limits = limit
         self._strict = strict_client_id
-        self._policy = policy
         self._believes_roles = believes_roles
 
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, resource: object, params: Mapping[str, str]
     ) -> None:
-        audience = getattr(resource, "audience", Audience.CLIENT)
-        if audience == Audience.PROBE:
+        audience = getattr(resource, "audience", CLIENT)
+        context = req.context
+        identity: Identity | None = getattr(context, "identity", None)
+        if identity is not None and PRESENTED in req.env:
+            _check_asked(req, identity, resource)
+        if audience == PROBE:
             return
         headers = req.env
         if "HTTP_URL_SIGNATURE" in headers:
@@ -75,20 +81,28 @@ class Tenant:
         if "CONTENT_LENGTH" in headers or query.CHUNKED in headers:
             query.refuse_form(req)
         _check_accept(headers.get("HTTP_ACCEPT", ""), getattr(resource, "media", falcon.MEDIA_JSON))
-        if audience == Audience.CLIENT:
-            req.context.client = self._client(headers.get("HTTP_CLIENT_ID"))
-            req.context.project = _project(headers, InvalidTopicName if "topic" in params else InvalidName)
+        if audience == CLIENT:
+            context.client = self._client(headers.get("HTTP_CLIENT_ID"))
+            if identity is None:
+                identity = self._believed(headers, True, "topic" in params)
+        elif identity is None:
+            identity = _NOBODY if audience == ANYONE else self._believed(headers, False, False)
+        context.identity = identity
+        if audience == CLIENT:
+            context.project = identity.project
             if "queue" in params:
-                req.context.queue = limits.queue_ref(req.context.project, params["queue"])
+                context.queue = limits.queue_ref(identity.project, params["queue"])
             if "topic" in params:
-                req.context.topic = limits.topic_ref(req.context.project, params["topic"])
+                context.topic = limits.topic_ref(identity.project, params["topic"])
         _check_extra_spec(headers.get("HTTP_EXTRA_SPEC"))
-        rule = getattr(resource, "policy", {}).get(req.method)
-        if rule is not None and not self._policy(rule, self._roles(headers.get("HTTP_X_ROLES"))):
-            raise NotAuthorized(f"Your roles do not allow {rule}.")
 
-    def _roles(self, value: str | None) -> frozenset[str]:
-        return _roles(value) if self._believes_roles else frozenset()
+    def _believed(self, env: Mapping[str, Any], asks: bool, of_topic: bool) -> Identity:
+        """Who asks by the headers: nobody is authenticated, or a proxy has done it. ``asks``: for a project."""
+        said: Mapping[str, Any] = env.get(PRESENTED, env)
+        through_proxy = said is not env
+        roles = said.get("HTTP_X_ROLES") if through_proxy or self._believes_roles else None
+        projects = tuple(map(said.get, PROJECT)) if asks else None
+        return _identity(projects, of_topic, said.get("HTTP_X_USER_ID", ""), roles, through_proxy)
 
     def _client(self, value: str | None) -> str:
         if value is None:
@@ -103,6 +117,23 @@ class Tenant:
         return value
 
 
+def _check_asked(req: falcon.Request, identity: Identity, resource: object) -> None:
+    """Refuse a client that says it is of another project than its credential."""
+    for name, project in req.env[PRESENTED].items():
+        if name in PROJECT and project != identity.project:
+            rule = getattr(resource, "policy", {}).get(req.method)
+            raise NotAuthorized(f"This credential does not allow {rule or req.method} on project {project[:256]}.")
+
+
+@lru_cache(maxsize=4096)
+def _identity(
+    projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
+) -> Identity:
+    """By the values of the headers, those of ``PROJECT`` in their order; the same object for the same ones."""
+    project = "" if projects is None else _project(projects, InvalidTopicName if of_topic else InvalidName)
+    return Identity(project=project, user=user, roles=_roles(roles), credential="proxy" if through_proxy else "")
+
+
 @lru_cache(maxsize=1024)
 def _uuid(value: str) -> str:
     """The one form of a client's UUID: 32 lower-case hex digits."""
@@ -112,8 +143,8 @@ def _uuid(value: str) -> str:
     return digits.lower()
 
 
-def _project(headers: Mapping[str, Any], error: type[InvalidName]) -> str:
-    given = {spelled: headers[name] for name, spelled in PROJECT.items() if name in headers}
+def _project(values: tuple[str | None, ...], error: type[InvalidName]) -> str:
+    given = {spelled: value for spelled, value in zip(PROJECT.values(), values, strict=True) if value is not None}
     if not given:
         raise InvalidHeader("Project-Id Missing", f"The header X-Project-ID is missing. {WHO_ASKS}")
     (spelled, project), *others = given.items()

@@ -7,7 +7,8 @@ from zq.broker import Broker
 from zq.http import query
 from zq.limits import MAX_COMMIT_BODY
 from zq.model import Committed
-from zq.wire import committing
+from zq.model.scopes import Verb
+from zq.wire import extensions
 
 
 class FenceItem:
@@ -19,13 +20,14 @@ class FenceItem:
         self._transactions = broker.transactions
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
-        resp.data = committing.epoch(self._transactions.advance_fence(req.context.project, name))
+        resp.data = extensions.epoch(self._transactions.advance_fence(req.context.project, name))
 
 
 class StageItem:
     """``/v2/stages/{name}``"""
 
     policy = {"DELETE": "messages:delete_all"}
+    verbs = {"DELETE": Verb.PRODUCE}
 
     def __init__(self, broker: Broker) -> None:
         self._transactions = broker.transactions
@@ -45,10 +47,10 @@ class CommitCollection:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
-        terms = committing.terms(query.needed_body(req, MAX_COMMIT_BODY))
-        committed = self._transactions.commit(req.context.project, terms, fence)
-        _tell(resp, committed)
-        resp.data = committing.committed(committed)
+        terms = extensions.commit_terms(query.needed_body(req, MAX_COMMIT_BODY))
+        committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
+        _mark_open(resp, committed)
+        resp.data = extensions.committed(committed)
 
 
 class CommitItem:
@@ -61,11 +63,11 @@ class CommitItem:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, producer: str) -> None:
         committed = self._transactions.last(req.context.project, producer)
-        _tell(resp, committed)
-        resp.data = committing.last(committed)
+        _mark_open(resp, committed)
+        resp.data = extensions.last(committed)
 
 
-def _tell(resp: falcon.Response, committed: Committed) -> None:
+def _mark_open(resp: falcon.Response, committed: Committed) -> None:
     """202, and when to ask again, while the commit is under way."""
     if committed.open:
         resp.status = falcon.HTTP_202

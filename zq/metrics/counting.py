@@ -5,39 +5,91 @@ import atexit
 import math
 import threading
 import time
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from zq import __version__, strain
+from zq import __version__
 from zq.clock import Clock
-from zq.metrics import shared
-from zq.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind
-from zq.metrics.options import Options
-from zq.metrics.pending import ENOUGH, Pending, spread, summed
-from zq.metrics.told import Told
+from zq.events import Events, refusals
+from zq.metrics import multiprocess
+from zq.metrics.collector import StoreCollector
+from zq.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind, Options
 from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
+from zq.model.topics import Entry
 from zq.storage.api import Storage
-from zq.topics import Entry
 
+# Buffered values of one metric from which on they are added without waiting for a reader of the page.
+ENOUGH: Final = 1000
+# Seconds for which a page is served as it was rendered: a page costs what all queues cost.
 FRESH = 1.0
-"""Seconds for which a page is served as it was rendered: a page costs what all queues cost."""
+# Seconds after which what a process has counted is on the pages of the others too.
 FLUSHED: Final = 1.0
-"""Seconds after which what a process has counted is on the pages of the others too."""
+# Methods that requests are counted by.
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Stands for every other method.
 OTHER: Final = "OTHER"
-"""Stands for every other method."""
+# Stands for the queues beyond ``max_queues``.
 REST: Final = QueueRef("", "")
-"""Stands for the queues beyond ``max_queues``."""
 
 Request = tuple[str, str, int, bool]
 
 
-class Metrics:
-    """What one process counts; made in it, after the fork. Hears the requests (``answered``), the store's verbs
-    (``observe``), the use cases (``zq.broker.watch.Watch``) and the sweeper (``zq.upkeep.Sweeping``)."""
+class Buffered:
+    """Values that are not in their metric yet: adding one costs microseconds, so many are added together.
+
+    ``note`` (one) and ``extend`` (several) return at once and may be called by any thread.
+    """
+
+    def __init__(self, add: Callable[[list[float]], None]) -> None:
+        self._add = add
+        self._values: list[float] = []
+        self.note = self._values.append
+        self.extend = self._values.extend
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def flush(self) -> None:
+        """Add what has come so far to the metric. One thread at a time; the others may go on noting."""
+        count = len(self._values)
+        if count:
+            values = self._values[:count]
+            del self._values[:count]
+            self._add(values)
+
+
+def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
+    """Adds amounts to a counter, and how many they are to another."""
+
+    def add(values: list[float]) -> None:
+        counter.inc(sum(values))
+        if number is not None:
+            number.inc(len(values))
+
+    return add
+
+
+def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
+    """Adds values to a histogram, and how many they are to a counter."""
+    bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
+
+    def add(values: list[float]) -> None:
+        for bucket, count in Tally([bisect_left(bounds, value) for value in values]).items():
+            buckets[bucket].inc(count)
+        total.inc(sum(values))
+        if number is not None:
+            number.inc(len(values))
+
+    return add
+
+
+class Metrics(Events):
+    """What one process counts; made in it, after the fork."""
 
     def __init__(
         self,
@@ -54,10 +106,10 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._options = options or Options()
         about = {"version": __version__, "store": store, "engine": engine}
-        self._told = Told(storage, clock, about, self._options)
+        self._store = StoreCollector(storage, clock, about, self._options)
         self._registry = CollectorRegistry()
-        self._registry.register(self._told)
-        joined = shared.joined()
+        self._registry.register(self._store)
+        joined = multiprocess.joined()
         own = None if joined else self._registry
         self._metrics = {name: _made(name, definition, own) for name, definition in COUNTED.items()}
         self._totals = {name: _made(name, definition, own) for name, definition in STORE_TOTALS.items()}
@@ -80,29 +132,29 @@ class Metrics:
     def _prepare(self) -> None:
         """What is filled on the way of every request."""
         metrics = self._metrics
-        self._requests: dict[Request, Pending] = {}
-        self._verbs: dict[str, Pending] = {}
-        self._ttls = Pending(spread(metrics["message_ttl_seconds"], metrics["messages_posted_total"]))
-        self._claimed = Pending(summed(metrics["messages_claimed_total"], metrics["claims_total"]))
-        self._redelivered = Pending(summed(metrics["messages_redelivered_total"]))
-        self._dwelt = Pending(spread(metrics["message_dwell_seconds"]))
+        self._requests: dict[Request, Buffered] = {}
+        self._verbs: dict[str, Buffered] = {}
+        self._ttls = Buffered(spread(metrics["message_ttl_seconds"], metrics["messages_posted_total"]))
+        self._claimed = Buffered(summed(metrics["messages_claimed_total"], metrics["claims_total"]))
+        self._redelivered = Buffered(summed(metrics["messages_redelivered_total"]))
+        self._dwelt = Buffered(spread(metrics["message_dwell_seconds"]))
         finished, woken = metrics["messages_finished_total"], metrics["wakeups_total"]
-        self._finished = {outcome: Pending(summed(finished.labels(outcome.value))) for outcome in Outcome}
+        self._finished = {outcome: Buffered(summed(finished.labels(outcome.value))) for outcome in Outcome}
         self._woken = {found: woken.labels(str(found).lower()) for found in (False, True)}
-        self._published = Pending(summed(metrics["messages_published_total"]))
-        self._streamed = Pending(summed(metrics["streamed_messages_total"]))
-        self._pending = [self._ttls, self._claimed, self._redelivered, self._dwelt, *self._finished.values()]
-        self._pending += [self._published, self._streamed]
+        self._published = Buffered(summed(metrics["messages_published_total"]))
+        self._streamed = Buffered(summed(metrics["streamed_messages_total"]))
+        self._buffers = [self._ttls, self._claimed, self._redelivered, self._dwelt, *self._finished.values()]
+        self._buffers += [self._published, self._streamed]
 
     def configure(self, options: Options) -> None:
         """Show so much of queues from now on."""
         self._options = options
-        self._told.configure(options)
+        self._store.configure(options)
 
     def page(self) -> bytes:
         """Every metric in Prometheus's text format; without the store's where it does not answer.
 
-        Whoever asks, it is rendered by one thread at a time, and then served for ``FRESH`` seconds.
+        Concurrent readers are coalesced: one thread renders the page, which is served for ``FRESH`` seconds.
         """
         with self._rendering:
             if time.monotonic() - self._rendered >= FRESH:
@@ -116,7 +168,6 @@ class Metrics:
         return generate_latest(self._registry)
 
     def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
-        """A request was answered. ``route``: the path's template, "" if there is none; ``waited``: it was to wait."""
         requests = self._requests.get((method, route, status, waited))
         if requests is None:
             requests = self._request(method if method in METHODS else OTHER, route, status, waited)
@@ -124,8 +175,7 @@ class Metrics:
         if len(requests) >= ENOUGH:
             self._flush()
 
-    def observe(self, verb: str, seconds: float, /) -> None:
-        """A verb of the store took so long: for ``measured``."""
+    def store_called(self, verb: str, seconds: float) -> None:
         times = self._verbs.get(verb)
         if times is None:
             times = self._verb(verb)
@@ -183,7 +233,6 @@ class Metrics:
         self._metrics["streams_dropped_total"].inc()
 
     def expired(self, count: int, queue: QueueRef) -> None:
-        """A sweep has removed so many expired messages of the queue."""
         if not self._options.per_queue:
             return
         if queue not in self._queues:
@@ -194,19 +243,17 @@ class Metrics:
         self._metrics["queue_expired_removed_total"].labels(*queue).inc(count)
 
     def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
-        """A round of the sweeper is over."""
         self._metrics["sweep_seconds"].observe(seconds)
         self._metrics["sweep_removed_total"].inc(removed)
         self._metrics["sweep_limit_reached_total"].inc(int(exhausted))
         self._metrics["sweep_rest_seconds_total"].inc(rested)
         self._tally()  # for the pages of other processes
 
-    def paced(self, ratio: float, share: float) -> None:
-        """How requests fare beside sweeps, and how hard these go."""
+    def throttled(self, ratio: float, share: float) -> None:
         self._metrics["sweep_latency_ratio"].set(ratio)
         self._metrics["sweep_share"].set(share)
 
-    def _request(self, method: str, route: str, status: int, waited: bool) -> Pending:
+    def _request(self, method: str, route: str, status: int, waited: bool) -> Buffered:
         """Where requests of this kind are noted, from now on."""
         with self._lock:
             key = (method, route, status, waited)
@@ -214,23 +261,23 @@ class Metrics:
                 where = method, route or "unmatched"
                 times = self._metrics["long_poll_seconds" if waited else "request_seconds"].labels(*where)
                 count = self._metrics["requests_total"].labels(*where, str(status))
-                self._requests[key] = Pending(spread(times, count))
-                self._pending.append(self._requests[key])
+                self._requests[key] = Buffered(spread(times, count))
+                self._buffers.append(self._requests[key])
             return self._requests[key]
 
-    def _verb(self, verb: str) -> Pending:
+    def _verb(self, verb: str) -> Buffered:
         """Where the times of this verb are noted, from now on."""
         with self._lock:
             if verb not in self._verbs:
-                self._verbs[verb] = Pending(spread(self._metrics["storage_seconds"].labels(verb)))
-                self._pending.append(self._verbs[verb])
+                self._verbs[verb] = Buffered(spread(self._metrics["storage_seconds"].labels(verb)))
+                self._buffers.append(self._verbs[verb])
             return self._verbs[verb]
 
     def _flush(self) -> None:
         with self._lock:
-            for pending in self._pending:
-                pending.flush()
-            for reason, count in strain.counts().items():
+            for buffer in self._buffers:
+                buffer.flush()
+            for reason, count in refusals().items():
                 self._metrics["refused_total"].labels(reason).inc(count - self._refused.get(reason, 0))
                 self._refused[reason] = count
 
@@ -243,7 +290,7 @@ class Metrics:
     def _tally(self) -> None:
         """Add what the store's totals have grown by; a total that fell has begun anew."""
         with self._tallying:  # the figures of two readers must not be added in the wrong order
-            measures = self._told.measures.get() or ()
+            measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:
                 total = self._totals[measure.name]
                 values = [dict(measure.labels)[label] for label in STORE_TOTALS[measure.name].labels]

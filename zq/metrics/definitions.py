@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+# What every name begins with.
 PREFIX: Final = "zq_"
 
 
@@ -39,14 +40,19 @@ def _histogram(help: str, *labels: str, buckets: tuple[float, ...]) -> Definitio
     return Definition(Kind.HISTOGRAM, help, labels, buckets)
 
 
+# Buckets of requests and calls of the store, in seconds.
 SHORT: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+# Buckets of long polls, in seconds.
 POLL: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 60.0)
+# Buckets of rounds of expiry, in seconds.
 ROUND: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 600.0, 1800.0)
+# Buckets of the time from the post to the first claim, in seconds.
 DWELL: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 86400.0, 604800.0)
+# Buckets of lives of messages, in seconds.
 LIFE: Final = (60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0, 604800.0, 1209600.0)
 
+# What the processes count, each for itself; the page joins them.
 COUNTED: Final[dict[str, Definition]] = {
-    # what the processes count, each for itself; the page joins them.
     "requests_total": _counter("Requests answered.", "method", "route", "status"),
     "request_seconds": _histogram("Time to answer, without long polls.", "method", "route", buckets=SHORT),
     "long_poll_seconds": _histogram("Time to answer where the request said wait.", "method", "route", buckets=POLL),
@@ -80,8 +86,8 @@ COUNTED: Final[dict[str, Definition]] = {
     "sweep_share": _gauge("Share of its time that a sweep works beside requests.", several="livemax"),
     "queue_expired_removed_total": _counter("Expired messages that sweeps removed, by queue.", "project", "queue"),
 }
+# What each process's driver has counted since it opened the store.
 STORE_TOTALS: Final[dict[str, Definition]] = {
-    # what each process's driver has counted since it opened the store.
     "expired_removed_total": _counter("Expired messages removed, by the layer that did it.", "layer"),
     "delete_queue_dropped_total": _counter("Entries for which the delete queue had no room."),
     "store_corruptions_total": _counter("Reads and writes that met damage in the store's files."),
@@ -90,8 +96,8 @@ STORE_TOTALS: Final[dict[str, Definition]] = {
     "store_compacted_bytes_total": _counter("Bytes written by compactions."),
     "store_syncs_total": _counter("Syncs of the store's log to disk."),
 }
+# What the store reports, the same to every process.
 STORE_GAUGES: Final[dict[str, Definition]] = {
-    # what the store tells, whoever asks.
     "expired_waiting": _gauge("Messages that have expired and are not removed yet, counted up to 100,000."),
     "store_messages": _gauge("Messages in the store, expired ones too."),
     "sweep_lag_seconds": _gauge("How long the oldest entry has been due that no sweep has removed yet."),
@@ -103,8 +109,8 @@ STORE_GAUGES: Final[dict[str, Definition]] = {
     "store_pending_compaction_bytes": _gauge("Bytes that compactions have yet to rewrite."),
     "store_running_compactions": _gauge("Compactions under way."),
 }
+# What is found out when the page is read, by the process that answers.
 READ: Final[dict[str, Definition]] = {
-    # what is found out when the page is read, by the process that answers.
     "info": _gauge("1; the labels say which server this is.", "version", "store", "engine"),
     "clock_offset_seconds": _gauge("How far the server's clock is ahead of the store's."),
     "clock_uncertainty_seconds": _gauge("How far the store's time may be from what the server takes for it."),
@@ -118,5 +124,13 @@ READ: Final[dict[str, Definition]] = {
         "How long the message has been ready that has been so longest in a dead letter queue."
     ),
 }
+# Labels that the last three have as well, with ``[metrics] per_queue``.
 PER_QUEUE: Final = ("project", "queue")
-"""Labels that the last three have as well, with ``[metrics] per_queue``."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """Section ``[metrics]``, under its names: how much of queues is shown."""
+
+    per_queue: bool = False
+    max_queues: int = 1000
+    max_counted: int = 10_000

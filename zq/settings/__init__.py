@@ -12,10 +12,17 @@ from typing import Final
 
 from oslo_config import cfg, generator
 
-from zq.secrets import without_secrets
+from zq.logs import without_secrets
 from zq.settings.options import OPTIONS, variable
-from zq.settings.reading import Settings, check_file, queue_ttl_lines, read, refusing
-from zq.settings.values import misspelt_variables, value_of
+from zq.settings.reading import (
+    Settings,
+    check_file,
+    misspelt_variables,
+    queue_ttl_lines,
+    read,
+    refusing,
+    value_of,
+)
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -29,9 +36,10 @@ __all__ = [
     "variable",
 ]
 
+# Environment variable that names the configuration file.
 CONFIG_VARIABLE: Final = "ZQ_CONFIG"
-"""Environment variable that names the configuration file."""
 
+# The log of oslo.config.
 OSLO: Final = logging.getLogger("oslo_config.cfg")
 
 
@@ -64,7 +72,7 @@ class Configuration:
         options that hold for the life of a process are ``left``.
         """
         fresh = Configuration(self.path)
-        OSLO.setLevel(logging.ERROR)  # what changes, and what does not, is the caller's to tell
+        OSLO.setLevel(logging.ERROR)  # the caller logs what changes and what does not
         with refusing():
             self._conf.mutate_config_files()
         self.current = read(self._conf, self.path)  # what is new must also go with what stays

@@ -5,73 +5,15 @@ from typing import Final
 
 from oslo_config import cfg
 
-from zq.expiry import Expiry
-from zq.limits import DEFAULT_KEEP, MAX_LIFE, MAX_REMEMBERED, MAX_WAIT, MAX_WINDOW, MIN_KEEP, MIN_TTL, Limits
+from zq.limits import DEFAULT_KEEP, MIN_KEEP
+from zq.model.expiry import Expiry
+from zq.settings.auth import AUTH, CONTROL, STRATEGY
+from zq.settings.tenants import AUDIT, POLICY, QUOTA
+from zq.settings.tls import CERTIFICATES, TLS
+from zq.settings.transport import TRANSPORT
 
+# Defaults of [expiry].
 EXPIRY: Final = Expiry()
-LIMITS: Final = Limits()
-
-LIMIT_HELP: Final = {
-    "default_message_ttl": "Seconds that a message lives, unless it, its queue or queue_ttl says otherwise.",
-    "default_message_delay": "Seconds until a message can be claimed, unless it or its queue says otherwise.",
-    "default_claim_ttl": "Seconds that a claim lives, unless it says otherwise.",
-    "default_claim_grace": "Seconds that claimed messages outlive their claim, unless the claim says otherwise.",
-    "max_message_ttl": "Largest ttl of a message, in seconds.",
-    "max_message_delay": "Largest delay of a message, in seconds.",
-    "max_claim_ttl": "Largest ttl of a claim, in seconds.",
-    "max_claim_grace": "Largest grace of a claim, in seconds.",
-    "max_queues_per_page": "Most queues in one page of a listing.",
-    "max_messages_per_page": "Most messages in one page of a listing, or ids in one deletion or replay. Default: 1000. "
-    "Zaqar's bound is 20.",
-    "max_messages_per_claim_or_pop": "Most messages that one claim or pop returns, or that one settlement names. "
-    "Default: 1000. Zaqar's bound is 20.",
-    "max_answer_bytes": "Most bytes of message bodies in one answer: a claim or pop takes fewer messages, a page ends "
-    "earlier, but holds one at least.",
-    "max_queue_metadata": "Largest metadata document, in bytes.",
-    "max_messages_post_size": "Largest body of one post of messages, in bytes.",
-    "max_messages_per_post": "Most messages in one post, staged or published ones too.",
-    "min_length_client_id": "Fewest characters of a Client-ID, when client_id_uuid_safe is off.",
-    "max_length_client_id": "Most characters of a Client-ID, when client_id_uuid_safe is off.",
-    "max_wait": "Most seconds that a request may wait for messages.",
-    "stage_ttl": "Seconds after which a stage that was not published is dropped.",
-    "max_stage_bytes": "Most bytes of message bodies in one stage.",
-    "max_stage_messages": "Most messages in one stage.",
-    "max_commit_messages": "Most messages that one commit publishes and deletes together.",
-    "commit_slice": "Most messages, published and deleted together, that one step of the store commits; a larger "
-    "commit is carried out slice by slice.",
-    "max_metadata_walk": "Most queues or topics that one request looks at to find those that its filters mean.",
-    "producer_ttl": "Seconds that the last commit of a producer is remembered.",
-    "idempotency_window": "Seconds for which a request with an Idempotency-Key is remembered.",
-}
-
-ZAQARS: Final = {"max_messages_per_page": 20, "max_messages_per_claim_or_pop": 20}
-"""What the sample configuration sets instead of the default."""
-
-BOUNDS: Final[dict[str, tuple[int | str, int | str | None]]] = {
-    "default_message_ttl": (MIN_TTL, "max_message_ttl"),
-    "default_message_delay": (0, "max_message_delay"),
-    "default_claim_ttl": (MIN_TTL, "max_claim_ttl"),
-    "default_claim_grace": (MIN_TTL, "max_claim_grace"),
-    "min_length_client_id": (1, "max_length_client_id"),
-    "idempotency_window": (MIN_TTL, MAX_WINDOW),
-    "max_wait": (0, MAX_WAIT),
-    "stage_ttl": (MIN_TTL, MAX_REMEMBERED),
-    "producer_ttl": (MIN_TTL, MAX_REMEMBERED),
-    "max_message_ttl": (MIN_TTL, MAX_LIFE),
-    "max_claim_ttl": (MIN_TTL, MAX_LIFE),
-    "max_claim_grace": (MIN_TTL, MAX_LIFE),
-    "max_message_delay": (0, MAX_LIFE),
-    "max_queues_per_page": (1, None),
-    "max_messages_per_page": (1, None),
-    "max_messages_per_claim_or_pop": (1, None),
-    "max_answer_bytes": ("max_messages_post_size", None),
-    "max_messages_per_post": (1, None),
-    "max_stage_messages": (1, None),
-    "max_commit_messages": (1, None),
-    "commit_slice": (1, None),
-    "max_metadata_walk": (1, None),
-}
-"""Of [transport]: the least and the most; a name is that of the option whose value it is. The others: from 0."""
 
 
 def _integer(name: str, default: int, low: int, high: int, text: str) -> cfg.Opt:
@@ -79,12 +21,16 @@ def _integer(name: str, default: int, low: int, high: int, text: str) -> cfg.Opt
     return cfg.IntOpt(name, default=default, min=low, max=high, mutable=True, help=text)
 
 
+# Every option, by its section.
 OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
     "DEFAULT": [
         cfg.BoolOpt("admin_mode", default=False, help="Serve the routes for administrators."),
         cfg.BoolOpt("enable_checksum", default=False, help="Store an MD5 checksum with each message and show it."),
-        cfg.StrOpt("auth_strategy", default="", help="How callers prove who they are. Empty: they are believed."),
+        STRATEGY,
     ],
+    "auth": [*AUTH, CERTIFICATES],
+    "oslo_policy": POLICY,
+    "quota": QUOTA,
     "server": [
         cfg.StrOpt("bind", default="127.0.0.1", help="Address to listen on."),
         cfg.PortOpt("port", default=8888, help="Port to listen on."),
@@ -103,6 +49,8 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             help="Names, without ports, that the header Host may have besides addresses and localhost; with "
             "trust_network it may have any. Between several a comma.",
         ),
+        CONTROL,
+        *TLS,
         cfg.IntOpt("threads", default=64, min=9, max=4096, help="Requests that one process works on at once."),
         cfg.IntOpt(
             "max_waiters",
@@ -234,38 +182,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "destroys messages for good. 0: believe any clock, as --force-clock does for one start.",
         ),
     ],
-    "transport": [
-        *[
-            cfg.IntOpt(
-                name,
-                default=getattr(LIMITS, name),
-                sample_default=ZAQARS.get(name),
-                min=0,
-                mutable=name == "default_message_ttl",
-                help=text,
-            )
-            for name, text in LIMIT_HELP.items()
-        ],
-        cfg.StrOpt(
-            "client_id_uuid_safe",
-            default="strict",
-            choices=["strict", "off"],
-            help="strict: a Client-ID must be a UUID. off: any text of an allowed length.",
-        ),
-        cfg.FloatOpt(
-            "storage_timeout",
-            default=5.0,
-            min=0.1,
-            max=600,
-            help="Seconds after which a step on a store on the network that does not answer ends with 503; a request "
-            "that waits, or takes several steps, may take longer.",
-        ),
-        cfg.BoolOpt(
-            "message_delete_with_claim_id",
-            default=False,
-            help="Deleting messages by ids needs their claim ids as well.",
-        ),
-    ],
+    "transport": TRANSPORT,
     "expiry": [
         cfg.BoolOpt(
             "sweep", default=EXPIRY.sweep, mutable=True, help="Sweep: remove what has expired, round by round."
@@ -361,6 +278,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         cfg.BoolOpt(
             "requests", default=False, mutable=True, help="Log a line for each request. Failures are always logged."
         ),
+        AUDIT,
     ],
     "probes": [
         cfg.StrOpt(
@@ -381,15 +299,21 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         ),
         cfg.BoolOpt("on_main_port", default=False, help="Serve /metrics at the address of [server], too."),
         cfg.BoolOpt("per_queue", default=False, mutable=True, help="Give figures of each queue, not of all together."),
-        _integer(
+        cfg.IntOpt(
             "max_queues",
-            1000,
-            1,
-            100_000,
-            "Most queues whose messages are counted; with per_queue, most that have figures of their own.",
+            default=1000,
+            min=1,
+            max=100_000,
+            mutable=True,
+            help="Most queues whose messages are counted; with per_queue, most that have figures of their own.",
         ),
-        _integer(
-            "max_counted", 10_000, 1, 10_000_000, "Messages of a queue and state up to which they are counted exactly."
+        cfg.IntOpt(
+            "max_counted",
+            default=10_000,
+            min=1,
+            max=10_000_000,
+            mutable=True,
+            help="Messages of a queue and state up to which they are counted exactly.",
         ),
     ],
 }

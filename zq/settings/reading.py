@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From options as oslo.config has them to checked values. Nonsense is refused with a sentence: ``StartRefused``."""
+"""From options as oslo.config has them to checked values. Nonsense is refused with a sentence that names the option,
+where it is set, and what it must be: ``StartRefused``."""
 
+import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -12,19 +15,29 @@ from msgspec import Struct
 from oslo_config import cfg
 
 from zq.errors import StartRefused
-from zq.expiry import Expiry
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
-from zq.secrets import without_secrets
-from zq.settings import values
-from zq.settings.options import BOUNDS, OPTIONS, variable
+from zq.logs import without_secrets
+from zq.model.expiry import Expiry
+from zq.model.identity import AuthOptions
+from zq.model.quotas import Quota
+from zq.settings.auth import KEYSTONE, auth_options, control_path
+from zq.settings.options import OPTIONS, variable
+from zq.settings.tenants import quota_of
+from zq.settings.tls import check_tls
+from zq.settings.transport import BOUNDS
 
+# Default of max_waiters where each holds a thread.
 MAX_WAITERS: Final = 40
+# Default of max_streams where each holds a thread.
 MAX_STREAMS: Final = 16
+# Default of max_waiters where they hold none.
 WAITERS_WITHOUT_THREADS: Final = 10_000
+# Default of max_streams where they hold none.
 STREAMS_WITHOUT_THREADS: Final = 2_000
+# Threads that are never lent to requests that wait, nor to streams.
 THREADS_FOR_WORK: Final = 8
-"""Threads that are never lent to requests that wait, nor to streams."""
 
+# The section of a URI's scheme, for stores that several servers share.
 NETWORKED: Final = {
     "mongodb": "storage:mongodb",
     "mongodb+srv": "storage:mongodb",
@@ -32,18 +45,32 @@ NETWORKED: Final = {
     "rediss": "storage:redis",
     "unix": "storage:redis",
 }
-"""The section of a URI's scheme, for stores that several servers share."""
 
+# A host of allowed_hosts.
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}", re.ASCII)
+# An entry of queue_ttl: a pattern of names, and a default ttl.
 QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\s*", re.ASCII)
+# From here on two names are taken for one, misspelt; 1 is equal.
+ALIKE: Final = 0.8
+# The environment variables of the options.
+VARIABLES: Final = tuple(variable(section, option.dest) for section, options in OPTIONS.items() for option in options)
+# What the environment variables of a section begin with.
+SECTIONS: Final = tuple(variable(section, "") for section in OPTIONS)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
     """The options of one server, checked."""
 
+    auth: AuthOptions
+    policy_file: str
+    quota: Quota
+    """What every project may use that has no values of its own."""
+    quota_headers: bool
+    audit: str
     bind: str
     port: int
     engine: str
+    control: str
     trust_network: bool
     allowed_hosts: tuple[str, ...]
     """In lower case."""
@@ -61,6 +88,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_connections: int
     max_connections_per_address: int
     behind_proxy: bool
+    tls_cert: str
+    tls_key: str
+    tls_client_ca: str
+    tls_min: str
     uri: str
     shared_store: bool
     wait_for_store: bool
@@ -117,9 +148,7 @@ def refusing() -> Iterator[None]:
 def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
     """What the options are now; ``path`` is the file that they are from. Raises ``StartRefused``."""
     with refusing():
-        values.check(conf, path)
-        if conf.auth_strategy:
-            raise StartRefused("auth_strategy must be empty: this version of zq cannot check tokens yet.")
+        _check_values(conf, path)
         settings = _settings(conf)
     _check(settings)
     return settings
@@ -127,7 +156,9 @@ def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
 
 def check_file(path: str) -> None:
     """Refuse a file that cannot be read or names an option that does not exist: it is likely a slip of the pen."""
-    for section, entries in values.sections_of(path).items():
+    for section, entries in sections_of(path).items():
+        if section == KEYSTONE:
+            continue
         known = {option.dest for option in OPTIONS.get(section, [])}
         for name in entries:
             if name not in known:
@@ -137,19 +168,22 @@ def check_file(path: str) -> None:
 def _settings(conf: cfg.ConfigOpts) -> Settings:
     uri = conf.storage.uri
     scheme = urlsplit(uri).scheme
-    section = NETWORKED.get(scheme, f"storage:{scheme}")
-    driver_options = {option.dest: conf[section][option.dest] for option in OPTIONS.get(section, [])}
-    if scheme in NETWORKED:
-        driver_options["timeout"] = conf.transport.storage_timeout
     limits = Limits(**{name: conf.transport[name] for name in Limits.__struct_fields__})
     server = {option.dest: conf.server[option.dest] for option in OPTIONS["server"]}
+    del server["control"]
     server["allowed_hosts"] = tuple(_allowed_hosts(server["allowed_hosts"]))
     return Settings(
         **server | _places(server),
+        auth=auth_options(conf),
+        policy_file=conf.oslo_policy.policy_file,
+        quota=quota_of(conf),
+        quota_headers=conf.quota.headers,
+        audit=conf.log.audit,
+        control=control_path(conf.server.control, uri),
         uri=uri,
         shared_store=scheme in NETWORKED,
         wait_for_store=conf.storage.wait,
-        driver_options=driver_options,
+        driver_options=_driver_options(conf, scheme),
         limits=limits,
         storage_timeout=conf.transport.storage_timeout,
         queue_ttl=tuple(_queue_ttl(queue_ttl_lines(conf), limits.max_message_ttl)),
@@ -172,6 +206,12 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         log_level=conf.log.level,
         log_requests=conf.log.requests,
     )
+
+
+def _driver_options(conf: cfg.ConfigOpts, scheme: str) -> dict[str, Any]:
+    section = NETWORKED.get(scheme, f"storage:{scheme}")
+    options = {option.dest: conf[section][option.dest] for option in OPTIONS.get(section, [])}
+    return options | {"timeout": conf.transport.storage_timeout} if scheme in NETWORKED else options
 
 
 def _address(text: str) -> tuple[str, int] | None:
@@ -203,13 +243,13 @@ def queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
 
 def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(lines, 1):
-        told = QUEUE_TTL.fullmatch(line)
-        if told is None or not MIN_TTL <= int(told[2]) <= most:
+        found = QUEUE_TTL.fullmatch(line)
+        if found is None or not MIN_TTL <= int(found[2]) <= most:
             raise StartRefused(
                 f"[expiry] queue_ttl must be a pattern of 1 to 64 characters from A-Z a-z 0-9 _ - . * ?, a colon, and "
                 f"seconds from {MIN_TTL} to {most}; line {number} is {line[:100]!r}."
             )
-        yield told[1], int(told[2])
+        yield found[1], int(found[2])
 
 
 def _places(server: dict[str, Any]) -> dict[str, int]:
@@ -245,7 +285,7 @@ def _lent(waiters: int | None, streams: int | None, threads: int) -> dict[str, i
 
 def _check(settings: Settings) -> None:
     """Refuse combinations that cannot work."""
-    if settings.uri.startswith("rocksdb:") and settings.workers != 1:
+    if settings.uri.startswith(("memory:", "rocksdb:")) and settings.workers != 1:
         raise StartRefused("[server] workers must be 1 with the embedded store, which one process owns.")
     expiry = settings.expiry
     if expiry.sweep_max_deletes < expiry.sweep_batch_size:
@@ -253,6 +293,7 @@ def _check(settings: Settings) -> None:
             f"[expiry] sweep_max_deletes must be at least sweep_batch_size, which is {expiry.sweep_batch_size}; it is "
             f"{expiry.sweep_max_deletes}."
         )
+    check_tls(settings, settings.auth.strategy, settings.auth.certificates)
     _check_limits(settings.limits)
     least = 2 * settings.limits.max_messages_post_size
     if settings.topic_log_bytes < least:
@@ -271,3 +312,74 @@ def _check_limits(limits: Limits) -> None:
             raise StartRefused(f"[transport] {name} must be at least {least}; it is {value}.")
         if high is not None and not low <= value <= high:
             raise StartRefused(f"[transport] {name} must be from {low} to {high}; it is {value}.")
+
+
+def value_of(conf: cfg.ConfigOpts, section: str, option: cfg.Opt) -> Any:
+    """What an option is now."""
+    return conf[option.dest] if section == "DEFAULT" else conf[section][option.dest]
+
+
+def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
+    """Refuse values of another kind than their option's, or beyond its bounds. ``path``: the configuration file."""
+    for section, options in OPTIONS.items():
+        for option in options:
+            try:
+                value = value_of(conf, section, option)
+            except cfg.ConfigSourceValueError as error:
+                raise StartRefused(_sentence(section, option, path, error)) from error
+            number = isinstance(option, cfg.IntOpt | cfg.FloatOpt) and option.default is not None
+            if number and (value is None or not math.isfinite(value)):
+                raise StartRefused(f"{_place(section, option, path)} must be a number; it is {value or 'empty'}.")
+
+
+def sections_of(path: str) -> dict[str, dict[str, list[str]]]:
+    """What stands in a configuration file. Raises ``StartRefused`` if it cannot be read."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    try:
+        cfg.ConfigParser(path, sections).parse()
+    except (OSError, cfg.ParseError, ValueError) as error:
+        raise StartRefused(f"The configuration file {path} cannot be read: {without_secrets(str(error))}.") from error
+    return sections
+
+
+def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """A warning for each variable that looks like one of ours and is none. Those of OpenStack's clients do not."""
+    for name in sorted(environment):
+        if name in VARIABLES or not name.startswith("OS_") or "__" not in name:
+            continue
+        alike = get_close_matches(name.upper(), VARIABLES, 1, ALIKE)
+        if alike or name.startswith(SECTIONS):
+            hint = f"; did you mean {alike[0]}?" if alike else ". zq-server --sample-config prints all options."
+            yield f"The variable {name} is ignored, since it names no option{hint}"
+
+
+def _sentence(section: str, option: cfg.Opt, path: str | None, error: Exception) -> str:
+    reason = str(error).partition(" is not valid: ")[2]
+    wanted = _wanted(option)
+    if wanted is None:
+        return f"{_place(section, option, path)} cannot be used: {without_secrets(reason)}."
+    given = os.environ.get(variable(section, option.dest))
+    if given is None:
+        given = sections_of(path)[section][option.dest][-1] if path else reason
+    return f"{_place(section, option, path)} must be {wanted}; it is {without_secrets(given)[:100]!r}."
+
+
+def _place(section: str, option: cfg.Opt, path: str | None) -> str:
+    by = variable(section, option.dest)
+    where = f", set by {by}," if by in os.environ else f" of {path}" if path else ""
+    return f"Option {option.dest} in section [{section}]{where}"
+
+
+def _wanted(option: cfg.Opt) -> str | None:
+    """What values an option may have, in words; None if only oslo.config knows."""
+    if isinstance(option, cfg.BoolOpt):
+        return "true or false"
+    if choices := getattr(option.type, "choices", None):
+        return f"one of {', '.join(choices)}"
+    if not isinstance(option, cfg.IntOpt | cfg.FloatOpt | cfg.PortOpt):
+        return None
+    kind = "a number" if isinstance(option, cfg.FloatOpt) else "a whole number"
+    low, high = (getattr(option.type, bound, None) for bound in ("min", "max"))
+    if high is None:
+        return kind if low is None else f"{kind}, at least {low}"
+    return f"{kind} from {low} to {high}"

@@ -12,12 +12,16 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from zq.settings.options import BOUNDS, OPTIONS
+from zq.settings.options import OPTIONS
+from zq.settings.transport import BOUNDS
 
+# What precedes the table of a section.
 MARK: Final = "<!-- [{}]: written by python -m zq.settings.reference. -->\n\n"
+# The first lines of a table.
 HEAD: Final = "| Option | Default | Values | At `HUP` | Meaning |\n|---|---|---|---|---|\n"
+# From here on, thousands are set apart in ranges, which are not copied into a file.
 READABLE: Final = 10_000
-"""From here on, thousands are set apart in ranges, which nobody copies into a file."""
+# An option or a flag within a help.
 OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!\w)")
 
 

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream that takes messages away: a batch is what a few named claims hold.
+"""The stream in mode claim, which consumes messages: a batch is what a few named claims hold.
 
 An offset names its claims: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` is etl.3.17.0 to etl.3.17.3.
-They are taken in ``latestOffset`` only, read as often as Spark likes without being taken again, and settled by the next
+They are made in ``latestOffset`` only, read as often as Spark likes without being made again, and settled by the next
 ``latestOffset``, which Spark calls when the batch stands in its commit log. ``run`` is the fence's epoch at which the
 checkpoint began, so that claims of another checkpoint are never met under the same name.
 """
 
 import hashlib
 from collections.abc import Iterator
-from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,14 +18,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from zq.client import Message
-from zq.errors import ClaimNotFound, Fenced, Invalid, ZqError
-from zq.spark.heartbeat import Heartbeat
+from zq.errors import ClaimNotFound, Fenced, Invalid
+from zq.spark.claims import BatchClaimer, ClaimedBatch, Heartbeat, Prefetch
 from zq.spark.options import ClaimingOptions
 from zq.spark.rows import Rows
-from zq.spark.taking import Taken, Taker, beside
 
-PATIENCE: Final = 5.0
-"""Seconds that the end of a query waits for what was done beside its last batch."""
 Offset = dict[str, Any]
 _messages: Final = msgspec.json.Decoder(list[Message])
 
@@ -37,8 +32,8 @@ class Claims(InputPartition):
     """Claims that one task reads."""
 
     names: list[str]
-    carried: dict[str, bytes]
-    """What the driver knows already that they hold, as JSON: it does not change while a claim lives."""
+    inlined: dict[str, bytes]
+    """Their messages as JSON, as far as the driver has them: they do not change while a claim lives."""
 
 
 class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,17 +42,16 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ClaimingOptions, columns: list[str]) -> None:
         self.options = options
         self.columns = columns
-        self.taker: Taker | None = None
-        self.heart: Heartbeat | None = None
+        self.prefetch = Prefetch()
+        self.claimer: BatchClaimer | None = None
+        self.heartbeat: Heartbeat | None = None
         self.epoch = 0
-        """Of the fence; 0 = none was taken yet."""
+        """Of the fence; 0 = there is none yet."""
         self.budget: int | None = None
-        """Messages that AvailableNow may still take; None without it."""
-        self.carried: dict[str, bytes] = {}
+        """Messages that AvailableNow may still claim; None without it."""
+        self.inlined: dict[str, bytes] = {}
         self.settled: Offset | None = None
         """Of which nothing is left to be settled."""
-        self.ahead: Future[Taken] | None = None
-        """What is done beside a batch: the one before is settled, and the next one taken if there is a backlog."""
 
     def initialOffset(self) -> Offset:
         """The same whenever it is asked: Spark asks twice, and stores neither answer."""
@@ -72,7 +66,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.budget = self.options.connection.client().queue(self.options.queue).stats().total
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Takes the next claims, and settles those up to ``start``, which are done for good."""
+        """Makes the next claims, and settles those up to ``start``, which are done for good."""
         self._check(start)
         try:
             return self._next(start, limit)
@@ -85,13 +79,13 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[Claims]:
         """The claims of a batch, also of one that is read again after a restart: they are kept alive from here on."""
         names = _names(end) if start != end else []
-        if self.taker:
-            self._heart().hold(names)
+        if self.claimer:
+            self._heartbeat().keep_alive(names)
         else:  # a batch of an earlier process is read again
-            self._heart().hold(names + _names(start), at_once=True)
+            self._heartbeat().keep_alive(names + _names(start), at_once=True)
         share = -(-len(names) // self.options.partitions) or 1
         parts = [names[first : first + share] for first in range(0, len(names), share)]
-        return [Claims(part, {name: self.carried[name] for name in part if name in self.carried}) for part in parts]
+        return [Claims(part, {name: self.inlined[name] for name in part if name in self.inlined}) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What the claims hold. One that is gone has no rows: it was settled, or its messages will come again."""
@@ -100,67 +94,71 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queue = self.options.queue
         for name in partition.names:
             rows = Rows(self.columns, self.options.body, queue=queue, claim=f"{queue}/{name}")
-            carried = partition.carried.get(name)
-            yield from rows.of(self._held(name) if carried is None else _messages.decode(carried))
+            inlined = partition.inlined.get(name)
+            yield from rows.of(self._held(name) if inlined is None else _messages.decode(inlined))
 
     def commit(self, end: Offset) -> None:
         """Nothing: it comes a batch late, and never for the last one."""
 
     def stop(self) -> None:
-        """Claims that a checkpoint may name are not released, only those that were taken ahead."""
-        if self.ahead is not None and self.taker is not None:
-            with suppress(ZqError, TimeoutError):
-                self.taker.give_back(self.ahead.result(PATIENCE))
-        if self.heart is not None:
-            self.heart.stop()
+        """Claims that a checkpoint may name are not released, only those that were prefetched."""
+        left = self.prefetch.stop()
+        if left is not None and self.claimer is not None:
+            self.claimer.release(left)
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
 
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
-        taker = self._begun(start)
+        claimer = self._begin(start)
         following = {**start, "run": start["run"] or self.epoch, "batch": start["batch"] + 1, "before": start["claims"]}
-        taken, self.ahead = self.ahead.result() if self.ahead else Taken(_stem(following)), None
+        batch = self.prefetch.take() or ClaimedBatch(_prefix(following))
         most = self.options.most
         most = min(most, limit.max_rows) if isinstance(limit, ReadMaxRows) else most
-        settling = _names(start) if start != self.settled else []
-        if not taken.claims:
-            taker.settle(settling)  # at once, for it may be long until there is another batch
-            settling, self.settled = [], start
-        self._fill(taker, taken, most, self.options.wait)
-        if not taken.claims:
+        to_settle = _names(start) if start != self.settled else []
+        if not batch.claims:
+            claimer.settle(to_settle)  # at once, for it may be long until there is another batch
+            to_settle, self.settled = [], start
+        self._fill(claimer, batch, most, self.options.wait)
+        if not batch.claims:
             return start
-        self.carried = taken.carried
-        end = {**following, "claims": len(taken.claims)}
-        more = taken.messages >= most
-        self.ahead = beside(lambda: self._go_ahead(taker, settling, end, most if more else 0))
+        self.inlined = batch.inlined
+        end = {**following, "claims": len(batch.claims)}
+        self._start_prefetch(claimer, end, to_settle, most if batch.messages >= most else 0)
         return end
 
-    def _go_ahead(self, taker: Taker, settling: list[str], end: Offset, most: int) -> Taken:
-        taker.settle(settling)
-        taken = Taken(_stem({**end, "batch": end["batch"] + 1}))
-        self._fill(taker, taken, most, wait=0)
-        return taken
+    def _start_prefetch(self, claimer: BatchClaimer, end: Offset, to_settle: list[str], most: int) -> None:
+        """In the background, settle the batch before and claim the one behind ``end``: up to ``most`` messages."""
+        batch = ClaimedBatch(_prefix({**end, "batch": end["batch"] + 1}))
 
-    def _fill(self, taker: Taker, taken: Taken, most: int, wait: int) -> None:
-        if self.budget is not None:
-            most, wait = min(most, taken.messages + self.budget), 0
-        before = taken.messages
-        taker.fill(taken, most, wait)
-        if self.budget is not None:
-            self.budget -= taken.messages - before
+        def fill() -> None:
+            claimer.settle(to_settle)
+            self._fill(claimer, batch, most, wait=0)
 
-    def _begun(self, start: Offset) -> Taker:
-        """The first call takes the fence: whoever was this consumer before cannot work on. What it left is settled."""
-        if self.taker is None:
+        self.prefetch.start(batch, fill)
+
+    def _fill(self, claimer: BatchClaimer, batch: ClaimedBatch, most: int, wait: int) -> None:
+        if self.budget is not None:
+            most, wait = min(most, batch.messages + self.budget), 0
+        before = batch.messages
+        claimer.fill(batch, most, wait)
+        if self.budget is not None:
+            self.budget -= batch.messages - before
+
+    def _begin(self, start: Offset) -> BatchClaimer:
+        """The first call takes the fence: an earlier run of this consumer cannot work on. What it left is settled."""
+        if self.claimer is None:
             _check_limits(self.options)
             fence = self.options.connection.client().fence(_fence_name(self.options))
-            self._heart().fence = fence
-            self.epoch, self.taker = fence.epoch, Taker(self.options, fence, self._heart())
-            self.taker.settle(_names_before(start))
-        return self.taker
+            self._heartbeat().fence = fence
+            self.epoch, self.claimer = fence.epoch, BatchClaimer(self.options, fence, self._heartbeat())
+            self.claimer.settle(_names_before(start))
+        return self.claimer
 
-    def _heart(self) -> Heartbeat:
-        if self.heart is None:
-            self.heart = Heartbeat(self.options.connection, self.options.queue, self.options.ttl, self.options.ttl / 3)
-        return self.heart
+    def _heartbeat(self) -> Heartbeat:
+        if self.heartbeat is None:
+            options = self.options
+            self.heartbeat = Heartbeat(options.connection, options.queue, options.ttl, options.ttl / 3)
+        return self.heartbeat
 
     def _held(self, name: str) -> list[Message]:
         try:
@@ -194,12 +192,12 @@ def _fence_name(options: ClaimingOptions) -> str:
     return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
 
-def _stem(offset: Offset) -> str:
+def _prefix(offset: Offset) -> str:
     return f"{offset['consumer']}.{offset['run']}.{offset['batch']}"
 
 
 def _names(offset: Offset) -> list[str]:
-    return [f"{_stem(offset)}.{number}" for number in range(offset["claims"])]
+    return [f"{_prefix(offset)}.{number}" for number in range(offset["claims"])]
 
 
 def _names_before(offset: Offset) -> list[str]:

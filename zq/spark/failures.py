@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Spark tells that work has failed, and the line of what it tells that says why."""
+"""How Spark reports that work has failed, and the line of its report that says why."""
 
 import re
 from typing import Final
@@ -10,12 +10,15 @@ from pyspark.errors import PySparkException
 from zq import errors
 from zq.errors import ZqError
 
+# The errors that Spark raises.
 SPARKS: Final = (PySparkException, Py4JError)
+# The last line of a traceback that ends in an error of zq.
 RAISED: Final = re.compile(r"\bzq(?:\.\w+)*\.(\w+): (.+)")
-"""The last line of a traceback that ends in an error of zq."""
+# Characters of a reason.
 LONGEST: Final = 1024
-"""Characters of a reason."""
+# How the first line of an error begins that Java passes on.
 CALLING: Final = "An error occurred while calling"
+# The first line of a traceback.
 TRACE: Final = "Traceback (most recent call last):"
 
 
@@ -38,5 +41,5 @@ def why(error: BaseException) -> str:
         lines = lines[last + 1 :]
     if lines and lines[0].startswith(CALLING):
         lines = lines[1:]
-    told = next((line.strip(": ") for line in lines if line.strip(": ")), type(error).__name__)
-    return told[:LONGEST]
+    line = next((text.strip(": ") for text in lines if text.strip(": ")), type(error).__name__)
+    return line[:LONGEST]

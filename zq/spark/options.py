@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the data source, read once and refused with a sentence that names the option."""
 
+import atexit
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 from zq.client import Client, Retries
+from zq.client.credentials import read_token_file
 from zq.errors import Invalid
 
-COMMON: Final = ("url", "project", "token", "clientId", "retryFor", "queue", "path", "checkpointLocation", "queryName")
-"""Of everything; the last three come from Spark itself."""
+# Options of every role; the last three come from Spark itself.
+COMMON: Final = (
+    *("url", "project", "token", "tokenFile", "clientId", "retryFor"),
+    *("queue", "path", "checkpointLocation", "queryName"),
+)
+# Options of batch reads and of tails.
 READING: Final = ("topic", "state", "bodyType", "numPartitions")
+# By role, the other options.
 ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "spark.read": (*READING, "pushdown"),
     "a stream in mode claim": (
@@ -27,13 +35,16 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
         *("ttl", "delay", "topic"),
     ),
 }
-"""What each takes besides."""
+# Names by their lower case, as Spark passes them.
 NAMES: Final = {name.lower(): name for names in (COMMON, *ROLES.values()) for name in names}
+# The sentence about an option of other sinks.
 STAGES_DO: Final = (
     "Option idColumn is not needed: a failed or repeated task leaves nothing behind, and idempotencyKey makes a job "
     "that is run again do nothing."
 )
+# Values of bodyType.
 BODY_TYPES: Final = ("string", "binary", "variant")
+# The name of a queue or a topic.
 NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
 
 
@@ -99,22 +110,31 @@ class Connection:
     token: str | None = field(repr=False)
     client_id: str | None
     retry_for: int
+    token_file: str | None = None
+    """Read by each process that connects, so that no secret travels."""
 
     def client(self) -> Client:
-        """This process's client, with its open connections."""
+        """This process's client, with its open connections, which close when the process ends."""
         return _client(self)
 
-    def sign(self, request: Any) -> Any:
-        """The request with the token."""
-        request.headers["X-Auth-Token"] = self.token
-        return request
+    def secret(self) -> str | None:
+        """The token; None = that of this process's environment. Raises ``Invalid`` for a file that is of no use."""
+        return read_token_file(Path(self.token_file)) if self.token_file else self.token
 
 
 @cache
 def _client(connection: Connection) -> Client:
     retries = Retries(attempts=1000, deadline=connection.retry_for)
-    auth = connection.sign if connection.token else None
-    return Client(connection.url, connection.project, connection.client_id, auth, timeout=30, retries=retries)
+    client = Client(
+        connection.url,
+        connection.project,
+        connection.client_id,
+        timeout=30,
+        retries=retries,
+        token=connection.secret(),
+    )
+    atexit.register(client.close)
+    return client
 
 
 def connection(given: Given) -> Connection:
@@ -123,7 +143,10 @@ def connection(given: Given) -> Connection:
     if not url.startswith(("http://", "https://")):
         raise Invalid("Option url must begin with http:// or https://.")
     project = given.needed("project", "it says whose queues are meant.")
-    return Connection(url, project, given.text("token"), given.text("clientId"), given.integer("retryFor", 60, 0))
+    token, file = given.text("token"), given.text("tokenFile")
+    if token and file:
+        raise Invalid("Option token and option tokenFile are both given: one of them says who asks.")
+    return Connection(url, project, token, given.text("clientId"), given.integer("retryFor", 60, 0), file)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines: rounds of taking messages, working on them with Spark, and publishing results and settling messages by one
-commit. Reference: ``api-ref/pipelines.md``."""
+"""Pipelines: rounds of claiming messages, working on them with Spark, and publishing results and settling messages by
+one commit. Reference: ``api-ref/pipelines.md``."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,19 +9,20 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from zq.client.stopping import told_to_stop
+from zq.client.stopping import stop_on_signals
 from zq.errors import Fenced, Invalid
 from zq.spark import warn_of_speculation
 from zq.spark.options import BODY_TYPES, NAME, ClaimingOptions, Given, claiming_options
 from zq.spark.poison import ERROR, reject
-from zq.spark.rounds import RoundSource
+from zq.spark.rounds import RoundSource, Stage, Work
 from zq.spark.runner import RoundFailed, Runner, Totals
-from zq.spark.working import Stage, Work
 
 __all__ = ["ERROR", "Pipeline", "RoundFailed", "Totals", "reject"]
+# The server, unless one is given.
 URL: Final = "http://localhost:8888"
+# Options of the sink that are the user's.
 SINK: Final = ("bodyColumn", "ttl", "delay", "ttlColumn", "delayColumn", "queueColumn")
-"""Options of the sink that are the user's."""
+# The least and the most of each number.
 BOUNDS: Final = {
     "max_messages": (1, 1_000_000),
     "claim_size": (1, 1_000_000),
@@ -58,9 +59,9 @@ class Pipeline:
     wait: int = 5
     """Seconds that a look waits at the server for messages."""
     retry_for: int = 60
-    """Seconds for which trouble that passes is sat out."""
+    """Seconds for which requests are repeated while the server does not answer."""
     most_poison: int = 20
-    """If more messages than these raise in one round, the stages are taken to be at fault."""
+    """If more messages than these raise in one round, the stages count as at fault."""
     body_type: str = "string"
     sink_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -105,13 +106,13 @@ class Pipeline:
         spark.dataSource.register(RoundSource)
         runner = Runner(self.taking(), Work(spark, self.stages, self.writing(), self.body_type), self.most_poison)
         try:
-            with told_to_stop(runner.stopped.set):
+            with stop_on_signals(runner.stopped.set):
                 runner.begin(self.dead_letters)
                 while not runner.stopped.is_set():
-                    taken = runner.reserve()
-                    if not taken.claims and until_empty:
+                    batch = runner.claim()
+                    if not batch.claims and until_empty:
                         break
-                    if taken.claims and runner.work(taken) and progress is not None:
+                    if batch.claims and runner.work(batch) and progress is not None:
                         progress(runner.totals)
         except Fenced:
             raise Fenced(
@@ -123,7 +124,7 @@ class Pipeline:
         return runner.totals
 
     def taking(self) -> ClaimingOptions:
-        """How messages are taken. Raises ``Invalid``."""
+        """How messages are claimed. Raises ``Invalid``."""
         return claiming_options(
             Given(
                 self._place()

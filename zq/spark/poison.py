@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that a stage marks as not to be worked on, and dead letters of what cannot be."""
+"""Poison messages of a pipeline: those that a stage rejects, the search for those over which a stage raises, by
+bisection, and what is sent to bury them.
 
-from collections.abc import Iterator, Mapping
+The search knows rules only: ``fails`` is a dry run, of messages with these ids, that says why it failed, or None if it
+went well. It distinguishes messages that fail by themselves from an outage and from a fault of the stages.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -9,12 +14,91 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from zq.errors import Invalid
+from zq.errors import Invalid, ZqError
 from zq.spark.failures import LONGEST
-from zq.wire.settling import Buried
+from zq.wire.extensions import Buried
 
+# The column in which a stage says why a row cannot be worked on.
 ERROR: Final = "_error"
-"""The column in which a stage says why a row cannot be worked on."""
+# Seconds before a second look at what is to be buried: what fails for a reason outside may go well then.
+PAUSE: Final = 3.0
+# Rounds after which messages of which all fail are at fault, and no outage: others would have come in between.
+ENOUGH: Final = 5
+# Messages that are tried alone to see whether any goes well.
+PROBES: Final = 4
+# Dry runs of one search at most.
+MOST_RUNS: Final = 500
+# A dry run. Its second argument: whether results are staged, too, for the sake of what the sink refuses.
+Fails = Callable[[Sequence[str], bool], str | None]
+
+
+class Inconclusive(ZqError):
+    """No message is at fault, or too many are."""
+
+
+class RunStopped(ZqError):
+    """The run was asked to stop, maybe in the middle of a search."""
+
+
+def poison(
+    ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float], object], claim_count: int = 1
+) -> dict[str, str]:
+    """Messages that fail by themselves, twice, and why; none if nothing fails any more. Raises ``Inconclusive``.
+
+    ``pause``: waits so many seconds. ``claim_count``: how often each was handed out at least.
+    """
+    together, keep = fails(ids, False), False
+    if together is None:
+        together, keep = fails(ids, True), True
+    if together is None:
+        return {}
+    if fails([], keep) and not _some_go_well(ids, fails, keep):  # else the stages cannot take nothing
+        raise Inconclusive("it is the stages that fail")
+    search = Bisection(lambda some: fails(some, keep), most)
+    if len(ids) > 1:
+        search.look(ids, known=True)
+    found = search.found if len(ids) > 1 else {ids[0]: together}
+    if not found:
+        raise Inconclusive("no message fails by itself")
+    if len(found) > most:
+        raise Inconclusive(f"more than {most} messages fail, one by {next(iter(found.values()))}")
+    if len(found) == len(ids) > 1 and claim_count < ENOUGH:
+        raise Inconclusive(f"all of its messages fail, one by {next(iter(found.values()))}")
+    pause(PAUSE)
+    return {one: reason for one in found if (reason := fails([one], keep))}
+
+
+def _some_go_well(ids: Sequence[str], fails: Fails, keep: bool) -> bool:
+    probes = ids[:: -(-len(ids) // PROBES)] if ids else ids
+    return any(fails([one], keep) is None for one in probes)
+
+
+class Bisection:
+    """Finds messages that fail by themselves: what fails together is split in two, and each half is tried."""
+
+    def __init__(self, fails: Callable[[Sequence[str]], str | None], most: int) -> None:
+        """``most``: ends beyond so many."""
+        self._fails = fails
+        self._most = most
+        self._runs = 0
+        self.found: dict[str, str] = {}
+
+    def look(self, ids: Sequence[str], known: bool) -> bool:
+        """Whether one was found among these. ``known``: that they fail together."""
+        if self._runs >= MOST_RUNS or len(self.found) > self._most:
+            return False
+        if len(ids) == 1 or not known:
+            self._runs += 1
+            reason = self._fails(ids)
+            if reason is None:
+                return False
+            if len(ids) == 1:
+                self.found[ids[0]] = reason
+                return True
+        half = len(ids) // 2
+        left = self.look(ids[:half], known=False)
+        right = self.look(ids[half:], known=not left)
+        return left or right
 
 
 def reject(condition: Column | str, reason: str) -> Column:
@@ -22,7 +106,7 @@ def reject(condition: Column | str, reason: str) -> Column:
     return F.when(F.expr(condition) if isinstance(condition, str) else condition, F.lit(reason))
 
 
-def marked(frame: DataFrame, stage: str) -> dict[str, str]:
+def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
     """Ids that a stage has marked, with the reasons. Raises ``Invalid``."""
     if "id" not in frame.columns:
         raise Invalid(
@@ -35,7 +119,7 @@ def marked(frame: DataFrame, stage: str) -> dict[str, str]:
     return {row[0]: row[1][:LONGEST] or "rejected" for row in found}
 
 
-def unmarked(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
+def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
     """Without the messages that were rejected. A row that is marked only now, computed anew, fails the round."""
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
@@ -44,7 +128,7 @@ def unmarked(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
     return frame.where(F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(only_now)).drop(ERROR)
 
 
-def letters(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
+def burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
     """As dead letters, in slices of so many bytes of JSON: reasons may be long, and requests may not."""
     some, size = list[Buried](), 0
     for one, reason in rejected.items():

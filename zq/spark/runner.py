@@ -1,46 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run of a pipeline, round by round.
 
-The claims of a round are named ``<name>.<batch>.<number>``, where batch is one more than the name's last commit, or one
-more than that if they were taken beside another round. So a runner that is started after another one died finds that
-one's claims, or finds that they were committed.
+The claims of a round are named ``<name>.<batch>.<number>``, where batch is one more than the name's last commit, or two
+more if they were prefetched. So a runner that is started after another one died finds that one's claims, or finds that
+they were committed.
 """
 
 import threading
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from msgspec import Struct
 
 from zq.errors import ClaimNotFound, Invalid, ProducerNotFound, StageNotFound, ZqError
+from zq.spark.claims import BatchClaimer, ClaimedBatch, Heartbeat, Prefetch
 from zq.spark.failures import reason, why
-from zq.spark.heartbeat import Heartbeat
-from zq.spark.mending import Hopeless, Stopping, poison
 from zq.spark.options import ClaimingOptions
-from zq.spark.poison import letters
-from zq.spark.rounds import Round
-from zq.spark.taking import Taken, Taker, beside
-from zq.spark.working import FAILURES, Work
+from zq.spark.poison import Inconclusive, RunStopped, burials, poison
+from zq.spark.rounds import FAILURES, Round, Work
 
+# The rule that names the dead letter queue.
 DEAD_LETTERS: Final = "_dead_letter_queue"
+# The rule that says how often a message is claimed.
 MOST_CLAIMED: Final = "_max_claim_count"
-CARRIED: Final = 32 * 2**20
-"""Bytes of a round that Spark gets from the driver."""
-PATIENCE: Final = 5.0
-"""Seconds that the end of a run waits for what was taken beside its last round."""
+# Bytes of a round's messages that the driver inlines, so that Spark need not ask the server for them.
+INLINED_BYTES: Final = 32 * 2**20
+# Ids of messages, by the claim that holds them.
 Held = Mapping[str, Sequence[str]]
-"""Ids of messages, by the claim that holds them."""
 
 
 class RoundFailed(ZqError):
-    """A round cannot be finished, and not because of single messages. They have been given back."""
+    """A round cannot be finished, and not because of single messages. They have been released."""
 
 
 class Totals(Struct):
-    """What a run has done: messages taken, published, and buried."""
+    """What a run has done: messages claimed, published, and buried."""
 
     rounds: int = 0
     taken: int = 0
@@ -49,7 +45,7 @@ class Totals(Struct):
 
 
 class Runner:
-    """Has one round in work at a time, and takes the next one beside it."""
+    """Works on one round at a time, and prefetches the next one if there is a backlog."""
 
     def __init__(self, taking: ClaimingOptions, work: Work, most_poison: int) -> None:
         self.name = taking.consumer
@@ -60,16 +56,14 @@ class Runner:
         self._most_poison = most_poison
         self._client = taking.connection.client()
         self._queue = self._client.queue(taking.queue)
-        self._heart = Heartbeat(taking.connection, taking.queue, taking.ttl, taking.ttl / 3)
+        self._heartbeat = Heartbeat(taking.connection, taking.queue, taking.ttl, taking.ttl / 3)
+        self._prefetch = Prefetch()
         self._buries = False
         self._room = 0
         """Bytes of dead letters in a request."""
         self._burials = 0
         self._last = 0
         """The batch that was committed last."""
-        self._next: Taken | None = None
-        self._ahead: Future[None] | None = None
-        """Fills ``_next`` beside a round."""
         self._adopted = False
         """Whether claims of an earlier run have been looked for."""
 
@@ -78,7 +72,7 @@ class Runner:
         if not self._queue.exists():
             warnings.warn(f"There is no queue {self._queue.name} yet.", stacklevel=3)
         self._fence = self._client.fence(self.name)
-        self._taker = Taker(self._taking, self._fence, self._heart)
+        self._claimer = BatchClaimer(self._taking, self._fence, self._heartbeat)
         self._room = self._client.limits()["max_messages_post_size"]
         known = self._queue.metadata()
         own = known.get(DEAD_LETTERS)
@@ -99,75 +93,70 @@ class Runner:
 
     def end(self) -> None:
         """Nothing is held or kept alive any more."""
-        if self._ahead is not None and self._next is not None:
-            with suppress(ZqError, TimeoutError):
-                self._ahead.result(PATIENCE)
-            self._taker.give_back(self._next)
-        self._heart.stop()
+        if (left := self._prefetch.stop()) is not None:
+            self._claimer.release(left)
+        self._heartbeat.stop()
 
-    def reserve(self) -> Taken:
+    def claim(self) -> ClaimedBatch:
         """What the next round is to work on; no claims if there is nothing to do."""
         if not self._adopted:
             self._adopted = True
-            found = self._taken(1)
-            self._taker.adopt(found, [self._stem(1), self._stem(2)])
+            found = self._batch(1)
+            self._claimer.adopt(found, [self._prefix(1), self._prefix(2)])
             if found.claims:
                 return found
-        taken = self._next or self._taken(1)
-        if self._ahead is not None:
-            self._ahead.result()
-        self._next = self._ahead = None
-        self._taker.fill(taken, self._taking.most, self._taking.wait)
-        return taken
+        batch = self._prefetch.take() or self._batch(1)
+        self._claimer.fill(batch, self._taking.most, self._taking.wait)
+        return batch
 
-    def work(self, taken: Taken) -> bool:
-        """A round. False if it was given back, since the run is to stop."""
-        count, names = taken.messages, list(taken.claims)
+    def work(self, batch: ClaimedBatch) -> bool:
+        """A round. False if it was released, since the run is to stop."""
+        count, names = batch.messages, list(batch.claims)
         try:
-            self._hear()
-            self._go_ahead(taken)
-            self._finish(taken)
+            self._check_stopped()
+            self._start_prefetch(batch)
+            self._finish(batch)
         except BaseException as error:
-            self._taker.give_back(taken)
-            if isinstance(error, Stopping):
+            self._claimer.release(batch)
+            if isinstance(error, RunStopped):
                 return False
             raise
         finally:
-            self._heart.let_go(names)
+            self._heartbeat.drop(names)
         self.totals.rounds += 1
         self.totals.taken += count
         return True
 
-    def _go_ahead(self, taken: Taken) -> None:
+    def _start_prefetch(self, batch: ClaimedBatch) -> None:
         """If there is a backlog. Not under names that are in use: after a run that died, or a round without commit."""
-        following, most = self._taken(2), self._taking.most
-        if taken.messages < most or any(name.startswith(following.stem + ".") for name in taken.claims):
+        following, most = self._batch(2), self._taking.most
+        if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):
             return
-        self._next = following
-        self._ahead = beside(lambda: self._taker.fill(following, most, 0))
+        self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
-    def _taken(self, ahead: int) -> Taken:
-        return Taken(self._stem(ahead), room=CARRIED)
+    def _batch(self, number: int) -> ClaimedBatch:
+        """An empty batch, so many behind the one that was committed last."""
+        return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
-    def _stem(self, ahead: int) -> str:
-        return f"{self.name}.{self._last + ahead}"
+    def _prefix(self, number: int) -> str:
+        return f"{self.name}.{self._last + number}"
 
-    def _hear(self) -> None:
+    def _check_stopped(self) -> None:
         if self.stopped.is_set():
-            raise Stopping("The run was told to stop.")
+            raise RunStopped("The run was asked to stop.")
 
-    def _finish(self, taken: Taken) -> None:
+    def _finish(self, batch: ClaimedBatch) -> None:
         """Try until the round is done, or raise."""
         again = True
-        while taken.claims:
+        while batch.claims:
             try:
-                self._work.do(self._round(taken.claims), taken.carried, lambda found: self._bury(taken, found))
+                self._work.do(self._round(batch.claims), batch.inlined, lambda found: self._bury(batch, found))
             except FAILURES as error:
                 if self._committed():  # and the answer was lost
                     return
-                again = self._mend(taken, error, again)
+                again = self._bury_poison(batch, error, again)
             else:
-                if taken.claims and not self._committed():
+                if batch.claims and not self._committed():
                     raise self._failed("its commit is unknown to the server")
                 return
 
@@ -180,12 +169,12 @@ class Runner:
         if last.batch <= self._last:
             return False
         with suppress(ClaimNotFound):
-            self._queue.renew(f"{self._stem(1)}.0", ttl=self._taking.ttl, fence=self._fence)
+            self._queue.renew(f"{self._prefix(1)}.0", ttl=self._taking.ttl, fence=self._fence)
         self._last = last.batch
         self.totals.published += last.published
         return True
 
-    def _mend(self, taken: Taken, error: Exception, again: bool) -> bool:
+    def _bury_poison(self, batch: ClaimedBatch, error: Exception, again: bool) -> bool:
         """Bury what fails by itself. Whether the round may be tried once more without that: it failed and nothing does.
 
         Raises ``RoundFailed``.
@@ -195,65 +184,65 @@ class Runner:
                 "the server has dropped its results, which it keeps for stage_ttl seconds: make rounds smaller "
                 "(max_messages)"
             ) from error
-        self._renew(taken.claims)
+        self._renew(batch.claims)
         if not self._buries:
             raise self._failed(why(error)) from error
-        ids = [one for held in taken.claims.values() for one in held]
+        ids = [one for held in batch.claims.values() for one in held]
         try:
             found = poison(
                 ids,
-                lambda some, keep: self._fails(taken, some, keep),
+                lambda some, keep: self._fails(batch, some, keep),
                 self._most_poison,
                 self.stopped.wait,
-                taken.tried,
+                batch.claim_count,
             )
-        except Hopeless as hopeless:
-            raise self._failed(f"{why(error)} ({hopeless})") from error
+        except Inconclusive as inconclusive:
+            raise self._failed(f"{why(error)} ({inconclusive})") from error
         if not found and not again:
             raise self._failed(f"{why(error)} (its messages go well in a second look)") from error
-        self._bury(taken, found)
+        self._bury(batch, found)
         return bool(found)
 
-    def _fails(self, taken: Taken, ids: Sequence[str], keep: bool) -> str | None:
+    def _fails(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
         """Why work on these messages fails; None if it goes well. Nothing comes of it.
 
-        ``keep``: results are staged, too, and dropped; which takes longer. Raises ``Stopping``.
+        ``keep``: results are staged, too, and dropped; which takes longer. Raises ``RunStopped``.
         """
-        self._hear()
+        self._check_stopped()
         wanted = frozenset(ids)
-        some = {name: found for name, held in taken.claims.items() if (found := [one for one in held if one in wanted])}
+        some = {name: found for name, held in batch.claims.items() if (found := [one for one in held if one in wanted])}
         this = self._round(some, dry=True)
         try:
-            self._work.do(this, taken.carried, lambda _: this, keep)
+            self._work.do(this, batch.inlined, lambda _: this, keep)
         except FAILURES as error:
             self._renew(some)  # so that it is not for want of a claim or a server
             return why(error)
         return None
 
     def _round(self, claims: Held, dry: bool = False) -> Round:
-        told: dict[str, list[str] | None] = {name: [*ids] for name, ids in claims.items()}
-        return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, told, dry, self._work.tasks)
+        ids: dict[str, list[str] | None] = {name: [*held] for name, held in claims.items()}
+        return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, ids, dry, self._work.tasks)
 
-    def _bury(self, taken: Taken, rejected: Mapping[str, str]) -> Round:
+    def _bury(self, batch: ClaimedBatch, rejected: Mapping[str, str]) -> Round:
         """Takes messages out of their claims, and claims that hold nothing any more out of the round."""
         if not self._buries:
             raise Invalid(f"Queue {self._queue.name} has no dead letter queue for messages that a stage rejects.")
-        known = {one for held in taken.claims.values() for one in held}
+        known = {one for held in batch.claims.values() for one in held}
         if not known.issuperset(rejected):
             raise Invalid("A stage rejects rows whose column id is that of no message.")
-        for name, held in list(taken.claims.items()):
+        for name, held in list(batch.claims.items()):
             some = {one: rejected[one] for one in held if one in rejected}
-            for part in letters(some, self._room):
+            for part in burials(some, self._room):
                 self._burials += 1
                 key = f"{self.name}.{self._fence.epoch}.{self._burials}"
                 with self._holding(name):
                     done = self._queue.settle(name, bury=part, key=key, fence=self._fence)
                 self.totals.buried += done.buried
-            taken.claims[name] = [one for one in held if one not in rejected]
-            if not taken.claims[name]:
-                del taken.claims[name]
-                self._heart.let_go([name])
-        return self._round(taken.claims)
+            batch.claims[name] = [one for one in held if one not in rejected]
+            if not batch.claims[name]:
+                del batch.claims[name]
+                self._heartbeat.drop([name])
+        return self._round(batch.claims)
 
     def _renew(self, claims: Iterable[str]) -> None:
         """Raises ``RoundFailed``, ``Fenced``, ``Unavailable``: then it is no message's fault."""

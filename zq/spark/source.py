@@ -61,7 +61,7 @@ class ZqDataSource(DataSource):
 
 
 def _columns(given: Given) -> tuple[str, ...]:
-    """Those of what the options ask for. Spark does not tell whether it is going to read a table or a stream."""
+    """The columns that the options ask for. Spark does not say whether it is going to read a table or a stream."""
     if claims(given):
         return rows.CLAIMED
     kind = state(given)

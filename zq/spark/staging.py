@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sink: executors store rows where nobody sees them, and the driver publishes all of a batch with one commit.
+"""The sink: executors store rows in stages, unseen, and the driver publishes all of a batch with one commit.
 
 A task that fails drops its stage, or leaves it to the server; Spark hands the driver the stages of those that ended
-well, one for each partition. The commit counts once for each batch of its producer, whoever repeats it.
+well, one for each partition. The commit counts once for each batch of its producer, whichever run repeats it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,15 +19,16 @@ from pyspark.sql.types import DataType, IntegralType, StringType, StructType
 from zq.client import Draft, PostStopped
 from zq.errors import ClaimLapsed, Invalid, StageNotFound, ZqError
 from zq.model import Committed, Fence
-from zq.spark.bodies import bodies, check_writable
 from zq.spark.options import SinkOptions
+from zq.spark.rows import bodies, check_writable
 
+# The sentence about claims that are over.
 NOT_HELD: Final = (
     "Nothing of the batch was stored. Started again, the query reads it anew; unless its rows are of claims of an "
     "earlier batch, kept by a stateful operator, or of another project: then do without ackColumn."
 )
+# Stages, and claims, of one commit (api-ref/transactions.md).
 MOST: Final = 1000
-"""Stages, and claims, of one commit (api-ref/transactions.md)."""
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Staging:
         except BaseException:
             self._drop([stage])
             raise
-        return Staged(stage if count else None, producer, [_claim(told) for told in sorted(claims)], count)
+        return Staged(stage if count else None, producer, [_claim(value) for value in sorted(claims)], count)
 
     def publish(
         self,
@@ -164,7 +165,7 @@ class StreamWriter(Staging, DataSourceStreamArrowWriter):
     """Of ``df.writeStream``. Spark makes a new one to commit, so what that needs travels with the tasks' messages."""
 
     def commit(self, messages: list[Staged], batchId: int) -> None:  # type: ignore[override]
-        """Under the producer that the tasks tell. A batch in which there is nothing to do is not told to the server."""
+        """Under the producer that the tasks name. A batch in which there is nothing to do makes no request."""
         if any(task.stage or task.claims for task in messages):
             try:
                 self.publish(messages[0].producer, batchId, messages)
@@ -215,9 +216,9 @@ def _grouped(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[t
     yield from groups.items()
 
 
-def _claim(told: str) -> tuple[str, str]:
+def _claim(value: str) -> tuple[str, str]:
     """Queue and name. Raises ``Invalid``."""
-    queue, _, name = told.partition("/")
+    queue, _, name = value.partition("/")
     if not queue or not name:
         raise Invalid("Option ackColumn needs the column claim of a claiming source, with values like queue/claim.")
     return queue, name

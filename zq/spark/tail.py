@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream that takes nothing away: a queue with history, or a topic, read on from a position.
+"""The stream in mode tail, which consumes nothing: a queue with history, or a topic, read on from a position.
 
 An offset is ``{"after": 1729, "seen": 1764000000, "rows": 40, "next": null}``: all up to this position was read, 40
 rows with the last batch. What is left finishes at second ``seen`` of the server's time or later, but for what was there
@@ -20,16 +20,16 @@ from zq import clock
 from zq.client import Message
 from zq.client.values import Finished
 from zq.errors import Invalid, ZqError
-from zq.spark.browse import Range, read
-from zq.spark.logs import Log, Walk, split
+from zq.spark.browse import Log, Range, Walk, read, split
 from zq.spark.options import ReadingOptions
 
+# Seconds between two looks when there is nothing new.
 PAUSE: Final = 0.5
-"""Seconds between two looks when there is nothing new."""
+# Seconds by which a record's life is taken to be shorter than it is.
 SURE: Final = 5
-"""Seconds by which a record's life is taken to be shorter than it is."""
+# Seconds between two looks at what rarely changes.
 OFTEN: Final = 60
-"""Seconds between two looks at what rarely changes."""
+# The end of sentences about a gap.
 GO_ON: Final = "Option failOnDataLoss=false goes on with what is left."
 Offset = dict[str, Any]
 
@@ -57,7 +57,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.kept = 0
         """Seconds for which the queue keeps records; 0: it does not matter."""
         self.known: tuple[int, float] | None = None
-        """A second of the server's time, and when it was that by this process's clock."""
+        """A second of the server's time, and the moment of this process's monotonic clock at which it was that."""
         self.done: dict[str, float] = {}
         """When what is done only every ``OFTEN`` seconds was done last."""
         self.passed = 0
@@ -86,7 +86,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Up to where the next batch reads. Waits for a message if there is none."""
         most = min(self.options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.most)
         ends = time.monotonic() + self.options.wait
-        self._look_around(start)
+        self._check_queue(start)
         if start == self.begin and self.options.start is None:  # so that a restart begins here, too
             return offset(start["after"], self._now(start))
         enough = self.last is not None and start["after"] >= self.last
@@ -118,15 +118,15 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self, start: Offset, found: Walk) -> Offset:
         """The offset behind what was found. Raises ``Lost``."""
         assert found.last is not None
-        now = self._told(found.last)
+        now = self._server_time(found.last)
         if self.options.strict and not self.is_topic:
             self._check_whole(start, found, now)
         self.newest = max(self.newest, found.end)
-        ahead = None
+        following = None
         if not found.whole and self.options.strict and self.options.state == "history":
-            ahead = self.log.first(found.end)
+            following = self.log.first(found.end)
         seen = now if found.whole or not start["seen"] else max(start["seen"], self._moment(found.last))
-        self.planned = offset(found.end, seen, found.rows, ahead)
+        self.planned = offset(found.end, seen, found.rows, following)
         return self.planned
 
     def _note(self, start: Offset, found: Walk) -> Offset:
@@ -137,7 +137,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return offset(self.passed)
         elif self.kept:
             if start["next"] is not None:
-                raise Lost(f"{self._keeps()}, and that at {start['next']} is gone before it was read. {GO_ON}")
+                raise Lost(f"{self._retention()}, and that at {start['next']} is gone before it was read. {GO_ON}")
             now = self._now(start)
             if not start["seen"] or self.kept / 4 < now - start["seen"] <= self.kept - SURE:
                 return offset(start["after"], now)
@@ -153,30 +153,30 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 gone = self.log.first(start["after"]) != start["after"] + 1
         if gone:
             raise Lost(
-                f"{self._keeps()}, and {now - start['seen']} have passed since the stream knew what comes behind "
+                f"{self._retention()}, and {now - start['seen']} have passed since the stream knew what comes behind "
                 f"{start['after']}: messages up to {found.end} may be gone. {GO_ON}"
             )
 
     def _check_again(self, start: Offset, end: Offset) -> None:
         """Raises ``Lost`` if a range that another process had planned has fewer rows, and more than ttls may be why."""
-        self._look_around(start)
+        self._check_queue(start)
         rows = 0
         for messages in self.loose.between(start["after"], end["after"]):
             rows += len(messages)
             if messages:
-                self._told(messages[-1])
+                self._server_time(messages[-1])
         risky = not start["seen"] or self.options.state == "history" or self._late(start, self._now(end))
         if self.is_topic:
-            risky = not start["after"]  # elsewhere the log tells of gaps
+            risky = not start["after"]  # elsewhere the log reports gaps
         if rows < end["rows"] and risky:
             raise Lost(
                 f"A batch that is done again had {end['rows']} messages behind {start['after']}, and {rows} are left. "
                 f"{GO_ON}"
             )
 
-    def _look_around(self, start: Offset) -> None:
+    def _check_queue(self, start: Offset) -> None:
         """How long the queue keeps records; and that it is the one of before. Raises ``Invalid``, ``Lost``."""
-        if self.is_topic or not self.options.strict or not self._due("around"):
+        if self.is_topic or not self.options.strict or not self._due("queue"):
             return
         self.kept = self.options.connection.client().queue(self.options.name).metadata().get("_history_ttl") or 0
         if not self.kept:
@@ -196,21 +196,21 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _late(self, start: Offset, now: int) -> bool:
         return bool(start["seen"]) and now - start["seen"] > self.kept - SURE
 
-    def _keeps(self) -> str:
+    def _retention(self) -> str:
         return f"Queue {self.options.name} keeps records for {self.kept} seconds"
 
     def _now(self, start: Offset) -> int:
         """The server's time: by the message that was read last, as long as that is there, else by a clock of ours."""
         if self.known is None and not self.is_topic and start["after"]:
             for message in self.loose.after(start["after"] - 1, 1).messages:
-                self._told(message)
+                self._server_time(message)
         if self.known is None:
             return int(clock.own())
         second, when = self.known
         return second + int(time.monotonic() - when)
 
-    def _told(self, message: Message) -> int:
-        """The server's time when it showed a message."""
+    def _server_time(self, message: Message) -> int:
+        """The second of the server's time at which it showed a message; remembered."""
         assert message.created is not None
         second = int(message.created.timestamp()) + message.age
         self.known = second, time.monotonic()
@@ -237,6 +237,6 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return due
 
 
-def offset(after: int, seen: int = 0, rows: int = 0, ahead: int | None = None) -> Offset:
+def offset(after: int, seen: int = 0, rows: int = 0, following: int | None = None) -> Offset:
     """With its members in their order, by which Spark compares."""
-    return {"after": after, "seen": seen, "rows": rows, "next": ahead}
+    return {"after": after, "seen": seen, "rows": rows, "next": following}

@@ -9,15 +9,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zq.errors import StartRefused
-from zq.expiry import Expiry
-from zq.measures import Report, Salvaged
+from zq.model.expiry import Expiry
+from zq.model.stats import Report, Salvaged
 from zq.storage.api import Storage
 
 
 def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expiry | None = None) -> Storage:
     """Open the store that ``uri`` names; ``options`` are the settings of the driver's own section.
 
-    ``expiry``: how it gives space back, until ``Storage.configure`` says otherwise.
+    ``expiry``: how it gives space back, until ``Storage.maintain`` is told otherwise.
 
     The scheme picks the driver among the entry points of the group ``zq.storage``.
     Raises ``StartRefused`` with a sentence when there is no such driver or the store cannot be used like this,

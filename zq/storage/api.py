@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage interface: what every driver promises. Here: the store, queues, messages and claims; ``extensions`` has
-what goes beyond Zaqar.
+"""The storage interface: what every driver promises. Here: what a first driver needs, that is the store, queues,
+messages, claims and documents; ``capabilities`` has what it may leave out.
 
 A driver knows no default, checks no limit, reads no clock (``Storage.now`` excepted) and makes no policy.
 Each verb is atomic: wholly (post, commit), or message by message (claim, renew, release, settle, move, bulk delete),
@@ -9,42 +9,54 @@ configured to make it.
 Messages that have expired (``expires <= now``) exist for no verb. Every verb may raise ``Unavailable``.
 
 Four arguments mean the same wherever they stand. ``history``: seconds for which the queue keeps a record of each
-message that finishes in this step; 0 = none. ``once``: if the queue knows the key already, nothing is done, and
-``Repeated`` (with what the verb answered the first time) or ``KeyReused`` (for another digest) is raised; else the key
-is remembered in the same step as the effect. ``fence``: raises ``Fenced``, and nothing is done, unless its epoch is the
-last one given out. ``most_bytes``: where the bodies of what is returned would have more of them together, the
+message that finishes in this step; 0 = none. ``idempotency_key``: if the queue knows the key already, nothing is done,
+and ``Repeated`` (with what the verb answered the first time) or ``KeyReused`` (for another digest) is raised; else the
+key is remembered in the same step as the effect. ``fence``: raises ``Fenced``, and nothing is done, unless its epoch is
+the last one given out. ``most_bytes``: where the bodies of what is returned would have more of them together, the
 verb ends before, as if its limit were reached; it never ends before the first message.
-The laws L1 to L10 that all this must keep are in ``api-ref/laws.md``; ``tests/conformance`` proves them.
+The laws L1 to L10 that all this must keep are in ``api-ref/laws.md``; ``zq/conformance`` proves them.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol, cast
 
-from zq.expiry import Expiry, Pace
-from zq.measures import Depth, Measure
 from zq.model import (
-    AT_ONCE,
     UNBOUNDED,
     Claim,
-    DeadLetters,
+    Claimed,
+    ClaimRequest,
     Draft,
     Fence,
+    IdempotencyKey,
     Lease,
+    ListFilter,
     Message,
     Messages,
     Move,
-    Once,
     Page,
     Queue,
     QueueRef,
-    Redelivery,
+    Ready,
     Seconds,
     Settled,
     Settlement,
     Stats,
-    View,
 )
-from zq.storage.extensions import HistoryController, RecordController, TopicController, TransactionController
+from zq.model.documents import Document, DocumentRef
+from zq.model.expiry import Expiry, Pace
+from zq.model.quotas import Usage
+from zq.model.stats import Depth, Measure
+from zq.storage.capabilities import (
+    NO_HISTORY,
+    NO_TOPICS,
+    NO_TRANSACTIONS,
+    HistoryController,
+    TopicController,
+    TransactionController,
+)
+
+# Queues that the count which a driver inherits reads at a time.
+PAGE: Final = 1000
 
 
 class QueueController(Protocol):
@@ -67,8 +79,11 @@ class QueueController(Protocol):
         ...
 
     def count(self, project: str) -> int:
-        """How many queues the project has."""
-        ...
+        """How many queues the project has. A driver may inherit this: it pages through ``list``."""
+        count, after = 0, ""
+        while (page := self.list(project, after, PAGE)).next is not None:
+            count, after = count + len(page.items), page.next
+        return count
 
     def delete(self, queue: QueueRef) -> None:
         """Remove the queue with all messages, claims, history and known keys. A missing queue is fine.
@@ -86,20 +101,10 @@ class QueueController(Protocol):
         """Counts and landmarks; zeros for a missing queue."""
         ...
 
-    def entered(self, queue: QueueRef) -> int | None:
-        """How many messages have come into the queue, counted from anywhere: what came meanwhile is the difference of
-        two answers. Purges and restarts go on counting, deletions need not; None for a missing queue.
-        """
-        ...
+    def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
+        """How many messages are ready, counted up to ``most``, which may be 0, and when the next one will be.
 
-    def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
-        """How many messages are ready, counted up to ``most``."""
-        ...
-
-    def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:
-        """The earliest moment after ``now`` at which a message becomes ready by itself; None if none will.
-
-        A hint for whoever waits: what expires before that moment may be counted.
+        That moment is a hint for whoever waits: it may be one of a message that expires before.
         """
         ...
 
@@ -113,14 +118,14 @@ class MessageController(Protocol):
         drafts: Sequence[Draft],
         now: Seconds,
         expected: bytes | None = None,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> bytes | None:
         """Store all drafts in array order, or none; a missing queue is created, without metadata, in the same step.
 
         Without delay a message is available at the larger of ``now`` and the queue's last such moment (L5).
         Where the queue's metadata are not the ``expected`` ones, no message is stored, and the metadata are the answer
-        (``b"{}"`` for a missing queue); otherwise the answer is None. A known ``once`` goes before that; what it
-        repeats is the list of the first drafts' ids.
+        (``b"{}"`` for a missing queue); otherwise the answer is None. A known ``idempotency_key`` goes before that;
+        what it repeats is the list of the first drafts' ids.
         """
         ...
 
@@ -129,25 +134,29 @@ class MessageController(Protocol):
         ...
 
     def list(
-        self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds, most_bytes: int = UNBOUNDED
+        self,
+        queue: QueueRef,
+        marker: int,
+        limit: int,
+        list_filter: ListFilter,
+        now: Seconds,
+        most_bytes: int = UNBOUNDED,
+        expected: bytes | None = None,
     ) -> Page[Message]:
-        """Messages of sequence above ``marker`` that the view shows, in sequence; ``next`` is the last one's."""
-        ...
+        """Messages of sequence above ``marker`` that the filter lets through, in sequence; ``next`` is the last one's.
 
-    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "", history: int = 0) -> None:
-        """Remove one message. A missing one is fine, whatever the claim (contract 7.6).
-
-        Raises ``MessageClaimed`` if another claim than the named one holds it, ``ClaimNotHeld`` if a claim is named
-        and none holds it.
+        ``expected``: as for ``post``; what differs is the page's ``metadata``.
         """
         ...
 
-    def delete_many(
+    def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
-        """Remove messages by id, claimed or not. With ``claims`` each must be held by one of them, else none goes.
+        """Remove messages by id. Missing ones are fine, whatever the claims (contract 7.6).
 
-        Raises ``ClaimNotHeld``.
+        ``claims``: those of the caller. None = it stands above claims: messages go whoever holds them. Otherwise each
+        must be held by one of them or, if there are none of them (``()``), by nobody; else nothing goes, and the first
+        such message decides: ``MessageClaimed`` if another claim holds it, ``ClaimNotHeld`` if none does.
         """
         ...
 
@@ -167,39 +176,13 @@ class MessageController(Protocol):
 class ClaimController(Protocol):
     """Claims: one live claim at most holds a message (L2)."""
 
-    def create(
-        self,
-        queue: QueueRef,
-        lease: Lease,
-        limit: int,
-        now: Seconds,
-        dead_letters: DeadLetters | None = None,
-        redelivery: Redelivery = AT_ONCE,
-        most_bytes: int = UNBOUNDED,
-    ) -> Claim | None:
-        """Claim up to ``limit`` ready messages in the order of (available, sequence); None if there are none.
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+        """Claim up to ``request.limit`` ready messages in the order of (available, sequence).
 
-        Held messages get the lease's life (``Lease.life``) and count one claim more. They are available at the claim's
-        end + ``redelivery.wait(count)``; that wait stays theirs until the next claim.
-        A message that was already claimed ``dead_letters.max_claims`` times moves to the dead letter queue instead:
-        ready, unclaimed, count 0, life from now on. A claim that met nothing but such messages looks again.
-        """
-        ...
-
-    def create_named(
-        self,
-        queue: QueueRef,
-        lease: Lease,
-        limit: int,
-        now: Seconds,
-        dead_letters: DeadLetters | None = None,
-        redelivery: Redelivery = AT_ONCE,
-        fence: Fence | None = None,
-        most_bytes: int = UNBOUNDED,
-    ) -> tuple[Claim | None, bool]:
-        """As ``create``, unless a claim of this name lives: then that one as ``get`` has it, unchanged, and True.
-
-        Any number of callers under one name make one claim.
+        Claimed messages live as ``Lease.extend`` says and count one claim more. They are available at the claim's end +
+        ``request.wait(count)``; that wait stays theirs until the next claim. Messages among these that were handed out
+        ``request.max_claims`` times are left as they are, and their ids are returned (``Claimed.spent``).
+        With ``request.named``, any number of callers under one id make one claim. Raises ``Fenced``.
         """
         ...
 
@@ -221,15 +204,45 @@ class ClaimController(Protocol):
         claim: str,
         settlement: Settlement,
         now: Seconds,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
     ) -> Settled:
         """End the claim's work on the named messages, in one round trip; each message in one step.
 
         Only what the live claim holds is touched. Moved messages join their queues in the order of ``settlement.move``,
-        as ``MessageController.move`` has it. Raises ``ClaimNotFound`` if the claim holds nothing; what ``once`` repeats
-        is the ``Settled``.
+        as ``MessageController.move`` has it. Raises ``ClaimNotFound`` if the claim holds nothing; what
+        ``idempotency_key`` repeats is the ``Settled``.
         """
+        ...
+
+
+class DocumentController(Protocol):
+    """Small documents of any kind, each changed as a whole: topics' metadata, subscriptions, pools ...
+
+    One that has expired (``Document.expires <= now``) exists for no verb.
+    """
+
+    def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
+        """The document, or None."""
+        ...
+
+    def put(
+        self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
+    ) -> bool:
+        """Store the value, in one step, if the document's version is ``expected``; False, and nothing changed, if not.
+
+        ``expected``: "" = there must be no such document; None = whatever there is. ``expires``: None = never. The
+        document has a new version then.
+        """
+        ...
+
+    def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
+        """Documents of a kind whose names begin with ``prefix`` and are greater than ``after``, ascending in byte
+        order; ``next`` is the last name."""
+        ...
+
+    def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
+        """Remove the document; False if there is none, or none of the ``expected`` version."""
         ...
 
 
@@ -255,7 +268,7 @@ class Storage(Protocol):
     def topics(self) -> TopicController: ...
 
     @property
-    def records(self) -> RecordController: ...
+    def documents(self) -> DocumentController: ...
 
     def now(self) -> Seconds:
         """The store's own time, by which all its servers judge."""
@@ -269,13 +282,21 @@ class Storage(Protocol):
         """Return if the store can read and write; raises ``Unavailable``."""
         ...
 
-    def configure(self, expiry: Expiry) -> None:
-        """Give space back by these options from now on; no verb that is under way fails for it."""
+    def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
+        """One round of giving space back, step by step as ``pace`` says (None: ``Steps()``); how many expired messages
+        went. Called every few seconds, by one thread of each server; servers that share a store share the work.
+
+        ``expiry``: the options from now on, for what reads of expired messages too; None = those of before. No verb
+        that is under way fails for a change.
+        """
         ...
 
-    def maintain(self, now: Seconds, pace: Pace | None = None) -> int:
-        """One round of giving space back, step by step as ``pace`` says (None: ``Steps()``); how many expired messages
-        went. Called every few seconds, by one thread of each server; servers that share a store share the work."""
+    def usage(self, project: str, now: Seconds) -> Usage | None:
+        """What the project's queues and stages hold; None = not known. Costs as much as the project has queues.
+
+        What has expired counts until it is removed. Messages that were stored by versions of the driver that did not
+        count bytes are of none.
+        """
         ...
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
@@ -294,10 +315,38 @@ class Storage(Protocol):
         publishing …; for now or for later), by whatever process, within milliseconds.
 
         It is called from any thread and returns at once; a later listener replaces it. A call may be lost, or come for
-        nothing. What becomes ready by the passing of time is not told: see ``QueueController.due``.
+        nothing. What becomes ready by the passing of time brings no call: see ``QueueController.ready``.
         """
         ...
 
     def close(self) -> None:
         """Release the store; no verb may follow."""
         ...
+
+
+class Defaults:
+    """What a driver may leave out and inherit: capabilities that it does not have, hints and figures that it does not
+    give. A server answers a request for such a capability as for all that is not built (decision 0046)."""
+
+    history: HistoryController = cast(HistoryController, NO_HISTORY)
+    transactions: TransactionController = cast(TransactionController, NO_TRANSACTIONS)
+    topics: TopicController = cast(TopicController, NO_TOPICS)
+
+    def doubted(self) -> Seconds:
+        """The machine's clock is believed."""
+        return 0.0
+
+    def usage(self, project: str, now: Seconds) -> Usage | None:
+        """It is not known, so that quotas of what is stored do not bind."""
+        return None
+
+    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        """None."""
+        return ()
+
+    def measures(self, now: Seconds) -> Sequence[Measure]:
+        """None."""
+        return ()
+
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        """All calls are lost: a request that waits looks again every few seconds."""

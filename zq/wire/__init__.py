@@ -17,8 +17,9 @@ from zq.errors import InvalidBody
 from zq.limits import integer_in_body
 
 T = TypeVar("T")
+# The names that mean something in a topic's metadata.
 TOPIC_RULES: Final = ("_max_messages_post_size", "_default_message_ttl", "_default_message_delay")
-"""The names that mean something in a topic's metadata."""
+# The names that mean something in a queue's metadata.
 QUEUE_RULES: Final = (
     *TOPIC_RULES,
     "_dead_letter_queue",
@@ -31,13 +32,14 @@ QUEUE_RULES: Final = (
     "_redelivery_max_delay",
     "_history_ttl",
 )
-"""And in a queue's."""
+# Makes every digit a 0, so that one search finds a long run of them.
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
+# As many digits as the shortest integer beyond 64 bits has.
 _LONG_NUMBER: Final = b"0" * 19
 
 
 class Posted(Struct):
-    """One element of a post. ``delay`` is left as it came: on a normal queue nobody looks at it (contract 7.2)."""
+    """One element of a post. ``delay`` is left as it came: on a normal queue it is ignored (contract 7.2)."""
 
     body: Raw
     ttl: int | UnsetType = UNSET

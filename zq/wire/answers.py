@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the server answers: messages, claims, history and stats (contract 6 to 8, extensions 5, 7)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Raw, Struct
 from msgspec.structs import asdict
 
-from zq.model import Claim, Finished, Landmark, Message, Seconds, Stats, age
+from zq.model import Claim, Edge, HistoryEntry, Message, Seconds, Stats, age
 from zq.wire import encode
 
 
@@ -60,7 +60,7 @@ def message_page(
 
 
 def history_page(
-    queue: str, finished: Sequence[Finished], now: Seconds, query: dict[str, str] | None, detailed: bool
+    queue: str, finished: Sequence[HistoryEntry], now: Seconds, query: dict[str, str] | None, detailed: bool
 ) -> bytes:
     """A page of history; what lives still has neither ``finished`` nor ``outcome`` (extensions 5)."""
     outs = _outs(queue, [record.message for record in finished], now, detailed)
@@ -101,12 +101,14 @@ def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False) -> byt
     )
 
 
-def stats(path: str, stats: Stats, now: Seconds, detailed: bool, more: Mapping[str, int]) -> bytes:
-    """Counts and, unless there are no messages, landmarks (contract 6.7). ``path``: that of the queue, or the topic."""
-    counts: dict[str, Any] = {"claimed": stats.claimed, "free": stats.free, "total": stats.claimed + stats.free, **more}
+def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
+    """Counts and, unless there are no messages, oldest and newest (contract 6.7). ``path``: of the queue or topic."""
+    counts: dict[str, Any] = {"claimed": stats.claimed, "free": stats.free, "total": stats.claimed + stats.free}
+    if detailed and stats.entered is not None:
+        counts["entered"] = stats.entered
     if stats.oldest is not None and stats.newest is not None:
-        counts["oldest"] = _landmark(path, stats.oldest, now, detailed)
-        counts["newest"] = _landmark(path, stats.newest, now, detailed)
+        counts["oldest"] = _edge(path, stats.oldest, now, detailed)
+        counts["newest"] = _edge(path, stats.newest, now, detailed)
     return encode({"messages": counts})
 
 
@@ -119,10 +121,10 @@ def timestamp(moment: Seconds) -> str:
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def _landmark(path: str, landmark: Landmark, now: Seconds, detailed: bool) -> dict[str, Any]:
-    created = datetime.fromtimestamp(int(landmark.created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    shown = {"href": f"{path}/messages/{landmark.id}", "age": age(landmark.created, now), "created": created}
-    return shown | {"sequence": landmark.sequence} if detailed else shown
+def _edge(path: str, edge: Edge, now: Seconds, detailed: bool) -> dict[str, Any]:
+    created = datetime.fromtimestamp(int(edge.created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    shown = {"href": f"{path}/messages/{edge.id}", "age": age(edge.created, now), "created": created}
+    return shown | {"sequence": edge.sequence} if detailed else shown
 
 
 def _page(path: str, shown: Sequence[object], query: dict[str, str] | None) -> bytes:
@@ -142,7 +144,7 @@ def _out(prefix: str, message: Message, now: Seconds) -> MessageOut:
     return MessageOut(message.id, href, message.ttl, message.age(now), Raw(message.body), message.checksum)
 
 
-def _finished(out: Any, record: Finished) -> Any:
+def _finished(out: Any, record: HistoryEntry) -> Any:
     if record.outcome is None:
         return out
     return _members(out) | {"finished": timestamp(record.finished), "outcome": record.outcome}

@@ -9,17 +9,18 @@ from msgspec import Raw
 from msgspec.structs import asdict
 
 from zq.model import Seconds, age
-from zq.topics import Published
+from zq.model.topics import Published
 from zq.wire import encode
 from zq.wire.answers import MessageOut, next_link, timestamp
 
+# What some readers of events take for the end of a line. Those in ASCII stand between JSON's tokens only.
 LINE_END: Final = re.compile(b"[\r\n]|\xe2\x80[\xa8\xa9]|\xc2\x85")
-"""What some readers of events take for the end of a line. Those in ASCII stand between JSON's tokens only."""
+# The template of an event: first for what messages of one batch have in common, then for the rest.
 FRAME: Final = (
     b"id: %%b\nevent: message\n"
     b'data: {"id":"%%b","href":"/v2/topics/%b/messages/%%b","ttl":%%d,"age":%d,"body":%%b%%b,"topic":"%b"}\n\n'
 )
-"""An event, with room first for what messages of one batch have in common, and then for the rest."""
+# The template of the checksum within an event.
 CHECKSUM: Final = b',"checksum":"%b"'
 
 
@@ -43,7 +44,7 @@ def page(
 ) -> bytes:
     """A listing; ``query`` is what the next page's link repeats, None on an empty page. ``gap``: after, resumes.
 
-    ``position``: up to where the log was looked through, for a listing with details; an empty one tells it.
+    ``position``: up to where the log was looked through, for a listing with details; an empty one shows it.
     """
     answer: dict[str, Any] = {
         "messages": [_out(message, now, position is not None) for message in messages],
@@ -81,7 +82,7 @@ def events(messages: Iterable[Published], now: Seconds) -> bytes:
 
 
 def gap_event(after: int, resumes: int) -> bytes:
-    """Tells of what was missed; whoever resumes behind it is not told again."""
+    """Says what was missed; a reader that resumes behind it does not get it again."""
     return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(_gap(after, resumes)))
 
 

@@ -6,9 +6,10 @@ from typing import Final
 
 from zq import errors
 
+# The header that names the class of a deliberate failure, which status and title alone do not show.
 HEADER: Final = "X-Zq-Error"
-"""Names the class of a deliberate failure, which status and title alone do not tell."""
 
+# Status and title by error class; a class without a row has that of its base.
 STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.Invalid: (400, "Invalid API request"),
     errors.InvalidBody: (400, "Invalid request body"),
@@ -16,12 +17,15 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.InvalidName: (400, "Invalid queue identification"),
     errors.InvalidTopicName: (400, "Invalid topic identification"),
     errors.ClaimNotHeld: (400, "Unable to delete"),
+    errors.NotAuthenticated: (401, "Unauthorized"),
     errors.NotAuthorized: (403, "Not authorized"),
+    errors.QuotaExceeded: (403, "Quota exceeded"),
     errors.MessageClaimed: (403, "Unable to delete"),
     errors.NotFound: (404, "Not found"),
     errors.Conflict: (409, "Conflict"),
     errors.MetadataConflict: (409, "Resource conflict"),
     errors.CommitTooLarge: (413, "Commit too large"),
+    errors.TooManyRequests: (429, "Too many requests"),
     errors.KeyReused: (422, "Idempotency-Key reused"),
     errors.UnsupportedMediaType: (415, "415 Unsupported Media Type"),
     errors.NotBuilt: (400, "Not implemented"),
@@ -29,14 +33,16 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.Unavailable: (503, "Service temporarily unavailable"),
     errors.StoreDamaged: (503, "Store damaged"),
 }
-"""A class without a row has that of its base."""
 
+# Error classes by their names.
 KINDS: Final = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.ZqError)
 }
+# Error classes by status and title.
 TITLED: Final = {row: kind for kind, row in STATUSES.items()}
+# The error that is meant by other answers of servers, and of proxies before them.
 BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
-    401: errors.NotAuthorized,
+    401: errors.NotAuthenticated,
     403: errors.NotAuthorized,
     404: errors.NotFound,
     409: errors.Conflict,
@@ -47,7 +53,6 @@ BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
     503: errors.Unavailable,
     504: errors.Unavailable,
 }
-"""What else servers, and proxies before them, may answer."""
 
 
 def row(kind: type[Exception]) -> tuple[int, str]:
@@ -56,7 +61,7 @@ def row(kind: type[Exception]) -> tuple[int, str]:
 
 
 def error(status: int, name: str, title: str, sentence: str) -> errors.ZqError:
-    """The error that an answer tells; ``name`` is what the header says, "" for a server that does not know it."""
+    """The error that an answer means; ``name`` is what the header says, "" for a server that does not know it."""
     kind = KINDS.get(name) or TITLED.get((status, title)) or BY_STATUS.get(status)
     if kind is errors.InvalidHeader:
         return errors.InvalidHeader(title, sentence)

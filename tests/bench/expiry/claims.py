@@ -15,20 +15,20 @@ from typing import NamedTuple
 from tests.bench.expiry.crowd import QUEUE, fill, opened, post, store
 from tests.bench.polls import Line
 from tests.servers import ZqServer, ask, wait_for
-from zq.expiry import Expiry
 from zq.model import QueueRef
+from zq.model.expiry import Expiry
 
 OTHER = QueueRef(QUEUE.project, "other")
 CLAIM = f"/v2/queues/{QUEUE.name}/claims?limit=10"
 LEASE = {"ttl": 60, "grace": 60}
+# Messages to be claimed when the due ones lie elsewhere; among them one stands behind each ``SHARE``.
 LIVING = 300_000
-"""Messages to be claimed when the due ones lie elsewhere; among them one stands behind each ``SHARE``."""
 SHARE = 9
 WARM = 5.0
+# Seconds between looks at what is left: each counts it.
 LOOK = 5.0
-"""Seconds between looks at what is left: each counts it."""
+# Messages a second that a slow machine loads.
 LOADING = 9_000
-"""Messages a second that a slow machine loads."""
 
 
 class Sample(NamedTuple):

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from tests.servers import PROJECT
 from tests.stores import Stores
-from zq.expiry import Expiry
 from zq.model import Draft, QueueRef, Seconds, new_ids
+from zq.model.expiry import Expiry
 from zq.storage import connect
 from zq.storage.api import Storage
 
 QUEUE = QueueRef(PROJECT, "jobs")
+# Messages in one post.
 POST = 500
-"""Messages in one post."""
+# Seconds that no run lasts.
 FOR_GOOD = 10_000_000
-"""Seconds that no run lasts."""
+# Options under which a store is filled faster.
 UNSAFE: dict[str, dict[str, object]] = {"rocksdb": {"sync": "never"}, "mongodb": {"journal": False}}
-"""Options under which a store is filled faster."""
 
 
 @contextlib.contextmanager

@@ -12,9 +12,10 @@ from unittest import mock
 from rocksdict import Options
 
 from tests.bench.expiry.crowd import FOR_GOOD, POST, QUEUE, opened, post, store
-from zq.expiry import Expiry, Steps
+from zq.model.expiry import Expiry, Steps
 from zq.storage.api import Storage
-from zq.storage.rocksdb import RocksStorage, layout
+from zq.storage.ordered import layout
+from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb.tuning import Tuning
 
 TTL = 60
@@ -40,12 +41,12 @@ def embedded(arguments: argparse.Namespace) -> None:
     print("|---|---|---|---|---|")
     for name, (expiry, collector, swept) in KINDS.items():
         with store("rocksdb") as (uri, folder), collecting(collector), opened(uri, expiry) as storage:
-            assert isinstance(storage, RocksStorage)
+            assert isinstance(storage, OrderedStorage)
             load(storage, count)
             flush(storage)
             sizes = [used(folder)]
             if swept:
-                storage.maintain(storage.now(), Steps(1000, count))
+                storage.maintain(storage.now(), None, Steps(1000, count))
             flush(storage)
             sizes.append(used(folder))
             time.sleep(IDLE)
@@ -63,7 +64,7 @@ def networked(arguments: argparse.Namespace) -> None:
         parts: dict[str, list[float]] = {}
         steps: list[Callable[[], object]] = [
             lambda: load(storage, count),
-            lambda: storage.maintain(storage.now(), Steps(1000, count)),
+            lambda: storage.maintain(storage.now(), None, Steps(1000, count)),
             lambda: post(storage, QUEUE, [FOR_GOOD] * (count // 2), storage.now()),
         ]
         for step in steps:
@@ -115,14 +116,14 @@ def used(folder: Path) -> int:
     return total
 
 
-def flush(storage: RocksStorage) -> None:
+def flush(storage: OrderedStorage) -> None:
     """Everything from memory into files."""
-    with storage._keeper as (store, _):
+    with storage._handle as (store, _):
         for view in store._views.values():
             view.flush()
 
 
-def compact(storage: RocksStorage) -> None:
-    with storage._keeper as (store, _):
+def compact(storage: OrderedStorage) -> None:
+    with storage._handle as (store, _):
         for family in layout.FAMILIES:
             store.compact(family)

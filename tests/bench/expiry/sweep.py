@@ -9,14 +9,15 @@ from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
 
 from tests.bench.expiry.crowd import FOR_GOOD, POST, QUEUE, opened, post, store
-from zq.expiry import Expiry, Steps
-from zq.model import Seconds, View
+from zq.model import ListFilter, Seconds
+from zq.model.expiry import Expiry, Steps
 from zq.storage.api import Storage
-from zq.storage.rocksdb import RocksStorage, layout
+from zq.storage.ordered import layout
+from zq.storage.ordered.storage import OrderedStorage
 
+# Seconds between the moments at which each round's messages expire.
 APART = 1000
-"""Seconds between the moments at which each round's messages expire."""
-EVERYTHING = View(claimed=True, delayed=True)
+EVERYTHING = ListFilter(claimed=True, delayed=True)
 PAGE = 1000
 
 
@@ -37,7 +38,7 @@ def measure(storage: Storage, uri: str, living: int, rounds: int) -> None:
         moment = now + APART * number
         if number == 1:
             scanned.append(timed(lambda: full_scan(storage, uri, moment))[0])  # noqa: B023
-        took, gone = timed(lambda: storage.maintain(moment, Steps(1000, 1 << 40)))  # noqa: B023
+        took, gone = timed(lambda: storage.maintain(moment, None, Steps(1000, 1 << 40)))  # noqa: B023
         swept.append(took)
         empty.append(timed(lambda: storage.maintain(moment))[0])  # noqa: B023
     took = median(swept)
@@ -66,9 +67,9 @@ def timed(work):
 
 def full_scan(storage: Storage, uri: str, now: Seconds) -> int:
     """How many messages have expired, by looking at each; deletes nothing."""
-    if isinstance(storage, RocksStorage):
+    if isinstance(storage, OrderedStorage):
         moment = layout.ms(now)
-        with storage._keeper as (records, _):
+        with storage._handle as (records, _):
             found = records.scan("messages", b"", b"\xff" * 16)
             return sum(layout.decode_record(value).expires <= moment for _, value in found)
     if uri.startswith("mongodb"):

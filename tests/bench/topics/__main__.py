@@ -23,13 +23,13 @@ from tests.stores import Stores
 BATCH = 100
 MANY_PUBLISHERS = 4
 MANY_READERS = 10
+# Batches per second while operations are counted, of ``PACED`` messages.
 RATE = 50.0
-"""Batches per second while operations are counted, of ``PACED`` messages."""
 PACED = 10
+# Of counting operations, in turns, for a store has work of its own.
 ROUNDS = 3
-"""Of counting operations, in turns, for a store has work of its own."""
+# A round costs operations of its own, and would fall into some of the measurements.
 NO_SWEEPS = "[expiry]\nsweep_interval = 3600\n"
-"""A round costs operations of its own, and would fall into some of the measurements."""
 HEAD = (
     "driver, engine",
     "one by one: messages/s",

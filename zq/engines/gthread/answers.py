@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the application, written without waiting for whoever reads them, and those of the worker's own."""
+"""Answers of the application, written without waiting for their readers, and those of the worker's own."""
 
 import json
 import select
@@ -11,15 +11,15 @@ from typing import Any, Final
 from gunicorn import util
 from gunicorn.http.wsgi import Response
 
+# Seconds.
 RETRY_AFTER: Final = 1
-"""Seconds."""
 
 
 class Answer(Response):  # type: ignore[misc]
     """What the application answers to one request.
 
     An answer of known length goes to the socket as far as that takes it at once, in one piece with its head, and the
-    rest is ``unsent``. One whose length nobody knows is a stream: writing it waits, for ``patience`` seconds at most.
+    rest is ``unsent``. One of unknown length is a stream: writing it waits, for ``patience`` seconds at most.
     """
 
     def __init__(self, req: Any, sock: socket.socket, cfg: Any, patience: float) -> None:
@@ -70,7 +70,7 @@ class Answer(Response):  # type: ignore[misc]
 
 
 def send(sock: socket.socket, data: memoryview) -> int:
-    """How many bytes the socket took at once. Raises ``OSError`` if nobody reads it any more."""
+    """How many bytes the socket took at once. Raises ``OSError`` if its reader has gone."""
     try:
         return sock.send(data)
     except BlockingIOError:

@@ -1,22 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection: what has come of its next request, what is left of its last answer, and until when."""
+"""Connections: what has come of each one's next request, what is left of its last answer, and until when; how many of
+them a process has, and which is closed in favour of another.
+"""
 
 import socket
 import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from enum import Enum, auto
+from http import HTTPStatus
 from typing import Any, Final
 
 from msgspec import Struct
 
+from zq.engines import listening
 from zq.engines.gthread import answers, parsing
-from zq.engines.gthread.chunks import Chunks
-from zq.engines.gthread.parsing import CHUNKED, RawRequest
+from zq.engines.gthread.parsing import CHUNKED, Chunks, RawRequest
+from zq.events import Refusal, refused
+from zq.settings import Settings
 
+# Bytes that are read at a time.
 RECEIVED: Final = 65536
-"""Bytes that are read at a time."""
+# Bytes a second that a body must come with, and an answer be taken with, beyond the time that each has anyway.
 SLOWEST: Final = 10_000
-"""Bytes a second that a body must come with, and an answer be taken with, beyond the time that each has anyway."""
+# For a client that waits for it before it sends a body.
 CONTINUE: Final = memoryview(b"HTTP/1.1 100 Continue\r\n\r\n")
+# Seconds after which a connection that waits for its client may be closed in favour of a new one.
+SETTLED: Final = 1.0
+# One in so many of those is closed at a time: a flood of new ones must not look for one each.
+SHARE: Final = 16
+# Bytes of requests that are not whole and of answers that are not taken, of all connections.
+MAX_BUFFERED: Final = 256 << 20
+# The sentence of a 503 to a new connection.
+FULL: Final = "The server has too many connections. Try again later."
 
 
 class State(Enum):
@@ -25,8 +42,9 @@ class State(Enum):
     IDLE = auto()
     """The loop's: nothing of a request has come."""
     HEAD = auto()
+    """The loop's: a part of a request's head has come."""
     BODY = auto()
-    """The loop's: a part of a request has come."""
+    """The loop's: the head has come, and of the body a part or nothing."""
     WORK = auto()
     """A thread's, or in the queue before one."""
     SENDING = auto()
@@ -35,10 +53,11 @@ class State(Enum):
     """The loop's: all is said, and what still comes is dropped for a moment, lest the client lose the answer."""
 
 
+# The states in which the client is to send something.
 READING: Final = frozenset({State.IDLE, State.HEAD, State.BODY})
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """In seconds, but for ``body``: bytes that a request's body may have."""
 
     head: float
@@ -51,7 +70,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
 class Connection:
     """Owned by one thread at a time: the loop's, or while in ``WORK`` the one that answers."""
 
-    def __init__(self, sock: socket.socket, peer: Any, server: Any, cfg: Any, bounds: Bounds) -> None:
+    def __init__(self, sock: socket.socket, peer: Any, server: Any, cfg: Any, limits: ConnectionLimits) -> None:
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer
@@ -65,9 +84,9 @@ class Connection:
         """Whether the connection ends with what is unsent."""
         self.moved = time.monotonic()
         """When the client last did something."""
-        self.deadline = self.moved + bounds.head
+        self.deadline = self.moved + limits.head
         self._cfg = cfg
-        self._bounds = bounds
+        self._limits = limits
         self._data = bytearray()
         self._began = self.moved
         self._searched = 0
@@ -122,7 +141,7 @@ class Connection:
         if self.state is State.IDLE:
             self.state = State.HEAD
             if self._requests:  # the first one's time runs from the beginning
-                self.deadline = self.moved + self._bounds.head
+                self.deadline = self.moved + self._limits.head
             self._searched = 0
             if self._data.startswith(b"\r\n"):  # one empty line before a request is borne with
                 del self._data[:2]
@@ -134,12 +153,12 @@ class Connection:
         self.request = parsing.request(self._cfg, bytes(self._data[:end]), self.peer, self._requests)
         del self._data[:end]
         if self.request.length == CHUNKED:
-            self._chunks = Chunks(self._bounds.body, self.request.judge_trailers)
+            self._chunks = Chunks(self._limits.body, self.request.check_trailers)
         return True
 
     def _body(self) -> bool:
         """Whether the body is there, or is too large to be waited for."""
-        request, bound = self.request, self._bounds.body
+        request, bound = self.request, self._limits.body
         assert request is not None
         if self._chunks:
             enough = self._chunks.take(self._data)
@@ -158,11 +177,11 @@ class Connection:
             if request.expects:
                 answers.send(self.sock, CONTINUE)
         came = len(self._data) + (self._chunks.taken if self._chunks else 0)
-        self.deadline = self._began + self._bounds.body_time + came / SLOWEST
+        self.deadline = self._began + self._limits.body_time + came / SLOWEST
 
     def take_body(self) -> RawRequest:
         """The request with its body; for the thread that answers it."""
-        request, bound = self.request, self._bounds.body
+        request, bound = self.request, self._limits.body
         assert request is not None
         length = request.length
         if self._chunks:
@@ -179,7 +198,7 @@ class Connection:
         """Wait for another request."""
         self.request = None
         self.moved = time.monotonic()
-        self.deadline = self.moved + self._bounds.idle
+        self.deadline = self.moved + self._limits.idle
         self.state = State.IDLE
 
     def send_later(self, rest: memoryview, last: bool) -> None:
@@ -201,7 +220,7 @@ class Connection:
 
     def _allow(self, rest: memoryview) -> None:
         """Time for all of an answer; a client that takes nothing of it has less, see ``late``."""
-        self.deadline = self._began + self._bounds.send + len(rest) / SLOWEST
+        self.deadline = self._began + self._limits.send + len(rest) / SLOWEST
 
     def linger(self, seconds: float) -> None:
         """Say that no more comes, and drop what still does."""
@@ -225,4 +244,79 @@ class Connection:
         """Whether the client has had its time."""
         if self.state is State.WORK:
             return False
-        return now > self.deadline or (self.state is State.SENDING and now > self.moved + self._bounds.send)
+        return now > self.deadline or (self.state is State.SENDING and now > self.moved + self._limits.send)
+
+
+class Connections:
+    """Who is here, by descriptor; used by the loop only, but that others may look on."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self.taken: dict[int, Connection] = {}
+        self._most = listening.room_for(chosen.max_connections)
+        self._most_of_address = chosen.max_connections_per_address
+        self._counts_addresses = not chosen.behind_proxy
+        self._addresses: Counter[bytes] = Counter()
+
+    def take(self, connection: Connection) -> bool:
+        """Take in a new connection; False if there is no room for it, and it has been refused."""
+        connection.address = listening.address(connection.peer)
+        crowded = self._counts_addresses and self._addresses[connection.address] >= self._most_of_address
+        full = crowded or len(self.taken) >= self._most
+        if full and not self.make_room(connection.address if crowded else None):
+            _turn_away(connection)
+            return False
+        self._addresses[connection.address] += 1
+        self.taken[connection.fd] = connection
+        return True
+
+    def has(self, connection: Connection) -> bool:
+        """Whether it has not been closed. Its descriptor may be that of another by now."""
+        return self.taken.get(connection.fd) is connection
+
+    def close(self, connection: Connection) -> None:
+        """Its place is free again. May be called twice."""
+        if not self.has(connection):
+            return
+        del self.taken[connection.fd]
+        self._addresses[connection.address] -= 1
+        if self._addresses[connection.address] <= 0:
+            del self._addresses[connection.address]
+        connection.sock.close()  # epoll forgets it
+
+    def make_room(self, address: bytes | None = None) -> bool:
+        """Close some connections, of an address if one is given, that have waited longest for their clients."""
+        before = time.monotonic() - SETTLED
+        waiting = [
+            each
+            for each in list(self.taken.values())
+            if each.state in READING and each.moved < before and address in (None, each.address)
+        ]
+        waiting.sort(key=lambda each: each.moved)
+        for connection in waiting[: 1 + len(waiting) // SHARE]:
+            refused(Refusal.CONNECTIONS)
+            self.close(connection)
+        return bool(waiting)
+
+    def bound_memory(self) -> None:
+        """Close connections that hold too much together, those first whose clients have done nothing for longest."""
+        connections = list(self.taken.values())
+        excess = sum(each.buffered for each in connections) - MAX_BUFFERED
+        if excess > 0:
+            for connection in _longest_still(connections):
+                if excess > 0 and connection.buffered and connection.state is not State.WORK:
+                    excess -= connection.buffered
+                    refused(Refusal.MEMORY)
+                    self.close(connection)
+
+
+def _longest_still(connections: Iterable[Connection]) -> list[Connection]:
+    return sorted(connections, key=lambda each: each.moved)
+
+
+def _turn_away(connection: Connection) -> None:
+    refused(Refusal.CONNECTIONS)
+    connection.receive()  # what is unread when a connection is closed takes the answer with it
+    with suppress(OSError):
+        answers.send(connection.sock, answers.refusal(HTTPStatus.SERVICE_UNAVAILABLE, FULL, retry=True))
+        connection.sock.shutdown(socket.SHUT_WR)
+    connection.sock.close()

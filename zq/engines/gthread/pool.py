@@ -10,6 +10,7 @@ from typing import Final
 
 from zq.engines.gthread.connections import Connection
 
+# The token that ends a thread.
 STOP: Final = False
 
 

@@ -15,68 +15,79 @@ from typing import ClassVar, Final
 from gunicorn.http import wsgi
 from gunicorn.workers.base import Worker
 
-from zq import strain
-from zq.engines.gthread import answers, listeners
-from zq.engines.gthread.connections import Bounds, Connection, State
+from zq.engines import listening
+from zq.engines.gthread import answers
+from zq.engines.gthread.connections import Connection, ConnectionLimits, Connections, State
 from zq.engines.gthread.parsing import RawRequest, Refused
-from zq.engines.gthread.places import Places
 from zq.engines.gthread.pool import Pool
+from zq.engines.tls import ServerTls, TlsSocket
+from zq.errors import StartRefused
+from zq.events import Refusal, refused
 from zq.http import heads
+from zq.model.identity import CERTIFICATE
 from zq.settings import Settings
-from zq.strain import Reason
 
+# Seconds between looks at deadlines.
 TICK: Final = 0.5
-"""Seconds between looks at deadlines."""
+# Seconds for which the loop runs scheduled calls before it polls its sockets again.
 SLICE: Final = 0.02
-"""Seconds that calls get between two looks at what is heard."""
+# Seconds that a refused client has to read why; and for which a stopping worker still reads idle connections.
 LINGER: Final = 2.0
-"""Seconds that a refused client has to read why; and that a stopping worker hears idle connections."""
+# Seconds without a look at new connections when this process has no descriptors for them.
 FULL_PAUSE: Final = 0.01
-"""Seconds without a look at new connections when this process has no descriptors for them."""
+# Connections that are taken in one go.
 ACCEPTED: Final = 64
-"""Connections that are taken in one go."""
+# Seconds that a request gets when the worker is to end at once.
 AT_WORK: Final = 1.0
-"""Seconds that a request gets when the worker is to end at once."""
+# Threads for ``/readyz``, so that it answers whatever the others do.
 PROBES: Final = 2
-"""Threads for ``/readyz``, so that it answers whatever the others do."""
-ONCE: Final = select.EPOLLONESHOT
-IN, OUT = select.EPOLLIN | select.EPOLLRDHUP | ONCE, select.EPOLLOUT | ONCE
+# What a connection that the client is to send something on is armed with, for one event.
+IN: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
+# What a connection that an answer is to be sent on is armed with, for one event.
+OUT: Final = select.EPOLLOUT | select.EPOLLONESHOT
+# The sentence of a 503 to a request that waited too long for a thread.
 BUSY: Final = "The server has more requests than it can answer in time. Try again later."
+# By state, what answers a client whose time is up; in other states nothing does.
 LATE: Final = {
     State.HEAD: "The head of the request did not come in time.",
     State.BODY: "The body did not come in time.",
 }
+# What it is counted as.
 LATENESS: Final = {
-    State.HEAD: Reason.HEAD,
-    State.BODY: Reason.BODY,
-    State.SENDING: Reason.ANSWER,
+    State.HEAD: Refusal.HEAD,
+    State.BODY: Refusal.BODY,
+    State.SENDING: Refusal.ANSWER,
 }
 
 
 class LoopWorker(Worker):  # type: ignore[misc]
-    """gunicorn makes and ends it; ``chosen`` is set by a subclass."""
+    """gunicorn makes and ends it; a subclass sets ``chosen``, and ``tls`` if it is spoken."""
 
     chosen: ClassVar[Settings]
+    tls: ClassVar[ServerTls | None] = None
 
     def init_process(self) -> None:
         chosen = self.chosen
-        self._bounds = Bounds(
+        self._limits = ConnectionLimits(
             head=chosen.head_timeout,
             body_time=chosen.body_timeout,
             send=chosen.send_timeout,
             idle=chosen.keepalive,
             body=chosen.max_body,
         )
-        self._places = Places(chosen)
+        self._connections = Connections(chosen)
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._calls: deque[tuple[Connection, Callable[[Connection], object]]] = deque()
         self._pool = Pool("zq", chosen.threads, self._serve)
         self._probes = Pool("zq-probe", PROBES, self._serve)
+        if self.tls is not None:  # of a worker that comes later than a HUP
+            with contextlib.suppress(StartRefused):
+                self.tls.reload()
         super().init_process()
 
     def _everyone(self) -> list[Connection]:
-        return list(self._places.taken.values())
+        return list(self._connections.taken.values())
 
     def _call(self, connection: Connection, call: Callable[[Connection], object]) -> None:
         """Have the loop do this with a connection, soon; for threads."""
@@ -109,7 +120,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
     def _turn(self, seconds: float) -> None:
         """One round: whatever happens within so many seconds."""
         for fd, _ in self._epoll.poll(seconds):
-            connection = self._places.taken.get(fd)
+            connection = self._connections.taken.get(fd)
             if connection is not None:
                 self._safely(connection, self._heard)
             elif fd in self._listeners:
@@ -121,11 +132,11 @@ class LoopWorker(Worker):  # type: ignore[misc]
         self._tick()
 
     def _make_calls(self) -> None:
-        """Those that wait, in turn, for a bounded time: what is heard meanwhile is not to wait for all of them."""
+        """Those that wait, in turn, for a bounded time: what comes in meanwhile does not wait for all of them."""
         end = time.monotonic() + SLICE
         for _ in range(len(self._calls)):  # some come back for another turn
             connection, call = self._calls.popleft()
-            if self._places.has(connection):  # it may have been closed meanwhile, for what it held
+            if self._connections.has(connection):  # it may have been closed meanwhile, for what it held
                 self._safely(connection, call)
             if time.monotonic() > end:
                 break
@@ -138,8 +149,8 @@ class LoopWorker(Worker):  # type: ignore[misc]
             call(connection)
         except Exception as error:  # the edge of the loop
             if not isinstance(error, OSError):  # the client has gone
-                self.log.exception("A connection failed for a reason that nobody foresaw.")
-            self._places.close(connection)
+                self.log.exception("A connection failed for an unforeseen reason.")
+            self._connections.close(connection)
 
     _ticked = 0.0
 
@@ -154,8 +165,8 @@ class LoopWorker(Worker):  # type: ignore[misc]
             self._safely(connection, self._too_late)
         for pool in (self._pool, self._probes):
             for connection in pool.overdue(self.chosen.queue_timeout):
-                self._refuse(connection, HTTPStatus.SERVICE_UNAVAILABLE, BUSY, Reason.QUEUE)
-        self._places.bound_memory()
+                self._refuse(connection, HTTPStatus.SERVICE_UNAVAILABLE, BUSY, Refusal.QUEUE)
+        self._connections.bound_memory()
 
     def _heard(self, connection: Connection) -> None:
         """Something came, something can be sent, or the client has hung up."""
@@ -167,17 +178,17 @@ class LoopWorker(Worker):  # type: ignore[misc]
             if connection.drop():
                 self._arm(connection, IN)
             else:
-                self._places.close(connection)
+                self._connections.close(connection)
         elif connection.receive():
             self._advance(connection)
         else:
-            self._places.close(connection)
+            self._connections.close(connection)
 
     def _advance(self, connection: Connection) -> None:
         try:
             whole = connection.advance()
         except Refused as refused:
-            self._refuse(connection, refused.status, refused.sentence, Reason.MALFORMED)
+            self._refuse(connection, refused.status, refused.sentence, Refusal.MALFORMED)
             return
         if whole:
             self._dispatch(connection)
@@ -188,30 +199,30 @@ class LoopWorker(Worker):  # type: ignore[misc]
 
     def _decode(self, connection: Connection) -> None:
         """Go on with a body of many chunks, unless its time has been up meanwhile."""
-        if connection.state is State.BODY and self._places.taken.get(connection.fd) is connection:
+        if connection.state is State.BODY and self._connections.taken.get(connection.fd) is connection:
             self._advance(connection)
 
     def _dispatch(self, connection: Connection) -> None:
         path = connection.request.path if connection.request else ""
         if path == "/healthz":
-            self._serve(connection)  # at once, whatever the threads do: it asks nobody
+            self._serve(connection)  # at once, whatever the threads do: it needs no store
         elif path == "/readyz":
             self._probes.submit(connection)
         elif self._pool.waits() > self.chosen.queue_timeout:
-            self._refuse(connection, HTTPStatus.SERVICE_UNAVAILABLE, BUSY, Reason.QUEUE)
+            self._refuse(connection, HTTPStatus.SERVICE_UNAVAILABLE, BUSY, Refusal.QUEUE)
         else:
             self._pool.submit(connection)
 
     def _too_late(self, connection: Connection) -> None:
         state = connection.state
         if state in LATENESS:
-            strain.note(LATENESS[state])
+            refused(LATENESS[state])
         elif state is State.IDLE and connection.silent:
-            strain.note(Reason.HEAD)
+            refused(Refusal.HEAD)
         if state in LATE:
             self._refuse(connection, HTTPStatus.REQUEST_TIMEOUT, LATE[state])
         else:
-            self._places.close(connection)
+            self._connections.close(connection)
 
     def _send(self, connection: Connection) -> None:
         if not connection.send():
@@ -232,12 +243,18 @@ class LoopWorker(Worker):  # type: ignore[misc]
             except BlockingIOError:
                 return
             except OSError as error:  # the client has gone, or there are no descriptors left
-                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._places.make_room():
+                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._connections.make_room():
                     time.sleep(FULL_PAUSE)
                 return
             sock.setblocking(False)
-            connection = Connection(sock, peer, listener.getsockname(), self.cfg, self._bounds)
-            if self._places.take(connection):
+            if self.tls is not None:
+                try:
+                    sock = self.tls.wrap(sock)
+                except OSError:  # the client has gone
+                    sock.close()
+                    continue
+            connection = Connection(sock, peer, listener.getsockname(), self.cfg, self._limits)
+            if self._connections.take(connection):
                 self._safely(connection, lambda it: self._epoll.register(it.fd, IN))
 
     # In a thread of a pool; for /healthz, in the loop.
@@ -248,10 +265,10 @@ class LoopWorker(Worker):  # type: ignore[misc]
             request = connection.take_body()
             answer = self._answered(connection, request)
         except OSError:  # the client has gone, or takes nothing of a stream
-            self._call(connection, self._places.close)
+            self._call(connection, self._connections.close)
         except Exception:  # the edge of this thread; the application answers its own failures
-            self.log.exception("A request was not answered, for a reason that nobody foresaw.")
-            self._call(connection, self._places.close)
+            self.log.exception("A request was not answered, for an unforeseen reason.")
+            self._call(connection, self._connections.close)
         else:
             self._give_back(connection, answer)
 
@@ -264,12 +281,14 @@ class LoopWorker(Worker):  # type: ignore[misc]
             connection.server,
             self.cfg,
             response_class=answers.Answer,
-            response_args=(self._bounds.send,),
+            response_args=(self._limits.send,),
         )
         environ["wsgi.multithread"] = True
+        if isinstance(connection.sock, TlsSocket):
+            environ[CERTIFICATE] = connection.sock.caller()
         if request.refusal:
             environ[heads.REFUSED] = request.refusal
-        if request.incomplete or not self.alive or not self._bounds.idle:
+        if request.incomplete or not self.alive or not self._limits.idle:
             answer.force_close()
         pieces = self.wsgi(environ, answer.start_response)
         try:
@@ -302,9 +321,9 @@ class LoopWorker(Worker):  # type: ignore[misc]
 
     # Ends of connections.
 
-    def _refuse(self, connection: Connection, status: HTTPStatus, sentence: str, reason: Reason | None = None) -> None:
+    def _refuse(self, connection: Connection, status: HTTPStatus, sentence: str, reason: Refusal | None = None) -> None:
         if reason:
-            strain.note(reason)
+            refused(reason)
         answer = answers.refusal(status, sentence, retry=status == HTTPStatus.SERVICE_UNAVAILABLE)
         with contextlib.suppress(OSError):
             answers.send(connection.sock, answer)
@@ -314,7 +333,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
         try:
             connection.linger(LINGER)
         except OSError:
-            self._places.close(connection)
+            self._connections.close(connection)
         else:
             self._arm(connection, IN)
 
@@ -325,16 +344,16 @@ class LoopWorker(Worker):  # type: ignore[misc]
         self.alive = False
         self._turn_until(time.monotonic() + self.chosen.drain_delay, lambda: False)
         for listener in self._listeners.values():
-            listeners.refuse_handshakes(listener)
-        self._turn_until(time.monotonic() + listeners.HANDSHAKE, lambda: False)
+            listening.refuse_handshakes(listener)
+        self._turn_until(time.monotonic() + listening.HANDSHAKE, lambda: False)
         for fd, listener in self._listeners.items():
             self._accept(listener)
             self._epoll.unregister(fd)
             listener.close()
         began = time.monotonic()
-        self._turn_until(began + min(LINGER, self.chosen.graceful_timeout), lambda: not self._places.taken)
+        self._turn_until(began + min(LINGER, self.chosen.graceful_timeout), lambda: not self._connections.taken)
         for connection in [each for each in self._everyone() if each.state is State.IDLE]:
-            self._places.close(connection)
+            self._connections.close(connection)
         end = began + self.chosen.graceful_timeout
         self._turn_until(end, lambda: all(each.state is State.LINGERING for each in self._everyone()))
         for pool in (self._pool, self._probes):

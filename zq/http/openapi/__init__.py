@@ -6,18 +6,31 @@ faults; parameters and what each operation answers are written down here. ``test
 that with the routes, ``tests/http/test_fuzz.py`` with what the server does.
 """
 
+import re
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import falcon
 
 from zq import __version__, wire
-from zq.http.openapi import paths, schemas
-from zq.http.openapi.operations import error_answers
-from zq.http.openapi.parameters import RESPONSE_HEADERS, shared_parameters
+from zq.http.openapi import messages, resources, schemas
+from zq.http.openapi.administration import administration, tokens
+from zq.http.openapi.administration import schemas as administrative_schemas
+from zq.http.openapi.operations import (
+    CLIENT,
+    PROJECT,
+    RESPONSE_HEADERS,
+    Json,
+    answer,
+    error_answers,
+    operation,
+    shared,
+    shared_parameters,
+)
 from zq.http.tenant import Audience
 from zq.limits import Limits
 
+# What holds for every operation.
 DESCRIPTION = """\
 Queues and topics over HTTP with the wire contract of OpenStack Zaqar v2, and more. Unknown parameters and members are
 ignored, an empty parameter counts as absent, integers are written without a fraction, a known path answers 405 to a
@@ -25,20 +38,31 @@ method that is not here. Every error has a title and mostly a description. Any r
 mean two things, 421 for a Host that is not the server's, and 408 if its body does not come in time; other statuses than
 those named come only from what stands between client and server.
 """
+# What an operation is about, as readers of the document group them.
 TAGS = {
     "queues": "Queues and their metadata.",
     "messages": "Messages, dead letters and history.",
     "claims": "Work on messages: claim, renew, release, settle.",
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
+    "tokens": "Tokens by which callers prove who they are.",
     "service": "Versions, limits, probes and metrics.",
+    "administration": "Quotas, and the projects of the deployment.",
 }
+# How callers may prove who they are.
+SECURITY: Final = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A token of zq, or a JSON Web Token."},
+    "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token", "description": "A token of zq, or Keystone's."},
+}
+# Paths that ask for neither client nor project.
+OPEN: Final = ("/", "/healthz", "/readyz", "/metrics", "/v2/openapi.json")
 
 
 class OpenApiDocument:
     """``/v2/openapi.json``"""
 
-    audience = Audience.PROBE
+    audience = Audience.PROBE  # but for the credential, which every strategy asks for
+    open = True  # to callers of every role
 
     def __init__(self, limits: Limits, strict_client_id: bool) -> None:
         self._document = _encoded(limits, strict_client_id)
@@ -64,11 +88,80 @@ def document(limits: Limits, strict_client_id: bool = True) -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": description} for name, description in TAGS.items()],
-        "paths": paths.paths(limits),
+        "paths": _paths(limits),
+        # Nobody is asked for a credential where auth_strategy is empty.
+        "security": [{}, {"bearer": []}, {"token": []}],
         "components": {
-            "schemas": schemas.schemas(limits),
+            "securitySchemes": SECURITY,
+            "schemas": schemas.schemas(limits) | administrative_schemas(),
             "parameters": shared_parameters(limits, strict_client_id),
             "headers": RESPONSE_HEADERS,
             "responses": error_answers(),
         },
+    }
+
+
+def _paths(limits: Limits) -> Json:
+    """The operations of each path, with the parameters that they share."""
+    themes = {
+        "service": _service(),
+        "administration": administration(),
+        "queues": resources.queues(limits),
+        "messages": messages.messages(limits),
+        "claims": messages.claims(limits),
+        "transactions": messages.transactions(),
+        "tokens": tokens(),
+        "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
+    }
+    return {
+        path: _shared(path) | {method: made | {"tags": [tag]} for method, made in operations.items()}
+        for tag, theme in themes.items()
+        for path, operations in theme.items()
+    }
+
+
+def _shared(path: str) -> Json:
+    given = [] if path in OPEN or path.startswith("/v2/admin/") else [CLIENT, PROJECT]
+    given += [shared(name) for name in re.findall(r"{(\w+)}", path)]
+    return {"parameters": given} if given else {}
+
+
+def _service() -> Json:
+    headers, asked = (400, 406), (400, 403, 406)
+    alive, ready = answer("It serves.", "Alive"), answer("The store answers.", "Alive")
+    counted = answer("Every metric.", "Metrics", media_type="text/plain")
+    pong = {204: answer("The store answers."), 503: answer("The store does not answer.")}
+    return {
+        "/": {
+            "get": operation("get_versions", "Versions of the API", {300: answer("One.", "Versions")}, usual=headers),
+        },
+        "/v2/": {
+            "get": operation(
+                "get_home",
+                "The home document",
+                {200: answer("Resources.", "Home", media_type="application/json-home")},
+                usual=asked,
+            )
+        },
+        "/v2/ping": {
+            "get": operation("ping", "Whether the store answers", pong, usual=asked),
+            "head": operation("ping_head", "Whether zq answers", {204: answer("Yes.")}, usual=asked),
+        },
+        "/v2/limits": {
+            "get": operation("get_limits", "The limits in force", {200: answer("All.", "Limits")}, usual=asked)
+        },
+        "/v2/openapi.json": {
+            "get": operation("get_openapi", "This document", {200: answer("It.", "Document")}, usual=()),
+        },
+        "/healthz": _probe("health", "Whether the process serves", alive, ()),
+        "/readyz": _probe("readiness", "Whether the process and its store serve", ready, (503,)),
+        "/metrics": _probe("metrics", "What the server has counted", counted, ()),
+    }
+
+
+def _probe(identity: str, summary: str, fine: Json, errors: tuple[int, ...]) -> Json:
+    bare = {status: answer("As for GET, without a body.") for status in (200, *errors)}
+    return {
+        "get": operation(f"get_{identity}", summary, {200: fine}, usual=errors),
+        "head": operation(f"head_{identity}", summary, bare, usual=()),
     }

@@ -1,19 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an operation, its body and its answers are written in OpenAPI."""
+"""How an operation, its parameters, its body and its answers are written in OpenAPI."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from zq.limits import (
+    FREE_NAME,
+    MAX_BODY_NUMBER,
+    MAX_FREE_NAME,
+    MAX_KEY,
+    MAX_NAME,
+    MAX_PROJECT,
+    MIN_DELAY,
+    QUEUE_NAME,
+    Limits,
+)
 from zq.wire.refusals import STATUSES
 
+# A piece of the document.
 Json = dict[str, Any]
+# The path of a queue.
 QUEUE: Final = "/v2/queues/{queue}"
+# The path of a topic.
 TOPIC: Final = "/v2/topics/{topic}"
+# The schema of any text.
 TEXT: Final[Json] = {"type": "string"}
+# Errors of nearly every operation: bad input, the operator's policy, content negotiation, the store.
 USUAL: Final = (400, 403, 406, 503)
-"""Errors of nearly every operation: bad input, the operator's policy, content negotiation, the store."""
+# Errors of all operations that need a credential: none that is valid, or too many in a short time.
+GUARDED: Final = (401, 429)
+# The operations that need none, whatever the strategy.
+UNGUARDED: Final = frozenset({"get_versions", "get_health", "head_health", "get_readiness", "head_readiness"})
+# The error that Falcon raises itself.
 NOT_ACCEPTABLE: Final = {406: "406 Not Acceptable"}
-"""Falcon's own."""
+# The form of a client's id where it must be a UUID.
+UUID: Final = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
+# The schema of the name of a queue or a topic.
+QUEUE_NAMES: Final[Json] = TEXT | {"pattern": f"^{QUEUE_NAME.pattern}$", "minLength": 1, "maxLength": MAX_NAME}
+# The schema of the name of a fence, a stage or a producer.
+FREE_NAMES: Final[Json] = TEXT | {"pattern": f"^{FREE_NAME.pattern}$", "minLength": 1, "maxLength": MAX_FREE_NAME}
+# The schema of a claim's name, which has a dot.
+CLAIM_NAMES: Final[Json] = FREE_NAMES | {"pattern": rf"^(?=.*\.){FREE_NAME.pattern}$"}
+# The schema of an id.
+IDS: Final[Json] = TEXT | {"pattern": "^[^/?#]+$", "minLength": 1}
+# The schema of a position in a log.
+SEQUENCES: Final[Json] = TEXT | {"pattern": "^[0-9]{1,19}$"}
+# Headers of answers by their names.
+RESPONSE_HEADERS: Final[Json] = {
+    "X-OpenStack-Request-ID": {
+        "description": "The request's name in the server's log.",
+        "required": True,
+        "schema": TEXT | {"pattern": "^req-[0-9a-f-]{36}$"},
+    },
+    "Location": {
+        "description": "The path of what was made.",
+        "required": True,
+        "schema": TEXT | {"pattern": "^/v2/"},
+    },
+    "Idempotency-Replayed": {
+        "description": "Stands where the answer is that of an earlier request with the same Idempotency-Key.",
+        "schema": {"enum": ["true"]},
+    },
+    "X-Zq-Error": {
+        "description": "The class of a deliberate failure, as the server and its Python client name it.",
+        "schema": TEXT,
+    },
+    "WWW-Authenticate": {"description": "How to prove who asks.", "schema": TEXT},
+    "Retry-After": {
+        "description": "Seconds until asking again makes sense: too many wait or listen, or the commit is being made.",
+        "schema": TEXT | {"pattern": "^[0-9]+$"},
+    },
+}
 
 
 def reference(kind: str, name: str) -> Json:
@@ -32,7 +89,8 @@ def operation(
     usual: Sequence[int] = USUAL,
 ) -> Json:
     """An operation, without what all operations of its path have."""
-    statuses = dict(answers) | {status: reference("responses", f"Error{status}") for status in (*usual, *errors)}
+    errors = (*usual, *errors, *(() if identity in UNGUARDED else GUARDED))
+    statuses = dict(answers) | {status: reference("responses", f"Error{status}") for status in errors}
     return {
         "operationId": identity,
         "summary": summary,
@@ -61,8 +119,101 @@ def error_answers() -> Json:
     titles: dict[int, list[str]] = {status: [title] for status, title in NOT_ACCEPTABLE.items()}
     for status, title in STATUSES.values():
         titles.setdefault(status, []).append(title)
-    more = {409: ["Retry-After"], 503: ["Retry-After"]}
+    more = {401: ["WWW-Authenticate"], 409: ["Retry-After"], 429: ["Retry-After"], 503: ["Retry-After"]}
     return {
         f"Error{status}": answer(" / ".join(titles[status]), "Error", "X-Zq-Error", *more.get(status, []))
         for status in sorted(titles)
     }
+
+
+def integer(low: int, high: int, **more: Any) -> Json:
+    """The schema of a whole number within bounds."""
+    return {"type": "integer", "minimum": low, "maximum": high, **more}
+
+
+def delays(limits: Limits) -> Json:
+    """The schema of a delay."""
+    return integer(MIN_DELAY, limits.max_message_delay)
+
+
+def query(name: str, schema: Json, description: str, **more: Any) -> Json:
+    """A query parameter."""
+    return {"name": name, "in": "query", "description": description, "schema": schema, **more}
+
+
+def flag(name: str, description: str) -> Json:
+    """A query parameter that is true or false."""
+    return query(name, {"type": "boolean", "default": False}, description)
+
+
+def several(name: str, description: str, **bounds: int) -> Json:
+    """A query parameter of ids that are separated by commas; one that cannot be is like one that is not there."""
+    schema = {"type": "array", "items": TEXT | {"pattern": "^[^,]+$"}, "minItems": 1, **bounds}
+    return query(name, schema, description, style="form", explode=False)
+
+
+def wait(limits: Limits) -> Json:
+    """The query parameter of a long poll."""
+    return query("wait", integer(0, limits.max_wait, default=0), "Seconds to wait for messages if there are none.")
+
+
+def shared(name: str) -> Json:
+    """A reference to one of ``shared_parameters``."""
+    return reference("parameters", name)
+
+
+# References to parameters that many operations have.
+DETAILED: Final = shared("detailed")
+FENCE: Final = shared("fence")
+KEY: Final = shared("Idempotency-Key")
+CLIENT: Final = shared("Client-ID")
+PROJECT: Final = shared("X-Project-ID")
+RESUME: Final = shared("Last-Event-ID")
+
+
+def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
+    """Parameters that many operations have; those in paths are named as in the path."""
+    low, high = limits.min_length_client_id, limits.max_length_client_id
+    client = {"pattern": UUID} if strict_client_id else {"minLength": low, "maxLength": high}
+    epoch = query(
+        "fence",
+        TEXT | {"pattern": rf"^{FREE_NAME.pattern}:[1-9][0-9]{{0,18}}$"},
+        f"<name>:<epoch> as the fence gave it, the epoch at most {MAX_BODY_NUMBER}; 409 after a newer one was given.",
+    )
+    detailed = flag("detailed", "Add sequence, moments, claim count and a dead letter's origin to each message.")
+    return {
+        "Client-ID": _header("Client-ID", {"type": "string", **client}, "Who asks.", required=True),
+        "X-Project-ID": _header(
+            "X-Project-ID", {"type": "string", "minLength": 1, "maxLength": MAX_PROJECT}, "Whose queues.", required=True
+        ),
+        "Idempotency-Key": _header(
+            "Idempotency-Key",
+            TEXT | {"pattern": rf"^[\x21-\x7e]{{1,{MAX_KEY}}}$"},
+            f"A repeat within {limits.idempotency_window} seconds gets the first answer and changes nothing.",
+        ),
+        "Last-Event-ID": _header(
+            "Last-Event-ID",
+            SEQUENCES,
+            "The id of the last event that the reader has; 0 for all that the log has. Without it, from now on.",
+        ),
+        "fence": epoch,
+        "detailed": detailed,
+        "queue": in_path("queue", QUEUE_NAMES, "The name of a queue."),
+        "topic": in_path("topic", QUEUE_NAMES, "The name of a topic."),
+        "message": in_path("message", IDS, "The id of a message."),
+        "claim": in_path("claim", IDS, "The id or the name of a claim."),
+        "name": in_path("name", FREE_NAMES, "A name that callers choose."),
+        "token": in_path(
+            "token", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of a token, not its secret."
+        ),
+        "producer": in_path("producer", FREE_NAMES, "The name that a job commits under."),
+    }
+
+
+def _header(name: str, schema: Json, description: str, required: bool = False) -> Json:
+    return {"name": name, "in": "header", "required": required, "description": description, "schema": schema}
+
+
+def in_path(name: str, schema: Json, description: str) -> Json:
+    """A parameter in a path."""
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}

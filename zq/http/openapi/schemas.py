@@ -7,32 +7,37 @@ import msgspec
 from msgspec import Struct
 
 from zq import wire
-from zq.broker.vocabulary import metadata_schema, shown_defaults, topic_defaults
-from zq.http.bounds import FIXED
-from zq.http.openapi.operations import TEXT, Json, reference
-from zq.http.openapi.parameters import FREE_NAMES, QUEUE_NAMES, delays, integer
+from zq.broker.metadata import metadata_schema, shown_defaults, topic_defaults
+from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
+from zq.http.service import FIXED
 from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_REASON, MIN_TTL, Limits
 from zq.model import Outcome, Settled
-from zq.wire import answers, committing, replays, settling
+from zq.wire import answers, extensions
+from zq.wire.tokens import TokenTerms
 
+# Components for bodies of requests, by the values that decode them.
 REQUESTS: Final[dict[str, type[Struct]]] = {
     "Post": wire.Post,
     "ClaimTerms": wire.ClaimTerms,
     "Purge": wire.Purge,
     "PatchOperation": wire.Operation,
-    "SettleTerms": settling.Terms,
-    "RedriveTerms": settling.Redrive,
-    "ReplayTerms": replays.Replay,
-    "CommitTerms": committing.CommitTerms,
+    "SettleTerms": extensions.SettleTerms,
+    "RedriveTerms": extensions.RedriveTerms,
+    "ReplayTerms": extensions.ReplayTerms,
+    "CommitTerms": extensions.CommitTerms,
+    "TokenTerms": TokenTerms,
 }
+# The schema of a count.
 COUNT: Final[Json] = {"type": "integer", "minimum": 0}
+# The schema of a moment as the extensions write it.
 MOMENT: Final[Json] = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", "format": "date-time"}
+# The schema of links.
 LINKS: Final = {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")}
 
 
 def schemas(limits: Limits) -> Json:
     """Every schema, by its name."""
-    return _requests(limits) | _metadata(limits) | _messages() | _published() | _figures() | _service()
+    return _requests(limits) | _metadata(limits) | _messages() | _published() | _tokens() | _figures() | _service()
 
 
 def _requests(limits: Limits) -> Json:
@@ -99,7 +104,8 @@ def _conditions() -> dict[str, Json]:
         return {"anyOf": [{"required": [member]} for member in members]}
 
     named = [
-        {"required": [member], "properties": {member: {"minItems": 1}}} for member in settling.Terms.__struct_fields__
+        {"required": [member], "properties": {member: {"minItems": 1}}}
+        for member in extensions.SettleTerms.__struct_fields__
     ]
     return {
         "PatchOperation": {"anyOf": [{"properties": {"op": {"const": "remove"}}}, {"required": ["value"]}]},
@@ -173,12 +179,23 @@ def _published() -> Json:
             gap=reference("schemas", "Gap"),
             position=COUNT,
         ),
-        "Gap": gap | {"description": "Messages after the one and before the other have fallen off the log."},
+        "Gap": gap | {"description": "Messages after the one and before the other were trimmed from the log."},
         "Events": TEXT
         | {
             "description": "Server-Sent Events: message, whose data are a TopicMessage and its topic, and gap, whose "
             "data are a Gap. Each has the sequence as its id."
         },
+    }
+
+
+def _tokens() -> Json:
+    shown = dict.fromkeys(("id", "project", "user", "name", "by"), TEXT)
+    shown |= {"roles": _list(TEXT), "scopes": {"anyOf": [_list(TEXT), {"type": "null"}]}}
+    shown |= {"created": MOMENT, "expires": MOMENT, "last_used": {"anyOf": [MOMENT, {"type": "null"}]}}
+    return {
+        "Token": _record(**shown),
+        "MadeToken": _record(token=TEXT, **shown),
+        "TokenPage": _record(tokens=_list(reference("schemas", "Token")), links=LINKS),
     }
 
 
@@ -204,7 +221,7 @@ def _figures() -> Json:
 
 def _service() -> Json:
     return {
-        "Error": _record("description", title=TEXT, description=TEXT),
+        "Error": _record("description limit", title=TEXT, description=TEXT, limit=TEXT),
         "Link": _record(rel={"const": "next"}, href=TEXT),
         "Alive": _record(status={"const": "ok"}),
         "Versions": _record(versions=_list({"type": "object"})),

@@ -22,11 +22,10 @@ from zq.client import Client
 from zq.errors import Invalid
 from zq.spark.failures import SPARKS, reason
 from zq.spark.jobs import tables
-from zq.spark.jobs.edge import Job, source
-from zq.spark.jobs.session import spark_session
+from zq.spark.jobs.cli_support import Job, source, spark_session
 
+# State of the source of a table, and the column whose day it is partitioned by.
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}
-"""State of the source of a table, and the column whose day it is partitioned by."""
 Counts = dict[str, Any]
 
 
@@ -100,7 +99,7 @@ def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str],
 def appending(
     path: str, table: str, given: Mapping[str, str], written: list[int], progress: Progress
 ) -> Callable[[DataFrame, int], None]:
-    """What a stream does with a batch. It tells how many rows it has written."""
+    """What a stream does with a batch. It returns how many rows it has written."""
 
     def append(rows: DataFrame, number: int) -> None:
         query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""

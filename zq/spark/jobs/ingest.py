@@ -24,17 +24,18 @@ from zq.cli.progress import QUIET, watching
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid, InvalidBody, NotFound
-from zq.spark.jobs.edge import Job, source
-from zq.spark.jobs.session import spark_session
+from zq.spark.jobs.cli_support import Job, source, spark_session
 
+# What the endings of names mean.
 KINDS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
-"""What the endings of names mean."""
+# The endings of compressed files.
 PACKED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
+# The schema of a parsed line: a body, or why there is none.
 PARSED: Final = "struct<body: binary, reason: string>"
+# The column for rows of CSV that do not fit.
 TORN: Final = "_zq_torn"
-"""The column for rows of CSV that do not fit."""
+# Bytes of a file for one task: its messages must fit a stage.
 PIECE: Final = "16m"
-"""Of a file for one task: what it holds must fit a stage."""
 
 
 @click.command("ingest", cls=Job)
@@ -81,7 +82,7 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
             counts["files"] += 1
             progress.add(stored(session.client, producer) or 0)
         counts["messages"] = progress.count
-    session.out.thing({"queue": queue, **counts})
+    session.out.result({"queue": queue, **counts})
 
 
 def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
@@ -216,7 +217,7 @@ def parsed(text: bytes, member: str | None) -> dict[str, Any]:
 def _kind(file: str) -> str:
     ending = PACKED.sub("", file.rpartition("/")[2].lower()).rpartition(".")[2]
     if ending not in KINDS:
-        raise Invalid(f"The name of {file} does not tell its format: give --format.")
+        raise Invalid(f"The name of {file} does not show its format: give --format.")
     return KINDS[ending]
 
 

@@ -11,38 +11,40 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
+# Queues in a picture: those with the most messages.
 MOST: Final = 12
-"""Queues in a picture: those with the most messages."""
+# Panels beside each other.
 WIDE: Final = 3
-"""Panels beside each other."""
+# Values up to which each has a mark, as one between zeros needs it to be seen.
 FEW: Final = 24
-"""Values up to which each has a mark, as one between zeros needs it to be seen."""
+# How the curves are drawn: both are seen where they are the same.
 SERIES: Final[dict[str, dict[str, Any]]] = {
     "posted": {"color": "tab:blue", "linewidth": 4, "alpha": 0.45, "marker": "o", "markersize": 8, "zorder": 2},
     "finished": {"color": "tab:red", "linewidth": 1.2, "marker": ".", "markersize": 6, "zorder": 3},
 }
-"""How they are drawn: both are seen where they are the same."""
+# How the percentiles are drawn, the larger ones first.
 MARKS: Final[dict[str, dict[str, Any]]] = {
     "p99": {"marker": "D", "s": 90, "facecolors": "none", "edgecolors": "tab:red", "zorder": 3},
     "p95": {"marker": "s", "s": 42, "facecolors": "tab:orange", "zorder": 4},
     "p50": {"marker": "o", "s": 18, "facecolors": "black", "zorder": 5},
 }
-"""Likewise, the larger ones first."""
+# Columns of the third picture.
 TROUBLE: Final = ("retried", "dead_lettered", "expired")
+# Names of steps by their minutes.
 UNITS: Final = {1440: "day", 60: "hour", 1: "minute"}
-"""By their minutes."""
+# Units of an axis by their seconds.
 TIMES: Final = {86400: "d", 3600: "h", 60: "min", 1: "s"}
-"""By their seconds."""
+# Seconds that an axis may name.
 TICKS: Final = (
     *(count * size for size in (0.001, 0.01, 0.1) for count in (1, 2, 5)),
     *(count * size for size in (1, 60) for count in (1, 2, 5, 10, 20, 30)),
     *(count * 3600 for count in (1, 2, 5, 12)),
     *(count * 86400 for count in (1, 2, 5, 10, 20, 50)),
 )
-"""Seconds that an axis may name."""
+# Ticks of an axis at most.
 MOST_TICKS: Final = 9
+# Seconds of the shortest time, as moments are known to a millisecond.
 SHORTEST: Final = 0.001
-"""Seconds: moments are known to a millisecond."""
 Rows = Sequence[dict[str, Any]]
 
 
@@ -65,7 +67,7 @@ def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
     found = [row for row in by_queue if row["posted"] or row["finished"]]
     shown = sorted(found, key=lambda row: -row["posted"] - row["finished"])[:MOST]
     if not (shown and by_step):
-        return told("No message was posted, and none has finished.")
+        return sentence_alone("No message was posted, and none has finished.")
     wide = min(WIDE, len(shown))
     tall = -(-len(shown) // wide)
     figure = Figure(figsize=(11, 2.4 + 2 * tall), layout="constrained")
@@ -105,7 +107,7 @@ def dress(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
 
 
 def every(step: timedelta, found: Sequence[datetime]) -> list[datetime]:
-    """From the first to the last; where nothing is told, nothing happened."""
+    """From the first to the last; a step without a row is 0."""
     first = min(found)
     return [first + number * step for number in range((max(found) - first) // step + 1)]
 
@@ -115,7 +117,7 @@ def dwell(by_queue: Rows) -> Figure:
     found = [row for row in by_queue if row["p50"] is not None]
     shown = sorted(found, key=lambda row: -row["finished"])[:MOST]
     if not shown:
-        return told("No message has finished.")
+        return sentence_alone("No message has finished.")
     figure, axes = rows_of(shown, f"From posting to finishing{left_out(found)}")
     times = {name: [max(row[name], SHORTEST) for row in shown] for name in MARKS}
     axes.hlines(range(len(shown)), times["p50"], times["p99"], color="tab:gray", linewidth=1.5)
@@ -150,7 +152,7 @@ def trouble(by_queue: Rows) -> Figure:
     found = [row for row in by_queue if any(row[column] for column in TROUBLE)]
     shown = sorted(found, key=lambda row: -sum(row[column] for column in TROUBLE))[:MOST]
     if not shown:
-        return told("No message was claimed more than once, buried or expired.")
+        return sentence_alone("No message was claimed more than once, buried or expired.")
     figure, axes = rows_of(shown, f"Claimed more than once, buried, expired{left_out(found)}")
     high = 0.8 / len(TROUBLE)
     for number, (column, color) in enumerate(zip(TROUBLE, ("tab:orange", "tab:red", "tab:gray"), strict=True)):
@@ -180,7 +182,7 @@ def rows_of(shown: Rows, title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def told(sentence: str) -> Figure:
+def sentence_alone(sentence: str) -> Figure:
     """A picture that says why there is nothing to see."""
     figure = Figure(figsize=(11, 2))
     figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize="large")

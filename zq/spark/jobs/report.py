@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,17 +17,41 @@ from zq.cli.progress import QUIET, Progress, watching
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import NotFound
-from zq.spark.jobs import figures, tables
-from zq.spark.jobs.edge import Job, source
-from zq.spark.jobs.session import spark_session
+from zq.spark.jobs import tables
+from zq.spark.jobs.cli_support import Job, source, spark_session
 
+# The columns that say whose a row is.
+HOME: Final = ["project", "queue"]
+# The columns of the backlog, which has a row for each living message.
+BACKLOG: Final = "seq long, created timestamp, ttl int, claim_count int, origin string, project string, queue string"
+# Percentiles of the dwell by the names of their columns.
+PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+# Percentiles are exact to 1 part in so many of the messages.
+EXACT: Final = 10_000
+# The figures that are 0 rather than unknown where nothing was found.
+COUNTS: Final = (
+    *("posted", "finished", "retried", "retries", "dead_lettered", "expired"),
+    *("waiting", "expiring", "dead_letters"),
+)
+# Seconds of an hour.
+HOUR: Final = 3600
+# Minutes of a step of the throughput, by up to how many hours it serves.
+STEPS: Final = {1: 3, 5: 12, 15: 48, 60: 8 * 24, 360: 40 * 24}
+# Minutes of the step that serves beyond.
+DAY: Final = 1440
+# How far the clocks of the server and of the archive's machine may be apart.
+LAST: Final = "interval 1 minute"
+# The type of the options that are moments.
 MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
-PAST: Final = ("posted", "finished", *figures.PERCENTILES, "retried", "retries", "dead_lettered", "expired")
+# Columns about the time that is reported.
+PAST: Final = ("posted", "finished", *PERCENTILES, "retried", "retries", "dead_lettered", "expired")
+# Columns about the moment of the report.
 PRESENT: Final = ("waiting", "oldest", "expiring", "dead_letters")
+# The moment by which the rows of a table belong to a time.
 MOMENTS: Final = {"posted": "created", "finished": "finished"}
-"""By which rows of a table belong to a time."""
-SHOWN: Final = figures.BACKLOG.replace(", project string", "")
-"""What is read of a message: no body, and whose it is is known."""
+# The columns that are read of a message: neither the body nor the project, which is known.
+SHOWN: Final = BACKLOG.replace(", project string", "")
+# A table that was collected.
 Rows = list[dict[str, Any]]
 
 
@@ -59,18 +84,18 @@ def report(
         kept = {table: wanted(tables.read(spark, path, table), project, queues) for table in tables.SCHEMAS}
         known = {"archived": kept["archived"], "records": kept["finished"]}
         known |= {name: during(kept[name], moment, **period) for name, moment in MOMENTS.items()}
-        alive = spark.createDataFrame([], figures.BACKLOG)
+        alive = spark.createDataFrame([], BACKLOG)
         if backlog:  # one moment for all figures
-            alive = living(spark, session.client, source(session), queues, progress).persist()
+            alive = living_messages(spark, session.client, source(session), queues, progress).persist()
         progress.stage = "figures of each queue"
-        by_queue = collected(wanted(figures.queues(known, alive, F.current_timestamp()), None, queues))
+        by_queue = collected(wanted(of_queues(known, alive, F.current_timestamp()), None, queues))
         alive.unpersist()
         progress.add(sum(row["posted"] for row in by_queue))
         progress.stage = "throughput"
-        by_hour = collected(figures.throughput(known["posted"], known["finished"]))
+        by_hour = collected(throughput(known["posted"], known["finished"]))
         if plots:
-            minutes = figures.minutes_of([row["at"] for row in by_hour])
-            by_step = collected(figures.throughput(known["posted"], known["finished"], minutes * 60))
+            minutes = minutes_of([row["at"] for row in by_hour])
+            by_step = collected(throughput(known["posted"], known["finished"], minutes * 60))
     show(session, by_queue, [{"hour": row.pop("at"), **row} for row in by_hour])
     if plots:
         draw(plots, by_queue, by_step, minutes)
@@ -90,11 +115,11 @@ def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime
     return rows if until is None else rows.where(F.col(moment) < F.lit(until.replace(tzinfo=UTC)))
 
 
-def living(
+def living_messages(
     spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
     """The backlog of a project: all living messages of these queues and their dead letters, or of all."""
-    rows = spark.createDataFrame([], figures.BACKLOG)
+    rows = spark.createDataFrame([], BACKLOG)
     asked = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(asked, 1):
         progress.stage = f"backlog of queue {number:,} of {len(asked):,}, {queue}"
@@ -141,6 +166,88 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
         return
     for file in plots.draw(folder, by_queue, by_step, minutes):
         note(f"Drawn: {file}.")
+
+
+def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
+    """``posted`` and ``finished`` of each step of so many seconds in which there was something, from ``at`` on."""
+
+    def step(moment: str) -> Any:
+        return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / seconds) * seconds).alias("at")
+
+    came = posted.select(*HOME, step("created"), F.lit(1).alias("in"), F.lit(0).alias("out"))
+    went = finished.select(*HOME, step("finished"), F.lit(0), F.lit(1))
+    both = came.unionAll(went).groupBy(*HOME, "at")
+    return both.agg(F.sum("in").alias("posted"), F.sum("out").alias("finished")).orderBy(*HOME, "at")
+
+
+def minutes_of(hours: Sequence[str]) -> int:
+    """How long a step should be for a curve, given the hours in which there was something."""
+    moments = [datetime.fromisoformat(hour) for hour in hours]
+    span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
+    return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)
+
+
+def of_queues(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
+    """A row for each queue with all that is said of it. ``now``: a column with the moment to which ages count.
+
+    ``found``: ``posted`` and ``finished`` of the time that is reported, ``archived``, and as ``records`` all that has
+    finished.
+    """
+    parts = [
+        found["posted"].groupBy(*HOME).agg(F.count("seq").alias("posted")),
+        ended(found["finished"]),
+        dwell(found["finished"]),
+        expired(found, backlog).groupBy(*HOME).agg(F.count("seq").alias("expired")),
+        waiting(backlog, now),
+        dead_letters(backlog),
+    ]
+    every = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
+    said = [name for name in every.columns if name not in HOME]  # each by one part; cheaper than joins
+    joined = every.groupBy(*HOME).agg(*(F.max(name).alias(name) for name in said))
+    return joined.fillna(0, list(COUNTS)).orderBy(*HOME)
+
+
+def ended(finished: DataFrame) -> DataFrame:
+    """How many finished, how many of them were claimed more than once and how often, and how many were buried."""
+    again = F.greatest(F.col("claim_count") - 1, F.lit(0))
+    return finished.groupBy(*HOME).agg(
+        F.count("seq").alias("finished"),
+        F.count_if(again > 0).alias("retried"),
+        F.sum(again).alias("retries"),
+        F.count_if(F.col("outcome") == "dead_lettered").alias("dead_lettered"),
+    )
+
+
+def dwell(finished: DataFrame) -> DataFrame:
+    """Seconds from posting to finishing, within which so many percent finished; dead letters do not count."""
+    seconds = (F.unix_millis("finished") - F.unix_millis("created")) / 1000
+    good = finished.where("outcome <> 'dead_lettered'").withColumn("seconds", seconds)
+    found = good.groupBy(*HOME).agg(F.percentile_approx("seconds", [*PERCENTILES.values()], EXACT).alias("all"))
+    return found.select(*HOME, *(F.col("all")[number].alias(name) for number, name in enumerate(PERCENTILES)))
+
+
+def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
+    """What was posted, has neither finished nor lives, and whose time was over when the archive was last brought up."""
+    due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(LAST)
+    gone = found["posted"].join(found["archived"], HOME).where(due).select(*HOME, "seq")
+    key = [*HOME, "seq"]
+    return gone.join(found["records"].select(key), key, "left_anti").join(backlog.select(key), key, "left_anti")
+
+
+def waiting(backlog: DataFrame, now: Any) -> DataFrame:
+    """How many wait, for how many seconds the oldest does, and how many expire within the hour."""
+    left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
+    return backlog.groupBy(*HOME).agg(
+        F.count("seq").alias("waiting"),
+        F.max(F.unix_seconds(now) - F.unix_seconds("created")).alias("oldest"),
+        F.count_if(left <= 3600).alias("expiring"),
+    )
+
+
+def dead_letters(backlog: DataFrame) -> DataFrame:
+    """How many dead letters of a queue wait somewhere."""
+    buried = backlog.where("origin is not null").select("project", F.col("origin").alias("queue"), "seq")
+    return buried.groupBy(*HOME).agg(F.count("seq").alias("dead_letters"))
 
 
 if __name__ == "__main__":

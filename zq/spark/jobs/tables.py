@@ -12,8 +12,11 @@ from typing import Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+# Columns that say whose a row is.
 HOME: Final = "project string, queue string"
+# Columns of the folders of an archive.
 PLACE: Final = f"{HOME}, day date, batch string"
+# The columns of each table.
 SCHEMAS: Final[Mapping[str, str]] = {
     "finished": (
         "id string, seq long, body string, created timestamp, ttl int, claim_count int, origin string, "

@@ -1,64 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MongoDB driver: a replica set or a sharded cluster, shared by any number of zq servers.
 
-``layout`` is what lies in the database, ``address`` and ``schema`` the way in, ``port`` the server's commands;
-``combine`` lets those that wait go together: posts in ``posting``, claims and pops in ``taking``, and ``deletions``.
+``layout`` is what lies in the database, ``address`` and ``schema`` the way in, ``client`` the server's commands;
+concurrent requests share a ``GroupCommit``: posts, publishes, settlements, deletions, and claims of one queue.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from zq.errors import StartRefused, Unavailable
-from zq.expiry import Expiry, Pace, Steps
-from zq.measures import Depth, Measure
 from zq.model import QueueRef, Seconds
-from zq.storage.mongodb import address, layout, schema, steps
+from zq.model.expiry import Expiry, Pace, Steps
+from zq.model.moments import FALSE_FUTURE
+from zq.model.stats import Depth, Measure
+from zq.storage.api import Defaults
+from zq.storage.mongodb import layout, startup
+from zq.storage.mongodb.changes import MetadataLookup
 from zq.storage.mongodb.claims import ClaimController
+from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
+from zq.storage.mongodb.documents import DocumentController
+from zq.storage.mongodb.expiry import ActiveExpiry, PendingDeletes
 from zq.storage.mongodb.feed import Feed
-from zq.storage.mongodb.figures import Figures
 from zq.storage.mongodb.history import HistoryController
-from zq.storage.mongodb.live import Live
 from zq.storage.mongodb.messages import MessageController
-from zq.storage.mongodb.port import Port
-from zq.storage.mongodb.queues import QueueController
-from zq.storage.mongodb.records import RecordController
-from zq.storage.mongodb.removal import Removal
+from zq.storage.mongodb.producers import CommitEvents
+from zq.storage.mongodb.queue_claimer import QueueClaimers
+from zq.storage.mongodb.queues import Figures, QueueController
 from zq.storage.mongodb.stages import Stages
-from zq.storage.mongodb.sweeper import Sweeper
-from zq.storage.mongodb.takers import Takers
 from zq.storage.mongodb.topics import TopicController
 from zq.storage.mongodb.transactions import TransactionController
 
 SWEPT: Final = Expiry()
-FALSE_FUTURE: Final = 60_000
-"""Milliseconds by which the largest moment seen may be ahead of the server's clock before it is disbelieved."""
 
 
-class MongoStorage:
+class MongoStorage(Defaults):
     """``zq.storage.api.Storage`` on MongoDB."""
 
-    def __init__(self, port: Port, watcher: steps.Steps | None = None, expiry: Expiry = SWEPT) -> None:
-        """``watcher`` is told of the steps of commits, for tests of what becomes of them half-way."""
-        self._feed = Feed(port)
-        self._live = Live(port, self._feed)
-        takers, stages = Takers(port, self._feed.announce), Stages(port)
-        removal = Removal(port, self._live.purged)
-        commits = Commits(port, stages, takers, self._feed.announce, watcher or steps.Unwatched())
-        self._port = port
+    def __init__(self, client: StoreClient, events: CommitEvents | None = None, expiry: Expiry = SWEPT) -> None:
+        """``events`` is notified of the steps of commits, for tests of what becomes of them half-way."""
+        self._feed = Feed(client)
+        lookup, stages = MetadataLookup(client), Stages(client)
+        claimers = QueueClaimers(client, lookup)
+        pending_deletes = PendingDeletes(client, self._feed)
+        commits = Commits(client, stages, claimers, self._feed.announce, events or CommitEvents())
+        self._client = client
         self._expiry = expiry
-        self._sweeper = Sweeper(port, removal, commits)
-        self._figures = Figures(port)
-        self.queues = QueueController(port, removal)
-        self.messages = MessageController(port, takers, self._feed.announce)
-        self.claims = ClaimController(port, takers, self._feed.announce)
-        self.history = HistoryController(port)
-        self.transactions = TransactionController(port, stages, commits)
-        self.topics = TopicController(port, removal, self._live)
-        self.records = RecordController(port)
+        self._active_expiry = ActiveExpiry(client, pending_deletes, commits)
+        self._figures = Figures(client)
+        self.queues = QueueController(client, lookup, pending_deletes)
+        self.messages = MessageController(client, lookup, claimers, self._feed.announce)
+        self.claims = ClaimController(client, claimers, self._feed.announce)
+        self.history = HistoryController(client)
+        self.transactions = TransactionController(client, stages, commits)
+        self.topics = TopicController(client, pending_deletes, self._feed)
+        self.documents = DocumentController(client)
 
     def now(self) -> Seconds:
-        """The server's time, never less than what any zq server was told before.
+        """The server's time, never less than what any zq server has got before.
 
         Answered by the primary alone: the sooner it comes, the better it tells the time.
         """
@@ -71,20 +70,18 @@ class MongoStorage:
         self._tell_time(durable=True)
 
     def _tell_time(self, *, durable: bool) -> Seconds:
-        believed = {"$lte": ["$t", {"$add": ["$$NOW", FALSE_FUTURE]}]}
+        believed = {"$lte": ["$t", {"$add": ["$$NOW", FALSE_FUTURE * 1000]}]}
         step = [{"$set": {"t": {"$cond": [believed, {"$max": ["$t", "$$NOW"]}, "$$NOW"]}}}]
-        command: layout.Document = {"query": {"_id": layout.CLOCK}, "update": step, "upsert": True, "new": True}
-        with self._port.verb():
-            clock = self._port.modify(command, collection=layout.CLOCK, durable=durable)
+        command: layout.BsonDocument = {"query": {"_id": layout.CLOCK}, "update": step, "upsert": True, "new": True}
+        with self._client.verb():
+            clock = self._client.modify(command, collection=layout.CLOCK, durable=durable)
         if clock is None:
-            raise Unavailable("The store does not tell its time.")
+            raise Unavailable
         return int(clock["t"]) / 1000
 
-    def configure(self, expiry: Expiry) -> None:
-        self._expiry = expiry
-
-    def maintain(self, now: Seconds, pace: Pace | None = None) -> int:
-        return self._sweeper.sweep(layout.ms(now), pace or Steps(), expired=self._expiry.sweep)
+    def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
+        self._expiry = expiry or self._expiry
+        return self._active_expiry.sweep(layout.ms(now), pace or Steps(), expired=self._expiry.sweep)
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         return self._figures.depths(layout.ms(now), queues, most)
@@ -96,9 +93,8 @@ class MongoStorage:
         self._feed.listen(listener)
 
     def close(self) -> None:
-        self._live.close()
         self._feed.close()
-        self._port.client.close()
+        self._client.pymongo.close()
 
 
 def connect(
@@ -115,17 +111,17 @@ def connect(
     ``timeout``: seconds within which every verb ends. ``database`` holds the store if the URI names none.
     ``write_concern`` (``majority`` or a number of servers) and ``journal`` hold where the URI does not say otherwise.
     """
-    found = address.parse(uri, timeout, database, write_concern, journal)
-    client, cluster = address.connect(found)
+    found = startup.parse(uri, timeout, database, write_concern, journal)
+    client, cluster = startup.connect(found)
     try:
         if cluster:
-            schema.check_sharded(client, found.database)
-        schema.ensure_indexes(client, found.database)
-        schema.ensure_feed(client, found.database)
+            startup.check_sharded(client, found.database)
+        startup.ensure_indexes(client, found.database)
+        startup.ensure_feed(client, found.database)
     except (StartRefused, Unavailable):
         client.close()
         raise
-    return MongoStorage(Port(client, found.database, timeout, found.durable, cluster), expiry=expiry)
+    return MongoStorage(StoreClient(client, found.database, timeout, found.durable, cluster), expiry=expiry)
 
 
 def prepare(
@@ -137,12 +133,12 @@ def prepare(
     journal: bool = True,
 ) -> None:
     """Make the collection and its indexes, and shard it on a cluster: once, before the first server (--init-store)."""
-    found = address.parse(uri, timeout, database, write_concern, journal)
-    client, cluster = address.connect(found)
+    found = startup.parse(uri, timeout, database, write_concern, journal)
+    client, cluster = startup.connect(found)
     try:
         if cluster:
-            schema.shard(client, found.database)
-        schema.ensure_indexes(client, found.database)
-        schema.ensure_feed(client, found.database)
+            startup.shard(client, found.database)
+        startup.ensure_indexes(client, found.database)
+        startup.ensure_feed(client, found.database)
     finally:
         client.close()

@@ -3,7 +3,7 @@
 
 A commit on few messages is one transaction. A larger one first keeps what it needs, in bounded transactions: its
 stages, and what its claims hold. Then one write decides. Each slice is one transaction, which notes how far it came.
-Whoever prepares has a time for each step; past it anybody may give the commit up, but only before it is decided.
+A preparing server has a time for each step; past it any other may abort the commit, but only before it is decided.
 """
 
 import time
@@ -15,30 +15,30 @@ from uuid import uuid4
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ClaimLapsed, CommitRunning, Fenced, StageNotFound
-from zq.model import Bounds, Commit, Committed, Fence, Held, Unfinished
-from zq.storage.extensions import check_size, check_stage
-from zq.storage.mongodb import fences, layout, producers, stages, steps
-from zq.storage.mongodb.layout import Document, QueueKey
-from zq.storage.mongodb.pins import Holdings, Pins
-from zq.storage.mongodb.port import LONGEST_PAUSE, Forsaken, Port, Session
-from zq.storage.mongodb.producers import ABORTING, DECIDED, PREPARING
-from zq.storage.mongodb.publishing import BEGINNING, At, fits, part, publish
-from zq.storage.mongodb.stages import Stages
-from zq.storage.mongodb.takers import Takers
-from zq.storage.mongodb.taking import Announce
+from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Unfinished
+from zq.storage.capabilities import check_size, check_stage
+from zq.storage.mongodb import layout, producers, stages
+from zq.storage.mongodb.changes import check_fence
+from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
+from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.producers import ABORTING, DECIDED, PREPARING, CommitEvents, Step
+from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
+from zq.storage.mongodb.reservations import Holdings, Reservations
+from zq.storage.mongodb.stages import BEGINNING, Progress, Stages, fits, part, publish
 
-AT_WORK: Final = 2000
-"""Milliseconds for which a commit that is being given up is left to whoever is at it."""
-CLEANED: Final = 500
-"""Drafts that one slice removes from stages at least, if there are so many: it takes 15 ms."""
+# Milliseconds for which an aborting commit is left to the server that aborts it.
+ABORT_GRACE: Final = 2000
+# Drafts that one slice removes from stages at least, if there are so many: it takes 15 ms.
+CLEANED_AT_ONCE: Final = 500
+# Seconds between two steps of keeping stages at most; else as long as the last one took.
 LONGEST_REST: Final = 0.2
-"""Seconds between two steps of keeping stages at most; else as long as the last one took."""
-MANY: Final = 100
+# Commits and stages that one search finds.
+FOUND_AT_ONCE: Final = 100
+# How often one round of maintenance looks for so many.
 ROUNDS: Final = 100
-"""How much upkeep does at a time."""
 
 
-class Watch:
+class RunningClock:
     """A verb's moment, in milliseconds, which goes on while the verb works."""
 
     def __init__(self, now: int) -> None:
@@ -52,7 +52,7 @@ class Watch:
 class Begun(NamedTuple):
     """A commit's first transaction: the producer's record after it, the queues that got messages, what claims hold."""
 
-    record: Document
+    record: BsonDocument
     entered: Sequence[QueueKey] = ()
     held: Holdings = {}
 
@@ -60,19 +60,26 @@ class Begun(NamedTuple):
 class Commits:
     """The commits of all producers."""
 
-    def __init__(self, port: Port, keeper: Stages, takers: Takers, announce: Announce, watcher: steps.Steps) -> None:
-        self._port = port
-        self._stages = keeper
-        self._takers = takers
+    def __init__(
+        self,
+        client: StoreClient,
+        stage_store: Stages,
+        claimers: QueueClaimers,
+        announce: Announce,
+        events: CommitEvents,
+    ) -> None:
+        self._client = client
+        self._stages = stage_store
+        self._claimers = claimers
         self._announce = announce
-        self._pins = Pins(port)
-        self._watcher = watcher
-        self._patience = int(2000 * port.timeout)
+        self._reservations = Reservations(client)
+        self._events = events
+        self._patience = int(2000 * client.timeout)
         """Milliseconds for a step of preparing."""
 
     def commit(self, commit: Commit, now: int, bounds: Bounds) -> Committed:
         """The commit, done if it is small, else decided; or what the producer's last one did."""
-        watch = Watch(now)
+        clock = RunningClock(now)
         while True:
             record = self._find(producers.identity(commit.project, commit.producer))
             replayed = "batch" in record and commit.batch <= record["batch"]
@@ -81,13 +88,13 @@ class Commits:
                     self._stages.drop(stages.identity(commit.project, stage))
                 return producers.committed(record, replayed=replayed)
             if "state" in record:
-                if record["due"] > watch.now():
-                    raise _running()
-                self._abort(record, watch)
-            elif result := self._attempt(commit, watch, bounds):
+                if record["due"] > clock.now():
+                    raise CommitRunning
+                self._abort(record, clock)
+            elif result := self._attempt(commit, clock, bounds):
                 return result
-            elif watch.now() - now > self._patience:
-                raise _running()
+            elif clock.now() - now > self._patience:
+                raise CommitRunning
             else:
                 time.sleep(LONGEST_PAUSE)
 
@@ -102,163 +109,173 @@ class Commits:
         if record.get("state") != DECIDED:
             return False
         entered: list[QueueKey] = []
-        work, step = self._slice(record, most, entered, Watch(now))
+        work, step = self._slice(record, most, entered, RunningClock(now))
         if work is None:
             return self._clean(record, most)
         try:
             self._step(record, work)
-        except Forsaken:  # others have done it
+        except Aborted:  # others have done it
             return False
-        self._tell(entered)
-        self._watcher.reached(step)
+        self._announce_ready(entered)
+        self._events.reached(step)
         return True
 
     def unfinished(self) -> list[Unfinished]:
         """Decided commits of all producers."""
-        decided: Document = {"due": {"$exists": True}, "state": DECIDED}
-        with self._port.verb():
-            found = self._port.find(decided, limit=MANY, sort={"due": 1}, hint=layout.DUE)
+        decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
+        with self._client.verb():
+            found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
         return [producers.unfinished(record) for record in found]
 
     def resume(self, now: int, *, stages: bool = True) -> int:
-        """Give up what others have left undecided; drop stages that have expired, if so. How many drafts went."""
-        # What was given back by a commit has no expiry any more, so that nobody else would drop it.
-        lasting: Document = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
-        overdue: Document = {"due": {"$lte": now}, "state": {"$ne": DECIDED}, **({} if stages else lasting)}
+        """Abort what others have left undecided; drop stages that have expired, if so. How many drafts went."""
+        # What was given back by a commit has no expiry any more, so that nothing else would drop it.
+        lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
+        overdue: BsonDocument = {"due": {"$lte": now}, "state": {"$ne": DECIDED}, **({} if stages else lasting)}
         removed = 0
         for _ in range(ROUNDS):
-            with self._port.verb():
-                found = self._port.find(overdue, limit=MANY, sort={"due": 1}, hint=layout.DUE)
+            with self._client.verb():
+                found = self._client.find(overdue, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
             removed += sum(self._resume(one, now) for one in found)
-            if len(found) < MANY:
+            if len(found) < FOUND_AT_ONCE:
                 break
         return removed
 
-    def _resume(self, one: Document, now: int) -> int:
+    def _resume(self, one: BsonDocument, now: int) -> int:
         if "state" not in one:
             return self._stages.drop(stages.exactly(one))
-        self._abort(one, Watch(now))
+        self._abort(one, RunningClock(now))
         return 0
 
-    def _attempt(self, commit: Commit, watch: Watch, bounds: Bounds) -> Committed | None:
+    def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> Committed | None:
         """None = another attempt came first."""
         try:
-            with self._port.verb():
-                begun = self._port.transaction(partial(self._begin, commit, uuid4().hex, watch, bounds))
-        except Forsaken:
+            with self._client.verb():
+                begun = self._client.transaction(partial(self._begin, commit, uuid4().hex, clock, bounds))
+        except Aborted:
             return None
         record = begun.record
-        self._tell(begun.entered)
+        self._announce_ready(begun.entered)
         if "state" in record:
-            self._watcher.reached(steps.BEGUN)
-            record = self._prepare(begun, commit.fence, watch)
+            self._events.reached(Step.BEGUN)
+            record = self._prepare(begun, commit.fence, clock)
         else:
-            self._watcher.reached(steps.DONE)
+            self._events.reached(Step.DONE)
         return producers.committed(record)
 
-    def _begin(self, commit: Commit, attempt: str, watch: Watch, bounds: Bounds, session: Session) -> Begun:
+    def _begin(self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session) -> Begun:
         """Do it all, if it is small; else keep the stages and note what is to be done."""
-        place = producers.identity(commit.project, commit.producer)
-        former = next(iter(self._port.find(place, session=session)), {})
+        doc_id = producers.identity(commit.project, commit.producer)
+        former = next(iter(self._client.find(doc_id, session=session)), {})
         if former.get("attempt") == attempt:  # this is run again, although it was committed
             claims = producers.claims(former) if "state" in former else []
-            return Begun(former, (), self._pins.holdings(claims, watch.start, session))
-        if "state" in former or (producers.remembered(former, watch.start) and commit.batch <= former["batch"]):
-            raise Forsaken
+            return Begun(former, (), self._reservations.holdings(claims, clock.start, session))
+        if "state" in former or (producers.remembered(former, clock.start) and commit.batch <= former["batch"]):
+            raise Aborted
         if commit.fence is not None:
-            fences.check(self._port, session, commit.project, commit.fence)
-        kept = self._stages.find(commit.project, commit.publish, watch.start, session)
+            check_fence(self._client, session, commit.project, commit.fence)
+        kept = self._stages.find(commit.project, commit.publish, clock.start, session)
         for name, stage in zip(dict.fromkeys(commit.publish), kept, strict=True):
             check_stage(commit, name, stage["count"])
-        held = self._pins.holdings(list(dict.fromkeys(commit.settle)), watch.start, session)
+        held = self._reservations.holdings(list(dict.fromkeys(commit.settle)), clock.start, session)
         published, deleted = sum(stage["count"] for stage in kept), sum(map(len, held.values()))
         check_size(Committed(commit.batch, published, deleted), bounds)
         entered: Sequence[QueueKey] = ()
         if fits(kept, deleted, bounds.step):
             drafts, _ = part(self._stages, kept, BEGINNING, bounds.step, session)
             if len(drafts) != published:
-                raise StageNotFound("A stage of the commit has expired meanwhile; nothing was committed.")
-            entered = publish(self._port, session, commit.project, drafts, watch.start)
+                raise StageNotFound.of(commit.publish[0])  # it has expired meanwhile
+            entered = publish(self._client, session, commit.project, drafts, clock.start)
             self._stages.remove_small(kept, session)
-            self._pins.finish_small(held, watch.start, session)
-            record = producers.done(commit, attempt, published, deleted, watch.start)
+            self._reservations.finish_small(held, clock.start, session)
+            record = producers.done(commit, attempt, published, deleted, clock.start)
         else:
-            self._stages.pin(kept, attempt, session)
-            due = watch.now() + self._patience
-            record = producers.preparing(commit, attempt, kept, former, watch.start, due)
-        self._port.update([{"q": place, "u": record, "upsert": True}], session)
+            self._stages.reserve(kept, attempt, session)
+            due = clock.now() + self._patience
+            record = producers.preparing(commit, attempt, kept, former, clock.start, due)
+        self._client.update([{"q": doc_id, "u": record, "upsert": True}], session)
         return Begun(record, entered, held)
 
-    def _prepare(self, begun: Begun, fence: Fence | None, watch: Watch) -> Document:
-        """Pin what the claims hold, and decide; the decided record."""
+    def _prepare(self, begun: Begun, fence: Fence | None, clock: RunningClock) -> BsonDocument:
+        """Reserve what the claims hold, and decide; the decided record."""
         record = begun.record
         try:
-            record = self._keep(record, watch)
-            for messages in self._pins.parts(begun.held):
-                record = self._step(record, partial(self._pin, messages, record, watch))
-                self._watcher.reached(steps.PINNED)
-            record = self._step(record, partial(self._decide, begun, fence, watch))
+            record = self._keep(record, clock)
+            for messages in self._reservations.parts(begun.held):
+                record = self._step(record, partial(self._reserve, messages, record, clock))
+                self._events.reached(Step.RESERVED)
+            record = self._step(record, partial(self._decide, begun, fence, clock))
         except (ClaimLapsed, Fenced, StageNotFound):
-            self._abort(record, watch)
+            self._abort(record, clock)
             raise
-        except Forsaken:
-            raise _running() from None  # it took too long, and others have given it up
-        self._watcher.reached(steps.DECIDED)
+        except Aborted:
+            raise CommitRunning from None  # it took too long, and others have given it up
+        self._events.reached(Step.DECIDED)
         return record
 
-    def _keep(self, record: Document, watch: Watch) -> Document:
+    def _keep(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
         """Take care that no stage expires meanwhile, resting so that others are served; the record then."""
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.keep(stage):
-                record = self._step(record, lambda session: self._prolonged(watch))
+                record = self._step(record, lambda session: self._prolonged(clock))
                 time.sleep(min(LONGEST_REST, time.monotonic() - began))
                 began = time.monotonic()
         return record
 
-    def _pin(
-        self, messages: Sequence[tuple[Held, Document]], record: Document, watch: Watch, session: Session
-    ) -> Document:
-        self._pins.pin(messages, record, watch.start, session)
-        return self._prolonged(watch)
+    def _reserve(
+        self,
+        messages: Sequence[tuple[ClaimRef, BsonDocument]],
+        record: BsonDocument,
+        clock: RunningClock,
+        session: Session,
+    ) -> BsonDocument:
+        self._reservations.reserve(messages, record, clock.start, session)
+        return self._prolonged(clock)
 
-    def _prolonged(self, watch: Watch) -> Document:
-        return {"$set": {"due": watch.now() + self._patience}}
+    def _prolonged(self, clock: RunningClock) -> BsonDocument:
+        return {"$set": {"due": clock.now() + self._patience}}
 
-    def _decide(self, begun: Begun, fence: Fence | None, watch: Watch, session: Session) -> Document:
+    def _decide(self, begun: Begun, fence: Fence | None, clock: RunningClock, session: Session) -> BsonDocument:
         record, deleted = begun.record, sum(map(len, begun.held.values()))
         if fence is not None:
-            fences.check(self._port, session, layout.original(record["project"]), fence)
+            check_fence(self._client, session, layout.original(record["project"]), fence)
         published = sum(stage["count"] for stage in record["publish"])
         figures = {"batch": record["next"], "published": published, "deleted": deleted}
-        return {"$set": {"state": DECIDED, "due": watch.now(), **figures}}
+        return {"$set": {"state": DECIDED, "due": clock.now(), **figures}}
 
     def _slice(
-        self, record: Document, most: int, entered: list[QueueKey], watch: Watch
-    ) -> tuple[Callable[[Session], Document] | None, str]:
+        self, record: BsonDocument, most: int, entered: list[QueueKey], clock: RunningClock
+    ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
         """What is to be done next of a decided commit, and the name of that step; None = nothing but to clean up."""
         if record["settled"] < len(record["settle"]):
-            return partial(self._settle, record, most, watch), steps.SETTLED
+            return partial(self._settle, record, most, clock), Step.SETTLED
         drafts, at = part(self._stages, record["publish"], record["at"], most)
         if drafts:
-            return partial(self._publish, record, drafts, at, entered, watch), steps.PUBLISHED
-        return None, steps.DONE
+            return partial(self._publish, record, drafts, at, entered, clock), Step.PUBLISHED
+        return None, Step.DONE
 
-    def _settle(self, record: Document, most: int, watch: Watch, session: Session) -> Document:
+    def _settle(self, record: BsonDocument, most: int, clock: RunningClock, session: Session) -> BsonDocument:
         claims = producers.claims(record)[record["settled"] :]
-        done = self._pins.finish(claims, record["attempt"], most, watch.start, session)
-        return {"$inc": {"settled": done}, "$set": {"due": watch.now()}}
+        done = self._reservations.finish(claims, record["attempt"], most, clock.start, session)
+        return {"$inc": {"settled": done}, "$set": {"due": clock.now()}}
 
     def _publish(
-        self, record: Document, drafts: list[Document], at: At, entered: list[QueueKey], watch: Watch, session: Session
-    ) -> Document:
+        self,
+        record: BsonDocument,
+        drafts: list[BsonDocument],
+        at: Progress,
+        entered: list[QueueKey],
+        clock: RunningClock,
+        session: Session,
+    ) -> BsonDocument:
         project = layout.original(record["project"])
-        entered[:] = publish(self._port, session, project, drafts, watch.start)
-        return {"$set": {"at": at, "due": watch.now()}}
+        entered[:] = publish(self._client, session, project, drafts, clock.start)
+        return {"$set": {"at": at, "due": clock.now()}}
 
-    def _clean(self, record: Document, most: int) -> bool:
-        """Remove some of the stages, which nobody sees any more, and then what is noted; whether anything is left."""
-        most = max(most, CLEANED)
+    def _clean(self, record: BsonDocument, most: int) -> bool:
+        """Remove some of the stages, which are invisible by now, and then what is noted; whether anything is left."""
+        most = max(most, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0
         while removed < len(record["publish"]) and drafts < most:
             stage = record["publish"][removed]
@@ -268,78 +285,74 @@ class Commits:
             if order == stage["count"]:
                 self._stages.forget(stage)
                 removed, order = removed + 1, 0
-                self._watcher.reached(steps.UNSTAGED)
+                self._events.reached(Step.UNSTAGED)
         if removed < len(record["publish"]):
             self._take_over(record, {"removed": removed, "order": order})
             return True
         forgotten = {"e": DatetimeMS(record["moment"] + record["ttl"] * 1000)}
         self._end(record, {"$set": forgotten, "$unset": dict.fromkeys(producers.UNDER_WAY, "")})
-        self._watcher.reached(steps.DONE)
+        self._events.reached(Step.DONE)
         return False
 
-    def _abort(self, record: Document, watch: Watch) -> None:
-        """Give a commit up that is not decided, unless somebody has taken a step of it since."""
-        given_up = self._take_over(record, {"state": ABORTING, "due": watch.now() + AT_WORK})
+    def _abort(self, record: BsonDocument, clock: RunningClock) -> None:
+        """Abort a commit that is not decided, unless another server has taken a step of it since."""
+        given_up = self._take_over(record, {"state": ABORTING, "due": clock.now() + ABORT_GRACE})
         if given_up is None:
             return
-        self._watcher.reached(steps.ABORTING)
+        self._events.reached(Step.ABORTING)
         claims = producers.claims(given_up)
-        self._pins.unpin(claims, given_up["attempt"])
-        self._tell([layout.key(claim.queue) for claim in claims])
-        self._watcher.reached(steps.UNPINNED)
-        with self._port.verb():
-            self._stages.unpin(given_up["publish"], given_up["attempt"])
+        self._reservations.unreserve(claims, given_up["attempt"])
+        self._announce_ready([layout.key(claim.queue) for claim in claims])
+        self._events.reached(Step.UNRESERVED)
+        with self._client.verb():
+            self._stages.unreserve(given_up["publish"], given_up["attempt"])
         if "batch" in given_up:
             nothing_left = dict.fromkeys((*producers.UNDER_WAY, "attempt"), "")
             self._end(given_up, {"$set": {"e": given_up["former"]}, "$unset": nothing_left})
         else:
-            with self._port.verb():
-                self._port.delete([{"q": producers.same(given_up), "limit": 1}])
-        self._watcher.reached(steps.ABORTED)
+            with self._client.verb():
+                self._client.delete([{"q": producers.same(given_up), "limit": 1}])
+        self._events.reached(Step.ABORTED)
 
-    def _step(self, record: Document, change: Callable[[Session], Document]) -> Document:
+    def _step(self, record: BsonDocument, change: Callable[[Session], BsonDocument]) -> BsonDocument:
         """Take a step, in one transaction with the change, which says what is to be noted; the record then.
 
-        If a step was taken since, by this transaction or by others, there is no change. Raises ``Forsaken`` if the
-        commit is given up or done.
+        If a step was taken since, by this transaction or by others, there is no change. Raises ``Aborted`` if the
+        commit is aborted or done.
         """
 
-        def work(session: Session) -> Document:
-            place = {field: record[field] for field in ("_id", "s", "attempt")}
-            open_ones = {**place, "state": {"$in": [PREPARING, DECIDED]}}
-            for current in self._port.find(open_ones, session=session):
+        def work(session: Session) -> BsonDocument:
+            doc_id = {field: record[field] for field in ("_id", "s", "attempt")}
+            open_ones = {**doc_id, "state": {"$in": [PREPARING, DECIDED]}}
+            for current in self._client.find(open_ones, session=session):
                 if current["turn"] != record["turn"]:
                     return current
                 noted = change(session)
                 noted["$inc"] = {**noted.get("$inc", {}), "turn": 1}
-                changed = self._port.modify({"query": place, "update": noted, "new": True}, session)
+                changed = self._client.modify({"query": doc_id, "update": noted, "new": True}, session)
                 return changed or {}
-            raise Forsaken
+            raise Aborted
 
-        with self._port.verb():
-            return self._port.transaction(work)
+        with self._client.verb():
+            return self._client.transaction(work)
 
-    def _take_over(self, record: Document, noted: Document) -> Document | None:
-        """The record with this noted; None if somebody has taken a step since."""
+    def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
+        """The record with this noted; None if another server has taken a step since."""
         step = {"$set": noted, "$inc": {"turn": 1}}
-        with self._port.verb():
-            return self._port.modify({"query": producers.unchanged(record), "update": step, "new": True})
+        with self._client.verb():
+            return self._client.modify({"query": producers.unchanged(record), "update": step, "new": True})
 
-    def _end(self, record: Document, step: Document) -> None:
-        with self._port.verb():
-            self._port.update([{"q": producers.same(record), "u": step}])
+    def _end(self, record: BsonDocument, step: BsonDocument) -> None:
+        with self._client.verb():
+            self._client.update([{"q": producers.same(record), "u": step}])
 
-    def _find(self, place: Document) -> Document:
+    def _find(self, doc_id: BsonDocument) -> BsonDocument:
         """The producer's record, as no fail-over can take it back; empty if there is none."""
-        with self._port.verb():
-            return next(iter(self._port.find(place, committed=True)), {})
+        with self._client.verb():
+            return next(iter(self._client.find(doc_id, committed=True)), {})
 
-    def _tell(self, queues: Sequence[QueueKey]) -> None:
+    def _announce_ready(self, queues: Sequence[QueueKey]) -> None:
         """Messages are ready in these queues, maybe since moments that are past."""
         for key in queues:
-            self._takers.lower(key)
+            self._claimers.invalidate(key)
             self._announce(key.ref)
-
-
-def _running() -> CommitRunning:
-    return CommitRunning("Another attempt at this producer's commit is under way: try again soon.")

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for messages hears of them: a small capped collection that every process writes and, to listen, follows.
+"""Wake-ups and batches for other processes: a small capped collection that every process writes and, to listen, reads.
 
 A verb only notes its queue. One thread writes what was noted since its last write, all of it in one document, so verbs
-pay nothing and a busy queue costs a few writes for each of a hundred turns a second. What is written is no more than a
-hint, so it is neither journalled nor repeated. What is published to topics is noted likewise and written without delay,
-the batches themselves if they are small; who purges a topic waits until that is written:
-``{w: who writes, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a purge] ...]}``.
+pay nothing and a busy queue costs few writes: at most two hundred a second. What is written is no more than a hint, so
+it is neither journalled nor repeated. Batches that are published to topics are written likewise but without delay, if
+they are small; a purge of a topic waits until its notice is written:
+``{w: writer, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a purge] ...]}``.
+
+Listeners of topics are notified of the own process's batches by the thread that published them, of others' by the
+reading thread. So batches may come out of order, or only as a hint; who listens reads from the log what is missing.
 """
 
 import contextlib
@@ -15,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from msgspec import MsgspecError
 from pymongo import CursorType
@@ -23,60 +26,90 @@ from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
 from zq.model import QueueRef
-from zq.storage.mongodb.layout import FEED, Document, original, text
-from zq.storage.mongodb.port import Port
+from zq.model.topics import Listener
+from zq.storage.mongodb import topic_log
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.layout import FEED, BsonDocument, original, text
 
 LOG = logging.getLogger(__name__)
-Listener = Callable[[QueueRef], None]
+QueueListener = Callable[[QueueRef], None]
 
+# Seconds between two writes, so that queues that are noted in quick succession go together.
 PAUSE: Final = 0.005
-"""Seconds between two writes, so that queues that are noted in quick succession go together."""
+# Seconds that closing waits for.
 LAST_WRITE: Final = 0.5
-"""Seconds that closing waits for."""
+# Queues in one entry of the feed.
 MANY: Final = 1000
-"""Queues in one document."""
+# Bytes of batches in one entry; of larger ones it names the log only.
 CARRIED: Final = 64 << 10
-"""Bytes of batches in one document; of others it names the log only."""
+# The fields of a batch that an entry carries.
 CARRIES: Final = ("k", "d", "a", "b", "t")
-"""What it has of a batch."""
+# Milliseconds for which the server waits for entries.
 AWAIT_MS: Final = 1000
+# Seconds before the feed is read again after it broke for the first time.
 FIRST_PAUSE: Final = 0.05
+# Longest seconds before the feed is read again after it broke.
 LONGEST_PAUSE: Final = 2.0
-"""Seconds before the feed is followed again after it broke."""
 
 
-class News(NamedTuple):
+class Notice(NamedTuple):
     """What a process has published to a log: up to which sequence, and the batches as they are stored, none if they are
     not carried. With None in their place it has purged a topic, up to there."""
 
     project: str
     last: int
-    documents: Sequence[Document] | None
+    documents: Sequence[BsonDocument] | None
 
 
-class Follower(Protocol):
-    """Who hears of topics."""
+class Subscription:
+    """One listener of a project; it is not notified of batches up to the sequence ``floor``.
 
-    def heard(self, news: News) -> None:
-        """In the order in which it was written."""
-        ...
+    What it was notified of a purge must not be followed by batches of before: their notices may be written late.
+    """
 
-    def broke(self) -> None:
-        """The feed broke, so that news may be lost."""
-        ...
+    def __init__(self, listener: Listener, floor: int) -> None:
+        self._listener = listener
+        self._floor = floor
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+
+    def notify(self, notice: Notice) -> None:
+        """Pass on what was published, or purged."""
+        with self._lock:
+            is_purge = notice.documents is None
+            if self._ended or notice.last < self._floor or (notice.last == self._floor and not is_purge):
+                return
+            if is_purge:
+                self._floor = notice.last
+                self._listener(None, 0)
+            elif not notice.documents:
+                self._listener(None, notice.last)
+            for document in notice.documents or ():
+                if document["k"] > self._floor:
+                    self._listener(topic_log.batch(document), topic_log.before(document))
+
+    def lose(self) -> None:
+        """Notices, even of a purge, may be lost."""
+        with self._lock:
+            if not self._ended:
+                self._listener(None, 0)
 
 
 class Feed:
-    """What one process tells the others and hears from them. Safe for any number of threads."""
+    """Wake-ups and notices of one process, written and read. Safe for any number of threads."""
 
-    def __init__(self, port: Port) -> None:
-        collection = port.database[FEED]
+    def __init__(self, client: StoreClient) -> None:
+        collection = client.database[FEED]
         self._collection = collection.with_options(write_concern=WriteConcern(w=1, j=False))
         self._own = uuid.uuid4().hex
-        self._listener: Listener | None = None
-        self._follower: Follower | None = None
+        self._listener: QueueListener | None = None
+        self._subscriptions: dict[str, tuple[Subscription, ...]] = {}
         self._noted: dict[QueueRef, None] = {}
-        self._news: list[News] = []
+        self._notices: list[Notice] = []
         self._lock = threading.Lock()
         self._something = threading.Event()
         self._urgent = threading.Event()
@@ -94,41 +127,60 @@ class Feed:
             self._begin_to_write()
         self._something.set()
 
-    def publish(self, project: str, documents: Sequence[Document]) -> None:
-        """These were stored in the project's log, one behind the other."""
-        self._note(News(project, documents[-1]["k"], documents))
+    def publish(self, project: str, documents: Sequence[BsonDocument]) -> None:
+        """This process has stored these in the project's log, one behind the other."""
+        notice = Notice(project, documents[-1]["k"], documents)
+        with self._lock:
+            self._notices.append(notice)
+            self._begin_to_write()
+        self._urgent.set()
+        self._something.set()
+        self._notify(notice)
 
     def purge(self, project: str, last: int) -> None:
         """A topic of the project was purged, up to this sequence. Returns when it is written; raises ``PyMongoError``.
 
-        Should it be lost with the primary, then so is the others' place in the feed, and they hear that it broke.
+        Should it be lost with the primary, then so is the others' position in the feed, and they notice that it broke.
         """
-        self._collection.insert_one(self._note_of((), [News(project, last, None)]))
+        notice = Notice(project, last, None)
+        self._notify(notice)
+        self._collection.insert_one(self._entry((), [notice]))
 
-    def listen(self, listener: Listener) -> None:
-        """Tell the listener from now on, and no former one."""
+    def listen(self, listener: QueueListener) -> None:
+        """Notify the listener from now on, and no former one."""
         self._listener = listener
         self._begin_to_read()
 
-    def follow(self, follower: Follower) -> None:
-        """Tell the follower of topics from now on."""
-        self._follower = follower
+    def subscribe(self, project: str, listener: Listener, last: int) -> Callable[[], None]:
+        """Notify the listener of what is published in the project behind the sequence ``last``, until the answer is
+        called."""
+        subscription = Subscription(listener, last)
+        with self._lock:
+            self._subscriptions[project] = (*self._subscriptions.get(project, ()), subscription)
         self._begin_to_read()
 
+        def end() -> None:
+            subscription.end()
+            with self._lock:
+                left = tuple(one for one in self._subscriptions.get(project, ()) if one is not subscription)
+                if left:
+                    self._subscriptions[project] = left
+                else:
+                    self._subscriptions.pop(project, None)
+
+        return end
+
     def close(self) -> None:
-        """Write what is left to tell, if that is possible soon; the reader ends in its own time."""
+        """Write what is noted, if that is possible soon; the reader ends in its own time."""
         self._closed.set()
         self._something.set()
         self._urgent.set()
         if self._writer is not None:
             self._writer.join(LAST_WRITE)
 
-    def _note(self, news: News) -> None:
-        with self._lock:
-            self._news.append(news)
-            self._begin_to_write()
-        self._urgent.set()
-        self._something.set()
+    def _notify(self, notice: Notice) -> None:
+        for subscription in self._subscriptions.get(notice.project, ()):
+            subscription.notify(notice)
 
     def _begin_to_write(self) -> None:
         if self._writer is None and not self._closed.is_set():
@@ -146,75 +198,84 @@ class Feed:
             self._something.wait()
             self._something.clear()
             self._urgent.clear()
-            self._tell_noted()
+            self._write_noted()
             self._urgent.wait(PAUSE)
-        self._tell_noted()
+        self._write_noted()
 
-    def _tell_noted(self) -> None:
+    def _write_noted(self) -> None:
         with self._lock:
             queues = list(islice(self._noted, MANY))
             for queue in queues:
                 del self._noted[queue]
             if self._noted:
                 self._something.set()
-            news, self._news = self._news, []
-        if queues or news:
-            self._tell(queues, news)
+            notices, self._notices = self._notices, []
+        if queues or notices:
+            self._insert(queues, notices)
 
-    def _tell(self, queues: Sequence[QueueRef], news: Sequence[News] = ()) -> None:
+    def _insert(self, queues: Sequence[QueueRef], notices: Sequence[Notice] = ()) -> None:
         try:
-            self._collection.insert_one(self._note_of(queues, news))
+            self._collection.insert_one(self._entry(queues, notices))
         except PyMongoError as error:
             LOG.debug("The feed could not be written: %s", error)
 
-    def _note_of(self, queues: Sequence[QueueRef], news: Sequence[News]) -> Document:
-        note: Document = {"w": self._own, "q": [[text(queue.project), text(queue.name)] for queue in queues]}
-        if news:
-            note["t"] = noted(news)
-        return note
+    def _entry(self, queues: Sequence[QueueRef], notices: Sequence[Notice]) -> BsonDocument:
+        entry: BsonDocument = {"w": self._own, "q": [[text(queue.project), text(queue.name)] for queue in queues]}
+        if notices:
+            entry["t"] = encoded(notices)
+        return entry
 
     def _follow(self) -> None:
-        """Read the feed until the end. What has stood there before is told too: nobody knows what was missed."""
+        """Read the feed until the end. What stood there before is passed on too: it is not known what was missed.
+
+        Each cursor has an entry of this process to begin with. The server ends one that finds nothing, and one that
+        finds nothing while the first entry is being written it never serves: such a reader would stay deaf.
+        """
+        theirs = {"w": {"$ne": self._own}}  # the server passes over this process's entries and wakes nobody for them
         pause = FIRST_PAUSE
         begun = False
         while not self._closed.is_set():
+            self._insert([])
             try:
-                with self._collection.find(cursor_type=CursorType.TAILABLE_AWAIT).max_await_time_ms(AWAIT_MS) as cursor:
+                found = self._collection.find(theirs, cursor_type=CursorType.TAILABLE_AWAIT)
+                with found.max_await_time_ms(AWAIT_MS) as cursor:
                     while cursor.alive and not self._closed.is_set():
-                        for note in cursor:
-                            self._pass_on(note)
-                            pause, begun = FIRST_PAUSE, True
+                        for entry in cursor:
+                            self._pass_on(entry)
+                        pause, begun = FIRST_PAUSE, True
             except PyMongoError as error:
                 LOG.debug("The feed broke: %s", error)
             if self._closed.is_set():
                 return
-            if begun and self._follower is not None:
-                self._follower.broke()
-            self._tell([])  # there must be a document for a cursor to wait behind
+            for subscription in self._all_subscriptions() if begun else ():
+                subscription.lose()
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _pass_on(self, note: Mapping[str, Any]) -> None:
-        if note.get("w") == self._own:
+    def _pass_on(self, entry: Mapping[str, Any]) -> None:
+        if entry.get("w") == self._own:
             return
-        # What others write here need not be a note.
+        # What others write here need not be an entry.
         with contextlib.suppress(KeyError, TypeError, ValueError, MsgspecError):
             if self._listener is not None:
-                for project, name in note["q"]:
+                for project, name in entry["q"]:
                     self._listener(QueueRef(original(project), original(name)))
-            if self._follower is not None:
-                for project, last, documents in note.get("t", ()):
-                    self._follower.heard(News(original(project), last, documents))
+            for project, last, documents in entry.get("t", ()):
+                self._notify(Notice(original(project), last, documents))
+
+    def _all_subscriptions(self) -> list[Subscription]:
+        with self._lock:
+            return [one for some in self._subscriptions.values() for one in some]
 
 
-def noted(news: Sequence[News]) -> list[list[Any]]:
+def encoded(notices: Sequence[Notice]) -> list[list[Any]]:
     """As it is written, with the first batches as far as they fit."""
     left = CARRIED
-    noted: list[list[Any]] = []
-    for one in news:
+    encoded: list[list[Any]] = []
+    for one in notices:
         documents = None
         if one.documents is not None:
             left -= sum(len(document["b"]) for document in one.documents)
             documents = [{field: each[field] for field in CARRIES} for each in one.documents if left >= 0]
-        noted.append([text(one.project), one.last, documents])
-    return noted
+        encoded.append([text(one.project), one.last, documents])
+    return encoded

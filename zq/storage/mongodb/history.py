@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""History of the MongoDB store: records of finished messages, and what lives, as one sequence."""
+"""History of the MongoDB store: entries of finished messages, and living messages, as one sequence."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,83 +7,78 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 from msgspec.structs import replace
 
-from zq.model import UNBOUNDED, Finished, Outcome, Page, QueueRef, Seconds, portion
+from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.layout import Document, QueueKey
-from zq.storage.mongodb.port import Port
-from zq.storage.mongodb.taking import body_of
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
+# Milliseconds: more than any entry will see, and BSON can hold it.
 FOREVER: Final = 1e15
-"""Milliseconds: more than any record will see, and BSON can hold it."""
 
 
 class HistoryController:
     """``zq.storage.api.HistoryController`` on MongoDB."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
 
     def list(
         self,
         queue: QueueRef,
         marker: int,
         limit: int,
-        since: Seconds,
-        until: Seconds,
+        span: Span | None,
         now: Seconds,
         most_bytes: int = UNBOUNDED,
-    ) -> Page[Finished]:
+    ) -> Page[HistoryEntry]:
         moment, key = layout.ms(now), layout.key(queue)
         if marker >= layout.LARGEST_MARKER:
             return Page([], None)
-        between = {"$gte": _bounded(since), "$lt": _bounded(until)}
-        records = self._records(key, moment, p={"$gt": marker}, f=between)
-        with self._port.verb():
-            found = self._port.find(
-                records, limit=limit, sort={"p": 1}, hint=layout.FINISHED, committed=True, most_bytes=most_bytes
-            )
-        items = [_finished(key, record, moment) for record in portion(found, most_bytes, body_of)]
-        return Page(items, str(items[-1].position) if items else None)
+        with self._client.verb():
+            if span is None:
+                found = self._everything(key, marker, limit, moment, most_bytes)
+            else:
+                between = {"$gte": _bounded(span.since), "$lt": _bounded(span.until)}
+                records = self._records(key, moment, p={"$gt": marker}, f=between)
+                found = self._client.find(
+                    records, limit=limit, sort={"p": 1}, hint=layout.FINISHED, committed=True, most_bytes=most_bytes
+                )
+        items = [_finished(key, one, moment) for one in portion(found, most_bytes, layout.body_of)]
+        if not items:
+            return Page([], None)
+        return Page(items, str(items[-1].message.sequence if span is None else items[-1].position))
 
-    def list_all(
-        self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Page[Finished]:
+    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
         moment, key = layout.ms(now), layout.key(queue)
-        if marker >= layout.LARGEST_MARKER:
-            return Page([], None)
-        # One snapshot of both kinds: a message that finishes meanwhile is in it once.
-        both = self._records(key, moment, k={"$gt": marker})
+        doc_ids = [key.project + layout.text(message) for message in dict.fromkeys(ids)]
+        own_or_copy = [{"_id": {"$in": doc_ids}}, {"i": {"$in": doc_ids}}]
+        with self._client.verb():
+            found = self._client.find(self._records(key, moment, **{"$or": own_or_copy}))
+        latest = {_message_id(record): record for record in sorted(found, key=lambda record: int(record["p"]))}
+        return [_finished(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
+
+    def _everything(self, key: QueueKey, marker: int, limit: int, now: int, most_bytes: int) -> Sequence[BsonDocument]:
+        """One snapshot of messages and entries: what finishes meanwhile is in it once."""
+        both = self._records(key, now, k={"$gt": marker})
         both["q"] = {"$in": [key.messages, key.records]}
-        with self._port.verb():
-            found = self._port.find(
-                both, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, snapshot=True, most_bytes=most_bytes
-            )
-        items = [_finished(key, one, moment) for one in portion(found, most_bytes, body_of)]
-        return Page(items, str(items[-1].message.sequence) if items else None)
+        return self._client.find(
+            both, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, snapshot=True, most_bytes=most_bytes
+        )
 
-    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[Finished]:
-        moment, key = layout.ms(now), layout.key(queue)
-        places = [key.project + layout.text(message) for message in dict.fromkeys(ids)]
-        own_or_copy = [{"_id": {"$in": places}}, {"i": {"$in": places}}]
-        with self._port.verb():
-            found = self._port.find(self._records(key, moment, **{"$or": own_or_copy}))
-        latest = {_place(record): record for record in sorted(found, key=lambda record: int(record["p"]))}
-        return [_finished(key, latest[place], moment) for place in places if place in latest]
-
-    def _records(self, key: QueueKey, now: int, **conditions: object) -> Document:
-        """A filter on records that have not expired."""
-        return {**self._port.where(key, **conditions), "q": key.records, "e": {"$gt": DatetimeMS(now)}}
+    def _records(self, key: QueueKey, now: int, **conditions: object) -> BsonDocument:
+        """A filter on entries that have not expired."""
+        return {**self._client.where(key, **conditions), "q": key.records, "e": {"$gt": DatetimeMS(now)}}
 
 
-def _finished(key: QueueKey, found: Document, now: int) -> Finished:
-    """A record, or a living message."""
+def _finished(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
+    """An entry, or a living message."""
     if "x" not in found:
-        return Finished(layout.message(key, found, now))
-    message = layout.message(key, {**found, "_id": _place(found), "e": found["z"]}, now)
-    return Finished(replace(message, claim=""), Outcome(found["x"]), found["f"] / 1000, int(found["p"]))
+        return HistoryEntry(layout.message(key, found, now))
+    message = layout.message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)
+    return HistoryEntry(replace(message, claim=""), Outcome(found["x"]), found["f"] / 1000, int(found["p"]))
 
 
-def _place(record: Document) -> str:
+def _message_id(record: BsonDocument) -> str:
     """``_id`` of the message when it lived here."""
     return str(record.get("i", record["_id"]))
 

@@ -26,30 +26,30 @@ field     of a message                           of a queue, which is its counte
 ``o``     dead letters: ``q`` queue it came      -
           from, ``n`` how often claimed there
 ``r``     dead letters: reason                   -
-``y``     pinned by a commit: see ``pins``       -
+``y``     reserved by a commit: see ``reservations``       -
 ``n``     -                                      P name, while the queue exists: the order of listings
 ``k1``    -                                      last sequence given
 ``d1``    -                                      last available-at of a message without delay
 ``g``     -                                      messages up to this sequence are being removed (purge, delete)
-``g1``    -                                      and so are records and known keys (delete)
+``g1``    -                                      and so are history entries and idempotency keys
 ========= ====================================== ======================================================================
 
 Fences (``f``), stages (``s``) with their drafts (``d``) and producers (``p``) are drawn in ``fences``, ``stages`` and
 ``producers``. A released message keeps of ``c`` only ``n``.
-The clock is one document: ``{_id: "clock", t: the largest moment seen}``; beside it stands who sweeps: see ``leading``.
+The clock is one document: ``{_id: "clock", t: the largest moment seen}``; beside it lies the lease of ``LeaderLease``.
 
-A finished message's record is the message's document turned into another kind, so that no verb of living messages meets
-it: ``q`` "h" P name, ``p`` position, ``f`` finished, ``x`` outcome, ``z`` its former ``e``; ``e`` is the record's own.
-A message that moved lives on under its ``_id``; its record is a copy, ``_id`` "h" P name/``p``, with that id as ``i``.
+A history entry is the finished message's document turned into another kind, which no verb of living messages meets:
+``q`` "h" P name, ``p`` position, ``f`` finished, ``x`` outcome, ``z`` its former ``e``; ``e`` is the entry's own.
+A message that moved lives on under its ``_id``; its entry is a copy, ``_id`` "h" P name/``p``, with that id as ``i``.
 The counter of finishing, ``_id`` "c" P name, has the last ``p`` as ``p1`` and the last ``f`` as ``f1``. It is not in
 the queue's document, so that who finishes messages and who posts them do not wait for each other.
 
-A known key is ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: the answer as JSON}``;
+An idempotency key is ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: answer as JSON}``;
 ``k`` is a sequence, so that a removal of the queue up to ``g1`` takes it along. A claim's chosen name is
 ``{_id: "n" length of P name:P name/claim, s, e}``: the document that all who make that claim write to.
 
-The logs of topics, and notes of topics' purges, are drawn in ``log``, records (of any kind, not of messages) in
-``records``.
+The logs of topics, and notes of topics' purges, are drawn in ``log``, documents (of any kind, not of messages) in
+``documents``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,37 +60,37 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
-from zq.model import AT_ONCE, MOST_DOUBLINGS, Claim, Draft, Lease, Message, QueueRef, Redelivery, Seconds
+from zq.model import Claim, ClaimRequest, Draft, Lease, Message, QueueRef, Seconds
 
-Document = dict[str, Any]
+BsonDocument = dict[str, Any]
 MESSAGES: Final = "messages"
 CLOCK: Final = "clock"
 SWEEPER: Final = "sweeper"
 FEED: Final = "feed"
-CODEC: Final[CodecOptions[Document]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+CODEC: Final[CodecOptions[BsonDocument]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 
 CLAIMS: Final = "claims"
 OBSERVERS: Final = "observers"
 EXPIRY: Final = "expiry"
 HELD: Final = "held"
 NAMES: Final = "names"
-DOOMED: Final = "doomed"
+PENDING_DELETES: Final = "doomed"
 FINISHED: Final = "finished"
 COPIES: Final = "copies"
 DUE: Final = "due"
-INDEXES: Final[tuple[Document, ...]] = (
+INDEXES: Final[tuple[BsonDocument, ...]] = (
     {"name": CLAIMS, "key": {"q": 1, "d": 1, "k": 1, "e": 1}},
     {"name": OBSERVERS, "key": {"q": 1, "k": 1, "d": 1, "e": 1}},
     {"name": EXPIRY, "key": {"e": 1}, "expireAfterSeconds": 0},
     {"name": HELD, "key": {"c.i": 1}, "partialFilterExpression": {"c.i": {"$exists": True}}},
     {"name": NAMES, "key": {"n": 1}, "partialFilterExpression": {"n": {"$exists": True}}},
-    {"name": DOOMED, "key": {"g": 1}, "partialFilterExpression": {"g": {"$exists": True}}},
+    {"name": PENDING_DELETES, "key": {"g": 1}, "partialFilterExpression": {"g": {"$exists": True}}},
     {"name": FINISHED, "key": {"q": 1, "p": 1, "f": 1, "e": 1}, "partialFilterExpression": {"p": {"$exists": True}}},
     {"name": COPIES, "key": {"i": 1}, "partialFilterExpression": {"i": {"$exists": True}}},
     {"name": DUE, "key": {"due": 1}, "partialFilterExpression": {"due": {"$exists": True}}},
 )
 LARGEST_MARKER: Final = 2**63 - 1
-SHARD_KEY: Final[Document] = {"s": "hashed"}
+SHARD_KEY: Final[BsonDocument] = {"s": "hashed"}
 
 
 class QueueKey(Struct, frozen=True):
@@ -107,7 +107,7 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def records(self) -> str:
-        """``q`` of its records."""
+        """``q`` of its history entries."""
         return "h" + self.shard
 
     @property
@@ -117,7 +117,7 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def known(self) -> str:
-        """``q`` of its known keys."""
+        """``q`` of its idempotency keys."""
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
@@ -167,9 +167,9 @@ def ms(moment: Seconds) -> int:
     return round(moment * 1000)
 
 
-def document(key: QueueKey, draft: Draft, sequence: int, available: int, now: int) -> Document:
+def document(key: QueueKey, draft: Draft, sequence: int, available: int, now: int) -> BsonDocument:
     """A new message."""
-    made: Document = {
+    made: BsonDocument = {
         "_id": key.project + text(draft.id),
         "s": key.shard,
         "q": key.messages,
@@ -186,10 +186,20 @@ def document(key: QueueKey, draft: Draft, sequence: int, available: int, now: in
     return made
 
 
+def body_of(found: Mapping[str, Any]) -> bytes:
+    """The body of a message, or of a history entry."""
+    body: bytes = found["b"]
+    return body
+
+
+def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
+    return original(found["_id"][len(key.project) :])
+
+
 def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
     """The model's message, as it stands at ``now``.
 
-    Where a number may need more than 32 bits, PyMongo gives an ``Int64``, which nobody above the driver knows.
+    Where a number may need more than 32 bits, PyMongo gives an ``Int64``, a type that is unknown above the driver.
     """
     pin: Mapping[str, Any] | None = found.get("y")
     if pin:  # a commit keeps it: shown as it was before
@@ -197,7 +207,7 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
     claim = found.get("c", NO_CLAIM)
     origin = found.get("o", NO_ORIGIN)
     return Message(
-        id=original(found["_id"][len(key.project) :]),
+        id=message_id(key, found),
         body=found["b"],
         ttl=int(found["t"]),
         created=found["a"] / 1000,
@@ -214,17 +224,17 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
     )
 
 
-def claim(key: QueueKey, held: Sequence[Document], now: int) -> Claim:
+def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
     """The model's claim, from what it holds."""
     terms = held[0].get("y", held[0])["c"]
     messages = [message(key, found, now) for found in sorted(held, key=lambda found: int(found["k"]))]
     return Claim(original(terms["i"]), int(terms["t"]), terms["s"] / 1000, messages)
 
 
-NO_CLAIM: Final[Document] = {"n": 0}
-NO_ORIGIN: Final[Document] = {"q": "", "n": 0}
+NO_CLAIM: Final[BsonDocument] = {"n": 0}
+NO_ORIGIN: Final[BsonDocument] = {"q": "", "n": 0}
+# What goes with a claim; how often a message was claimed stays.
 CLAIM_FIELDS: Final = ["c.i", "c.s", "c.t", "c.e", "c.d"]
-"""What goes with a claim; how often a message was claimed stays."""
 
 
 def names_claim(found: Mapping[str, Any]) -> bool:
@@ -232,38 +242,48 @@ def names_claim(found: Mapping[str, Any]) -> bool:
     return "i" in found.get("c", NO_CLAIM)
 
 
-def put_under(found: Document, lease: Lease, now: int, redelivery: Redelivery = AT_ONCE) -> None:
-    """Do to a found message what ``holding`` does to the stored one."""
-    ends = now + lease.ttl * 1000
-    former = found.get("c", NO_CLAIM)
-    found["c"] = {"i": text(lease.claim), "e": ends, "n": former["n"] + 1}
-    found["t"], expires = lease.life(found["t"], int(found["e"]), ends, 1000)
-    found["d"] = ends + redelivery.wait(former["n"] + 1) * 1000
+def claim_count(found: Mapping[str, Any]) -> int:
+    """How often a message was claimed."""
+    count: int = found.get("c", NO_CLAIM)["n"]
+    return count
+
+
+def put_under(found: BsonDocument, request: ClaimRequest, now: int) -> None:
+    """Do to a found message what ``claiming`` does to the stored one."""
+    lease = request.lease
+    ends, count = now + lease.ttl * 1000, claim_count(found) + 1
+    found["c"] = {"i": text(lease.claim), "e": ends, "n": count}
+    found["t"], expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
+    found["d"] = ends + request.wait(count) * 1000
     found["e"] = DatetimeMS(expires)
 
 
-def holding(lease: Lease, now: int, redelivery: Redelivery = AT_ONCE, *, anew: bool = False) -> list[Document]:
-    """The update that puts messages under a claim that starts now; ``anew`` = they are under it already.
+def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
+    """The update that puts messages under a claim that starts now; they are available at its end + their wait."""
+    ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
+    available: int | BsonDocument = ends + request.wait(1) * 1000
+    if len(request.waits) > 1:
+        moments = [ends + wait * 1000 for wait in request.waits]
+        available = {"$arrayElemAt": [moments, {"$min": [count, len(moments) - 1]}]}
+    return _under_claim(request.lease, now, {"$add": [count, 1]}, "$d", available)
 
-    They are available at its end + their redelivery delay, which stays theirs when the claim starts ``anew``.
-    """
+
+def renewing(lease: Lease, now: int) -> list[BsonDocument]:
+    """The update that starts anew the claim that messages are under; their wait stays theirs."""
+    return _under_claim(lease, now, "$c.n", "$c.d", {"$add": [now + lease.ttl * 1000, WAIT]})
+
+
+def _under_claim(lease: Lease, now: int, count: object, former: str, available: object) -> list[BsonDocument]:
     ends = now + lease.ttl * 1000
-    claim: Document = {
-        "i": {"$literal": text(lease.claim)},
-        "s": now,
-        "t": lease.ttl,
-        "e": ends,
-        "n": "$c.n" if anew else {"$add": [{"$ifNull": ["$c.n", 0]}, 1]},
-        "d": "$c.d" if anew else "$d",
-    }
+    claim = {"i": {"$literal": text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, "n": count, "d": former}
     short = {"$lt": ["$e", DatetimeMS(ends)]}
-    ttl, expires = lease.life(0, ends - 1, ends, 1000)
+    ttl, expires = lease.extend(0, ends - 1, ends, 1000)
     # $c is replaced as a whole: what a former claim left in it must not stay. All "$..." are the values before.
     return [
         {
             "$set": {
                 "c": claim,
-                "d": {"$add": [ends, WAIT]} if anew else _available(ends, redelivery),
+                "d": available,
                 "t": {"$cond": [short, ttl, "$t"]},
                 "e": {"$cond": [short, DatetimeMS(expires), "$e"]},
             }
@@ -271,20 +291,11 @@ def holding(lease: Lease, now: int, redelivery: Redelivery = AT_ONCE, *, anew: b
     ]
 
 
-WAIT: Final[Document] = {"$subtract": ["$d", "$c.e"]}
-"""Milliseconds that a held message stays away after its claim."""
+# Milliseconds that a held message stays away after its claim.
+WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 
 
-def _available(ends: int, redelivery: Redelivery) -> int | Document:
-    """Claim end + the wait after a claim that ``c.n`` does not count yet."""
-    if not redelivery.exponential:
-        return ends + redelivery.wait(1) * 1000
-    doublings = {"$min": [{"$ifNull": ["$c.n", 0]}, MOST_DOUBLINGS]}
-    wait = {"$multiply": [redelivery.delay * 1000, {"$pow": [2, doublings]}]}
-    return {"$add": [ends, {"$min": [wait, redelivery.cap * 1000]}]}
-
-
-def releasing(now: int, delay: int | None = None) -> list[Document]:
-    """The update that gives held messages back: after ``delay``, else after their wait, else each to its place."""
+def releasing(now: int, delay: int | None = None) -> list[BsonDocument]:
+    """The update that gives held messages back: after ``delay``, else after their wait, else at their former moment."""
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

@@ -1,37 +1,217 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the MongoDB store."""
+"""Messages of the MongoDB store.
 
+Concurrent posts, and concurrent deletions, share a group commit, whatever their queues. A command waits for the journal
+once, which costs more than a handful of deletions; its reply tells only how many went, so if they are fewer than asked,
+each caller has to look for itself. Deletions that leave a history entry go together in a transaction, since any two of
+one queue would write its counter of finishing.
+"""
+
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.errors import ClaimNotHeld
-from zq.model import UNBOUNDED, Draft, Message, Messages, Move, Once, Outcome, Page, QueueRef, Seconds, View, portion
+from zq.errors import ClaimNotHeld, MessageClaimed
+from zq.model import (
+    UNBOUNDED,
+    Draft,
+    IdempotencyKey,
+    ListFilter,
+    Message,
+    Messages,
+    Move,
+    Outcome,
+    Page,
+    QueueRef,
+    Seconds,
+    portion,
+)
+from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.deletions import Deletion, Deletions, refusal_of
-from zq.storage.mongodb.finishing import Ending, finish
-from zq.storage.mongodb.holders import under
-from zq.storage.mongodb.layout import Document, QueueKey
-from zq.storage.mongodb.moving import counters, move
-from zq.storage.mongodb.port import Port, Session
-from zq.storage.mongodb.posting import Post, Poster
-from zq.storage.mongodb.takers import Takers
-from zq.storage.mongodb.taking import Announce, Wish, body_of
+from zq.storage.mongodb.changes import (
+    NO_METADATA,
+    Arrivals,
+    Ending,
+    MetadataLookup,
+    advance,
+    counters,
+    finish,
+    held_by,
+    move,
+)
+from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.group_commit import AT_LEAST, ShardGroups, remember, unless_known
+from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.queue_claimer import Announce, ClaimAttempt, QueueClaimers
 
-MOVED_TOGETHER: Final = 64
-"""Messages in one transaction, bodies included."""
+
+class Post(NamedTuple):
+    """One caller's messages for one queue, at its moment, and the metadata that it expects there (None: any)."""
+
+    key: QueueKey
+    drafts: Sequence[Draft]
+    now: int
+    expected: bytes | None
+    idempotency_key: IdempotencyKey | None = None
+
+    def fits(self, metadata: bytes) -> bool:
+        """Whether it may be stored in a queue with these."""
+        return self.expected in (None, metadata)
+
+
+# The answer to a post: None when it is stored; else the metadata that were not the expected ones.
+Metadata = bytes | None
+
+
+class Poster:
+    """Posts of one process."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+        self._groups = ShardGroups[Post, Metadata](client, self._store, _weight)
+
+    def post(self, post: Post) -> Metadata:
+        """Return when the messages are stored, as durably as the write concern says."""
+        return self._groups.submit(post)
+
+    def _store(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
+        documents: list[BsonDocument] = []
+
+        def work(session: Session) -> Sequence[Metadata | Exception]:
+            documents.clear()
+            return unless_known(self._client, session, posts, list[str], partial(self._insert, session, documents))
+
+        def first() -> BsonDocument:
+            return {field: one[field] for one in documents[:1] for field in ("_id", "s")}
+
+        return self._client.transaction(work, first)
+
+    def _insert(
+        self, session: Session, documents: list[BsonDocument], posts: Sequence[Post]
+    ) -> Sequence[Metadata | Exception]:
+        """Insert, and note, the documents of the posts that met the metadata they expect; the answer to each post."""
+        by_queue: defaultdict[QueueKey, list[Post]] = defaultdict(list)
+        for post in posts:
+            by_queue[post.key].append(post)
+        ranges = advance(self._client, session, {key: _arrivals(its) for key, its in by_queue.items()})
+        answered: list[tuple[Post, Sequence[str], int]] = []
+        for key, its in by_queue.items():
+            sequence, available, metadata = ranges[key]
+            for post in its:
+                if not post.fits(metadata):
+                    continue
+                for draft in post.drafts:
+                    moment = post.now + draft.delay * 1000 if draft.delay else available
+                    documents.append(layout.document(key, draft, sequence, moment, post.now))
+                    sequence += 1
+                if post.idempotency_key:
+                    answered.append((post, [draft.id for draft in post.drafts], sequence - 1))
+        remember(self._client, session, answered)
+        if documents:
+            self._client.insert(documents, session)
+        found = [ranges[post.key].metadata for post in posts]
+        return [None if post.fits(data) else data for post, data in zip(posts, found, strict=True)]
+
+
+def _arrivals(posts: Sequence[Post]) -> Arrivals:
+    """Posts side by side are as if the one with the latest clock came first."""
+    fresh = [post.now for post in posts if any(not draft.delay for draft in post.drafts)]
+    return Arrivals(sum(len(post.drafts) for post in posts), max(fresh, default=None))
+
+
+def _weight(post: Post) -> int:
+    return sum(max(AT_LEAST, len(draft.body)) for draft in post.drafts)
+
+
+# Deletions in one group.
+CAPACITY: Final = 256
+
+
+class Deletion(NamedTuple):
+    """One caller's messages (each ``_id``), the claims that it names (None: any), how long history entries are kept."""
+
+    key: QueueKey
+    doc_ids: Sequence[str]
+    now: int
+    claims: Sequence[str] | None
+    history: int
+    idempotency_key: None = None
+
+
+class Deletions:
+    """Deletions of one process."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+        self._group_commit = GroupCommit[BsonDocument, bool](self._delete, capacity=CAPACITY, timeout=client.timeout)
+        self._finish_groups = ShardGroups[Deletion, None](client, self._finish, lambda one: len(one.doc_ids), CAPACITY)
+
+    def delete(self, conditions: BsonDocument) -> bool:
+        """Delete the one document that fits; False = perhaps there was none."""
+        return self._group_commit.submit(conditions)
+
+    def _delete(self, deletions: Sequence[BsonDocument]) -> Sequence[bool]:
+        statements = [{"q": conditions, "limit": 1, "hint": "_id_"} for conditions in deletions]
+        return [self._client.delete(statements) == len(deletions)] * len(deletions)
+
+    def finish(self, deletion: Deletion) -> None:
+        """Finish the messages that are there, all or, if it raises ``MessageClaimed`` or ``ClaimNotHeld``, none."""
+        self._finish_groups.submit(deletion)
+
+    def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
+        with self._client.locks.locked(*{one.key.finishing for one in deletions if one.history}):
+            return self._client.transaction(partial(self._finish_all, deletions))
+
+    def _finish_all(self, deletions: Sequence[Deletion], session: Session) -> Sequence[Exception | None]:
+        now = max(deletion.now for deletion in deletions)  # as if all had read the latest clock
+        shards = self._client.shards(one.key.shard for one in deletions)
+        named = {"_id": {"$in": [doc_id for one in deletions for doc_id in one.doc_ids]}, **shards}
+        met = self._client.find(named, fields={"q": 1, "e": 1, "c": 1}, session=session)
+        found = {message["_id"]: message for message in met if int(message["e"]) > now}
+        answers: list[Exception | None] = []
+        ending: defaultdict[tuple[QueueKey, int], list[str]] = defaultdict(list)
+        for one in deletions:
+            there = [found[doc_id] for doc_id in one.doc_ids if doc_id in found]
+            mine = [message for message in there if message["q"] == one.key.messages]
+            refusals = (refusal_of(message.get("c", {}), one.claims, now) for message in mine)
+            answers.append(next((refusal for refusal in refusals if refusal), None))
+            if answers[-1] is None:
+                ending[one.key, one.history] += [found.pop(message["_id"])["_id"] for message in mine]
+        for (key, history), doc_ids in sorted(ending.items(), key=lambda item: item[0][0].shard):
+            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+        return answers
+
+
+def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
+    """Why a caller of these claims, or of none, may not delete what is, or was, under a claim; None if it may."""
+    if claims is None:
+        return None
+    held = claim.get("e", 0) > now
+    if held and claim["i"] not in [layout.text(one) for one in claims]:
+        return MessageClaimed()
+    if claims and not held:
+        return ClaimNotHeld()
+    return None
+
+
+# Messages in one transaction, bodies included.
+MOVED_AT_ONCE: Final = 64
 
 
 class MessageController:
     """``zq.storage.api.MessageController`` on MongoDB."""
 
-    def __init__(self, port: Port, takers: Takers, announce: Announce) -> None:
-        self._port = port
-        self._deletions = Deletions(port)
-        self._takers = takers
-        self._poster = Poster(port)
+    def __init__(
+        self, client: StoreClient, lookup: MetadataLookup, claimers: QueueClaimers, announce: Announce
+    ) -> None:
+        self._client = client
+        self._lookup = lookup
+        self._deletions = Deletions(client)
+        self._claimers = claimers
+        self._poster = Poster(client)
         self._announce = announce
 
     def post(
@@ -40,133 +220,123 @@ class MessageController:
         drafts: Sequence[Draft],
         now: Seconds,
         expected: bytes | None = None,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> bytes | None:
-        with self._port.verb():
-            unexpected = self._poster.post(Post(layout.key(queue), drafts, layout.ms(now), expected, once))
+        with self._client.verb():
+            unexpected = self._poster.post(Post(layout.key(queue), drafts, layout.ms(now), expected, idempotency_key))
         if unexpected is None:
             self._announce(queue)
         return unexpected
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
         moment, key = layout.ms(now), layout.key(queue)
-        places = _places(key, ids)
-        living = self._port.where(key, _id={"$in": places}, e={"$gt": DatetimeMS(moment)})
-        with self._port.verb():
-            found = {document["_id"]: document for document in self._port.find(living, hint="_id_")}
-        return [layout.message(key, found[place], moment) for place in places if place in found]
+        doc_ids = _doc_ids(key, ids)
+        living = self._client.where(key, _id={"$in": doc_ids}, e={"$gt": DatetimeMS(moment)})
+        with self._client.verb():
+            found = {document["_id"]: document for document in self._client.find(living, hint="_id_")}
+        return [layout.message(key, found[doc_id], moment) for doc_id in doc_ids if doc_id in found]
 
     def list(
-        self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Page[Message]:
-        moment, key = layout.ms(now), layout.key(queue)
-        if marker >= layout.LARGEST_MARKER:
-            return Page([], None)
-        shown = self._port.where(key, k={"$gt": marker}, e={"$gt": DatetimeMS(moment)}, **_shown(view, moment))
-        with self._port.verb():
-            found = self._port.find(
-                shown, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, committed=True, most_bytes=most_bytes
-            )
-        messages = [layout.message(key, document, moment) for document in portion(found, most_bytes, body_of)]
-        return Page(messages, str(messages[-1].sequence) if messages else None)
-
-    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "", history: int = 0) -> None:
-        moment, key = layout.ms(now), layout.key(queue)
-        place = key.project + layout.text(message)
-        living = self._port.where(key, _id=place, e={"$gt": DatetimeMS(moment)})
-        with self._port.verb():
-            if history:
-                self._deletions.finish(Deletion(key, place, moment, claim, history))
-                return
-            while not self._deletions.delete({**living, **_holder(claim, moment)}):
-                found = self._port.find(living, fields={"c": 1})
-                if not found:
-                    return
-                refusal = refusal_of(found[0].get("c", {}), claim, moment)
-                if refusal:
-                    raise refusal
-
-    def delete_many(
         self,
         queue: QueueRef,
-        ids: Sequence[str],
+        marker: int,
+        limit: int,
+        list_filter: ListFilter,
         now: Seconds,
-        claims: Sequence[str] | None = None,
-        history: int = 0,
+        most_bytes: int = UNBOUNDED,
+        expected: bytes | None = None,
+    ) -> Page[Message]:
+        moment, key = layout.ms(now), layout.key(queue)
+        with self._client.verb():
+            metadata = None if expected is None else self._lookup.get(key) or NO_METADATA
+            if metadata != expected:
+                return Page([], None, metadata)
+            if marker >= layout.LARGEST_MARKER:
+                return Page([], None)
+            shown = _shown(list_filter, moment)
+            found = self._client.find(
+                self._client.where(key, k={"$gt": marker}, e={"$gt": DatetimeMS(moment)}, **shown),
+                limit=limit,
+                sort={"k": 1},
+                hint=layout.OBSERVERS,
+                committed=True,
+                most_bytes=most_bytes,
+            )
+        messages = [layout.message(key, document, moment) for document in portion(found, most_bytes, layout.body_of)]
+        return Page(messages, str(messages[-1].sequence) if messages else None)
+
+    def delete(
+        self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
         moment, key = layout.ms(now), layout.key(queue)
-        places = _places(key, ids)
-        living = self._port.where(key, _id={"$in": places}, e={"$gt": DatetimeMS(moment)})
-        named = None if claims is None else {layout.text(claim) for claim in claims}
+        doc_ids = _doc_ids(key, ids)
+        living = self._client.where(key, _id={"$in": doc_ids}, e={"$gt": DatetimeMS(moment)})
+        with self._client.verb():
+            if claims is None and not history:
+                self._client.delete_all(living)
+            elif history or len(doc_ids) != 1 or claims is None or len(claims) > 1:
+                self._deletions.finish(Deletion(key, doc_ids, moment, claims, history))
+            else:
+                self._delete_one(living, claims, moment)
 
-        def work(session: Session) -> None:
-            there = {found["_id"]: found for found in self._port.find(living, fields={"c": 1}, session=session)}
-            holders = {_holder_of(found, moment) for found in there.values()}
-            if named is not None and not holders <= named:
-                raise ClaimNotHeld("Every message must be held by one of the given claims; nothing was deleted.")
-            ending = Ending(Outcome.DELETED, moment, history)
-            finish(self._port, session, key, [place for place in places if place in there], ending)
-
-        with self._port.verb():
-            if named is None and not history:
-                self._port.delete_all(living)
+    def _delete_one(self, living: BsonDocument, claims: Sequence[str], now: int) -> None:
+        """Delete one message in a command for many callers, and look at it if there are fewer than all."""
+        while not self._deletions.delete({**living, **_holder(claims, now)}):
+            found = self._client.find(living, fields={"c": 1})
+            refusal = refusal_of(found[0].get("c", {}), claims, now) if found else None
+            if refusal:
+                raise refusal
+            if not found:
                 return
-            with self._port.turns.at([key.finishing] if history else []):
-                self._port.transaction(work)
 
     def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
         moment, key = layout.ms(now), layout.key(queue)
-        with self._port.verb():
-            taken = self._takers.of(key).take(Wish(limit, moment, history=history, most_bytes=most_bytes))
-        return [layout.message(key, document, moment) for document in taken]
+        with self._client.verb():
+            attempt = ClaimAttempt(limit, moment, most_bytes=most_bytes, history=history)
+            popped = self._claimers.of(key).submit(attempt).messages
+        return [layout.message(key, document, moment) for document in popped]
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment, key = layout.ms(now), layout.key(queue)
-        ways = list({key.project + layout.text(way.id): way for way in moves}.items())
+        wanted = list({key.project + layout.text(one.id): one for one in moves}.items())
 
         def work(some: Sequence[tuple[str, Move]], session: Session) -> Sequence[Move]:
-            named = {"_id": {"$in": [place for place, _ in some]}}
-            ready = self._port.where(key, **named, d={"$lte": moment}, e={"$gt": DatetimeMS(moment)})
-            there = {found["_id"]: found for found in self._port.find(ready, hint="_id_", session=session)}
-            going = [(there[place], way) for place, way in some if place in there]
-            move(self._port, session, key, going, moment, history)
-            return [way for _, way in going]
+            named = {"_id": {"$in": [doc_id for doc_id, _ in some]}}
+            ready = self._client.where(key, **named, d={"$lte": moment}, e={"$gt": DatetimeMS(moment)})
+            found = {one["_id"]: one for one in self._client.find(ready, hint="_id_", session=session)}
+            moving = [(found[doc_id], one) for doc_id, one in some if doc_id in found]
+            move(self._client, session, key, moving, moment, history)
+            return [one for _, one in moving]
 
-        gone: list[Move] = []
-        for start in range(0, len(ways), MOVED_TOGETHER):
-            next_ones = ways[start : start + MOVED_TOGETHER]
-            with self._port.verb(), self._port.turns.at(counters(key, (way for _, way in next_ones), history)):
-                some = self._port.transaction(partial(work, next_ones))
-            for name in {way.to for way in some}:
+        moved: list[Move] = []
+        for start in range(0, len(wanted), MOVED_AT_ONCE):
+            some = wanted[start : start + MOVED_AT_ONCE]
+            with self._client.verb(), self._client.locks.locked(*counters(key, (one for _, one in some), history)):
+                done = self._client.transaction(partial(work, some))
+            for name in {one.to for one in done}:
                 self._announce(queue._replace(name=name))
-            gone += some
-        return [way.id for way in gone]
+            moved += done
+        return [one.id for one in moved]
 
 
-def _places(key: QueueKey, ids: Sequence[str]) -> list[str]:
+def _doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:
     """The ``_id`` of each, once."""
     return [key.project + layout.text(message) for message in dict.fromkeys(ids)]
 
 
-def _shown(view: View, now: int) -> Document:
-    """The conditions of a view. A held message is never available before its claim ends."""
-    conditions: Document = {}
-    if not view.delayed:
+def _shown(list_filter: ListFilter, now: int) -> BsonDocument:
+    """The conditions of a list_filter. A held message is never available before its claim ends."""
+    conditions: BsonDocument = {}
+    if not list_filter.delayed:
         due = {"d": {"$lte": now}}
-        conditions = {"$or": [due, {"c.e": {"$gt": now}}]} if view.claimed else due
-    elif not view.claimed:
+        conditions = {"$or": [due, {"c.e": {"$gt": now}}]} if list_filter.claimed else due
+    elif not list_filter.claimed:
         conditions["c.e"] = {"$not": {"$gt": now}}
-    if view.without:
-        conditions["u"] = {"$ne": layout.text(view.without)}
+    if list_filter.without:
+        conditions["u"] = {"$ne": layout.text(list_filter.without)}
     return conditions
 
 
-def _holder(claim: str, now: int) -> Document:
-    """The condition under which this caller may delete (contract 7.6)."""
-    return under(claim, now) if claim else {"c.e": {"$not": {"$gt": now}}}
-
-
-def _holder_of(found: Document, now: int) -> str | None:
-    """The claim that holds it."""
-    claim = found.get("c", layout.NO_CLAIM)
-    return claim["i"] if claim.get("e", 0) > now else None
+def _holder(claims: Sequence[str], now: int) -> BsonDocument:
+    """The condition under which a caller of this claim, or of none, may delete (contract 7.6)."""
+    return held_by(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

@@ -9,7 +9,7 @@
 ------------- ----------------------------------------------------------------------------------------------------------
 ``state``     of the commit under way: one of the three below; absent when there is none
 ``turn``      how many steps were taken of it
-``due``       when others may take it over from whoever is at it (milliseconds, as ``moment``, its own now)
+``due``       when other servers may take it over (milliseconds, as ``moment``, its own now)
 ``next``      its batch; with ``moment``, ``ttl`` and ``project`` as it came
 ``publish``   its stages, as they were found
 ``settle``    its claims: ``queue``, ``claim``, and ``history`` of each
@@ -20,21 +20,54 @@
 ============= ==========================================================================================================
 """
 
+from enum import StrEnum
 from typing import Final
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.model import Commit, Committed, Held, QueueRef, Unfinished
+from zq.model import ClaimRef, Commit, Committed, QueueRef, Unfinished
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.layout import Document
-from zq.storage.mongodb.publishing import BEGINNING
+from zq.storage.mongodb.layout import BsonDocument
+from zq.storage.mongodb.stages import BEGINNING
 
+# Claims are being reserved. It takes no effect unless it is decided before another server aborts it.
 PREPARING: Final = "preparing"
-"""Claims are being pinned. It takes no effect unless it is decided before another one gives it up."""
+# Aborted; what it has reserved is being given back.
 ABORTING: Final = "aborting"
-"""Given up; what it has pinned is being given back."""
+# It takes effect, whichever server carries it out.
 DECIDED: Final = "decided"
-"""It takes effect, whoever carries it out."""
+
+
+class Step(StrEnum):
+    """The steps of a commit, for those who want to see what becomes of it when a process ends at one of them."""
+
+    # It is noted and its stages are reserved.
+    BEGUN = "begun"
+    # So are messages of some of its claims.
+    RESERVED = "reserved"
+    DECIDED = "decided"
+    # A part of its messages.
+    PUBLISHED = "published"
+    # A stage is gone.
+    UNSTAGED = "unstaged"
+    # What its claims held is gone.
+    SETTLED = "settled"
+    # Nothing of it is left but its figures; after a small commit, which is one step, nothing else ever was.
+    DONE = "done"
+    # It is given up.
+    ABORTING = "aborting"
+    # What its claims held is theirs again.
+    UNRESERVED = "unreserved"
+    ABORTED = "aborted"
+
+
+class CommitEvents:
+    """Is notified of every step when it is done; tests override it."""
+
+    def reached(self, step: Step) -> None:
+        pass
+
+
 LAST: Final = ("batch", "published", "deleted")
 UNDER_WAY: Final = (
     "state", "turn", "due", "next", "moment", "ttl", "project", "publish", "settle", "at", "settled", "removed",
@@ -42,41 +75,41 @@ UNDER_WAY: Final = (
 )  # fmt: skip
 
 
-def identity(project: str, producer: str) -> Document:
+def identity(project: str, producer: str) -> BsonDocument:
     """The filter that finds the producer."""
     shard = layout.project_prefix(project) + layout.text(producer)
     return {"_id": "p" + shard, "s": shard}
 
 
-def unchanged(record: Document) -> Document:
-    """The filter that finds the producer while nobody takes a step."""
+def unchanged(record: BsonDocument) -> BsonDocument:
+    """The filter that finds the producer while no step is taken."""
     return {field: record[field] for field in ("_id", "s", "attempt", "turn")}
 
 
-def same(record: Document) -> Document:
+def same(record: BsonDocument) -> BsonDocument:
     """The filter that finds the commit under way, in this state."""
     return {field: record[field] for field in ("_id", "s", "attempt", "state")}
 
 
-def remembered(record: Document, now: int) -> bool:
+def remembered(record: BsonDocument, now: int) -> bool:
     """Whether the producer has a last batch."""
     return "batch" in record and ("e" not in record or int(record["e"]) > now)
 
 
-def committed(record: Document, *, replayed: bool = False) -> Committed:
+def committed(record: BsonDocument, *, replayed: bool = False) -> Committed:
     """The producer's last batch."""
     is_open = record.get("state") == DECIDED
     return Committed(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed, is_open)
 
 
-def unfinished(record: Document) -> Unfinished:
-    """What is told of a decided commit."""
+def unfinished(record: BsonDocument) -> Unfinished:
+    """The model's value of a decided commit."""
     project = layout.original(record["project"])
     producer = layout.original(record["s"][len(layout.project_prefix(project)) :])
     return Unfinished(project, producer, f"{record['attempt']} {record['turn']}")
 
 
-def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> Document:
+def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:
     """The record of a commit that is done."""
     return {
         **identity(commit.project, commit.producer),
@@ -88,7 +121,9 @@ def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -
     }
 
 
-def preparing(commit: Commit, attempt: str, stages: list[Document], former: Document, now: int, due: int) -> Document:
+def preparing(
+    commit: Commit, attempt: str, stages: list[BsonDocument], former: BsonDocument, now: int, due: int
+) -> BsonDocument:
     """The record of a commit that begins, after what there was."""
     record = {
         **identity(commit.project, commit.producer),
@@ -114,10 +149,10 @@ def preparing(commit: Commit, attempt: str, stages: list[Document], former: Docu
     return record
 
 
-def claims(record: Document) -> list[Held]:
+def claims(record: BsonDocument) -> list[ClaimRef]:
     """The claims of the commit under way."""
     project = layout.original(record["project"])
     return [
-        Held(QueueRef(project, layout.original(one["queue"])), layout.original(one["claim"]), one["history"])
+        ClaimRef(QueueRef(project, layout.original(one["queue"])), layout.original(one["claim"]), one["history"])
         for one in record["settle"]
     ]

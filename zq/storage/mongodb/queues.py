@@ -1,123 +1,206 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of the MongoDB store."""
+"""Queues of the MongoDB store, and the figures for monitoring: depths, sizes, what has expired and waits."""
 
-from collections.abc import Sequence
+from typing import Final
 
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from zq.model import Landmark, Page, Queue, QueueRef, Seconds, Stats
+from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model.stats import Depth, Measure
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.combine import Combiner
-from zq.storage.mongodb.layout import Document, QueueKey
-from zq.storage.mongodb.port import Port
-from zq.storage.mongodb.removal import Removal
+from zq.storage.mongodb.changes import MetadataLookup
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.expiry import PendingDeletes
+from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.startup import UNAUTHORIZED
 
 THERE = {"n": {"$exists": True}}
 ABSENT = {"n": {"$exists": False}}
-MANY = 256
 
 
 class QueueController:
     """``zq.storage.api.QueueController`` on MongoDB."""
 
-    def __init__(self, port: Port, removal: Removal) -> None:
-        self._port = port
-        self._removal = removal
-        self._lookups = Combiner[QueueKey, bytes | None](self._look_up, lambda _: 1, MANY, port.timeout)
+    def __init__(self, client: StoreClient, lookup: MetadataLookup, pending_deletes: PendingDeletes) -> None:
+        self._client = client
+        self._pending_deletes = pending_deletes
+        self._lookup = lookup
 
     def create(self, queue: QueueRef, metadata: bytes) -> bool:
         key = layout.key(queue)
         step = {"$set": {"n": key.shard, "b": metadata}, "$unset": {"e": ""}}
-        with self._port.verb():
+        with self._client.verb():
             try:
-                self._port.messages.update_one({"_id": key.counter, "s": key.shard, **ABSENT}, step, upsert=True)
+                self._client.messages.update_one({"_id": key.counter, "s": key.shard, **ABSENT}, step, upsert=True)
             except DuplicateKeyError:
                 return False
         return True
 
     def get(self, queue: QueueRef) -> Queue | None:
-        with self._port.verb():
-            metadata = self._lookups.ask(layout.key(queue))
+        with self._client.verb():
+            metadata = self._lookup.get(layout.key(queue))
         return None if metadata is None else Queue(queue, metadata)
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         key = layout.key(queue)
         as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **THERE}
-        with self._port.verb():
-            result = self._port.messages.update_one(as_expected, {"$set": {"b": metadata}})
+        with self._client.verb():
+            result = self._client.messages.update_one(as_expected, {"$set": {"b": metadata}})
         return result.matched_count == 1
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         prefix = layout.project_prefix(project)
         named = {"n": {"$gt": prefix + layout.text(after), "$lt": layout.after(prefix)}}
         fields = {"_id": 0, "n": 1, "b": 1}
-        with self._port.verb():
-            found = self._port.find(named, limit=limit, sort={"n": 1}, hint=layout.NAMES, fields=fields)
+        with self._client.verb():
+            found = self._client.find(named, limit=limit, sort={"n": 1}, hint=layout.NAMES, fields=fields)
         names = (layout.original(queue["n"][len(prefix) :]) for queue in found)
         queues = [Queue(QueueRef(project, name), queue["b"]) for name, queue in zip(names, found, strict=True)]
         return Page(queues, queues[-1].ref.name if queues else None)
 
     def count(self, project: str) -> int:
         prefix = layout.project_prefix(project)
-        with self._port.verb():
-            return self._port.count({"n": {"$gt": prefix, "$lt": layout.after(prefix)}}, layout.NAMES)
+        with self._client.verb():
+            return self._client.count({"n": {"$gt": prefix, "$lt": layout.after(prefix)}}, layout.NAMES)
 
     def delete(self, queue: QueueRef) -> None:
-        with self._port.verb():
-            doomed = self._removal.doom(layout.key(queue), forget=True)
-        self._removal.finish(doomed)
+        with self._client.verb():
+            pending = self._pending_deletes.mark(layout.key(queue), forget=True)
+        self._pending_deletes.carry_out(pending)
 
     def purge(self, queue: QueueRef) -> None:
-        with self._port.verb():
-            doomed = self._removal.doom(layout.key(queue), forget=False)
-        self._removal.finish(doomed)
+        with self._client.verb():
+            pending = self._pending_deletes.mark(layout.key(queue), forget=False)
+        self._pending_deletes.carry_out(pending)
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         moment, key = layout.ms(now), layout.key(queue)
-        living = self._port.where(key, e={"$gt": DatetimeMS(moment)})
+        living = self._client.where(key, e={"$gt": DatetimeMS(moment)})
         held = {"d": {"$gt": moment}, "c.e": {"$gt": moment}}
-        with self._port.verb():
+        with self._client.verb():
+            counters = self._client.find({"_id": key.counter, "s": key.shard, **THERE}, limit=1, fields={"k1": 1})
+            entered = int(counters[0].get("k1", 0)) if counters else None
             oldest, newest = self._edge(living, 1), self._edge(living, -1)
             if oldest is None:
-                return Stats()
-            claimed = self._port.count({**living, **held}, layout.CLAIMS)
-            total = self._port.count(living, layout.CLAIMS)
-        ends = [
-            Landmark(layout.original(end["_id"][len(key.project) :]), end["a"] / 1000, int(end["k"]))
-            for end in (oldest, newest or oldest)
-        ]
-        return Stats(claimed, max(0, total - claimed), *ends)
+                return Stats(entered=entered)
+            claimed = self._client.count({**living, **held}, layout.CLAIMS)
+            total = self._client.count(living, layout.CLAIMS)
+        return Stats(
+            claimed=claimed,
+            free=max(0, total - claimed),
+            oldest=_edge(key, oldest),
+            newest=_edge(key, newest or oldest),
+            entered=entered,
+        )
 
-    def entered(self, queue: QueueRef) -> int | None:
-        key = layout.key(queue)
-        with self._port.verb():
-            found = self._port.find({"_id": key.counter, "s": key.shard, **THERE}, limit=1, fields={"k1": 1})
-        return int(found[0].get("k1", 0)) if found else None
+    def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
+        moment, key = layout.ms(now), layout.key(queue)
+        present = self._client.where(key, d={"$lte": moment}, e={"$gt": DatetimeMS(moment)})
+        later, fields = self._client.where(key, d={"$gt": moment}), {"_id": 0, "d": 1}
+        with self._client.verb():
+            count = self._client.count(present, layout.CLAIMS, most) if most else 0
+            found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields=fields)
+        return Ready(count, found[0]["d"] / 1000 if found else None)
 
-    def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
-        moment = layout.ms(now)
-        ready = self._port.where(layout.key(queue), d={"$lte": moment}, e={"$gt": DatetimeMS(moment)})
-        with self._port.verb():
-            return self._port.count(ready, layout.CLAIMS, most)
-
-    def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:
-        later = self._port.where(layout.key(queue), d={"$gt": layout.ms(now)})
-        fields = {"_id": 0, "d": 1}
-        with self._port.verb():
-            found = self._port.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields=fields)
-        return found[0]["d"] / 1000 if found else None
-
-    def _edge(self, living: Document, direction: int) -> Document | None:
+    def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
         """The oldest or the newest message."""
-        found = self._port.find(living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1})
+        found = self._client.find(
+            living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1}
+        )
         return found[0] if found else None
 
-    def _look_up(self, keys: Sequence[QueueKey]) -> Sequence[bytes | None]:
-        """The metadata of each queue."""
-        named: Document = {"_id": {"$in": [key.counter for key in keys]}}
-        if self._port.sharded:
-            named["s"] = {"$in": [key.shard for key in keys]}
-        found = {counter["_id"]: counter.get("b") for counter in self._port.find(named, fields={"b": 1})}
-        return [found.get(key.counter) for key in keys]
+
+def _edge(key: QueueKey, found: BsonDocument) -> Edge:
+    return Edge(layout.message_id(key, found), found["a"] / 1000, int(found["k"]))
+
+
+# Expired messages that are counted.
+MOST: Final = 100_000
+# Index entries that are read to tell claimed messages from delayed ones: so many for each that is counted ...
+STEPS_PER_MESSAGE: Final = 4
+# ... and so many at least.
+FEWEST_STEPS: Final = 1000
+CLAIM_ORDER: Final = {"d": 1, "k": 1}
+
+
+class Figures:
+    """The figures of one store."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+
+    def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
+        """The first queues, in the order of projects' and queues' names, and what is in each."""
+        if not queues:
+            return []
+        with self._client.verb():
+            named = self._client.find(
+                {"n": {"$exists": True}}, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields={"_id": 0, "n": 1}
+            )
+            expired = self._expired(now, min(MOST, queues * most))
+        depths = []
+        for one in named:
+            key = layout.key(layout.queue_of(one["n"]))
+            with self._client.verb():
+                depths.append((key.ref, self._depth(key, now, most, expired.get(key.messages, 0))))
+        return depths
+
+    def measures(self, now: int) -> list[Measure]:
+        due = {"e": {"$lte": DatetimeMS(now)}}
+        waiting, lag = 0, 0.0
+        with self._client.verb():
+            oldest = self._client.find(due, limit=1, sort={"e": 1}, hint=layout.EXPIRY, fields={"e": 1})
+            if oldest:
+                waiting = sum(self._expired(now, MOST).values())
+                lag = (now - int(oldest[0]["e"])) / 1000
+            sizes = self._sizes()
+        mine = [Measure("expired_waiting", waiting), Measure("sweep_lag_seconds", lag)]
+        return [*self._client.removals.measures(), *mine, *sizes]
+
+    def _expired(self, now: int, most: int) -> dict[str, int]:
+        """How many messages of which queue, as ``q`` names it, have expired and are there still."""
+        due = {"$match": {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}}
+        by_queue: BsonDocument = {"$group": {"_id": "$q", "count": {"$sum": 1}}}
+        return {
+            one["_id"]: one["count"] for one in self._client.aggregate([due, {"$limit": most}, by_queue], layout.EXPIRY)
+        }
+
+    def _depth(self, key: QueueKey, now: int, most: int, expired: int) -> Depth:
+        living: BsonDocument = {"e": {"$gt": DatetimeMS(now)}}
+        ready = self._client.where(key, d={"$lte": now}, **living)
+        waiting = self._client.where(key, d={"$gt": now}, **living)
+        claimed = {"$cond": [{"$gt": ["$c.e", now]}, 1, 0]}  # a missing end is less than any
+        walked: list[BsonDocument] = [
+            {"$match": waiting},
+            {"$sort": CLAIM_ORDER},
+            {"$limit": max(FEWEST_STEPS, STEPS_PER_MESSAGE * most)},
+            {"$group": {"_id": "waiting", "count": {"$sum": 1}, "claimed": {"$sum": claimed}}},
+        ]
+        stages: list[BsonDocument] = [
+            {"$match": ready},
+            {"$sort": CLAIM_ORDER},
+            {"$limit": most},
+            {"$group": {"_id": "ready", "count": {"$sum": 1}, "first": {"$min": "$d"}}},
+            {"$unionWith": {"coll": layout.MESSAGES, "pipeline": walked}},
+        ]
+        found = {one["_id"]: one for one in self._client.aggregate(stages, layout.CLAIMS)}
+        head_hint, rest = found.get("ready", NONE), found.get("waiting", NONE)
+        first = head_hint["first"] / 1000 if head_hint["count"] else None
+        return Depth(head_hint["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
+
+    def _sizes(self) -> list[Measure]:
+        """Nothing where the user must not ask. Whatever else there is counts as a message: it is an estimate."""
+        try:
+            told = self._client.database.command({"collStats": layout.MESSAGES})
+        except OperationFailure as error:
+            if error.code == UNAUTHORIZED:
+                return []
+            raise
+        parts = {"data": told["storageSize"], "indexes": told["totalIndexSize"]}
+        sizes = [Measure("store_bytes", size, (("part", part),)) for part, size in parts.items()]
+        return [*sizes, Measure("store_messages", told["count"])]
+
+
+NONE: Final[BsonDocument] = {"count": 0, "claimed": 0}

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages: drafts that nobody sees until a commit publishes them. P = a project's prefix.
+"""Stages: drafts that are invisible until a commit publishes them. P = a project's prefix.
 
 A stage is a document: ``_id`` "s" P name, ``s`` P name, ``token`` that tells it from others of its name, ``count`` and
-``bytes`` of what it holds, ``expires``, and ``due``: when upkeep is to remove it; 0 = it is dropped, and gone for every
-verb. While a commit has it, ``commit`` names the attempt, and it has no ``due``.
-``e``, of a stage and its drafts alike: when the TTL index removes them, should no upkeep come. A commit that is not one
-step takes it away, and it does not come back, so that nothing of what is decided can go.
+``bytes`` of what it holds, ``expires``, and ``due``: when maintenance is to remove it; 0 = it is dropped, and gone for
+every verb. While a commit has it, ``commit`` names the attempt, and it has no ``due``. ``e``, of a stage and its drafts
+alike: when the TTL index removes them, should no maintenance come. A commit that is not one step takes it away, and it
+does not come back, so that nothing of what is decided can go.
 
 A draft is a document: ``_id`` "d" token order, ``s`` as its stage, ``q`` "d" token, ``k`` its order there, ``w`` the
 message's id, ``j`` its queue, ``t`` ttl, ``l`` delay, ``u`` client, ``b`` body, ``m`` checksum. It goes with its
 stage.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -19,16 +20,17 @@ from uuid import uuid4
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import CommitRunning, StageFull, StageNotFound
-from zq.model import Draft, Once, QueueRef
+from zq.model import Draft, IdempotencyKey, QueueRef
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.layout import Document
-from zq.storage.mongodb.once import BEFORE_ALL, Attempt, recall, remember
-from zq.storage.mongodb.port import Port, Session
+from zq.storage.mongodb.changes import Arrivals, advance
+from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.group_commit import BEFORE_ALL, recall, remember
+from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-BATCH: Final = 500
-"""Drafts that one command changes or removes: MongoDB takes 30 microseconds for each, and others wait meanwhile."""
-LATE: Final = 60_000
-"""Milliseconds from a stage's end to ``e``: a commit that came in time may be at it still."""
+# Drafts that one command changes or removes: MongoDB takes 30 microseconds for each, and others wait meanwhile.
+DRAFTS_AT_ONCE: Final = 500
+# Milliseconds from a stage's end to ``e``: a commit that came in time may be at it still.
+TTL_GRACE: Final = 60_000
 
 
 class Staging(NamedTuple):
@@ -43,165 +45,164 @@ class Staging(NamedTuple):
     expires: int
     most_bytes: int
     most_messages: int
-    once: Once | None
+    idempotency_key: IdempotencyKey | None
+
+    @property
+    def key(self) -> QueueKey:
+        return layout.key(self.queue)
 
 
 class Stages:
     """All stages of the store."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
 
     def add(self, staging: Staging) -> None:
         """Store all drafts or none. Raises ``StageFull``, ``CommitRunning`` if a commit has the stage."""
-        documents: list[Document] = []
-        attempt = Attempt(layout.key(staging.queue), staging.once, staging.now) if staging.once else None
+        documents: list[BsonDocument] = []
 
-        def work(session: Session) -> Document | None:
-            if attempt:
-                for known in recall(self._port, session, [attempt], list[str]).values():
-                    raise known
+        def work(session: Session) -> BsonDocument | None:
+            for known in recall(self._client, session, [staging], list[str]).values():
+                raise known
             stage, stale = self._stage(session, staging)
             if stale:
                 return stale
             documents[:] = _documents(stage, staging)
-            self._port.insert(documents, session)
-            if attempt:
-                remember(self._port, session, [(attempt, [draft.id for draft in staging.drafts], BEFORE_ALL)])
+            self._client.insert(documents, session)
+            remember(self._client, session, [(staging, [draft.id for draft in staging.drafts], BEFORE_ALL)])
             return None
 
-        def first() -> Document:
-            # Another one's draft may have this place in the stage if ours was not stored; so "w" too.
+        def first() -> BsonDocument:
+            # Another caller's draft may have this ``_id`` in the stage if ours was not stored; so "w" too.
             return {field: one[field] for one in documents[:1] for field in ("_id", "s", "w")}
 
         while True:
-            with self._port.verb():
-                stale = self._port.transaction(work, first)
+            with self._client.verb():
+                stale = self._client.transaction(work, first)
             if stale is None:
                 return
             self.drop(exactly(stale))
 
-    def _stage(self, session: Session, staging: Staging) -> tuple[Document, Document | None]:
+    def _stage(self, session: Session, staging: Staging) -> tuple[BsonDocument, BsonDocument | None]:
         """The stage with room made for the drafts. Second: one of its name that must be removed first."""
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(len(draft.body) for draft in staging.drafts)}
-        found = self._port.find(named, session=session)
+        found = self._client.find(named, session=session)
         stage = found[0] if found else {**named, "token": uuid4().hex, "count": 0, "bytes": 0}
         if "commit" in stage:
-            raise _committing(staging.stage)
+            raise CommitRunning
         if found and stage["due"] <= staging.now:
             return stage, stage
         count, size = stage["count"] + more["count"], stage["bytes"] + more["bytes"]
         if size > staging.most_bytes or count > staging.most_messages:
-            raise StageFull("The stage would hold more than it may.")
+            raise StageFull
         if found:
-            self._port.update([{"q": named, "u": {"$inc": more}}], session)
+            self._client.update([{"q": named, "u": {"$inc": more}}], session)
         else:
-            stage |= {"expires": staging.expires, "due": staging.expires, "e": DatetimeMS(staging.expires + LATE)}
-            self._port.insert([{**stage, **more}], session)
+            stage |= {"expires": staging.expires, "due": staging.expires, "e": DatetimeMS(staging.expires + TTL_GRACE)}
+            self._client.insert([{**stage, **more}], session)
         return stage, None
 
-    def find(self, project: str, names: Sequence[str], now: int, session: Session) -> list[Document]:
+    def find(self, project: str, names: Sequence[str], now: int, session: Session) -> list[BsonDocument]:
         """The stages, in this order, each once. Raises ``StageNotFound``, ``CommitRunning``."""
         wanted = [identity(project, name) for name in dict.fromkeys(names)]
-        found = {stage["_id"]: stage for stage in self._port.find(self._any(wanted), session=session)}
+        found = {stage["_id"]: stage for stage in self._client.find(self._any(wanted), session=session)}
         stages = []
-        for name, place in zip(dict.fromkeys(names), wanted, strict=True):
-            stage = found.get(place["_id"])
+        for name, doc_id in zip(dict.fromkeys(names), wanted, strict=True):
+            stage = found.get(doc_id["_id"])
             if stage is None or stage["expires"] <= now or stage.get("due") == 0:
-                raise StageNotFound(f"There is no stage {name} in the project; nothing was committed.")
+                raise StageNotFound.of(name)
             if "commit" in stage:
-                raise _committing(name)
+                raise CommitRunning
             stages.append(stage)
         return stages
 
-    def pin(self, stages: Sequence[Document], attempt: str, session: Session) -> None:
+    def reserve(self, stages: Sequence[BsonDocument], attempt: str, session: Session) -> None:
         """Keep them for a commit."""
         step = {"$set": {"commit": attempt}, "$unset": {"due": "", "e": ""}}
         if stages:
-            self._port.update([{"q": self._any(stages), "u": step, "multi": True}], session)
+            self._client.update([{"q": self._any(stages), "u": step, "multi": True}], session)
 
-    def keep(self, stage: Document) -> Iterator[None]:
-        """Take care that the drafts of a pinned stage stay; one item for each step. Raises ``StageNotFound``."""
+    def keep(self, stage: BsonDocument) -> Iterator[None]:
+        """Take care that the drafts of a reserved stage stay; one item for each step. Raises ``StageNotFound``."""
         for part in self._parts(stage):
-            with self._port.verb():
+            with self._client.verb():
                 statement = {"q": part, "u": {"$unset": {"e": ""}}, "multi": True, "hint": layout.OBSERVERS}
-                kept = self._port.update([statement])
-            if kept < min(BATCH, stage["count"] - part["k"]["$gt"]):
-                raise StageNotFound("A stage of the commit has expired meanwhile; nothing was committed.")
+                kept = self._client.update([statement])
+            if kept < min(DRAFTS_AT_ONCE, stage["count"] - part["k"]["$gt"]):
+                raise StageNotFound.of(layout.queue_of(stage["s"]).name)  # it has expired meanwhile
             yield
 
-    def unpin(self, stages: Sequence[Document], attempt: str) -> None:
-        """Give back what the attempt has pinned."""
+    def unreserve(self, stages: Sequence[BsonDocument], attempt: str) -> None:
+        """Give back what the attempt has reserved."""
         step = [{"$set": {"due": "$expires"}}, {"$unset": "commit"}]
         if stages:
-            self._port.update([{"q": {**self._any(stages), "commit": attempt}, "u": step, "multi": True}])
+            self._client.update([{"q": {**self._any(stages), "commit": attempt}, "u": step, "multi": True}])
 
-    def drafts(self, stage: Document, after: int, limit: int, session: Session | None = None) -> list[Document]:
+    def drafts(self, stage: BsonDocument, after: int, limit: int, session: Session | None = None) -> list[BsonDocument]:
         """Drafts of the stage behind the one of order ``after``, in order."""
         where = {**self._within(stage), "k": {"$gt": after}}
-        return self._port.find(where, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, session=session)
+        return self._client.find(where, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, session=session)
 
-    def drop(self, stage: Document) -> int:
+    def drop(self, stage: BsonDocument) -> int:
         """Remove the stage that fits, however long it takes, unless a commit has it; how many drafts went."""
         step = {"query": {**stage, "commit": {"$exists": False}}, "update": {"$set": {"due": 0}}, "new": True}
-        with self._port.verb():
-            dropped = self._port.modify(step)
+        with self._client.verb():
+            dropped = self._client.modify(step)
         return self.remove(dropped) if dropped else 0
 
-    def remove(self, stage: Document) -> int:
-        """Remove a stage to which nobody can add any more; how many drafts went."""
+    def remove(self, stage: BsonDocument) -> int:
+        """Remove a stage to which no draft can be added any more; how many drafts went."""
         removed = 0
         for part in self._parts(stage):
-            with self._port.verb():
-                removed += self._port.delete_all(part, hint=layout.OBSERVERS)
+            with self._client.verb():
+                removed += self._client.delete_all(part, hint=layout.OBSERVERS)
         self.forget(stage)
         return removed
 
-    def remove_part(self, stage: Document, begin: int, end: int) -> None:
+    def remove_part(self, stage: BsonDocument, begin: int, end: int) -> None:
         """Remove drafts of such a stage: those behind the order ``begin``, up to ``end``."""
-        with self._port.verb():
-            self._port.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
+        with self._client.verb():
+            self._client.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
 
-    def forget(self, stage: Document) -> None:
+    def forget(self, stage: BsonDocument) -> None:
         """Remove a stage whose drafts are gone."""
-        with self._port.verb():
-            self._port.delete([{"q": exactly(stage), "limit": 1}])
+        with self._client.verb():
+            self._client.delete([{"q": exactly(stage), "limit": 1}])
 
-    def remove_small(self, stages: Sequence[Document], session: Session) -> None:
+    def remove_small(self, stages: Sequence[BsonDocument], session: Session) -> None:
         """Remove stages in one step."""
         if stages:
             drafts = [{"q": self._within(stage), "limit": 0, "hint": layout.OBSERVERS} for stage in stages]
-            self._port.delete([*drafts, {"q": self._any(stages), "limit": 0}], session)
+            self._client.delete([*drafts, {"q": self._any(stages), "limit": 0}], session)
 
-    def _any(self, stages: Sequence[Document]) -> Document:
+    def _any(self, stages: Sequence[BsonDocument]) -> BsonDocument:
         """A filter on the stages."""
-        named: Document = {"_id": {"$in": [stage["_id"] for stage in stages]}}
-        return {**named, "s": {"$in": [stage["s"] for stage in stages]}} if self._port.sharded else named
+        return {"_id": {"$in": [stage["_id"] for stage in stages]}, **self._client.shards(one["s"] for one in stages)}
 
-    def _parts(self, stage: Document) -> list[Document]:
+    def _parts(self, stage: BsonDocument) -> list[BsonDocument]:
         """Filters on the drafts of the stage, so many at a time."""
-        starts = range(0, stage["count"], BATCH)
-        return [{**self._within(stage), "k": {"$gt": start, "$lte": start + BATCH}} for start in starts]
+        starts = range(0, stage["count"], DRAFTS_AT_ONCE)
+        return [{**self._within(stage), "k": {"$gt": start, "$lte": start + DRAFTS_AT_ONCE}} for start in starts]
 
-    def _within(self, stage: Document) -> Document:
+    def _within(self, stage: BsonDocument) -> BsonDocument:
         """A filter on the drafts of the stage."""
-        within = {"q": "d" + stage["token"]}
-        return {"s": stage["s"], **within} if self._port.sharded else within
+        return {"q": "d" + stage["token"], **self._client.shards([stage["s"]])}
 
 
-def identity(project: str, stage: str) -> Document:
+def identity(project: str, stage: str) -> BsonDocument:
     """The filter that finds the stage."""
     shard = layout.project_prefix(project) + layout.text(stage)
     return {"_id": "s" + shard, "s": shard}
 
 
-def exactly(stage: Document) -> Document:
+def exactly(stage: BsonDocument) -> BsonDocument:
     """The filter that finds this stage and no later one of its name."""
     return {field: stage[field] for field in ("_id", "s", "token")}
 
 
-def _documents(stage: Document, staging: Staging) -> list[Document]:
+def _documents(stage: BsonDocument, staging: Staging) -> list[BsonDocument]:
     made = []
     for order, draft in enumerate(staging.drafts, stage["count"] + 1):
         made.append(
@@ -223,7 +224,7 @@ def _documents(stage: Document, staging: Staging) -> list[Document]:
     return made
 
 
-def draft(document: Document) -> Draft:
+def draft(document: BsonDocument) -> Draft:
     """The model's draft."""
     original = layout.original
     return Draft(
@@ -236,5 +237,57 @@ def draft(document: Document) -> Draft:
     )
 
 
-def _committing(stage: str) -> CommitRunning:
-    return CommitRunning(f"Another commit has the stage {stage} under way: try again soon.")
+# Bytes of bodies in one part.
+BYTES_AT_ONCE: Final = 4 << 20
+
+# How far a commit's stages are published: the number of the first that is not wholly, and up to which order it is.
+Progress = list[int]
+BEGINNING: Final[Progress] = [0, 0]
+
+
+def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
+    """Whether the stages are one part, together with other work on so many messages, ``most`` in all."""
+    count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
+    return bool(count + others <= most and weight <= BYTES_AT_ONCE)
+
+
+def part(
+    stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
+) -> tuple[list[BsonDocument], Progress]:
+    """The next drafts to be published, up to ``most``, and how far one is with them; none at the end."""
+    chosen: list[BsonDocument] = []
+    weight = 0
+    index, order = progress
+    while index < len(stages) and len(chosen) < most:
+        stage = stages[index]
+        usual = BYTES_AT_ONCE * stage["count"] // max(1, stage["bytes"])
+        found = stage_store.drafts(stage, order, min(most - len(chosen), 1 + usual), session)
+        for one in found:
+            weight += len(one["b"])
+            if chosen and weight > BYTES_AT_ONCE:
+                return chosen, [index, order]
+            chosen.append(one)
+            order = one["k"]
+        if order >= stage["count"] or not found:  # somebody else who carries the commit out may have removed them
+            index, order = index + 1, 0
+    return chosen, [index, order]
+
+
+def publish(
+    client: StoreClient, session: Session, project: str, drafts: Sequence[BsonDocument], now: int
+) -> Sequence[QueueKey]:
+    """Let the drafts enter their queues, in this order, as posts of this moment do; the queues."""
+    by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
+    for one in drafts:
+        by_queue[layout.key(QueueRef(project, layout.original(one["j"])))].append(one)
+    entries = {
+        key: Arrivals(len(its), now if any(not one["l"] for one in its) else None) for key, its in by_queue.items()
+    }
+    documents = []
+    for key, sequences in advance(client, session, entries).items() if entries else ():
+        for sequence, one in enumerate(by_queue[key], sequences.sequence):
+            available = now + one["l"] * 1000 if one["l"] else sequences.available
+            documents.append(layout.document(key, draft(one), sequence, available, now))
+    if documents:
+        client.insert(documents, session)
+    return list(by_queue)

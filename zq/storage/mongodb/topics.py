@@ -1,83 +1,227 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of the MongoDB store: see ``log`` for what lies there."""
+"""Topics of the MongoDB store: see ``topic_log`` for what lies there.
 
-from collections.abc import Sequence
-from typing import Final
+Concurrent publications share a group commit; listeners are notified behind it. The transaction changes the counter of
+the log, so batches become visible in the order of their sequences, and who writes the counter decides alone what is
+trimmed. That is done once for each eighth of the retention, and only noted: ``PendingDeletes`` gives the space back.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import uuid4
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.model import Landmark, Once, Seconds, Stats
-from zq.storage.mongodb import layout, log
-from zq.storage.mongodb.layout import Document
-from zq.storage.mongodb.live import Live
-from zq.storage.mongodb.port import Port
-from zq.storage.mongodb.publications import Publication, Publisher
-from zq.storage.mongodb.reading import Reader
-from zq.storage.mongodb.removal import Removal
-from zq.topics import Entry, Keep, Listener, Pattern, Reading, TopicRef
+from zq.model import Edge, IdempotencyKey, Seconds, Stats
+from zq.model.topics import Entry, Listener, LogSlice, Pattern, Retention, TopicRef
+from zq.storage.mongodb import layout, topic_log
+from zq.storage.mongodb.changes import increment
+from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.expiry import PendingDeletes
+from zq.storage.mongodb.feed import Feed
+from zq.storage.mongodb.group_commit import AT_LEAST, BEFORE_ALL, ShardGroups, remember, unless_known
+from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.topic_log import Reader
+
+COUNTER: Final = {"k1": 1, "z1": 1, "x": 1, "k0": 1, "z0": 1}
+
+
+class Publication(NamedTuple):
+    """One caller's batch, at its moment."""
+
+    key: QueueKey
+    topic: str
+    entries: Sequence[Entry]
+    now: int
+    keep: Retention
+    idempotency_key: IdempotencyKey | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the bodies."""
+        return sum(len(entry.body) for entry in self.entries)
+
+
+class Publisher:
+    """Publications of one process. ``notify`` gets the stored documents of each log, in order, before their
+    publishers are answered."""
+
+    def __init__(self, client: StoreClient, notify: Callable[[str, Sequence[BsonDocument]], None]) -> None:
+        self._client = client
+        self._notify = notify
+        self._groups = ShardGroups[Publication, int](client, self._store, _weight)
+
+    def publish(self, publication: Publication) -> int:
+        """The first sequence, when the batch is stored as durably as the write concern says."""
+        return self._groups.submit(publication)
+
+    def _store(self, publications: Sequence[Publication]) -> Sequence[int | Exception]:
+        stored: list[BsonDocument] = []
+
+        def work(session: Session) -> Sequence[int | Exception]:
+            stored.clear()
+            return unless_known(self._client, session, publications, int, partial(self._append, session, stored))
+
+        def first() -> BsonDocument:
+            return {field: one[field] for one in stored[:1] for field in ("_id", "s", "w")}
+
+        answers = self._client.transaction(work, first)
+        notices: defaultdict[str, list[BsonDocument]] = defaultdict(list)
+        for document in stored:
+            notices[document["s"]].append(document)
+        for shard, documents in notices.items():
+            self._notify(topic_log.project_of(shard), documents)
+        return answers
+
+    def _append(
+        self, session: Session, stored: list[BsonDocument], publications: Sequence[Publication]
+    ) -> Sequence[int | Exception]:
+        """Append the batches and note their documents; their first sequences."""
+        by_log: defaultdict[QueueKey, list[Publication]] = defaultdict(list)
+        for one in publications:
+            by_log[one.key].append(one)
+        counters = increment(self._client, session, {key: _step(its) for key, its in by_log.items()}, COUNTER)
+        writer = uuid4().hex
+        positions = {key: _position(counters[key], its, writer) for key, its in by_log.items()}
+        placed: list[tuple[Publication, topic_log.LogPosition]] = []
+        for one in publications:
+            position = positions[one.key]
+            placed.append((one, position))
+            stored += topic_log.documents(one.key, one.topic, one.entries, one.now, position)
+            positions[one.key] = topic_log.LogPosition(
+                position.sequence + len(one.entries), position.before + one.size, writer
+            )
+        self._client.insert(stored, session)
+        for key, (newest, position) in {one.key: (one, position) for one, position in placed}.items():
+            Trimming(self._client, session, key, counters[key]).to(newest.keep, position)
+        remember(self._client, session, [(one, position.sequence, BEFORE_ALL) for one, position in placed])
+        return [position.sequence for _, position in placed]
+
+
+class Trimming:
+    """Trims the oldest batches of a log, in the transaction that writes its counter."""
+
+    def __init__(self, client: StoreClient, session: Session, key: QueueKey, counter: BsonDocument) -> None:
+        self._client = client
+        self._session = session
+        self._key = key
+        self._counter = counter
+
+    def to(self, keep: Retention, newest: topic_log.LogPosition) -> None:
+        """Note what is trimmed, if it is time to look. ``newest``: where the newest batch is, which stays."""
+        messages, size = self._counter["k1"], self._counter["z1"]
+        seen = max(0, self._counter.get("k0", 0)), max(0, self._counter.get("z0", 0))
+        if messages - seen[0] <= keep.messages * 9 // 8 and size - seen[1] <= keep.size * 9 // 8:
+            return
+        floors = {"k0": min(messages - keep.messages, newest.sequence - 1), "z0": min(size - keep.size, newest.before)}
+        noted: BsonDocument = dict(floors)
+        if trimmed := self._last_of(floors, newest.sequence - 1):
+            noted |= {"x": trimmed, "g": trimmed}
+        self._client.update(
+            [{"q": {"_id": self._key.counter, "s": self._key.shard}, "u": {"$set": noted}}], self._session
+        )
+
+    def _last_of(self, floors: BsonDocument, end: int) -> int:
+        """The last sequence, up to ``end``, of what was published in front of the floors; 0 = there is nothing new.
+
+        Batches stand in the order of both, so that halving finds it.
+        """
+        start, trimmed = self._counter.get("x", 0) + 1, 0
+        while start <= end:
+            middle = (start + end) // 2
+            behind = self._client.where(self._key, k={"$gte": middle, "$lte": end})
+            fields = {"k": 1, "f": 1, "z": 1}
+            found = self._client.find(
+                behind, limit=1, sort={"k": 1}, hint=layout.OBSERVERS, fields=fields, session=self._session
+            )
+            if found and (found[0]["f"] <= floors["k0"] or found[0]["z"] < floors["z0"]):
+                trimmed = found[0]["k"]
+                start = trimmed + 1
+            else:
+                end = middle - 1
+        return trimmed
+
+
+def _step(publications: Sequence[Publication]) -> BsonDocument:
+    return {"$inc": {"k1": sum(len(one.entries) for one in publications), "z1": sum(one.size for one in publications)}}
+
+
+def _position(counter: BsonDocument, publications: Sequence[Publication], writer: str) -> topic_log.LogPosition:
+    """Where the first of the publications goes that the counter has counted."""
+    step = _step(publications)["$inc"]
+    return topic_log.LogPosition(counter["k1"] - step["k1"] + 1, counter["z1"] - step["z1"], writer)
+
+
+def _weight(publication: Publication) -> int:
+    return max(AT_LEAST, publication.size)
+
 
 TTL: Final = {"$multiply": [1000, {"$first": "$$this"}]}
 
 
 class TopicController:
-    """``zq.storage.extensions.TopicController`` on MongoDB."""
+    """``zq.storage.capabilities.TopicController`` on MongoDB."""
 
-    def __init__(self, port: Port, removal: Removal, live: Live) -> None:
-        self._port = port
-        self._removal = removal
-        self._reader = Reader(port)
-        self._live = live
-        self._publisher = Publisher(port, live.published)
+    def __init__(self, client: StoreClient, pending_deletes: PendingDeletes, feed: Feed) -> None:
+        self._client = client
+        self._pending_deletes = pending_deletes
+        self._reader = Reader(client)
+        self._feed = feed
+        self._publisher = Publisher(client, feed.publish)
 
     def publish(
-        self, topic: TopicRef, entries: Sequence[Entry], now: Seconds, keep: Keep, once: Once | None = None
+        self,
+        topic: TopicRef,
+        entries: Sequence[Entry],
+        now: Seconds,
+        retention: Retention,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> int:
-        publication = Publication(log.key(topic.project), topic.name, entries, layout.ms(now), keep, once)
-        with self._port.verb():
+        publication = Publication(
+            topic_log.key(topic.project), topic.name, entries, layout.ms(now), retention, idempotency_key
+        )
+        with self._client.verb():
             return self._publisher.publish(publication)
 
-    def read(self, project: str, after: int, limit: int, pattern: Pattern) -> Reading:
-        with self._port.verb():
-            return self._reader.read(log.key(project), after, limit, pattern)
+    def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
+        with self._client.verb():
+            return self._reader.read(topic_log.key(project), after, limit, pattern)
 
     def purge(self, topic: TopicRef) -> None:
-        key = log.key(topic.project)
-        with self._port.verb():
+        key = topic_log.key(topic.project)
+        with self._client.verb():
             last = self._reader.last(key)
             if not last:
                 return
-            note, name = log.purge_note(key, topic.name), {"d": layout.text(topic.name)}
-            self._port.upsert(note, {"$set": name, "$max": {"g": last}})
-        self._removal.finish({**note, **name, "g": last})
+            note, name = topic_log.purge_note(key, topic.name), {"d": layout.text(topic.name)}
+            self._client.upsert(note, {"$set": name, "$max": {"g": last}})
+        self._pending_deletes.carry_out({**note, **name, "g": last})
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        moment, key = layout.ms(now), log.key(topic.project)
-        with self._port.verb():
+        moment, key = layout.ms(now), topic_log.key(topic.project)
+        with self._client.verb():
             behind = {"$gt": self._reader.dropped(key)}
-            living = self._port.where(key, d=layout.text(topic.name), k=behind, e={"$gt": DatetimeMS(moment)})
+            living = self._client.where(key, d=layout.text(topic.name), k=behind, e={"$gt": DatetimeMS(moment)})
             oldest, newest = self._edge(living, now, 1), self._edge(living, now, -1)
             if oldest is None:
                 return Stats()
             alive = {"$cond": [{"$gt": [{"$add": ["$a", TTL]}, moment]}, {"$last": "$$this"}, 0]}
             count = {"$sum": {"$sum": {"$map": {"input": "$t", "as": "this", "in": alive}}}}
-            stages: list[Document] = [{"$match": living}, {"$group": {"_id": None, "count": count}}]
-            [counted] = self._port.aggregate(stages, layout.CLAIMS) or [{"count": 1}]
+            stages: list[BsonDocument] = [{"$match": living}, {"$group": {"_id": None, "count": count}}]
+            [counted] = self._client.aggregate(stages, layout.CLAIMS) or [{"count": 1}]
         return Stats(0, counted["count"], oldest, newest or oldest)
 
-    def listen(self, listener: Listener) -> None:
-        self._live.listen(listener)
+    def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
+        with self._client.verb():
+            last = self._reader.last(topic_log.key(project))
+        return self._feed.subscribe(project, listener, last)
 
-    def follow(self, project: str) -> None:
-        with self._port.verb():
-            self._live.follow(project)
-
-    def unfollow(self, project: str) -> None:
-        self._live.unfollow(project)
-
-    def _edge(self, living: Document, now: Seconds, direction: int) -> Landmark | None:
+    def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> Edge | None:
         """The oldest or the newest message."""
-        for found in self._port.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
-            messages = list(log.batch(found).messages(0, now))
+        for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
+            messages = list(topic_log.batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]
-            return Landmark(str(edge.sequence), edge.created, edge.sequence)
+            return Edge(str(edge.sequence), edge.created, edge.sequence)
         return None

@@ -4,11 +4,12 @@
 from collections.abc import Sequence
 
 from zq.errors import ProducerNotFound
-from zq.model import MOST_STAGED, Bounds, Commit, Committed, Draft, Once, QueueRef, Seconds, Unfinished
-from zq.storage.extensions import BOUNDS
-from zq.storage.mongodb import fences, layout, stages
+from zq.model import MOST_STAGED, Bounds, Commit, Committed, Draft, IdempotencyKey, QueueRef, Seconds, Unfinished
+from zq.storage.capabilities import BOUNDS
+from zq.storage.mongodb import layout, stages
+from zq.storage.mongodb.changes import advance_fence
+from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
-from zq.storage.mongodb.port import Port
 from zq.storage.mongodb.stages import Stages, Staging
 
 
@@ -18,14 +19,14 @@ class TransactionController:
     least_slice = 100
     """A transaction takes 6 ms before its first message."""
 
-    def __init__(self, port: Port, keeper: Stages, commits: Commits) -> None:
-        self._port = port
-        self._stages = keeper
+    def __init__(self, client: StoreClient, stage_store: Stages, commits: Commits) -> None:
+        self._client = client
+        self._stages = stage_store
         self._commits = commits
 
     def advance_fence(self, project: str, name: str) -> int:
-        with self._port.verb():
-            return fences.advance(self._port, project, name)
+        with self._client.verb():
+            return advance_fence(self._client, project, name)
 
     def stage(
         self,
@@ -36,12 +37,14 @@ class TransactionController:
         now: Seconds,
         ttl: int,
         most_bytes: int,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
         most_messages: int = MOST_STAGED,
     ) -> None:
         moment = layout.ms(now)
         self._stages.add(
-            Staging(project, stage, queue, drafts, moment, moment + ttl * 1000, most_bytes, most_messages, once)
+            Staging(
+                project, stage, queue, drafts, moment, moment + ttl * 1000, most_bytes, most_messages, idempotency_key
+            )
         )
 
     def drop_stage(self, project: str, stage: str) -> None:
@@ -59,5 +62,5 @@ class TransactionController:
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         found = self._commits.last(project, producer, layout.ms(now))
         if found is None:
-            raise ProducerNotFound("The producer has committed nothing, or not for long.")
+            raise ProducerNotFound
         return found

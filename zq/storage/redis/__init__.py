@@ -1,54 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Redis driver: any number of zq servers on one Redis or Valkey server, a master behind Sentinels, or a cluster.
 
-``layout`` is what lies in Redis, the ``.lua`` files are the verbs, ``port`` sends them, ``network`` knows where to,
-``address`` reads URIs, ``store`` is what the controllers share, ``guard`` has the checks at start.
+``layout`` is what lies in Redis, the scripts in ``lua`` are the verbs, ``client`` sends them, ``network`` knows where
+to, ``connections`` has the pools, ``address`` reads URIs, ``store`` is what the controllers share, ``maintenance`` is
+what servers do beside the verbs. What a server of Redis has to be is checked here, at start.
 """
 
+import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
-from zq.errors import StartRefused
-from zq.expiry import Expiry, Pace, Steps
-from zq.measures import Depth, Measure
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    InvalidResponse,
+    NoPermissionError,
+    OutOfMemoryError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
+
+from zq.errors import StartRefused, Unavailable
 from zq.model import QueueRef, Seconds
-from zq.storage.redis import address, guard, layout, network, scripts
+from zq.model.expiry import Expiry, Pace, Steps
+from zq.model.moments import FALSE_FUTURE
+from zq.model.stats import Depth, Measure
+from zq.storage.api import Defaults
+from zq.storage.redis import address, layout, network, scripts
+from zq.storage.redis.address import Address
 from zq.storage.redis.claims import ClaimController
-from zq.storage.redis.figures import Figures
-from zq.storage.redis.follower import Follower
+from zq.storage.redis.client import Client, lacks_replicas
+from zq.storage.redis.connections import Reply
+from zq.storage.redis.documents import DocumentController
 from zq.storage.redis.history import HistoryController
-from zq.storage.redis.listener import Listener
+from zq.storage.redis.maintenance import ActiveExpiry, StoreStats
 from zq.storage.redis.messages import MessageController
-from zq.storage.redis.port import Port
+from zq.storage.redis.notices import LogSubscriber, QueueSubscriber
 from zq.storage.redis.queues import QueueController
-from zq.storage.redis.records import RecordController
 from zq.storage.redis.store import Store
-from zq.storage.redis.sweeper import Sweeper
 from zq.storage.redis.topics import TopicController
 from zq.storage.redis.transactions import TransactionController
 
 SWEPT = Expiry()
-FALSE_FUTURE = 60_000_000
-"""Microseconds ahead of Redis's clock at which the largest moment seen is not believed."""
 
 
-class RedisStorage:
+class RedisStorage(Defaults):
     """``zq.storage.api.Storage`` on Redis."""
 
-    def __init__(self, port: Port, expiry: Expiry, database: int) -> None:
-        self._port = port
+    def __init__(self, client: Client, expiry: Expiry, database: int) -> None:
+        self._client = client
         self._expiry = expiry
-        store = Store(port)
-        self._sweeper = Sweeper(store)
-        self._figures = Figures(store)
-        self._follower = Follower(port.network, database)
-        self._listener: Listener | None = None
+        store = Store(client)
+        self._active_expiry = ActiveExpiry(store)
+        self._figures = StoreStats(store)
+        self._follower = LogSubscriber(client.network, database)
+        self._listener: QueueSubscriber | None = None
         self.queues = QueueController(store)
         self.messages = MessageController(store)
         self.claims = ClaimController(store)
         self.history = HistoryController(store)
         self.transactions = TransactionController(store)
         self.topics = TopicController(store, self._follower)
-        self.records = RecordController(store)
+        self.documents = DocumentController(store)
 
     def now(self) -> Seconds:
         return self._clock(scripts.CLOCK)
@@ -59,11 +73,9 @@ class RedisStorage:
     def ping(self) -> None:
         self._clock(scripts.PING)
 
-    def configure(self, expiry: Expiry) -> None:
-        self._expiry = expiry
-
-    def maintain(self, now: Seconds, pace: Pace | None = None) -> int:
-        return self._sweeper.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0
+    def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
+        self._expiry = expiry or self._expiry
+        return self._active_expiry.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         return self._figures.depths(layout.ms(now), queues, most)
@@ -73,18 +85,17 @@ class RedisStorage:
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         if self._listener is None:
-            self._listener = Listener(self._port.network, listener)
-        self._listener.hear = listener
+            self._listener = QueueSubscriber(self._client.network, listener)
+        self._listener.listener = listener
 
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
         self._follower.close()
-        self._port.close()
+        self._client.close()
 
     def _clock(self, script: scripts.Script) -> Seconds:
-        key = layout.CLOCK_KEY
-        return float(self._port.run(script, key, 1, layout.wire(key), b"%d" % FALSE_FUTURE)) / 1_000_000
+        return float(self._client.run(script, (layout.CLOCK_KEY,), b"%d" % (FALSE_FUTURE * 1_000_000))) / 1_000_000
 
 
 def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0, expiry: Expiry = SWEPT) -> RedisStorage:
@@ -96,10 +107,104 @@ def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0, expiry: Expi
     if timeout <= 0 or wait_replicas < 0:
         raise StartRefused("[storage:redis] timeout must be above 0, and wait_replicas 0 or more.")
     where = address.parse(uri)
-    port = Port(network.reach(where, timeout), timeout, wait_replicas)
+    client = Client(network.reach(where, timeout), timeout, wait_replicas)
     try:
-        guard.check(port, where, wait_replicas)
-        return RedisStorage(port, expiry, where.db)
+        _check(client, where, wait_replicas)
+        return RedisStorage(client, expiry, where.db)
     except BaseException:
-        port.close()
+        client.close()
         raise
+
+
+LOG: Final = logging.getLogger(__name__)
+OLDEST: Final = (7, 0)
+
+
+def _check(client: Client, address: Address, wait_replicas: int = 0) -> None:
+    """Raises ``StartRefused`` if waiting will not help, ``Unavailable`` if it may."""
+    reply = _answer(lambda: client.command(layout.VERSION_KEY, b"INFO"), address)
+    facts = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
+    _check_server(facts, address)
+    _check_eviction(facts, address)
+    if address.master and not wait_replicas and BOUND not in facts:
+        LOG.warning(UNBOUND, address.name)
+    number = b"%d" % layout.VERSION
+    _answer(lambda: client.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
+    _answer(lambda: client.command(layout.VERSION_KEY, b"PUBLISH", layout.READY, b""), address)
+    _answer(lambda: client.command(layout.FEED, b"SPUBLISH", layout.FEED, b""), address)
+    _answer(lambda: client.try_channel(layout.FEED), address)
+    found = _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
+    if found != number:
+        raise StartRefused(
+            f"The store at {address.name} has layout {found.decode(errors='replace')}, this zq needs "
+            f"{layout.VERSION}: use the zq that wrote it, or another database."
+        )
+
+
+def _check_server(facts: dict[str, str], address: Address) -> None:
+    version = facts.get("redis_version", "")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        raise StartRefused(
+            f"The server at {address.name} is Redis {version or 'of an unknown version'}, this zq needs 7.0 or newer, "
+            "or any Valkey."
+        )
+    if facts.get("cluster_enabled") == "1" and not address.cluster:
+        raise StartRefused(f"The server at {address.name} belongs to a cluster: add ?cluster=true to the URI.")
+    if facts.get("role") == "slave" and not address.cluster:
+        raise Unavailable(f"The server at {address.name} is a replica and takes no messages: name its master.")
+
+
+def _check_eviction(facts: dict[str, str], address: Address) -> None:
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if facts.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
+        raise StartRefused(
+            f"The server at {address.name} throws away data when its memory is full (maxmemory-policy {policy}), so "
+            "messages would be lost. Set maxmemory-policy noeviction there; a full store then refuses new messages."
+        )
+
+
+def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
+    """The answer, or a refusal that says what is wrong where."""
+    try:
+        return ask()
+    except Unavailable as unavailable:
+        cause = unavailable.__cause__
+        for kind, sentence in REFUSALS:
+            if isinstance(cause, kind):
+                raise StartRefused(sentence.format(address.name, address.db)) from cause
+        if isinstance(cause, OutOfMemoryError):
+            return None
+        if lacks_replicas(cause):
+            raise Unavailable(ALONE.format(address.name)) from cause
+        text = str(cause).lower()
+        if isinstance(cause, ResponseError) and ("db index" in text or "invalid database" in text):
+            raise StartRefused(NO_DATABASE.format(address.name, address.db)) from cause
+        if isinstance(cause, RedisClusterException) and "not enabled" in text:
+            raise StartRefused(f"The server at {address.name} is no cluster: leave cluster=true away.") from cause
+        raise Unavailable(f"The Redis server at {address.name} does not answer.") from cause
+
+
+# Redis tells this of itself where min-replicas-to-write is set.
+BOUND: Final = "min_slaves_good_slaves"
+UNBOUND: Final = (
+    "The master behind the Sentinels at %s has no min-replicas-to-write, and [storage:redis] wait_replicas is 0: a "
+    "failover may lose what was acknowledged and not yet replicated."
+)
+ALONE: Final = (
+    "The Redis server at {} takes no changes: fewer replicas are connected than its option min-replicas-to-write wants."
+)
+NO_DATABASE: Final = "The Redis server at {} has no database {}: its option databases says how many it has."
+REFUSALS: Final[tuple[tuple[type[RedisError], str], ...]] = (
+    (
+        AuthenticationError,
+        "The Redis server at {} does not accept the user or password, or wants one: redis://user:password@host:client.",
+    ),
+    (AuthorizationError, "The Redis server at {} does not let this user in."),
+    (
+        NoPermissionError,
+        "The Redis server at {} does not allow this user what zq needs: keys and channels zq:*, all commands that read "
+        "and write, EVAL, EVALSHA, INFO, TIME, WAIT, PUBLISH, SUBSCRIBE, SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE.",
+    ),
+    (InvalidResponse, "What listens at {} does not speak the protocol of Redis."),
+)

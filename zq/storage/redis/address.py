@@ -34,10 +34,13 @@ TRUE: Final = ("true", "1", "yes")
 FALSE: Final = ("false", "0", "no")
 
 
+Host = tuple[str, int]
+
+
 class Address(Struct, frozen=True, kw_only=True):
     """A store. ``path`` is a Unix socket's; ``master`` the name that Sentinels know, "" if they are none."""
 
-    hosts: tuple[tuple[str, int], ...]
+    hosts: tuple[Host, ...]
     path: str
     db: int
     master: str
@@ -103,7 +106,7 @@ def _check_sense(address: Address) -> None:
         raise StartRefused("The URI of the Redis store names no server: redis://host:port/db or unix:///path/to.sock.")
 
 
-def _hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:
+def _hosts(text: str, port: int) -> tuple[Host, ...]:
     found = []
     for host in filter(None, text.split(",")):
         name, colon, number = host.rpartition(":")
@@ -132,6 +135,8 @@ def _tls(options: Mapping[str, str]) -> dict[str, Any]:
     given: dict[str, Any] = {name: value for name, value in options.items() if name in TLS_OPTIONS}
     if given.get("ssl_cert_reqs", "required") not in ("none", "optional", "required"):
         raise StartRefused("The option ssl_cert_reqs in the URI of the Redis store is none, optional or required.")
+    if "ssl_keyfile_password" in given:
+        given["ssl_password"] = given.pop("ssl_keyfile_password")
     given["ssl_check_hostname"] = _boolean(options, "ssl_check_hostname", given.get("ssl_cert_reqs") != "none")
     return given
 

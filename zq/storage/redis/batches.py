@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of published batches. ``log.lua`` has the other half of this.
+"""What is kept of published batches. ``topics.lua`` has the other half of this.
 
 A batch's front: length of the topic's name, the name, its last sequence in 16 digits; number of messages, when it was
 published, the first and the last expiry of a message, messages and bytes of bodies published in the log before it. The
@@ -16,27 +16,20 @@ from typing import Final, NamedTuple
 import msgspec
 
 from zq.model import Seconds
+from zq.model.topics import Batch, Entry
 from zq.storage.redis import layout
 from zq.storage.redis.layout import Block
-from zq.topics import Batch, Entry
 
+# Of the messages, and of the topic's name.
 LENGTHS: Final = Packing(">IH")
-"""Of the messages, and of the topic's name."""
 DIGITS: Final = 16
+# Above all sequences of a log: Lua counts exactly up to there.
 MAX_SEQUENCE: Final = 2**53 - 1
-"""Above all sequences of a log: Lua counts exactly up to there."""
+# Sequences that a log goes on by in a millisecond, whether or not any are used; ``topics.lua`` says so too.
 PACE: Final = 512
-"""Sequences that a log goes on by in a millisecond, whether or not any are used; ``publish.lua`` says so too."""
 FRONT: Final = Packing(">IQQQQQ")
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 pack = msgspec.msgpack.Encoder().encode
-
-
-class LogKeys(NamedTuple):
-    """The keys of a project's log, ready to be sent."""
-
-    stream: bytes
-    block: Block
 
 
 class Packed(NamedTuple):
@@ -58,28 +51,26 @@ class Packed(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def keys(project: str) -> LogKeys:
-    """The keys of a project's log."""
-    names = layout.own(project, *layout.LOG_KINDS)
-    return LogKeys(names[0], Block.of(*names))
+def keys(project: str) -> Block:
+    """The keys of a project's log; the first one is that of the stream."""
+    return layout.own(project, *layout.LOG_KINDS)
 
 
 @lru_cache(maxsize=8192)
 def feed(project: str, database: int) -> bytes:
-    """The channel on which its batches are told."""
+    """The channel on which its batches are published."""
     return layout.own(project, f"feed:{database}")[0]
 
 
 @lru_cache(maxsize=8192)
-def documents(project: str) -> tuple[bytes, Block]:
-    """The keys of a project's records; the first of them once more."""
-    names = layout.own(project, *layout.DOCUMENT_KINDS)
-    return names[0], Block.of(*names)
+def documents(project: str) -> Block:
+    """The keys of a project's documents; the first one is that of the hash."""
+    return layout.own(project, *layout.DOCUMENT_KINDS)
 
 
 def whole(project: str) -> list[Block]:
     """All these keys."""
-    return [keys(project).block, documents(project)[1]]
+    return [keys(project), documents(project)]
 
 
 def batches(blob: bytes, at: int) -> Iterator[Packed]:
@@ -93,7 +84,7 @@ def batches(blob: bytes, at: int) -> Iterator[Packed]:
         at += size
 
 
-def landmarks(front: bytes) -> tuple[int, int, Seconds]:
+def edges(front: bytes) -> tuple[int, int, Seconds]:
     """First and last sequence of a batch, and when it was published."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created

@@ -1,34 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims in Redis. A claim is what its messages' records say of it, and a list of these messages."""
 
-from collections.abc import Sequence
 from struct import Struct as Packing
 from typing import Final
 
+import msgspec
+
 from zq.model import (
-    AT_ONCE,
-    UNBOUNDED,
+    MAX_LOOKS,
     Claim,
-    DeadLetters,
+    Claimed,
+    ClaimRequest,
     Fence,
+    IdempotencyKey,
     Lease,
-    Once,
     QueueRef,
-    Redelivery,
     Seconds,
     Settled,
     Settlement,
 )
-from zq.storage.redis import layout, refusals, scripts, ways
-from zq.storage.redis.refusals import checked
-from zq.storage.redis.store import BURIAL, Store
+from zq.storage.redis import layout, scripts
+from zq.storage.redis.store import Store, checked, plan_moves, schedule_arrivals, unpack_settled
 
-MAX_LOOKS = 64
-"""How often a claim looks again because all that it met had expired or were dead letters."""
-AGAIN, LIVED = 1, 2
-TOLD: Final = Packing(">BII")
-"""Front of a claim's reply: whether to look again, how many messages had lapsed, how many expired ones went."""
-NO_FENCE = Fence("", 0)
+# Outcomes of a claim, as its script returns them.
+CLAIMED, AGAIN, EXISTING, OTHER = range(4)
+# Front of a claim's reply: outcome, how many messages had lapsed, how many expired ones went, length of the spent ids.
+FRONT: Final = Packing(">BIII")
+NO_FENCE: Final = Fence("", 0)
 
 
 class ClaimController:
@@ -37,32 +35,21 @@ class ClaimController:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def create(
-        self,
-        queue: QueueRef,
-        lease: Lease,
-        limit: int,
-        now: Seconds,
-        dead_letters: DeadLetters | None = None,
-        redelivery: Redelivery = AT_ONCE,
-        most_bytes: int = UNBOUNDED,
-    ) -> Claim | None:
-        terms = _terms(lease, (limit, most_bytes), now, redelivery, None)
-        return self._claim(queue, terms, [], now, dead_letters)[0]
-
-    def create_named(
-        self,
-        queue: QueueRef,
-        lease: Lease,
-        limit: int,
-        now: Seconds,
-        dead_letters: DeadLetters | None = None,
-        redelivery: Redelivery = AT_ONCE,
-        fence: Fence | None = None,
-        most_bytes: int = UNBOUNDED,
-    ) -> tuple[Claim | None, bool]:
-        terms = _terms(lease, (limit, most_bytes), now, redelivery, fence or NO_FENCE)
-        return self._claim(queue, terms, [layout.keys(queue).fences], now, dead_letters)
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+        moment, keys = layout.ms(now), layout.keys(queue)
+        terms = _request_terms(request, keys.name, moment)
+        for _ in range(MAX_LOOKS):
+            blob = checked(self._store.run(scripts.CLAIM, queue, *terms, more=[keys.fences]))
+            if blob[0] == OTHER:
+                return Claimed(metadata=blob[1:])
+            outcome, lapsed, expired, size = FRONT.unpack_from(blob)
+            self._store.removals.add("read", expired)
+            if outcome != AGAIN:
+                break
+        spent: list[str] = msgspec.msgpack.decode(blob[FRONT.size : FRONT.size + size])
+        records = blob[FRONT.size + size :]
+        claim = _read(records, moment, lapsed) if records else None
+        return Claimed(claim, outcome == EXISTING, spent or [])
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment = layout.ms(now)
@@ -84,57 +71,27 @@ class ClaimController:
         claim: str,
         settlement: Settlement,
         now: Seconds,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
     ) -> Settled:
         moment, keys = layout.ms(now), layout.keys(queue)
-        known = ways.announced(self._store, queue.project, settlement.move, moment)
+        plan = plan_moves(self._store, queue.project, settlement.move, moment)
         terms = [b"%d" % moment, layout.text(claim), keys.full, *_fence(fence or NO_FENCE)]
-        terms += self._store.answers(queue, once, moment)[1] if once else [b"", b"", b"0"]
+        terms += self._store.answers(queue, idempotency_key, moment)[1] if idempotency_key else [b"", b"", b"0"]
         history = self._store.history(queue, settlement.history, moment)
-        more = [keys.fences, keys.answers, *history, *known.blocks]
-        terms += _named(settlement, len(known.targets)) + known.terms
-        reply = checked(self._store.run(scripts.SETTLE, queue, *terms, more=more), once, refusals.settled)
-        return refusals.settled(ways.arrived(self._store, known.targets, reply, moment))
-
-    def _claim(
-        self,
-        queue: QueueRef,
-        terms: Sequence[bytes],
-        more: list[layout.Block],
-        now: Seconds,
-        dead_letters: DeadLetters | None,
-    ) -> tuple[Claim | None, bool]:
-        """The claim, and whether it lived already."""
-        moment = layout.ms(now)
-        targets: list[QueueRef] = []
-        if dead_letters is not None:
-            targets.append(dead_letters.queue)
-            life = -1 if dead_letters.ttl is None else dead_letters.ttl
-            rule = dead_letters.history, dead_letters.max_claims, life
-            terms = [*terms, layout.full(queue), *(b"%d" % number for number in rule), layout.full(dead_letters.queue)]
-            history = self._store.history(queue, dead_letters.history, moment)
-            more = [*more, *history, layout.keys(dead_letters.queue).target]
-            self._store.expect(dead_letters.queue, moment + BURIAL, moment)
-        for _ in range(MAX_LOOKS):
-            blob = checked(self._store.run(scripts.CLAIM, queue, *terms, more=more))
-            again, lapsed, expired = TOLD.unpack_from(blob)
-            self._store.removals.add("read", expired)
-            rest = blob[TOLD.size :]
-            held = ways.arrived(self._store, targets, rest, moment) if targets else rest[layout.MOMENT.size :]
-            if again != AGAIN:
-                break
-        return (_read(held, moment, lapsed) if held else None), again == LIVED
+        more = [keys.fences, keys.answers, *history, *plan.blocks]
+        terms += _named(settlement, len(plan.targets)) + plan.terms
+        reply = checked(self._store.run(scripts.SETTLE, queue, *terms, more=more), idempotency_key, unpack_settled)
+        return unpack_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
 
 
-def _terms(
-    lease: Lease, most: tuple[int, int], now: Seconds, redelivery: Redelivery, fence: Fence | None
-) -> list[bytes]:
-    """What the claim script reads first. ``most``: messages, and bytes of bodies. With a fence, be it ``NO_FENCE``, the
-    claim is a named one."""
-    numbers = *most, lease.ttl, lease.grace, redelivery.delay, redelivery.cap, redelivery.exponential
-    terms = [b"%d" % layout.ms(now), layout.text(lease.claim), *(b"%d" % number for number in numbers)]
-    return [*terms, b"0"] if fence is None else [*terms, b"1", *_fence(fence)]
+def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:
+    """What the claim script reads."""
+    lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
+    numbers = request.limit, request.most_bytes, lease.ttl, lease.grace, request.named
+    terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
+    terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", b"%d" % most]
+    return terms + [b"%d" % wait for wait in request.waits or (0,)]
 
 
 def _fence(fence: Fence) -> tuple[bytes, bytes]:

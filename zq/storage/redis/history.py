@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from zq.model import UNBOUNDED, Finished, Page, QueueRef, Seconds, portion
+from zq.model import UNBOUNDED, HistoryEntry, Page, QueueRef, Seconds, Span, portion
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.store import Store
 
@@ -19,22 +19,18 @@ class HistoryController:
         queue: QueueRef,
         marker: int,
         limit: int,
-        since: Seconds,
-        until: Seconds,
+        span: Span | None,
         now: Seconds,
         most_bytes: int = UNBOUNDED,
-    ) -> Page[Finished]:
-        bounds = layout.ms(since), layout.ms(min(until, layout.MAX_MOMENT))
+    ) -> Page[HistoryEntry]:
+        if span is None:
+            everything = self._pages(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
+            return Page(everything, str(everything[-1].message.sequence) if everything else None)
+        bounds = layout.ms(span.since), layout.ms(min(span.until, layout.MAX_MOMENT))
         found = self._pages(scripts.HISTORY_LIST, queue, marker, (limit, most_bytes), now, *bounds)
         return Page(found, str(found[-1].position) if found else None)
 
-    def list_all(
-        self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Page[Finished]:
-        found = self._pages(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
-        return Page(found, str(found[-1].message.sequence) if found else None)
-
-    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[Finished]:
+    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
         moment = layout.ms(now)
         wanted = [layout.text(id) for id in dict.fromkeys(ids)]
         blob = self._store.run(scripts.HISTORY_GET, queue, b"%d" % moment, *wanted, more=[layout.keys(queue).history])
@@ -52,11 +48,11 @@ class HistoryController:
             left = most_bytes - sum(len(record.message.body) for record in found)
             terms = [b"%d" % number for number in (moment, position, limit - len(found), left, *bounds)]
             blob = self._store.run(script, queue, *terms, more=[layout.keys(queue).history])
-            told = found + layout.finished(blob, layout.MOMENT.size, moment)
-            found = list(portion(told, most_bytes, lambda record: record.message.body))
+            read = found + layout.finished(blob, layout.MOMENT.size, moment)
+            found = list(portion(read, most_bytes, lambda record: record.message.body))
             position = layout.MOMENT.unpack_from(blob)[0]
-            if not position or len(found) < len(told):
+            if not position or len(found) < len(read):
                 return found
 
 
-Records = list[Finished]
+Records = list[HistoryEntry]

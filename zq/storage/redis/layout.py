@@ -6,47 +6,47 @@ key                     type         what it holds
 ======================= ============ ==========================================================================
 zq:version              string       number of this layout
 zq:clock                string       largest moment seen, in microseconds
-zq:{0}:due … {63}:due   sorted set   moment, project and queue, by moment: when the sweeper has to look where; projects
+zq:{0}:due … {63}:due   sorted set   moment, project and queue, by moment: the expiry schedule in buckets; projects
                                      that have queues, by ``FAR``
-zq:{0}:sweeper …        string       the round that works on that calendar now; it expires by itself
+zq:{0}:sweeper …        string       the round that works on that bucket now; it expires by itself
 zq:{t}:names            sorted set   names of the project's queues, in byte order
 zq:{t}:queues           hash         queue name -> metadata
 zq:{t}:floor            string       largest sequence of any deleted queue
 zq:{t}:fences           hash         name -> last epoch
 zq:{t}:producers        hash         name -> the last batch, its figures, until when it is known
-zq:{t}:producing        sorted set   producers by that moment: for the sweeper
+zq:{t}:producing        sorted set   producers by that moment: for active expiry
 zq:{t}:stages           hash         name -> until when it is kept, bytes, queues
-zq:{t}:staging          sorted set   stages by that moment: for the sweeper
+zq:{t}:staging          sorted set   stages by that moment: for active expiry
 zq:open                 sorted set   project, producer and batch of commits that may be open, by when they were begun
 zq:{t}:open             hash         producer -> its commit that is decided and not done
 zq:{t}:phase            hash         producer -> how many of that commit's lists are done
 zq:{t}:open:n:producer  list         what is left of its n-th list: sequences to delete, by queue; then a stage each
 zq:{t}:stage:name       list         records and bodies of its messages, in the order of staging
 zq:{t}:log              stream       last sequence -> published batch
-zq:{t}:counts           hash         what was ever published there, what of it has fallen off
+zq:{t}:counts           hash         what was ever published there, what of it was trimmed
 zq:{t}:topics           sorted set   topic and last sequence of each batch, and what is known of it, in this order
-zq:{t}:fading           sorted set   the same by the last expiry of a message: for the sweeper
+zq:{t}:fading           sorted set   the same by the last expiry of a message: for active expiry
 zq:{t}:purged           hash         topic -> the last sequence before its purge
 zq:{t}:feed:0           channel      batches, "" for a purge; 0 = number of the database
 zq:{t}:documents        hash         kind and name -> version and value of a record
 zq:{t}:titles           sorted set   kinds and names, in byte order
-zq:{t}:ends             sorted set   kinds and names by expiry: for the sweeper
+zq:{t}:ends             sorted set   kinds and names by expiry: for active expiry
 zq:{t}:state:queue      hash         ``sequence`` = the last one, ``fresh`` = available-at of the last undelayed post,
                                      ``start`` = 16 x moment of the first post - sequence before it,
                                      ``finished`` = the last such moment, ``entered`` = how many messages came
 zq:{t}:avail:queue      sorted set   sequence by available-at: *the* order of claims
 zq:{t}:order:queue      sorted set   sequence by sequence: the observers' order
-zq:{t}:expiry:queue     sorted set   sequence by expiry: the sweeper's order
+zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
 zq:{t}:claimed:queue    sorted set   sequence by claim end, of what names a claim, lapsed ones included
 zq:{t}:records:queue    hash         sequence -> record: all of a message but its body
 zq:{t}:bodies:queue     hash         sequence -> the raw JSON body
 zq:{t}:ids:queue        hash         message id -> sequence
 zq:{t}:claims:queue     hash         claim id -> the sequences of all whose record names it, one behind the other
 zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer; queue "": the log
-zq:{t}:windows:queue    sorted set   such keys by that moment: for the sweeper
+zq:{t}:windows:queue    sorted set   such keys by that moment: for active expiry
 zq:{t}:history:queue    sorted set   position by position: the order of finishing
 zq:{t}:past:queue       sorted set   position by the message's sequence
-zq:{t}:forget:queue     sorted set   position by the end of the record's time: for the sweeper
+zq:{t}:forget:queue     sorted set   position by the end of the record's time: for active expiry
 zq:{t}:finished:queue   hash         position -> outcome, moments, the message's last record without claim
 zq:{t}:remains:queue    hash         position -> the body
 zq:{t}:latest:queue     hash         message id -> position of its latest record
@@ -55,7 +55,7 @@ zq:{t}:latest:queue     hash         message id -> position of its latest record
 Sequences and positions come from one counter and are written with 14 digits, so that equal scores sort by them. A
 redelivery delay is what lies between claim end and available-at. Scripts get three keys of the project, nine of the
 queue, and whatever else they say, those of the log and of documents excepted. ``shared.lua`` has the other half of
-this; ``refusals``, ``stages``, ``batches`` and ``records`` go on.
+this; ``store``, ``transactions``, ``batches`` and ``documents`` go on.
 """
 
 from functools import lru_cache
@@ -64,19 +64,19 @@ from struct import Struct as Packing
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from zq.model import Draft, Finished, Message, Messages, Outcome, QueueRef, Seconds
+from zq.model import Draft, HistoryEntry, Message, Messages, Outcome, QueueRef, Seconds
 
 VERSION: Final = 2
 VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
+# Channel on which scripts tell the full names of queues that messages came to.
 READY: Final = b"zq:ready"
-"""Channel on which scripts tell the full names of queues that messages came to."""
+# Channel on which nobody listens: whoever may publish there may publish batches.
 FEED: Final = b"zq:feed"
-"""Channel on which nobody listens: whoever may publish there may publish batches."""
-CALENDARS: Final = 64
+BUCKETS: Final = 64
+# Above all moments, in ms: where the expiry schedule names projects.
 FAR: Final = 10**15
-"""Above all moments, in ms: where a calendar names projects."""
 PROJECT_KINDS: Final = ("names", "queues", "floor")
 QUEUE_KINDS: Final = ("state", "avail", "order", "expiry", "claimed", "records", "bodies", "ids", "claims")
 ANSWER_KINDS: Final = ("answers", "windows")
@@ -84,48 +84,39 @@ TRANSACTION_KINDS: Final = ("fences", "producers", "producing", "stages", "stagi
 LOG_KINDS: Final = ("log", "counts", "topics", "fading", "purged")
 DOCUMENT_KINDS: Final = ("documents", "titles", "ends")
 HISTORY_KINDS: Final = ("history", "past", "forget", "finished", "remains", "latest")
+# Above all sequences.
 MAX_SEQUENCE: Final = 10**14
-"""Above all sequences."""
+# Above all moments, in seconds.
 MAX_MOMENT: Final = 1e12
-"""Above all moments, in seconds."""
 
+# sequence, available, expires, ttl, ends, former, claimed, lease, count, length of the claim, which stands last.
 HEAD: Final = Packing(">QQQQQQQQIH")
-"""sequence, available, expires, ttl, ends, former, claimed, lease, count, length of the claim, which stands last."""
+# created, claim count in the origin, lengths of id, client, checksum, origin, reason; these follow.
 TAIL: Final = Packing(">QIHHHHH")
-"""created, claim count in the origin, lengths of id, client, checksum, origin, reason; these follow."""
 LENGTH: Final = Packing(">I")
 MOMENT: Final = Packing(">Q")
+# Front of a record of history: outcome, finished, position, end of its time; the message's record follows.
 PAST: Final = Packing(">BQQQ")
-"""Front of a record of history: outcome, finished, position, end of its time; the message's record follows."""
 OUTCOMES: Final = (None, Outcome.DELETED, Outcome.POPPED, Outcome.MOVED, Outcome.DEAD_LETTERED)
 
 
-class Block(NamedTuple):
-    """Some keys as arguments on the wire."""
-
-    packed: bytes
-    number: int
-
-    @classmethod
-    def of(cls, *names: bytes) -> "Block":
-        return cls(wire(*names), len(names))
+Block = tuple[bytes, ...]
+"""Keys that scripts take one behind the other."""
 
 
 class Keys(NamedTuple):
-    """The keys of one queue, ready to be sent."""
+    """The keys of one queue and of its project."""
 
-    anchor: bytes
-    """Any key of the project: it tells the slot."""
     name: bytes
     metadata: bytes
     """Key of the hash ``queues``."""
     names: bytes
     state: bytes
     avail: bytes
-    project: bytes
-    """The project's keys as arguments on the wire."""
-    queue: bytes
-    """The queue's own keys as arguments on the wire."""
+    first: Block
+    """The keys that each script on queues begins with: those of the project, then the queue's own."""
+    queue: Block
+    """The queue's own keys."""
     expiry: bytes
     by_expiry: list[bytes]
     """That key and those of other sorted sets by expiry."""
@@ -141,11 +132,6 @@ class Keys(NamedTuple):
     transactions: Block
     answers: Block
     history: Block
-
-    @property
-    def target(self) -> Block:
-        """The queue's own keys, where another queue's come first."""
-        return Block(self.queue, len(QUEUE_KINDS))
 
 
 def ms(moment: Seconds) -> int:
@@ -163,11 +149,6 @@ def string(value: bytes) -> str:
     return value.decode("utf-8", "surrogatepass")
 
 
-def wire(*arguments: bytes) -> bytes:
-    """Arguments of a command as Redis reads them."""
-    return b"".join([b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments])
-
-
 @lru_cache(maxsize=8192)
 def keys(ref: QueueRef) -> Keys:
     """The keys of a queue; with the name "" those of its project alone."""
@@ -178,14 +159,13 @@ def keys(ref: QueueRef) -> Keys:
         for kinds in (QUEUE_KINDS, ANSWER_KINDS, HISTORY_KINDS)
     )
     return Keys(
-        anchor=names,
         name=text(ref.name),
         metadata=metadata,
         names=names,
         state=queue[0],
         avail=queue[1],
-        project=wire(names, metadata, floor),
-        queue=wire(*queue),
+        first=(names, metadata, floor, *queue),
+        queue=queue,
         expiry=queue[3],
         by_expiry=[queue[3], answers[1], history[2]],
         full=full(ref),
@@ -195,51 +175,51 @@ def keys(ref: QueueRef) -> Keys:
         producing=producing,
         open=opened,
         phase=phase,
-        fences=Block.of(fences),
-        transactions=Block.of(fences, producers, producing, stages, staging, opened, phase),
-        answers=Block.of(*answers),
-        history=Block.of(*history),
+        fences=(fences,),
+        transactions=(fences, producers, producing, stages, staging, opened, phase),
+        answers=answers,
+        history=history,
     )
 
 
 def whole(project: str) -> QueueRef:
-    """Stands for all of a project where a queue is expected: in calendars, and in front of a script's keys."""
+    """All of a project where a queue is expected: in the expiry schedule, and in front of a script's keys."""
     return QueueRef(project, "")
 
 
 def content(project: str, stage: str) -> Block:
     """The key of a stage's messages."""
-    return Block.of(*own(project, "stage:" + stage))
+    return own(project, "stage:" + stage)
 
 
 def opened(project: str, producer: str, number: int) -> Block:
     """The key of a list of an open commit."""
-    return Block.of(*own(project, f"open:{number}:{producer}"))
+    return own(project, f"open:{number}:{producer}")
 
 
-def own(project: str, *kinds: str) -> list[bytes]:
+def own(project: str, *kinds: str) -> Block:
     """Keys of a project."""
     tag = blake2b(text(project), digest_size=16).hexdigest().encode()
-    return [b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds]
+    return tuple(b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds)
 
 
-def calendar(number: int) -> bytes:
-    """Key of one of the sweeper's calendars."""
+def bucket(number: int) -> bytes:
+    """Key of a bucket of the expiry schedule."""
     return b"zq:{%d}:due" % number
 
 
-def sweeper(number: int) -> bytes:
-    """Key of who works on that calendar."""
+def bucket_lease(number: int) -> bytes:
+    """Key of the lease of a bucket: who works on it."""
     return b"zq:{%d}:sweeper" % number
 
 
-def calendar_of(ref: QueueRef) -> bytes:
-    """Key of the calendar that a queue's moments are in."""
-    return calendar(crc32(text(ref.name), crc32(text(ref.project))) % CALENDARS)
+def bucket_of(ref: QueueRef) -> bytes:
+    """Key of the bucket that a queue's entries are in."""
+    return bucket(crc32(text(ref.name), crc32(text(ref.project))) % BUCKETS)
 
 
-def day(ref: QueueRef, moment: int) -> bytes:
-    """A calendar's member."""
+def schedule_entry(ref: QueueRef, moment: int) -> bytes:
+    """An entry of the expiry schedule."""
     return MOMENT.pack(moment) + full(ref)
 
 
@@ -302,11 +282,11 @@ def messages(blob: bytes, at: int, now: int) -> Messages:
     return found
 
 
-def finished(blob: bytes, at: int, now: int) -> list[Finished]:
+def finished(blob: bytes, at: int, now: int) -> list[HistoryEntry]:
     """All records of history of a reply, and living messages among them, from ``at`` on."""
     found = []
     while at < len(blob):
         outcome, moment, position, _ = PAST.unpack_from(blob, at)
         item, _, _, at = message(blob, at + PAST.size, now)
-        found.append(Finished(item, OUTCOMES[outcome], moment / 1000, position))
+        found.append(HistoryEntry(item, OUTCOMES[outcome], moment / 1000, position))
     return found

@@ -7,15 +7,25 @@ from typing import Final
 
 import msgspec
 
-from zq.model import UNBOUNDED, Draft, Message, Messages, Move, Once, Page, QueueRef, Seconds, View, portion
-from zq.storage.redis import layout, refusals, scripts, ways
-from zq.storage.redis.refusals import checked
-from zq.storage.redis.store import Store
+from zq.model import (
+    MAX_LOOKS,
+    UNBOUNDED,
+    Draft,
+    IdempotencyKey,
+    ListFilter,
+    Message,
+    Messages,
+    Move,
+    Page,
+    QueueRef,
+    Seconds,
+    portion,
+)
+from zq.storage.redis import layout, scripts
+from zq.storage.redis.store import Store, checked, packed_ids, plan_moves, schedule_arrivals
 
-MAX_LOOKS = 64
-"""How often a pop looks again because all that it met had expired."""
+# Front of a pop's reply: whether to look again, how many expired messages went.
 POPPED: Final = Packing(">BI")
-"""Front of a pop's reply: whether to look again, how many expired messages went."""
 
 
 class MessageController:
@@ -30,17 +40,17 @@ class MessageController:
         drafts: Sequence[Draft],
         now: Seconds,
         expected: bytes | None = None,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> bytes | None:
         moment = layout.ms(now)
-        self._store.expect(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
+        self._store.schedule_expiry(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
         terms, more = [b"%d" % moment, layout.keys(queue).full, expected or b""], []
-        if once is not None:
-            answers, remembered = self._store.answers(queue, once, moment)
+        if idempotency_key is not None:
+            answers, remembered = self._store.answers(queue, idempotency_key, moment)
             more.append(answers)
-            terms += [*remembered, refusals.ids(drafts)]
+            terms += [*remembered, packed_ids(drafts)]
         pairs = [part for draft in drafts for part in (layout.record(draft, moment), draft.body)]
-        metadata: bytes = checked(self._store.run(scripts.POST, queue, *terms, *pairs, more=more), once)
+        metadata: bytes = checked(self._store.run(scripts.POST, queue, *terms, *pairs, more=more), idempotency_key)
         return metadata or None
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -51,27 +61,32 @@ class MessageController:
         return layout.messages(self._store.run(scripts.GET, queue, b"%d" % moment, *wanted), 0, moment)
 
     def list(
-        self, queue: QueueRef, marker: int, limit: int, view: View, now: Seconds, most_bytes: int = UNBOUNDED
+        self,
+        queue: QueueRef,
+        marker: int,
+        limit: int,
+        list_filter: ListFilter,
+        now: Seconds,
+        most_bytes: int = UNBOUNDED,
+        expected: bytes | None = None,
     ) -> Page[Message]:
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
-        terms = layout.text(view.without), b"%d" % view.claimed, b"%d" % view.delayed
+        shown = layout.text(list_filter.without), b"%d" % list_filter.claimed, b"%d" % list_filter.delayed
+        terms = *shown, layout.keys(queue).name, expected or b""
         found: list[Message] = []
         while True:
             left = most_bytes - sum(len(message.body) for message in found)
             bounds = b"%d" % moment, b"%d" % position, b"%d" % (limit - len(found)), b"%d" % left
             blob = self._store.run(scripts.LIST, queue, *bounds, *terms)
-            told = found + layout.messages(blob, 8, moment)
-            found = list(portion(told, most_bytes, lambda message: message.body))
+            if isinstance(blob, list):
+                return Page([], None, blob[0])
+            read = found + layout.messages(blob, 8, moment)
+            found = list(portion(read, most_bytes, lambda message: message.body))
             position = int.from_bytes(blob[:8])
-            if not position or len(found) < len(told):
+            if not position or len(found) < len(read):
                 return Page(found, str(found[-1].sequence) if found else None)
 
-    def delete(self, queue: QueueRef, message: str, now: Seconds, claim: str = "", history: int = 0) -> None:
-        moment = layout.ms(now)
-        terms = b"%d" % moment, layout.text(message), layout.text(claim), b"%d" % history
-        checked(self._store.run(scripts.DELETE, queue, *terms, more=self._store.history(queue, history, moment)))
-
-    def delete_many(
+    def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
         moment = layout.ms(now)
@@ -80,7 +95,7 @@ class MessageController:
         gone = [layout.text(id) for id in dict.fromkeys(ids)]
         terms = b"%d" % moment, b"%d" % history, b"%d" % count
         more = self._store.history(queue, history, moment)
-        checked(self._store.run(scripts.DELETE_MANY, queue, *terms, *holders, *gone, more=more))
+        checked(self._store.run(scripts.DELETE, queue, *terms, *holders, *gone, more=more))
 
     def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
         moment = layout.ms(now)
@@ -96,9 +111,9 @@ class MessageController:
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment = layout.ms(now)
-        known = ways.announced(self._store, queue.project, list({move.id: move for move in moves}.values()), moment)
-        more = self._store.history(queue, history, moment) + known.blocks
-        terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % len(known.targets)
-        blob = self._store.run(scripts.MOVE, queue, *terms, *known.terms, more=more)
-        moved: list[str] = msgspec.msgpack.decode(ways.arrived(self._store, known.targets, blob, moment))
+        plan = plan_moves(self._store, queue.project, list({move.id: move for move in moves}.values()), moment)
+        more = self._store.history(queue, history, moment) + plan.blocks
+        terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % len(plan.targets)
+        blob = self._store.run(scripts.MOVE, queue, *terms, *plan.terms, more=more)
+        moved: list[str] = msgspec.msgpack.decode(schedule_arrivals(self._store, plan.targets, blob, moment))
         return moved

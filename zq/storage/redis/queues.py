@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues in Redis."""
 
-from zq.model import Landmark, Page, Queue, QueueRef, Seconds, Stats
+from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.store import Store
 
@@ -13,12 +13,12 @@ class QueueController:
         self._store = store
 
     def create(self, queue: QueueRef, metadata: bytes) -> bool:
-        self._store.register(queue.project)
+        self._store.register_project(queue.project)
         return bool(self._store.run(scripts.QUEUE_CREATE, queue, layout.text(queue.name), metadata))
 
     def get(self, queue: QueueRef) -> Queue | None:
         keys = layout.keys(queue)
-        metadata = self._store.port.command(keys.anchor, b"HGET", keys.metadata, keys.name)
+        metadata = self._store.client.command(keys.metadata, b"HGET", keys.metadata, keys.name)
         return None if metadata is None else Queue(queue, metadata)
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
@@ -35,7 +35,7 @@ class QueueController:
 
     def count(self, project: str) -> int:
         keys = layout.keys(QueueRef(project, ""))
-        return int(self._store.port.command(keys.anchor, b"ZCARD", keys.names))
+        return int(self._store.client.command(keys.names, b"ZCARD", keys.names))
 
     def delete(self, queue: QueueRef) -> None:
         keys = layout.keys(queue)
@@ -44,43 +44,32 @@ class QueueController:
     def purge(self, queue: QueueRef) -> None:
         self._store.run(scripts.QUEUE_PURGE, queue)
 
-    def entered(self, queue: QueueRef) -> int | None:
-        keys = layout.keys(queue)
-        sequence, entered = self._store.port.command(keys.anchor, b"HMGET", keys.state, b"sequence", b"entered")
-        return None if sequence is None else int(entered or 0)
-
-    def ready(self, queue: QueueRef, most: int, now: Seconds) -> int:
+    def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         moment = b"%d" % layout.ms(now)
         while True:
-            found, expired = self._store.run(scripts.READY, queue, moment)
+            found, expired, later = self._store.run(scripts.READY, queue, moment, b"%d" % most)
             self._store.removals.add("read", expired)
             if found >= 0:
-                return int(min(found, most))
-
-    def due(self, queue: QueueRef, now: Seconds) -> Seconds | None:
-        keys = layout.keys(queue)
-        after = b"(%d" % layout.ms(now), b"+inf", b"BYSCORE", b"LIMIT", b"0", b"1", b"WITHSCORES"
-        found = self._store.port.command(keys.anchor, b"ZRANGE", keys.avail, *after)
-        return float(found[1]) / 1000 if found else None
+                return Ready(min(found, most), float(later) / 1000 if later else None)
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         moment = b"%d" % layout.ms(now)
         above, below = b"0", b"+inf"
-        landmarks: list[Landmark | None] = [None, None]
+        edges: list[Edge | None] = [None, None]
         while True:
-            told = self._store.run(scripts.QUEUE_STATS, queue, moment, above, below)
-            claimed, free, *edges = told
-            for at, record in enumerate(edges[::2]):
-                landmarks[at] = landmarks[at] or _landmark(record)
-            oldest, newest = landmarks
-            go_on = (edges[1] if oldest is None else 0, edges[3] if newest is None else 0)
+            reply = self._store.run(scripts.QUEUE_STATS, queue, moment, above, below)
+            claimed, free, entered, *pairs = reply
+            for at, record in enumerate(pairs[::2]):
+                edges[at] = edges[at] or _edge(record)
+            oldest, newest = edges
+            go_on = (pairs[1] if oldest is None else 0, pairs[3] if newest is None else 0)
             if go_on == (0, 0):
-                return Stats(claimed, free, oldest, newest)
+                return Stats(claimed, free, oldest, newest, None if entered < 0 else entered)
             above, below = b"%d" % go_on[0] if go_on[0] else above, b"%d" % go_on[1] if go_on[1] else below
 
 
-def _landmark(record: bytes) -> Landmark | None:
+def _edge(record: bytes) -> Edge | None:
     if not record:
         return None
     found = layout.message(record + layout.LENGTH.pack(0), 0, 0)[0]
-    return Landmark(found.id, found.created, found.sequence)
+    return Edge(found.id, found.created, found.sequence)

@@ -1,45 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Lua scripts, one per verb, as they are sent."""
+"""The Lua scripts, one per verb.
 
+A file of them holds sections: parts, which several scripts need, and scripts. A section begins with a line
+``---- part name`` or ``---- script name: flags``.
+"""
+
+import re
 from hashlib import sha1
 from importlib.resources import files
+from typing import Final
 
-from zq.storage.redis.layout import wire
+from zq.model.moments import FALSE_FUTURE
 
-SHARED = ("sequences", "shared")
-FOLDER = files("zq.storage.redis")
+FOLDER: Final = files("zq.storage.redis") / "lua"
+# Constants in front of what is shared.
+CONSTANTS: Final = f"local FALSE_FUTURE = {FALSE_FUTURE * 1000}\n"
+SECTION: Final = re.compile(r"^---- (?:part|script) (\w+)(?:: (.+))?\n", re.MULTILINE)
+
+
+def read_sections() -> dict[str, tuple[str, str]]:
+    """Flags and text of each section, by name."""
+    found = {}
+    for file in FOLDER.iterdir():
+        if file.name.endswith(".lua"):
+            _, *pieces = SECTION.split(file.read_text())
+            for name, flags, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+                found[name] = (flags or "", text)
+    return found
+
+
+SECTIONS: Final = read_sections()
+
+
+def part(name: str) -> str:
+    """The text of a part."""
+    return SECTIONS[name][1]
 
 
 class Script:
-    """A script of the name. Its first line says with which flags it runs, so what it needs of others goes behind that:
-    ``SHARED``, unless it stands ``alone``, and then ``parts``."""
+    """A script of the name. What it needs of others goes in front: ``shared``, unless it stands ``alone``, and then
+    ``parts``."""
 
     def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:
         self.name = name
-        self.parts = parts if alone else (*SHARED, *parts)
-        first, _, rest = read(name).partition("\n")
-        source = "".join([f"{first}\n", *map(read, self.parts), rest])
-        self.confirmed = confirmed and "no-writes" not in first
+        self.parts = parts if alone else ("shared", *parts)
+        flags, text = SECTIONS[name]
+        constants = "" if alone else CONSTANTS
+        # Redis reads the flags from the first line only.
+        source = "".join([f"#!lua{flags and ' flags='}{flags}\n", constants, *map(part, self.parts), text])
+        self.confirmed = confirmed and "no-writes" not in flags
         """Whether replicas are to have what it writes, where that is asked for."""
-        self.call = wire(b"EVALSHA", sha1(source.encode(), usedforsecurity=False).hexdigest().encode())
+        self.call = b"EVALSHA", sha1(source.encode(), usedforsecurity=False).hexdigest().encode()
         """The front of the command for a server that knows the script."""
-        self.load = wire(b"EVAL", source.encode())
+        self.load = b"EVAL", source.encode()
         """The same for one that does not; it knows it then."""
-
-
-def read(name: str) -> str:
-    """The text of a script's file."""
-    return FOLDER.joinpath(f"{name}.lua").read_text()
 
 
 POST = Script("post", "conditions", "posting")
 GET = Script("get")
 LIST = Script("list")
 DELETE = Script("delete", "finishing")
-DELETE_MANY = Script("delete_many", "finishing")
 POP = Script("pop", "finishing")
 MOVE = Script("move", "finishing", "posting", "moving")
-CLAIM = Script("claim", "conditions", "finishing", "posting", "moving")
+CLAIM = Script("claim", "conditions")
 CLAIM_GET = Script("claim_get")
 RENEW = Script("renew", "conditions")
 RELEASE = Script("release", "releasing")
@@ -69,7 +92,7 @@ TOPIC_STATS = Script("topic_stats", "log", alone=True)
 DOCUMENT_PUT = Script("document_put", "document", alone=True)
 DOCUMENT_DELETE = Script("document_delete", "document", alone=True)
 DOCUMENT_LIST = Script("document_list", "document", alone=True)
-EXPECT = Script("expect", alone=True)
+SCHEDULE = Script("schedule", alone=True)
 DUE = Script("due", alone=True, confirmed=False)
 DUE_DONE = Script("due_done", alone=True, confirmed=False)
 DEPTH = Script("depth")

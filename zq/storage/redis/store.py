@@ -1,91 +1,204 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controllers share: scripts run on a queue, and the sweeper told in time what will expire."""
+"""What the controllers share: scripts run on a queue, what they refuse as errors, moves, and the expiry schedule."""
 
-from collections.abc import Iterable
-from typing import Final
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from struct import Struct as Packing
+from typing import Any, Final, NamedTuple
 
-from zq.measures import Removals
-from zq.model import Once, QueueRef
+import msgspec
+from cachetools import FIFOCache
+
+from zq.errors import (
+    ClaimLapsed,
+    ClaimNotFound,
+    ClaimNotHeld,
+    CommitRunning,
+    CommitTooLarge,
+    Fenced,
+    KeyReused,
+    MessageClaimed,
+    Repeated,
+    StageDiffers,
+    StageFull,
+    StageNotFound,
+    ZqError,
+)
+from zq.model import Draft, IdempotencyKey, Move, QueueRef, Settled
+from zq.model.stats import Removals
 from zq.storage.redis import layout, scripts
+from zq.storage.redis.client import Client, Question
+from zq.storage.redis.connections import Reply
 from zq.storage.redis.layout import Block
-from zq.storage.redis.lines import Reply
-from zq.storage.redis.port import Port, Question
 from zq.storage.redis.scripts import Script
 
-PROJECT_KEYS: Final = len(layout.PROJECT_KINDS)
-QUEUE_KEYS: Final = len(layout.QUEUE_KINDS)
+# Milliseconds to which moments of the expiry schedule are rounded down, so that servers enter the same ones.
 GRID: Final = 15_000
-"""Milliseconds to which moments in the calendars are rounded down, so that servers enter the same ones."""
+# Milliseconds before an entry's moment from which no new message relies on it: whoever comes at that moment may be
+# done before the message has arrived.
 MARGIN: Final = 30_000
-"""Milliseconds before an entry's moment from which no new message relies on it: whoever comes at that moment may be
-done before the message has arrived."""
+# Milliseconds after which a queue is looked at to which messages move whose expiry is known only afterwards, in case a
+# server dies between moving and saying so.
 BURIAL: Final = 60_000
-"""Milliseconds after which a queue is looked at to which messages move whose expiry is known only afterwards, in case a
-server dies between moving and saying so."""
+# Queues, and projects, that a server remembers to have entered; a ``FIFOCache`` is read without a lock.
 MOST_KNOWN: Final = 100_000
 
 
 class Store:
-    """Runs scripts, and keeps the calendars.
+    """Runs scripts, and keeps the expiry schedule.
 
-    A calendar says when a queue has to be looked at because something may have expired. It lies in another cluster slot
-    than the queue, so an entry is made before the message that needs it; one entry serves all that expire later.
+    The expiry schedule says when a queue has to be looked at because something may have expired. It lies in another
+    cluster slot than the queue, so an entry is made before the message that needs it; one entry serves all that expire
+    later.
     """
 
-    def __init__(self, port: Port) -> None:
-        self.port = port
+    def __init__(self, client: Client) -> None:
+        self.client = client
         self.removals = Removals("read", "sweep")
-        self._entered: dict[QueueRef, int] = {}
-        self._registered: set[str] = set()
+        self._scheduled = FIFOCache[QueueRef, int](MOST_KNOWN)
+        self._registered = FIFOCache[str, bool](MOST_KNOWN)
+        self._lock = threading.Lock()
 
     def run(self, script: Script, queue: QueueRef, *arguments: bytes, more: Iterable[Block] = ()) -> Reply:
         """Run a script on a queue, with more keys of the same project."""
-        keys = layout.keys(queue)
-        packed, count = keys.project + keys.queue, PROJECT_KEYS + QUEUE_KEYS
-        for block in more:
-            packed, count = packed + block.packed, count + block.number
-        return self.port.run(script, keys.anchor, count, packed, *arguments)
+        return self.client.run(script, (*layout.keys(queue).first, *chain.from_iterable(more)), *arguments)
 
     def question(self, script: Script, queue: QueueRef, *arguments: bytes) -> Question:
-        """The same for ``Port.each``, of a script that only reads."""
-        keys = layout.keys(queue)
-        return Question(keys.anchor, arguments, script, PROJECT_KEYS + QUEUE_KEYS, keys.project + keys.queue)
+        """The same for ``Client.each``, of a script that only reads."""
+        keys = layout.keys(queue).first
+        return Question(keys[0], arguments, script, keys)
 
     def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
-        """The keys of a queue's history, none for 0 seconds. The sweeper knows of records made at ``now``, in ms."""
+        """The keys of a queue's history, none for 0 seconds. The expiry schedule has entries made at ``now``, in ms."""
         if not seconds:
             return []
-        self.expect(queue, now + seconds * 1000, now)
+        self.schedule_expiry(queue, now + seconds * 1000, now)
         return [layout.keys(queue).history]
 
-    def answers(self, queue: QueueRef, once: Once, now: int) -> tuple[Block, list[bytes]]:
+    def answers(self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int) -> tuple[Block, list[bytes]]:
         """The keys for requests that a queue knows; key, digest and last moment of this one, as scripts take them."""
-        expires = now + once.window * 1000
-        self.expect(queue, expires, now)
-        return layout.keys(queue).answers, [layout.text(once.key), once.digest, b"%d" % expires]
+        expires = now + idempotency_key.window * 1000
+        self.schedule_expiry(queue, expires, now)
+        return layout.keys(queue).answers, [layout.text(idempotency_key.key), idempotency_key.digest, b"%d" % expires]
 
-    def expect(self, queue: QueueRef, expires: int, now: int) -> None:
+    def schedule_expiry(self, queue: QueueRef, expires: int, now: int) -> None:
         """Have the queue looked at by ``expires``, in ms: to be called before a message is stored that expires then."""
-        entered = self._entered.get(queue, 0)
+        try:
+            entered = self._scheduled[queue]  # in one step: another thread may evict it
+        except KeyError:
+            entered = 0
         if entered <= expires and now < entered - MARGIN:
             return
         moment = max(1, expires // GRID * GRID)
-        self.register(queue.project)
-        self.enter(queue, moment)
-        if len(self._entered) >= MOST_KNOWN:
-            self._entered.clear()
-        self._entered[queue] = moment
+        self.register_project(queue.project)
+        self.schedule(queue, moment)
+        with self._lock:
+            self._scheduled[queue] = moment
 
-    def register(self, project: str) -> None:
+    def register_project(self, project: str) -> None:
         """Have the project known as one that has queues: to be called before the first one is made."""
         if project not in self._registered:
-            self.enter(layout.whole(project), layout.FAR)
-            if len(self._registered) >= MOST_KNOWN:
-                self._registered.clear()
-            self._registered.add(project)
+            self.schedule(layout.whole(project), layout.FAR)
+            with self._lock:
+                self._registered[project] = True
 
-    def enter(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
-        """Enter a moment (0: none) into the queue's calendar and strike ``done`` off."""
-        key = layout.calendar_of(queue)
-        member = layout.day(queue, moment)
-        self.port.run(scripts.EXPECT, key, 1, layout.wire(key), b"%d" % moment, member, done, b"")
+    def schedule(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
+        """Add an entry of this moment (0: none) to the queue's bucket and remove ``done``."""
+        key = layout.bucket_of(queue)
+        member = layout.schedule_entry(queue, moment)
+        self.client.run(scripts.SCHEDULE, (key,), b"%d" % moment, member, done, b"")
+
+
+# Front of what a queue knows of a key: until when, and the length of the digest, which follows; then the answer.
+KNOWN: Final = Packing(">QH")
+# What a script that refuses returns first, where that is all there is.
+ERRORS: Final[dict[bytes, type[ZqError]]] = {
+    b"claimed": MessageClaimed,
+    b"unheld": ClaimNotHeld,
+    b"unclaimed": ClaimNotFound,
+    b"fenced": Fenced,
+    b"full": StageFull,
+    b"running": CommitRunning,
+}
+
+
+def checked(
+    reply: Reply, idempotency_key: IdempotencyKey | None = None, answer: Callable[[bytes], Any] = msgspec.msgpack.decode
+) -> Reply:
+    """The reply of a script that did its work. ``answer`` reads the answer to a repeat of ``idempotency_key``."""
+    if not isinstance(reply, list):
+        return reply
+    if idempotency_key is None or reply[0] != b"known":
+        raise _error(reply)
+    known: bytes = reply[1]
+    end = KNOWN.size + KNOWN.unpack_from(known)[1]
+    if known[KNOWN.size : end] != idempotency_key.digest:
+        raise KeyReused
+    raise Repeated(answer(known[end:]))
+
+
+def _error(reply: Sequence[bytes]) -> ZqError:
+    kind, *about = reply
+    match kind:
+        case b"unstaged":
+            return StageNotFound.of(layout.string(about[0]))
+        case b"lapsed":
+            return ClaimLapsed.of(layout.string(about[0]))
+        case b"differs":
+            return StageDiffers.of(layout.string(about[0]), int(about[1]), int(about[2]))
+        case b"much":
+            return CommitTooLarge.of(int(about[0]), int(about[1]))
+    return ERRORS[kind]()
+
+
+def unpack_settled(packed: bytes) -> Settled:
+    """What a settlement did, as the script returns and keeps it."""
+    return Settled(*msgspec.msgpack.decode(packed))
+
+
+def packed_ids(drafts: Sequence[Draft]) -> bytes:
+    """The answer to a repeated post."""
+    return msgspec.msgpack.encode([draft.id for draft in drafts])
+
+
+class MovePlan(NamedTuple):
+    """Where messages go, as scripts read it."""
+
+    targets: list[QueueRef]
+    terms: list[bytes]
+    """What ``read_targets`` and ``read_moves`` read."""
+
+    @property
+    def blocks(self) -> list[Block]:
+        return [layout.keys(target).queue for target in self.targets]
+
+
+def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
+    """The plan of moves, whose arrivals are in the expiry schedule now: to be called before the messages move."""
+    numbers: dict[str, int] = {}
+    terms: list[bytes] = []
+    expiries: dict[str, int] = {}
+    for move in moves:
+        number = numbers.setdefault(move.to, len(numbers) + 1)
+        ttl = -1 if move.ttl is None else move.ttl
+        soonest = moment + (BURIAL if move.ttl is None else move.ttl * 1000)
+        expiries[move.to] = min(soonest, expiries.get(move.to, soonest))
+        terms += [layout.text(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay]
+        terms += [layout.text(move.reason), layout.text(move.checksum)]
+        terms += [b"0"] if move.body is None else [b"1", move.body]
+    targets = [QueueRef(project, name) for name in numbers]
+    for target in targets:
+        store.schedule_expiry(target, expiries[target.name], moment)
+    return MovePlan(targets, [layout.full(target) for target in targets] + terms)
+
+
+def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
+    """Put what has arrived into the expiry schedule, by the front of a reply; the rest of the reply."""
+    at = 0
+    for target in targets:
+        earliest = layout.MOMENT.unpack_from(blob, at)[0]
+        at += layout.MOMENT.size
+        if earliest:
+            store.schedule_expiry(target, earliest, moment)
+    return blob[at:]

@@ -1,34 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread with one connection of its own on which a server tells what is published.
+"""A thread that hears what a server publishes, on a connection of redis-py of its own.
 
-It reads the socket itself: redis-py takes 13 microseconds for a message; this way it is one or two. Whatever is to be
-sent goes through this thread too, since no two may use a connection with TLS at once.
+Whatever is to be sent on that connection goes through the thread too, since no two may use a connection with TLS at
+once. So nobody can wake it: it looks every ``patience`` seconds whether there is anything to be sent, or whether it is
+closed.
+
+It reads the connection itself: redis-py's ``PubSub`` takes 10 microseconds for a notice, this way it is 2.4. And it
+names no timeout to a read, which would take two system calls each: each of them costs the verbs beside it.
 """
 
-import contextlib
 import logging
-import socket
 import threading
+import time
 from abc import ABC, abstractmethod
-from selectors import EVENT_READ, DefaultSelector
-from typing import Final
+from typing import Any, Final
 
 from redis.exceptions import ConnectionError
 
-from zq.storage.redis.layout import wire
-from zq.storage.redis.lines import VENDOR, Line, socket_of
+from zq.storage.redis.connections import RETIRED, VENDOR, Pool
 
 LOG = logging.getLogger(__name__)
 LOST: Final = "%s: nothing that the store tells is heard, it is tried again: %s"
 UNFORESEEN: Final = "%s: failed for a reason that nobody foresaw, it connects again."
 FOUND: Final = "%s: what the store tells is heard again."
-PING: Final = b"*1\r\n" + wire(b"PING")
+# Seconds of silence after which the server is asked whether it is there, and again until it is given up.
 QUIET: Final = 5.0
-"""Seconds of silence after which the server is asked whether it is there, and again until it is given up."""
-FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
-"""Seconds between attempts to connect; they double."""
-CHUNK: Final = 65536
-"""More than a record of TLS, so that nothing stays behind in its buffer when the socket is not ready any more."""
+# Seconds before the second attempt to connect; they double.
+FIRST_WAIT: Final = 0.05
+# Seconds between attempts to connect at the most.
+LONGEST_WAIT: Final = 2.0
+# Notices that are taken together at the most.
+TOGETHER: Final = 1000
+
+Notice = list[Any]
+"""As the server sends it: kind; pattern if it is a ``pmessage``; channel; data, or how many channels there are."""
+Connection = Any
+"""One of redis-py."""
 
 
 class Subscriber(ABC):
@@ -37,62 +44,55 @@ class Subscriber(ABC):
     ``pause``: seconds in which nothing is read, once there was nothing more to be read.
     """
 
-    def __init__(self, name: str, pause: float) -> None:
-        self._pause = pause
+    def __init__(self, name: str, patience: float, pause: float) -> None:
+        self._patience, self._pause = patience, pause
         self._deaf = False
         self._wait = FIRST_WAIT
         self._closed = threading.Event()
-        self._bell, self._rung = socket.socketpair()
-        self._bell.setblocking(False)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @abstractmethod
-    def line(self) -> Line | None:
-        """A new connection, not yet open; None: nothing is to be heard any more, and the thread ends."""
+    def pool(self) -> Pool | None:
+        """Connections to the server; None: nothing is to be heard any more, and the thread ends."""
 
     @abstractmethod
-    def greeting(self) -> bytes:
-        """What a new connection begins with."""
+    def subscribe(self, connection: Connection) -> None:
+        """Subscribe on a new connection."""
+
+    def send(self, connection: Connection) -> bool:
+        """Send what else is to be sent now. False: there is nothing to be heard on this connection any more."""
+        return True
 
     @abstractmethod
-    def outgoing(self) -> bytes:
-        """What is to be sent now; asked for after ``ring``."""
-
-    @abstractmethod
-    def heard(self, read: bytes) -> bytes:
-        """Take what was read; the end of it that is not complete yet, which comes again with more."""
+    def on_notices(self, notices: list[Notice]) -> None:
+        """Take what was published or confirmed, in this order."""
 
     def start(self) -> None:
         self._thread.start()
 
-    def ring(self) -> None:
-        with contextlib.suppress(OSError):  # it has rung often enough, or the thread has ended
-            self._bell.send(b"!")
-
     def close(self) -> None:
         self._closed.set()
-        self.ring()
         if self._thread is not threading.current_thread():
             self._thread.join(1)
 
     def _run(self) -> None:
-        with self._bell, self._rung:
-            while not self._closed.is_set():
+        while not self._closed.is_set():
+            try:
+                pool = self.pool()
+                if pool is None:
+                    return
+                connection = pool.get_connection()
                 try:
-                    line = self.line()
-                    if line is None:
-                        return
-                    try:
-                        line.connect()
-                        self._follow(socket_of(line))
-                    finally:
-                        line.disconnect()
-                except VENDOR as error:
-                    self._lost(error)
-                except Exception:  # the edge of this thread, which must outlive any one failure
-                    LOG.critical(UNFORESEEN, self._thread.name, exc_info=True)
-                self._closed.wait(self._wait)
-                self._wait = min(2 * self._wait, LONGEST_WAIT)
+                    self._follow(pool, connection)
+                finally:
+                    connection.disconnect()
+                    pool.release(connection)
+            except VENDOR as error:
+                self._lost(error)
+            except Exception:  # the edge of this thread, which must outlive any one failure
+                LOG.critical(UNFORESEEN, self._thread.name, exc_info=True)
+            self._closed.wait(self._wait)
+            self._wait = min(2 * self._wait, LONGEST_WAIT)
 
     def _lost(self, error: BaseException) -> None:
         """Said once, until it hears again."""
@@ -106,30 +106,29 @@ class Subscriber(ABC):
             self._deaf = False
             LOG.warning(FOUND, self._thread.name)
 
-    def _follow(self, line: socket.socket) -> None:
-        line.settimeout(QUIET)
-        rest, asked = b"", False
-        with DefaultSelector() as ready:
-            ready.register(line, EVENT_READ)
-            ready.register(self._rung, EVENT_READ)
-            line.sendall(self.greeting())
-            while not self._closed.is_set():
-                sources = [key.fileobj for key, _ in ready.select(QUIET)]
-                if self._rung in sources:
-                    self._rung.recv(CHUNK)
-                    line.sendall(self.outgoing())
-                if line in sources:
-                    read = line.recv(CHUNK)
-                    if not read:
-                        raise ConnectionError("The server has closed the connection.")
-                    asked = False
-                    rest = self.heard(rest + read)
-                    self._found()
-                    # A reading over TLS is one record, and there may be many of them.
-                    if not ready.select(0):
-                        self._closed.wait(self._pause)
-                if not sources:
-                    if asked:
-                        raise ConnectionError("The server does not answer.")
-                    asked = True
-                    line.sendall(PING)
+    def _follow(self, pool: Pool, connection: Connection) -> None:
+        self.subscribe(connection)
+        last, asked = time.monotonic(), False
+        while not self._closed.is_set() and self.send(connection):
+            if pool.retired:
+                raise ConnectionError(RETIRED)
+            notices = self._read(connection)
+            if notices:
+                self.on_notices(notices)
+                self._found()
+                last, asked = time.monotonic(), False
+                self._closed.wait(self._pause)
+            elif time.monotonic() - last > QUIET:
+                if asked:
+                    raise ConnectionError("The server does not answer.")
+                last, asked = time.monotonic(), True
+                connection.send_command("PING", check_health=False)
+
+    def _read(self, connection: Connection) -> list[Notice]:
+        """All notices that are there, once one is; none after ``patience``."""
+        found: list[Notice] = []
+        patience = self._patience
+        while len(found) < TOGETHER and connection.can_read(patience):
+            found.append(connection.read_response(disable_decoding=True))
+            patience = 0
+        return found

@@ -1,16 +1,247 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences, stages and commits in Redis. All of a project is in one place, so the decision on a commit is one script."""
+"""Fences, stages and commits in Redis. All of a project is in one place, so the decision on a commit is one script.
 
-from collections.abc import Sequence
+A stage: when it expires (ms), bytes of all bodies, number of queues; then for each queue the least ttl of a message for
+it (ms), the length of its name, the name. A staged message: number of its queue there, its record with moments counted
+from 0. A producer: when it expires (ms), messages published and deleted by its last batch; then the batch in digits.
+``transactions.lua`` has the other half of this.
+
+A commit that is decided and not done has lists, of claims first and then of stages, which are worked off one by one.
+Whoever is about to open a commit enters it at ``OPEN_KEY`` before: that is in another slot of a cluster, so it cannot
+be the same step. An entry that is of no open commit is removed after a while.
+"""
+
+from collections.abc import Mapping, Sequence
+from struct import Struct as Packing
+from typing import Final
+
+from msgspec import Struct, msgpack
 
 from zq.errors import ProducerNotFound
-from zq.model import MOST_STAGED, Bounds, Commit, Committed, Draft, Once, QueueRef, Seconds, Unfinished
-from zq.storage.extensions import BOUNDS
-from zq.storage.redis import layout, opened, refusals, scripts, stages
-from zq.storage.redis.committing import Attempt
-from zq.storage.redis.port import Question
-from zq.storage.redis.refusals import checked
-from zq.storage.redis.store import Store
+from zq.model import MOST_STAGED, Bounds, Commit, Committed, Draft, IdempotencyKey, QueueRef, Seconds, Unfinished
+from zq.storage.capabilities import BOUNDS
+from zq.storage.redis import layout, scripts
+from zq.storage.redis.client import Question
+from zq.storage.redis.connections import Reply
+from zq.storage.redis.layout import OPEN_KEY, Block
+from zq.storage.redis.store import Store, checked, packed_ids
+
+STAGE: Final = Packing(">QQI")
+STAGED_QUEUE: Final = Packing(">QI")
+PRODUCER: Final = Packing(">QQQ")
+
+
+def least_lives(stage: bytes) -> dict[str, int]:
+    """The queues that a stage holds messages for, and the least ttl of these, in ms."""
+    at, found = STAGE.size, {}
+    while at < len(stage):
+        least, length = STAGED_QUEUE.unpack_from(stage, at)
+        at += STAGED_QUEUE.size + length
+        found[layout.string(stage[at - length : at])] = least
+    return found
+
+
+def expiry(producer: bytes) -> int:
+    return int(PRODUCER.unpack_from(producer)[0])
+
+
+def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False) -> Committed:
+    _, published, deleted = PRODUCER.unpack_from(producer)
+    return Committed(int(producer[PRODUCER.size :]), published, deleted, replayed, is_open)
+
+
+# Bytes of bodies after which a step ends.
+CAPACITY: Final = 4 << 20
+# Open commits that are looked at in one go.
+MOST: Final = 100
+# Milliseconds after which an entry counts as one of nothing: no verb takes that long.
+FORGOTTEN: Final = 60_000
+
+
+class Open(Struct, array_like=True, frozen=True):
+    """What is kept of an open commit: batch in digits; full name of each queue that claims are in, and the seconds of
+    its history; each stage as it was kept. A list belongs to each."""
+
+    batch: bytes
+    claims: list[tuple[bytes, int]]
+    stages: list[bytes]
+
+    @property
+    def phases(self) -> int:
+        """How many lists there are."""
+        return len(self.claims) + len(self.stages)
+
+    @property
+    def packed(self) -> bytes:
+        return msgpack.encode(self)
+
+
+class Entry(Struct, array_like=True, frozen=True):
+    """An entry at ``OPEN_KEY``."""
+
+    project: bytes
+    producer: bytes
+    batch: bytes
+
+
+unpack = msgpack.Decoder(Open).decode
+unpack_entry = msgpack.Decoder(Entry).decode
+
+
+def announce(store: Store, commit: Commit, now: int) -> None:
+    """Have the commit found, if it becomes open."""
+    entry = Entry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
+    _enter(store, b"%d" % now, msgpack.encode(entry), b"", b"")
+
+
+def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
+    """Open commits, of all projects. Removes entries that are of none."""
+    bounds = OPEN_KEY, b"0", b"%d" % (MOST - 1), b"WITHSCORES"
+    found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
+    open_ones = []
+    for member, score in zip(found[::2], found[1::2], strict=True):
+        entry = unpack_entry(member)
+        project, producer = layout.string(entry.project), layout.string(entry.producer)
+        packed, phase = _look(store, project, entry.producer)
+        if packed is not None and unpack(packed).batch == entry.batch:
+            block = layout.own(project, f"open:{phase}:{producer}")[0]
+            left = store.client.each([Question(block, (b"LLEN", block)), Question(block, (b"LINDEX", block, b"0"))])
+            progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
+            open_ones.append(Unfinished(project, producer, progress))
+        elif float(score) < now - FORGOTTEN:  # unless it is announced anew between these lines
+            _enter(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
+    return open_ones
+
+
+def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
+    """One slice; whether anything is left."""
+    name, whole = layout.text(producer), layout.whole(project)
+    packed, phase = _look(store, project, name)
+    if packed is None:
+        return False
+    commit = unpack(packed)
+    more, terms = _list(store, project, commit, phase, now)
+    numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % most, b"%d" % CAPACITY
+    keys = [layout.keys(whole).transactions, layout.opened(project, producer, phase), *more]
+    return bool(store.run(scripts.CARRY, whole, b"%d" % now, name, packed, *numbers, *terms, more=keys))
+
+
+def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
+    """The queues of these names; what comes there expires ``lives`` ms from now, as the expiry
+    schedule says then."""
+    targets = [QueueRef(project, name) for name in lives]
+    for target in targets:
+        store.schedule_expiry(target, now + lives[target.name], now)
+    return targets
+
+
+def _enter(store: Store, *terms: bytes) -> None:
+    """Change the schedule of open commits as the script says."""
+    store.client.run(scripts.SCHEDULE, (OPEN_KEY,), *terms)
+
+
+def _list(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:
+    """Keys and arguments for a slice of the list."""
+    if phase < len(commit.claims):
+        full, history = commit.claims[phase]
+        queue = layout.queue_of(full)
+        return [layout.keys(queue).queue, *store.history(queue, history, now)], [b"1", b"%d" % history]
+    lives = least_lives(commit.stages[phase - len(commit.claims)])
+    targets = schedule_targets(store, project, lives, now)
+    terms = [b"0", b"%d" % len(targets), *(layout.full(target) for target in targets)]
+    return [layout.keys(target).queue for target in targets], terms
+
+
+def _look(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
+    """What is kept of the producer's open commit, if there is one, and how many lists of it are done."""
+    keys = layout.keys(layout.whole(project))
+    packed, phase = store.client.each([Question(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
+    return packed, int(phase or 0)
+
+
+RESTAGED: Final = [b"restaged"]
+LARGE: Final = [b"large"]
+
+
+class Attempt:
+    """A commit at its moment, in ms."""
+
+    def __init__(self, store: Store, commit: Commit, moment: int, bounds: Bounds) -> None:
+        self._store = store
+        self._commit = commit
+        self._moment = moment
+        self._bounds = bounds
+        self._whole = layout.whole(commit.project)
+        self._held = list(dict.fromkeys(commit.settle))
+        self._names = list(dict.fromkeys(commit.publish))
+        self._lists = list(dict.fromkeys((item.queue, item.history) for item in self._held))
+        """What is to be deleted: a list for each queue, and for each time that its history is kept."""
+
+    def run(self) -> Committed:
+        """The commit, done or open. Raises as the verb does."""
+        ends = self._moment + self._commit.ttl * 1000
+        self._store.schedule_expiry(self._whole, ends, self._moment)
+        may_open = False
+        while True:
+            packed = self._staged()
+            reply = self._run(packed, ends, self._open(packed) if may_open else None)
+            if reply == LARGE:
+                announce(self._store, self._commit, self._moment)
+                may_open = True
+            elif reply != RESTAGED:
+                return self._answer(reply)
+
+    def _answer(self, reply: Reply) -> Committed:
+        done = checked(reply)
+        return committed(done[2:], replayed=done[:1] == b"\1", is_open=done[1:2] == b"\1")
+
+    def _run(self, packed: Sequence[bytes], ends: int, to_open: Open | None) -> Reply:
+        commit, targets = self._commit, self._targets(packed)
+        fence = (layout.text(commit.fence.name), commit.fence.epoch) if commit.fence else (b"", 0)
+        sizes = (fence[1], len(self._names), len(self._held), len(targets))
+        bounds = (self._bounds.step, self._bounds.most, CAPACITY, len(self._lists))
+        terms = [b"%d" % self._moment, layout.text(commit.producer), b"%d" % commit.batch, b"%d" % ends, fence[0]]
+        terms += [b"%d" % number for number in (*sizes, *bounds)]
+        terms.append(to_open.packed if to_open is not None else b"")
+        for name, stage in zip(self._names, packed, strict=True):
+            terms += [layout.text(name), stage, b"%d" % commit.expected.get(name, -1)]
+        terms += [b"%d" % history for _, history in self._lists]
+        numbers = {place: b"%d" % number for number, place in enumerate(self._lists)}
+        for item in self._held:
+            terms += [layout.text(item.claim), numbers[item.queue, item.history]]
+        terms += [layout.full(target) for target in targets]
+        more = [layout.keys(self._whole).transactions]
+        more += [layout.content(commit.project, name) for name in self._names]
+        more += [block for queue, history in self._lists for block in self._claimed(queue, history)]
+        more += [layout.keys(target).queue for target in targets]
+        if to_open is not None:
+            more += [layout.opened(commit.project, commit.producer, number) for number in range(to_open.phases)]
+        return self._store.run(scripts.COMMIT, self._whole, *terms, more=more)
+
+    def _open(self, packed: Sequence[bytes]) -> Open:
+        """What is to be kept of the commit, if it is decided only."""
+        claims = [(layout.full(queue), history) for queue, history in self._lists]
+        return Open(b"%d" % self._commit.batch, claims, list(packed))
+
+    def _claimed(self, queue: QueueRef, history: int) -> list[Block]:
+        return [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
+
+    def _staged(self) -> list[bytes]:
+        """What is kept of each stage; b"" for one that is not there."""
+        if not self._names:
+            return []
+        keys = layout.keys(self._whole)
+        names = [layout.text(name) for name in self._names]
+        found = self._store.client.command(keys.stages, b"HMGET", keys.stages, *names)
+        return [stage or b"" for stage in found]
+
+    def _targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
+        """The queues that the stages hold messages for; the expiry schedule has them by the expiry of these."""
+        lives: dict[str, int] = {}
+        for stage in packed:
+            for name, least in least_lives(stage).items():
+                lives[name] = min(least, lives.get(name, least))
+        return schedule_targets(self._store, self._commit.project, lives, self._moment)
 
 
 class TransactionController:
@@ -34,12 +265,12 @@ class TransactionController:
         now: Seconds,
         ttl: int,
         most_bytes: int,
-        once: Once | None = None,
+        idempotency_key: IdempotencyKey | None = None,
         most_messages: int = MOST_STAGED,
     ) -> None:
         moment, keys = layout.ms(now), layout.keys(queue)
         expires = moment + ttl * 1000
-        self._store.expect(layout.whole(project), expires, moment)
+        self._store.schedule_expiry(layout.whole(project), expires, moment)
         least = min(draft.ttl for draft in drafts) * 1000
         terms = [
             b"%d" % moment,
@@ -48,12 +279,12 @@ class TransactionController:
             *(b"%d" % term for term in (expires, most_bytes, most_messages, least)),
         ]
         more = [keys.transactions, layout.content(project, stage)]
-        if once is not None:
-            answers, remembered = self._store.answers(queue, once, moment)
+        if idempotency_key is not None:
+            answers, remembered = self._store.answers(queue, idempotency_key, moment)
             more.append(answers)
-            terms += [*remembered, refusals.ids(drafts)]
+            terms += [*remembered, packed_ids(drafts)]
         pairs = [part for draft in drafts for part in (layout.record(draft, 0), draft.body)]
-        checked(self._store.run(scripts.STAGE, queue, *terms, *pairs, more=more), once)
+        checked(self._store.run(scripts.STAGE, queue, *terms, *pairs, more=more), idempotency_key)
 
     def drop_stage(self, project: str, stage: str) -> None:
         whole = layout.whole(project)
@@ -64,16 +295,14 @@ class TransactionController:
         return Attempt(self._store, commit, layout.ms(now), bounds).run()
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        return opened.carry_on(self._store, project, producer, most, layout.ms(now))
+        return carry_on(self._store, project, producer, most, layout.ms(now))
 
     def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
-        return opened.unfinished(self._store, layout.ms(now))
+        return unfinished(self._store, layout.ms(now))
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         keys, name = layout.keys(layout.whole(project)), layout.text(producer)
-        told = self._store.port.each(
-            [Question(keys.anchor, (b"HGET", key, name)) for key in (keys.open, keys.producers)]
-        )
-        if told[1] is None or stages.expiry(told[1]) <= layout.ms(now):
-            raise ProducerNotFound("The producer has committed nothing, or nothing for long.")
-        return stages.committed(told[1], is_open=told[0] is not None)
+        kept = self._store.client.each([Question(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)])
+        if kept[1] is None or expiry(kept[1]) <= layout.ms(now):
+            raise ProducerNotFound
+        return committed(kept[1], is_open=kept[0] is not None)

@@ -1,150 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded driver: a RocksDB directory, owned by one process with many threads. The default store of zq.
+"""The embedded store: the ordered engine over a RocksDB directory, owned by one process with many threads.
 
-``port`` is the key-value store, ``layout`` what lies in it, ``change`` how messages are written, ``ready`` and
-``listing`` how they are found, ``registry`` the queues in memory, ``log`` the logs of topics, ``keeper`` the way in for
-every verb. Locks are taken in the order stripes, queues, registry; a log's lock alone.
+Here both are put together; no other file of this folder knows more of the engine than ``ordered.store``.
 """
 
 import math
-import threading
+import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from msgspec import structs
 
-from zq.errors import StartRefused, StoreDamaged, Unavailable
-from zq.expiry import Expiry, Pace, Steps
-from zq.measures import Depth, Measure, Report, Salvaged
-from zq.model import QueueRef, Seconds
-from zq.storage.rocksdb import guard, layout
-from zq.storage.rocksdb import salvage as salvaging
-from zq.storage.rocksdb.claims import ClaimController
-from zq.storage.rocksdb.figures import Figures
-from zq.storage.rocksdb.guard import StorageClock
-from zq.storage.rocksdb.history import HistoryController
-from zq.storage.rocksdb.integrity import Integrity
-from zq.storage.rocksdb.keeper import Keeper
-from zq.storage.rocksdb.messages import MessageController
-from zq.storage.rocksdb.opening import refusal, warn_of_others
-from zq.storage.rocksdb.port import SYNC_MODES, Store
-from zq.storage.rocksdb.queues import QueueController
-from zq.storage.rocksdb.records import RecordController
-from zq.storage.rocksdb.registry import Around
-from zq.storage.rocksdb.remover import Remover
-from zq.storage.rocksdb.stripes import Stripes
+from zq.errors import StartRefused, StoreDamaged
+from zq.model.expiry import Expiry
+from zq.model.stats import Measure, Report, Salvaged
+from zq.storage.ordered import layout, startup
+from zq.storage.ordered.integrity import Integrity
+from zq.storage.ordered.salvage import Salvage
+from zq.storage.ordered.startup import StorageClock
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.ordered.store import Housekeeping, Range
+from zq.storage.rocksdb.files import Damage, hold_lock, refusal, warn_of_others
+from zq.storage.rocksdb.rescue import Rescue
+from zq.storage.rocksdb.store import SYNC_MODES, Store
 from zq.storage.rocksdb.survey import Survey
-from zq.storage.rocksdb.sweeper import Sweeper
-from zq.storage.rocksdb.topics import TopicController
-from zq.storage.rocksdb.transactions import TransactionController
 
-FILTERED: Final = "bodies"
-"""The family that the compaction filter works on."""
-NUDGE: Final = 60.0
-"""Seconds."""
-COMPACTING: Final = 1.0
-"""Seconds after which no further log is compacted at once."""
-
-
-class RocksStorage:
-    """``zq.storage.api.Storage`` on RocksDB."""
-
-    def __init__(self, keeper: Keeper, max_clock_jump: int) -> None:
-        self._keeper = keeper
-        stripes = Stripes()
-        self._sweeper = Sweeper(keeper, stripes)
-        self._remover = Remover(keeper)
-        self._figures = Figures(keeper, self._sweeper, self._remover)
-        self._configuring = threading.Lock()
-        self._compacted = -math.inf
-        self._clock = StorageClock()
-        with keeper as (store, _):
-            guard.check_version(store)
-            guard.check_clock(store, self._clock, max_clock_jump)
-        self._held = self._clock.doubted > 0
-        keeper.hold_filter(self._held)
-        keeper.trust()
-        self.queues = QueueController(keeper)
-        self.messages = MessageController(keeper)
-        self.claims = ClaimController(keeper, stripes)
-        self.history = HistoryController(keeper)
-        self.transactions = TransactionController(keeper, stripes)
-        self.topics = TopicController(keeper)
-        self.records = RecordController(keeper, stripes)
-        self._remover.start()
-
-    def now(self) -> Seconds:
-        moment = self._clock.now()
-        if self._held != (self._clock.doubted > 0):
-            self._hold_filter()
-        return moment
-
-    def doubted(self) -> Seconds:
-        return self._clock.doubted
-
-    def ping(self) -> None:
-        self._record_clock()
-        self._keeper.around.damage.check()
-
-    def configure(self, expiry: Expiry) -> None:
-        with self._configuring:
-            filtered = self._keeper.around.expiry.compaction_filter
-            self._keeper.around.configure(expiry)
-            if filtered != expiry.compaction_filter:
-                self._keeper.reopen()
-            self._compacted = -math.inf
-
-    def maintain(self, now: Seconds, pace: Pace | None = None) -> int:
-        self._record_clock()
-        self._compact()
-        return self._sweeper.sweep(layout.ms(now), pace or Steps())
-
-    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        return self._figures.depths(layout.ms(now), queues, most)
-
-    def measures(self, now: Seconds) -> Sequence[Measure]:
-        return self._figures.measures(layout.ms(now))
-
-    def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        self._keeper.around.listener = listener
-
-    def close(self) -> None:
-        self._remover.close()
-        self._keeper.close()
-
-    def _record_clock(self) -> None:
-        self.now()
-        with self._keeper as (store, _):
-            guard.record_clock(store, self._clock)
-            store.settle()
-
-    def _hold_filter(self) -> None:
-        """The filter goes by the machine's clock, whatever is thought of it here."""
-        with self._configuring:
-            held = self._clock.doubted > 0
-            with suppress(Unavailable):  # tried again at the next reading
-                self._keeper.hold_filter(held)
-                self._held = held
-
-    def _compact(self) -> None:
-        """Once a minute, have the bodies compacted that the filter has not seen for long (see ``compaction``), and the
-        batches of topics that were removed, which are few and large: no file is full of them soon. What fell off goes
-        log by log, as far as one gets in a second."""
-        moment = time.monotonic()
-        if moment - self._compacted >= NUDGE:
-            self._compacted = moment
-            with self._keeper as (store, registry):
-                if store.filtering and store.may_compact(FILTERED):
-                    store.compact_after(FILTERED, self._keeper.around.expiry.compaction_interval)
-                store.flush_removals("batches")
-                for gone in registry.logs.wastes() if store.may_compact("batches") else ():
-                    store.compact_range(gone)
-                    if time.monotonic() > moment + COMPACTING:
-                        break
+# Seconds between two looks at what is to be compacted.
+LOOK: Final = 60.0
+# Seconds of compacting after which no further range is compacted in the same look.
+LONGEST: Final = 1.0
 
 
 def connect(
@@ -153,30 +42,22 @@ def connect(
     sync_interval: float = 1.0,
     max_clock_jump: int = 172800,
     expiry: Expiry | None = None,
-) -> RocksStorage:
+) -> OrderedStorage:
     """Open ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused`` with a sentence.
 
-    ``sync``: see ``port.Store``. ``max_clock_jump``: seconds that the clock may be ahead of the store's last use.
+    ``sync``: see ``Store``. ``max_clock_jump``: seconds that the clock may be ahead of the store's last use.
     """
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
-    path = _path(uri)
+    path, expiry = _path(uri), expiry or Expiry()
     warn_of_others(path)
-    around = Around(expiry or Expiry())
-
-    def open_store() -> Store:
-        filtered = FILTERED if around.expiry.compaction_filter else ""
-        return Store(path, layout.FAMILIES, sync, sync_interval, filtered, around.damage)
-
+    directory = Directory(
+        path, layout.FAMILIES, (sync, sync_interval), expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED
+    )
     try:
-        keeper = Keeper(open_store, around)
-        try:
-            return RocksStorage(keeper, max_clock_jump)
-        except (StartRefused, Unavailable):
-            keeper.close()
-            raise
-    except StoreDamaged as damage:
-        raise refusal(path, damage.__cause__ or damage) from damage
+        return OrderedStorage(directory.open, expiry, directory, max_clock_jump)
+    except StoreDamaged as error:
+        raise refusal(path, error.__cause__ or error) from error
 
 
 def check(uri: str) -> Report:
@@ -191,16 +72,63 @@ def check(uri: str) -> Report:
     except Exception as error:
         raise refusal(path, error) from error
     try:
-        guard.check_readable(survey)
-        report = Integrity(survey, layout.ms(StorageClock().now())).report()
-        return structs.replace(report, damage=[*survey.notes, *map(str, survey.gaps())])
+        startup.check_readable(survey)
+        report = Integrity(survey, _now()).report()
+        return structs.replace(report, damage=survey.damage())
     finally:
         survey.close()
 
 
 def salvage(uri: str, to: str) -> Salvaged:
-    """Write what can be read of a store into a new one, a path or a URI. Raises ``StartRefused``."""
-    return salvaging.salvage(_path(uri), _path(to) if ":" in to else Path(to), layout.ms(StorageClock().now()))
+    """Write what can be read of a store into a new one, a path or a URI.
+
+    Raises ``StartRefused`` if that is there, or the old one is not, or is in use.
+    """
+    path = _path(uri)
+    with _replacement(path, _path(to) if ":" in to else Path(to)) as folder:
+        rescue = Rescue(path, folder, layout.FAMILIES)
+        try:
+            store = Store(folder / "store", layout.FAMILIES, "never", 0)
+            try:
+                done = Salvage(rescue, store, _now())
+                done.run()
+                store.wait_durable(always=True)
+            finally:
+                store.close()
+            damage = rescue.survey.damage()
+        finally:
+            rescue.close()
+        made = Survey(folder / "store")
+        try:
+            report = Integrity(made, _now()).report()
+        finally:
+            made.close()
+    return Salvaged(dict(sorted(done.saved.items())), done.lost, damage, report)
+
+
+@contextmanager
+def _replacement(path: Path, to: Path) -> Iterator[Path]:
+    """A folder for a new store called ``store``, which becomes ``to`` in the end, unless an error is raised."""
+    unfinished = to.with_name(f"{to.name}.unfinished")
+    for target in (to, unfinished):
+        if target.exists():
+            raise StartRefused(f"{target} is there already: a salvage makes a new store. Name another, or remove it.")
+    if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
+        raise StartRefused(f"There is no store in {path}.")
+    hold_lock(path).close()  # said before anything is made
+    try:
+        unfinished.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise StartRefused(f"{unfinished} cannot be made: {error.strerror}.") from error
+    try:
+        yield unfinished
+        (unfinished / "store").rename(to)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _now() -> int:
+    return layout.ms(StorageClock().now())
 
 
 def _path(uri: str) -> Path:
@@ -210,3 +138,94 @@ def _path(uri: str) -> Path:
     if parts.netloc or not parts.path or path == Path("/"):
         raise StartRefused(f"A RocksDB store is rocksdb:///absolute/path or rocksdb:relative/path; it is {uri!r}.")
     return path
+
+
+class Directory(Housekeeping):
+    """Upkeep of a RocksDB directory: its compactions, its figures and what is damaged in it.
+
+    It outlasts the stores that are opened in the directory one after the other: ``open`` is called while no other one
+    is open.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        families: Sequence[str],
+        sync: tuple[str, float],
+        expiry: Expiry,
+        stamped: str,
+        trimmed: str,
+    ) -> None:
+        """``sync``: see ``Store``. ``stamped``: the family for the compaction filter; ``trimmed``: the one of which
+        large ranges are removed."""
+        self._path = path
+        self._families = families
+        self._sync = sync
+        self._expiry = expiry
+        self._stamped = stamped
+        self._trimmed = trimmed
+        self._damage = Damage()
+        self._allowed = False
+        self._looked = -math.inf
+        self._former: Counter[str] = Counter()
+        self._store: Store | None = None
+
+    def open(self) -> Store:
+        """Open the store. Raises ``StartRefused`` and ``Unavailable``."""
+        if self._store is not None:
+            self._former += self._store.totals()
+        filtered = self._stamped if self._expiry.compaction_filter else ""
+        store = Store(self._path, self._families, *self._sync, filtered, self._damage)
+        self._store = store
+        store.let_filter(self._allowed)
+        return store
+
+    def allow_destruction(self, allowed: bool) -> None:
+        self._allowed = allowed
+        self._opened.let_filter(allowed)
+
+    def configure(self, expiry: Expiry) -> bool:
+        former, self._expiry = self._expiry, expiry
+        self._looked = -math.inf
+        return former.compaction_filter != expiry.compaction_filter
+
+    def maintain(self, trimmed: Iterator[Range]) -> None:
+        """Once a minute have the values compacted that the filter has not seen for long (see ``tuning``), and the
+        ranges that were removed, whose entries are few and large: no file is full of them soon."""
+        moment = time.monotonic()
+        if moment - self._looked < LOOK:
+            return
+        self._looked = moment
+        store = self._opened
+        if store.filtering and store.may_compact(self._stamped):
+            store.compact_after(self._stamped, self._expiry.compaction_interval)
+        store.flush_removals(self._trimmed)
+        for gone in trimmed if store.may_compact(self._trimmed) else ():
+            store.compact_range(gone)
+            if time.monotonic() > moment + LONGEST:
+                break
+
+    def measures(self) -> Iterator[Measure]:
+        store = self._opened
+        totals = self._former + store.totals()
+        yield Measure("store_corruptions_total", self._damage.count)
+        yield Measure("expired_removed_total", totals["filtered"], (("layer", "filter"),))
+        yield Measure("compaction_filter_active", store.filtering)
+        for family in self._families:
+            size = store.figure(family, "total-sst-files-size") + store.figure(family, "cur-size-all-mem-tables")
+            yield Measure("store_bytes", size, (("part", family),))
+        pending = sum(store.figure(family, "estimate-pending-compaction-bytes") for family in self._families)
+        yield Measure("store_pending_compaction_bytes", pending)
+        yield Measure("store_running_compactions", store.figure("default", "num-running-compactions"))
+        yield Measure("store_background_errors_total", totals["background_errors"])
+        yield Measure("store_stall_seconds_total", totals["stalled_ms"] / 1000)
+        yield Measure("store_compacted_bytes_total", totals["compacted_bytes"])
+        yield Measure("store_syncs_total", totals["syncs"])
+
+    def check(self) -> None:
+        self._damage.check()
+
+    @property
+    def _opened(self) -> Store:
+        assert self._store is not None, "the engine opens it first"
+        return self._store

@@ -16,13 +16,12 @@ from typing import Final
 from rocksdict import Options, Rdict
 
 from zq.errors import StartRefused, StoreDamaged
-from zq.storage.rocksdb import layout
-from zq.storage.rocksdb.findings import TOP
-from zq.storage.rocksdb.opening import refusal
+from zq.storage.ordered.store import TOP
+from zq.storage.rocksdb.files import refusal
 from zq.storage.rocksdb.survey import Spans, Survey
 
+# How files begin that a repair does without.
 MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG")
-"""How files begin that a repair does without."""
 Known = Callable[[], Iterable[bytes]]
 
 
@@ -43,16 +42,16 @@ def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
 
 
 class Rescue:
-    """Of one store; ``workshop``: a directory for copies, removed by whoever made it."""
+    """Of one store; ``workshop``: a directory for copies, removed by the caller."""
 
-    def __init__(self, path: Path, workshop: Path) -> None:
+    def __init__(self, path: Path, workshop: Path, families: Iterable[str]) -> None:
         """Raises ``StartRefused`` if the store is in use, or has nothing that could be read."""
         self._workshop = workshop
         self._rest: Survey | None = None
         notes: list[str] = []
         self.survey = self._open(path, notes)
         self.survey.notes += notes
-        for family in layout.FAMILIES:
+        for family in families:
             for _ in self.survey.scan(family, b"", TOP):
                 pass
         damaged = {gap.file for gap in self.survey.gaps()}
@@ -61,9 +60,9 @@ class Rescue:
                 self._rest = Survey(repaired(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """All that can be read; and with None keys that are ``known`` to be there, of which nothing can be told."""
+        """All that can be read; and with None keys that are ``known`` to be there, which cannot be read."""
         yield from self.survey.scan(family, b"", TOP)
-        spans = Spans(self.survey.gaps(family))
+        spans = self.gaps(family)
         if not spans:
             return
         sure = {key for keys in known for key in keys() if key in spans}
@@ -77,6 +76,14 @@ class Rescue:
                 continue
             if value is not None:
                 yield key, value
+
+    def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All items in the range that can be read, gaps left out."""
+        return self.survey.scan(family, lower, upper)
+
+    def gaps(self, family: str) -> Spans:
+        """What could not be read of a family."""
+        return Spans(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """What a key has. RocksDB asks a damaged file even where its range does not hold the key, if there are few.

@@ -3,7 +3,7 @@
 
 RocksDB's iterators end at the first block that cannot be read, and name its file and offset. Where the block ends in
 the order of keys is found by binary search: a seek to a key fails with the same place as long as the key lies in it.
-Other files may have keys in that range; whoever knows such a key asks for it by ``get``.
+Other files may have keys in that range; a caller that knows such a key reads it by ``get``.
 """
 
 import gc
@@ -16,15 +16,15 @@ from typing import Any, Final, NamedTuple
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, ReadOptions
 
 from zq.errors import StoreDamaged
-from zq.storage.rocksdb.damage import UNREADABLE, is_damage, place_of
-from zq.storage.rocksdb.opening import close_part, hold_lock, unavailable
+from zq.storage.ordered.store import UNREADABLE
+from zq.storage.rocksdb.files import close_part, hold_lock, is_damage, place_of, unavailable
 from zq.storage.rocksdb.tuning import Tuning
 
 READ_ALL: Final = DBRecoveryMode.skip_any_corrupted_record()
+# Bytes by which the end of a damaged block may be longer than the keys around it that are known.
 SLACK: Final = 16
-"""Bytes by which the end of a damaged block may be longer than the keys around it that are known."""
+# The end of every complete table file.
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
-"""The end of every complete table file."""
 UNLISTED: Final = "{files}: not in the list of files, MANIFEST-*, which seems to have lost its end"
 TORN: Final = (
     "The log of the last writes, *.log, cannot be read to its end ({cause}): what was written last may be missing. "
@@ -109,7 +109,7 @@ class Survey:
                     return
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """The value of one key. Raises ``StoreDamaged`` where it cannot be told."""
+        """The value of one key. Raises ``StoreDamaged`` where damage may hide it."""
         damage: Exception | None = None
         for views in self._views:
             if family not in views:
@@ -140,6 +140,10 @@ class Survey:
         """What could not be read so far, of one family or of all, in the order of keys."""
         found = [gap for gap in self._gaps.values() if family in ("", gap.family)]
         return sorted(found, key=lambda gap: (gap.family, gap.lower))
+
+    def damage(self) -> list[str]:
+        """A sentence on each damaged place that was met so far."""
+        return [*self.notes, *map(str, self.gaps())]
 
     def close(self) -> None:
         """Let go of the directory."""
@@ -174,7 +178,7 @@ class Survey:
 
 
 class Spans:
-    """Which keys lie in gaps."""
+    """The gaps of a family."""
 
     def __init__(self, gaps: list[Gap]) -> None:
         self._gaps = gaps
@@ -186,6 +190,10 @@ class Spans:
     def __contains__(self, key: bytes) -> bool:
         index = bisect_right(self._lowers, key) - 1
         return index >= 0 and key < self._gaps[index].upper
+
+    def overlap(self, lower: bytes, upper: bytes) -> bool:
+        """Whether one of them has keys of a range."""
+        return any(gap.lower < upper and gap.upper > lower for gap in self._gaps)
 
 
 def _open(path: Path, mode: DBRecoveryMode, family: Options, paranoid: bool = False) -> tuple[Rdict, list[str]]:

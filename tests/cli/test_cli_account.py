@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens of the command line: login, logout and who one is; the project's tokens, and what it may use."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Zq
+from zq.testing import Server, server
+
+
+@pytest.fixture(params=["memory:", "rocksdb"])
+def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """A server that asks for tokens."""
+    store = f"rocksdb:{tmp_path}/store" if request.param == "rocksdb" else request.param
+    with server(auth_strategy="token", store=store) as running:
+        yield running
+
+
+@pytest.fixture
+def asking(guarded: Server, tmp_path: Path) -> Zq:
+    """The command line, which is told the server and nothing of a project."""
+    zq = Zq(guarded.url, tmp_path / "config")
+    zq.env["ZQ_PROJECT"] = ""
+    return zq
+
+
+def log_in(zq: Zq, token: str) -> Path:
+    """Log in; the file with the token."""
+    done = zq.run("login", given=f"{token}\n")
+    file = Path(zq.env["XDG_CONFIG_HOME"], "zq", "config.tokens")
+    assert (done.exit_code, done.stdout) == (0, ""), done.output
+    assert done.stderr == f"zq: The token is in {file} and goes to {zq.env['ZQ_URL']} alone.\n"
+    return file
+
+
+def test_a_login_holds_until_the_logout(asking: Zq, guarded: Server) -> None:
+    """No project is named, since the token has one; the file is its owner's alone, and not the configuration."""
+    assert asking.refused(2, "post", "jobs", "1").startswith("No project is named")
+    token = guarded.token("acme")
+    file = log_in(asking, token)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not file.with_name("config.toml").exists()
+    asking("post", "jobs", '"mine"')
+    (found,) = asking("whoami")
+    assert (found["project"], found["roles"], found["scopes"], found["id"]) == (
+        "acme",
+        ["member"],
+        None,
+        token.split("_")[1],
+    )
+    assert found["expires"]
+    assert asking.run("logout").exit_code == 0
+    assert asking.refused(3, "logout") == "No token is stored for this context."
+    assert asking.refused(5, "--project", "acme", "queue", "list").startswith("A credential is needed")
+
+
+def test_what_is_no_valid_token_is_not_stored(asking: Zq) -> None:
+    """The server's sentence, and the code of a caller who may not."""
+    done = asking.run("login", given="zq_wrong-secret\n")
+    assert (done.exit_code, done.stderr) == (5, "zq: The credential is not valid.\n")
+    assert asking.run("login", given="\n").exit_code == 2
+    assert not Path(asking.env["XDG_CONFIG_HOME"], "zq", "config.tokens").exists()
+
+
+def test_a_token_of_a_login_goes_to_its_server_alone(asking: Zq, guarded: Server) -> None:
+    log_in(asking, guarded.token("acme"))
+    with server(auth_strategy="token") as other:
+        said = asking.refused(5, "--url", other.url, "--project", "acme", "queue", "list")
+    assert said == "A credential is needed: Authorization: Bearer <token>."
+
+
+def test_a_file_of_logins_that_others_can_read_is_not_used(asking: Zq, guarded: Server) -> None:
+    file = log_in(asking, guarded.token("acme"))
+    file.chmod(0o640)
+    said = asking.refused(2, "queue", "list")
+    assert said == f"Others may read or write the token file {file}, so it is not used: chmod 600 {file}"
+
+
+def test_tokens_are_made_shown_rotated_and_revoked(asking: Zq, guarded: Server) -> None:
+    """A secret is shown once; what is made never exceeds its maker."""
+    log_in(asking, guarded.token("acme"))
+    (made,) = asking("token", "create", "--name", "shop", "--scope", "produce:queue/orders", "--days", "7")
+    assert (made["name"], made["scopes"], made["roles"]) == ("shop", ["produce:queue/orders"], ["member"])
+    asking.env["ZQ_TOKEN"] = made["token"]
+    asking("post", "orders", "1")
+    assert "does not allow" in asking.refused(5, "pop", "orders")
+    assert "does not allow" in asking.refused(5, "token", "list")
+    whose = asking.run("whoami")
+    assert '"project":null' in whose.stdout
+    assert whose.stderr.endswith("tokens that may manage everything of the project.\n")
+    asking.env["ZQ_TOKEN"] = ""
+    (twin,) = asking("token", "rotate", made["id"])
+    assert twin["token"] != made["token"]
+    listed = asking("token", "list")
+    assert {made["id"], twin["id"]} < {token["id"] for token in listed}
+    assert not [token for token in listed if "token" in token]
+    assert "everything" in asking.run("--table", "token", "list").stdout
+    assert asking("token", "show", twin["id"])[0]["scopes"] == ["produce:queue/orders"]
+    assert asking.run("token", "revoke", made["id"], twin["id"]).exit_code == 0
+    asking.refused(3, "token", "show", made["id"])
+
+
+def test_the_quota_is_a_table_with_limits_and_use(asking: Zq, guarded: Server) -> None:
+    log_in(asking, guarded.token("acme"))
+    asking("queue", "create", "jobs")
+    rows = {row["name"]: row for row in asking("quota")}
+    assert (rows["queues"]["limit"], rows["queues"]["used"]) == (1000, 1)
+    assert asking.run("--table", "quota").stdout.splitlines()[0].split() == ["name", "limit", "used"]
+
+
+def test_who_is_too_fast_is_told_once_and_waits(tmp_path: Path) -> None:
+    """The work is done all the same; standard output has results only."""
+    with server(auth_strategy="token", quota={"requests": 1}) as bounded:
+        zq = Zq(bounded.url, tmp_path)
+        zq.env |= {"ZQ_TOKEN": bounded.token(zq.project)}
+        done = [zq.run("--retry", "20", "queue", "create", f"q{number}") for number in range(6)]
+    assert [run.exit_code for run in done] == [0] * 6, [run.output for run in done]
+    told = [run.stderr for run in done if run.stderr]
+    assert told
+    assert all(said.startswith("zq: The project may make 1 requests a second. Waiting 1 s") for said in told)
+    assert all(said.count("\n") == 1 for said in told)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What both clients warn of in the log ``zq.client``, though the server takes it."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.client.client_kinds import bodies, client_of
+from tests.client.misbehaving import BUSY, Proxy
+from tests.client.test_client_consume import SHORT, left
+from zq.broker.metadata import metadata_schema, topic_defaults
+from zq.client import Draft
+from zq.limits import Limits
+from zq.wire import QUEUE_RULES, TOPIC_RULES
+
+IGNORED = "jobs ignores delays, since it has no _default_message_delay."
+
+
+def test_the_client_knows_the_rules_that_the_server_knows() -> None:
+    """It cannot import them from there."""
+    assert set(QUEUE_RULES) == set(metadata_schema(Limits())["properties"])
+    assert set(TOPIC_RULES) == set(topic_defaults(Limits()))
+
+
+def test_unknown_rules_are_warned_of_once_and_stored(queue: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """With the rule that was meant; other names are anybody's."""
+    for _ in range(2):
+        queue.create({"_dead_leter_queue": "dead", "owner": "shop", "_history_ttl": 60})
+        queue.update({"_mine": 1, "_max_claim_counts": 5})
+    assert queue.metadata()["_dead_leter_queue"] == "dead"
+    assert caplog.messages == [
+        "_dead_leter_queue is no rule of queues; did you mean _dead_letter_queue?",
+        "_mine is no rule of queues.",
+        "_max_claim_counts is no rule of queues; did you mean _max_claim_count?",
+    ]
+
+
+def test_rules_of_queues_are_none_of_topics(
+    kind: str, proxy: Proxy, project: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No topic keeps a history."""
+    with client_of(kind, proxy.url, project) as client:
+        client.topic("news").create({"_history_ttl": 60, "_default_message_ttl": 600})
+    assert caplog.messages == ["_history_ttl is no rule of topics."]
+
+
+@pytest.mark.parametrize(
+    "post",
+    [
+        lambda queue: queue.post("x", delay=5),
+        lambda queue: queue.post_batch(["x", Draft("y", delay=5)]),
+        lambda queue: queue.post_many([Draft("x", delay=5)]),
+        lambda queue: queue.post_many(["x"], delay=5),
+        lambda queue: queue.stage("etl.1", ["x"], delay=5),
+    ],
+    ids=["one", "a batch", "drafts", "many", "a stage"],
+)
+def test_a_delay_that_is_ignored_is_warned_of_once(
+    kind: str, proxy: Proxy, project: str, post: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each queue is looked at once, or not at all by those who look at it anyway."""
+    with client_of(kind, proxy.url, project) as client:
+        queue = client.queue("jobs")
+        for _ in range(3):
+            post(queue)
+        assert caplog.messages == [IGNORED]
+        metadata = [path for method, path, _ in proxy.seen if method == "GET" and path == "/v2/queues/jobs"]
+        limits = [path for _, path, _ in proxy.seen if path == "/v2/limits"]
+        assert len(metadata) == (len(limits) or 1)
+        later = client.queue("later")
+        later.create({"_default_message_delay": 1})
+        post(later)
+        assert caplog.messages == [IGNORED]
+
+
+def test_posts_without_a_delay_ask_nothing_more(kind: str, proxy: Proxy, project: str) -> None:
+    """Nor do those whose messages are to be ready at once."""
+    with client_of(kind, proxy.url, project) as client:
+        queue = client.queue("jobs")
+        queue.post("x")
+        queue.post_batch(["x", Draft("y", delay=0)], delay=0)
+    assert [method for method, _, _ in proxy.seen] == ["POST", "POST"]
+
+
+def test_a_post_is_done_though_its_queue_cannot_be_looked_at(
+    kind: str, proxy: Proxy, project: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The metadata are read once, and a failure of that is no error of the post."""
+    with client_of(kind, proxy.url, project) as client:
+        queue = client.queue("jobs")
+        proxy.plan(None, BUSY)
+        assert queue.post("x", delay=5)
+        assert [method for method, _, _ in proxy.seen] == ["POST", "GET"]
+        assert caplog.messages == []
+        assert queue.stats().total == 1
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_a_loop_ends_after_so_many_messages_and_claims_no_more(
+    queue: Any, batch: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others were never claimed: their claim counts say so."""
+    caplog.set_level(logging.INFO, logger="zq.client")
+    queue.post_batch(range(9))
+    assert bodies(queue.consume(count=3, batch=batch, wait=20)) == [0, 1, 2]
+    done: list[Any] = []
+    worked = queue.work(lambda message: done.append(message.body), 4, count=5, batch=batch, wait=20)
+    assert (worked.done, worked.failed, worked.unstarted) == (5, 0, 0)
+    assert sorted(done) == [3, 4, 5, 6, 7]
+    assert [(message.body, message.claim_count) for message in queue.list()] == [(8, 0)]
+    assert bodies(queue.consume(count=5, batch=batch, **SHORT)) == [8]
+
+
+def test_a_loop_that_is_stopped_reports_what_it_did_not_start(queue: Any) -> None:
+    """They are free at once."""
+    queue.post_batch(range(5))
+    consumer = queue.consume(batch=5, wait=20)
+
+    def handle(message: Any) -> None:
+        consumer.stop()
+
+    worked = consumer.work(handle, 1)
+    assert (worked.done, worked.unstarted) == (1, 4)
+    assert left(queue) == [1, 2, 3, 4]

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``auth_strategy = keystone``, before a stand-in for Keystone, by hand and by openstacksdk (tenancy 1)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.keystone import Keystone, User
+from tests.reader import PYTHON, SHELL, follow, succeed
+from tests.servers import ZqServer, ask, wait_for
+
+ANN, BOB = User("ann", "a11"), User("bob", "b0b", ("Admin", "Member"))
+LOST = User("lost", "")
+
+
+@pytest.fixture(scope="module", params=["gunicorn", "granian"])
+def keystone(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Keystone, ZqServer]]:
+    """Keystone and a server that asks it."""
+    with Keystone(ANN, BOB, LOST) as keystone:
+        store = f"rocksdb://{tmp_path_factory.mktemp('keystone')}/store"
+        with ZqServer(store, engine=request.param, config=keystone.config()) as server:
+            keystone.endpoint = server.url
+            yield keystone, server
+
+
+def test_a_token_of_keystone_names_the_project(keystone: tuple[Keystone, ZqServer]) -> None:
+    """Whatever its user says; two users, two projects."""
+    issuer, server = keystone
+    ann, bob = issuer.token("ann"), issuer.token("bob")
+    own = {"X-Project-ID": ANN.project, "X-Auth-Token": ann}
+    assert ask(server.url, "PUT", "/v2/queues/anns", headers=own).status == 201
+    for headers in (own, own | {"X-Roles": "admin", "X-User-Id": "root", "X-Identity-Status": "Confirmed"}):
+        shown = ask(server.url, "GET", "/v2/queues", headers=headers).document
+        assert [queue["name"] for queue in shown["queues"]] == ["anns"]
+    theirs = {"X-Project-ID": BOB.project, "X-Auth-Token": bob}
+    assert ask(server.url, "GET", "/v2/queues", headers=theirs).document["queues"] == []
+    assert ask(server.url, "GET", "/v2/queues", headers=theirs | {"X-Project-ID": ANN.project}).status == 403
+
+
+def test_who_has_no_valid_token_gets_keystones_answer(keystone: tuple[Keystone, ZqServer]) -> None:
+    """Contract 1.3: before routing; the middleware's own body and challenge. Probes are open."""
+    issuer, server = keystone
+    for path in ("/v2/queues", "/v2/480924/queues/", "/v2/openapi.json"):
+        for token in ({}, {"X-Auth-Token": "nonsense"}, {"X-Auth-Token": issuer.token("ann", -60)}):
+            headers = token | {"X-Identity-Status": "Confirmed", "X-Roles": "admin"}
+            refused = ask(server.url, "GET", path, headers=headers)
+            assert refused.status == 401
+            assert refused.headers["www-authenticate"] == f'Keystone uri="{issuer.url}/v3"'
+            assert refused.document["error"]["code"] == 401
+    posted = ask(server.url, "POST", "/v2/queues/q/messages", {"messages": [{"body": 1}]})
+    assert posted.status == 401
+    assert ask(server.url, "GET", "/").status == 300
+    assert ask(server.url, "GET", "/healthz").status == 200
+    assert ask(server.url, "GET", "/v2/queues", headers={"X-Auth-Token": issuer.token("lost")}).status in (401, 403)
+
+
+def test_the_roles_are_keystones(keystone: tuple[Keystone, ZqServer]) -> None:
+    """In lower case: its admin administers."""
+    issuer, server = keystone
+    for user, expected in ((ANN, 403), (BOB, 200)):
+        headers = {"X-Auth-Token": issuer.token(user.name), "X-Project-ID": user.project, "X-Roles": "admin"}
+        assert ask(server.url, "GET", "/v2/admin/tokens", headers=headers).status == expected
+
+
+def test_a_token_is_remembered_and_forgotten(keystone: tuple[Keystone, ZqServer]) -> None:
+    """Not asked for at each request; revoked, it is refused when what is remembered ends."""
+    issuer, server = keystone
+    token = issuer.token("ann")
+    headers = {"X-Auth-Token": token, "X-Project-ID": ANN.project}
+    assert ask(server.url, "GET", "/v2/queues", headers=headers).status == 200
+    before = issuer.seen
+    del issuer.tokens[token]
+    wait_for(lambda: ask(server.url, "GET", "/v2/queues", headers=headers).status == 401, 20, "it is refused")
+    assert issuer.seen > before
+
+
+def test_without_keystone_there_is_no_answer(keystone: tuple[Keystone, ZqServer]) -> None:
+    """503, and no entrance."""
+    issuer, server = keystone
+    token = issuer.token("ann")
+    issuer.down = True
+    try:
+        headers = {"X-Auth-Token": token, "X-Project-ID": ANN.project}
+        assert ask(server.url, "GET", "/v2/queues", headers=headers, timeout=60).status == 503
+    finally:
+        issuer.down = False
+
+
+SDK = """\
+import openstack
+conn = openstack.connect(
+    auth_url="{url}/v3", username="ann", password="secret", project_name="a11",
+    user_domain_name="Default", project_domain_name="Default", region_name="one",
+)
+conn.message.create_queue(name="sdk")
+conn.message.post_message("sdk", [{{"body": 7, "ttl": 300}}])
+print([message.body for message in conn.message.messages("sdk", echo=True)])
+"""
+
+
+def test_openstacksdk_works_with_a_session(keystone: tuple[Keystone, ZqServer], tmp_path: Path) -> None:
+    """The catalogue leads it, its session has the token: no project is named."""
+    issuer, _ = keystone
+    assert succeed([*PYTHON, SDK.format(url=issuer.url)], tmp_path) == "[7]\n"
+
+
+COMMANDS = """\
+export OS_AUTH_TYPE=password OS_AUTH_URL={url}/v3 OS_USERNAME=ann OS_PASSWORD=secret OS_PROJECT_NAME=a11
+export OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME=one OS_IDENTITY_API_VERSION=3
+export OS_MESSAGE_CLIENT_ID=5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f
+openstack <<END || true
+messaging queue create parcels
+messaging message post parcels '{{\\"body\\":{{\\"order\\":3}}}}'
+messaging message list parcels --echo -f value -c Body
+messaging queue list -f value
+END
+"""
+
+
+def test_openstacks_command_line_works_with_a_session(keystone: tuple[Keystone, ZqServer], tmp_path: Path) -> None:
+    """By a password and the catalogue; the project is the token's."""
+    issuer, server = keystone
+    done = follow([*SHELL, COMMANDS.format(url=issuer.url)], tmp_path)
+    assert "{'order': 3}" in done.stdout, done.stdout + done.stderr
+    assert "parcels" in done.stdout
+    own = {"X-Project-ID": ANN.project, "X-Auth-Token": issuer.token("ann")}
+    names = [queue["name"] for queue in ask(server.url, "GET", "/v2/queues?limit=20", headers=own).document["queues"]]
+    assert "parcels" in names

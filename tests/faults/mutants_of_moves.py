@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the engine that settle and move with one fault each, which a token ring must find."""
+
+import time
+from collections.abc import Sequence
+
+from tests.faults.mutants import RACE, NowAndThen, changing
+from zq.model import Draft, Fence, IdempotencyKey, Move, QueueRef, Seconds, Settled, Settlement
+from zq.storage.ordered import layout
+from zq.storage.ordered.changes import Change, Routes, by_name, targets
+from zq.storage.ordered.claims import ClaimController, held_by
+from zq.storage.ordered.layout import StoredMessage
+from zq.storage.ordered.messages import MessageController
+from zq.storage.ordered.registry import QueueState
+from zq.storage.ordered.scans import locate
+
+
+class Copying(Change):
+    """A change that removes nothing."""
+
+    def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
+        pass
+
+
+class CopyThenDelete(NowAndThen, MessageController):
+    """L7: two steps, the copy first; whoever comes between takes the message where it was."""
+
+    def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, *_: object) -> Sequence[str]:
+        moment, refs = layout.ms(now), targets(queue, moves)
+        with self._handle as (store, registry), registry.locked(queue, *refs) as (state, *others):
+            if state is None or None in others:
+                return []
+            found = locate(store, state, [move.id for move in moves], moment)
+            ready = {f[1].id: f for f in found if not f[1].held(moment) and f[1].available <= moment}
+            copying = Copying(store)
+            routes = Routes(state, by_name(refs, others), 0, moment)
+            routes.carry_all(store, copying, ready, [move for move in moves if move.id in ready])
+            copying.commit()
+        time.sleep(RACE)
+        with changing(self._handle, queue) as (_store, state, change):
+            for sequence, record in ready.values():
+                if not self.now_and_then():
+                    change.remove(state, sequence, record)
+        return list(ready)
+
+
+class DeleteThenCopy(NowAndThen, ClaimController):
+    """L1: two steps, the deletion first; some die in between."""
+
+    def settle(
+        self,
+        queue: QueueRef,
+        claim: str,
+        settlement: Settlement,
+        now: Seconds,
+        idempotency_key: IdempotencyKey | None = None,
+        fence: Fence | None = None,
+    ) -> Settled:
+        done = super().settle(queue, claim, settlement, now, idempotency_key, fence)
+        for move in settlement.move[:1]:
+            if move.id not in done.lost and self.now_and_then():
+                with changing(self._handle, QueueRef(queue.project, move.to)) as (store, state, change):
+                    for found in locate(store, state, [move.id], layout.ms(now)):
+                        change.remove(state, *found)
+        return done
+
+
+class IdleSettle(NowAndThen, ClaimController):
+    """L7: now and then leaves a move undone, and says nothing of it."""
+
+    def settle(
+        self,
+        queue: QueueRef,
+        claim: str,
+        settlement: Settlement,
+        now: Seconds,
+        idempotency_key: IdempotencyKey | None = None,
+        fence: Fence | None = None,
+    ) -> Settled:
+        if self.now_and_then():
+            settlement = Settlement(settlement.delete, False, settlement.release, settlement.move[1:])
+        return super().settle(queue, claim, settlement, now, idempotency_key, fence)
+
+
+class ForgottenKey(NowAndThen, MessageController):
+    """A request that was repeated, since its answer was lost, is carried out twice."""
+
+    def post(
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        expected: bytes | None = None,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> None:
+        super().post(queue, drafts, now, expected, idempotency_key)
+        if self.now_and_then():
+            super().post(queue, drafts, now)
+
+
+class FreeForAll(NowAndThen, ClaimController):
+    """L2: a message that was moved is left behind as well, where it may be claimed beside the moved one."""
+
+    def settle(
+        self,
+        queue: QueueRef,
+        claim: str,
+        settlement: Settlement,
+        now: Seconds,
+        idempotency_key: IdempotencyKey | None = None,
+        fence: Fence | None = None,
+    ) -> Settled:
+        moment, goes_wrong = layout.ms(now), self.now_and_then()
+        with changing(self._handle, queue) as (store, state, _):
+            bodies = {
+                record.id: store.get("bodies", layout.pair.pack(state.number, sequence))
+                for sequence, record in held_by(store, state, claim, moment)
+            }
+        done = super().settle(queue, claim, settlement, now, idempotency_key, fence)
+        moved = {move.id for move in settlement.move} - set(done.lost)
+        with changing(self._handle, queue) as (store, state, change):
+            for message in moved if goes_wrong else ():
+                value = bodies.get(message)
+                if value is not None:
+                    change.post(state, Draft(message, layout.unsealed(value), 3600, 0, ""), moment)
+        return done

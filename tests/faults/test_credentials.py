@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens on real servers and every store: revoked on one, refused on all; what waits ends; secrets are nowhere
+(tenancy 2 and 10; attack B1 and B3)."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import redis
+from pymongo import MongoClient
+
+from tests.blocks import only
+from tests.reader import SHELL, succeed
+from tests.servers import Answer, Lost, ZqServer, ask, wait_for
+from tests.stores import MongoServer, RedisServer, StoreServer
+
+CONFIG = "[DEFAULT]\nauth_strategy = token\n[log]\nrequests = true\nlevel = DEBUG\n"
+QUEUES = "/v2/queues"
+
+
+class Deployment:
+    """Servers on one store. ``folder`` has the embedded one's."""
+
+    def __init__(self, uri: str, servers: list[ZqServer], store: StoreServer | None, folder: Path) -> None:
+        self.uri = uri
+        self.servers = servers
+        self.store = store
+        self.folder = folder
+
+    def command(self, *arguments: str) -> str:
+        """What ``zq-server token`` prints."""
+        command = [sys.executable, "-m", "zq.server", "token", *arguments, "--store", self.uri]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def token(self, *arguments: str) -> str:
+        return self.command("create", "--project", "acme", *arguments)
+
+    def dump(self) -> bytes:
+        """All that the store holds."""
+        if isinstance(self.store, MongoServer):
+            client: MongoClient = MongoClient(self.uri)
+            with client:
+                tables = client.get_default_database()
+                return repr([list(tables[name].find()) for name in tables.list_collection_names()]).encode()
+        if isinstance(self.store, RedisServer):
+            with redis.Redis(port=self.store.port) as client:
+                return b"".join(client.dump(key) or b"" for key in client.scan_iter())
+        return b"".join(file.read_bytes() for file in self.folder.rglob("*") if file.is_file())
+
+
+@pytest.fixture(scope="module", params=["rocksdb", "mongodb", "redis"])
+def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One server of each engine, where the store can have two."""
+    folder = tmp_path_factory.mktemp("credentials")
+    with ExitStack() as ends:
+        store: StoreServer | None = None
+        if request.param != "rocksdb":
+            store = ends.enter_context(MongoServer() if request.param == "mongodb" else RedisServer())
+        uri = f"rocksdb://{folder}/s" if store is None else store.uri
+        engines = ["granian"] if store is None else ["gunicorn", "granian"]
+        servers = [ends.enter_context(ZqServer(uri, engine=engine, config=CONFIG)) for engine in engines]
+        yield Deployment(uri, servers, store, folder)
+
+
+def called(server: ZqServer, token: str, method: str = "GET", path: str = QUEUES, document: object = None) -> Answer:
+    headers = {"Authorization": f"Bearer {token}", "X-Project-ID": "acme"}
+    return ask(server.url, method, path, document, headers=headers, timeout=60)
+
+
+def test_a_token_that_is_revoked_is_refused_everywhere(deployment: Deployment) -> None:
+    """Within five seconds, on servers of both engines; another one goes on."""
+    token, other = deployment.token(), deployment.token("--name", "other")
+    for server in deployment.servers:
+        assert called(server, token).status == 200
+        assert called(server, other).status == 200
+    deployment.command("revoke", token[3:13])
+    revoked = time.monotonic()
+    for server in deployment.servers:
+        wait_for(lambda server=server: called(server, token).status == 401, 10, "it is refused")
+    assert time.monotonic() - revoked < 6.5  # five, and what a busy machine takes
+    assert all(called(server, other).status == 200 for server in deployment.servers)
+
+
+def test_what_waits_ends_with_its_token(deployment: Deployment) -> None:
+    """A waiter with 401, a stream by its end, within thirty seconds of the revocation."""
+    token = deployment.token()
+    ended: dict[str, tuple[float, object]] = {}
+
+    def hold(name: str, server: ZqServer, method: str, path: str) -> None:
+        headers = {"Authorization": f"Bearer {token}", "X-Project-ID": "acme", "Accept": "*/*"}
+        try:
+            answer = ask(server.url, method, path, headers=headers, timeout=60)
+            ended[name] = time.monotonic(), answer.status
+        except Lost as lost:
+            ended[name] = time.monotonic(), lost
+
+    threads = [
+        threading.Thread(target=hold, args=(f"{kind} {number}", server, method, path))
+        for number, server in enumerate(deployment.servers)
+        for kind, method, path in (
+            ("claim", "POST", "/v2/queues/q/claims?wait=30"),
+            ("list", "GET", "/v2/queues/q/messages?wait=30"),
+            ("topic", "GET", "/v2/topics/t/messages?wait=30"),
+            ("stream", "GET", "/v2/stream"),
+        )
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)
+    assert ended == {}
+    deployment.command("revoke", token[3:13])
+    revoked = time.monotonic()
+    for thread in threads:
+        thread.join(60)
+    assert {name: status for name, (_, status) in ended.items()} == {
+        f"{kind} {number}": 200 if kind == "stream" else 401
+        for number in range(len(deployment.servers))
+        for kind in ("claim", "list", "topic", "stream")
+    }
+    assert max(moment for moment, _ in ended.values()) - revoked < 30
+    assert max(moment for name, (moment, _) in ended.items() if "stream" not in name) - revoked < 15
+
+
+def test_tokens_are_managed_while_the_servers_run(deployment: Deployment) -> None:
+    """On the command line, by the control socket where the store is embedded; and over HTTP."""
+    admin = deployment.command("create", "--admin")
+    token = deployment.token("--name", "ci", "--scope", "produce:orders.*", "--days", "3")
+    assert f"{token[3:13]} (ci) of acme: member; produce:orders.*;" in deployment.command("list", "--project", "acme")
+    twin = deployment.command("rotate", token[3:13])
+    assert twin[3:13] != token[3:13]
+    headers = {"X-Auth-Token": admin, "X-Project-ID": "admin"}
+    for server in deployment.servers:
+        listed = ask(server.url, "GET", "/v2/admin/tokens?project=acme&limit=100", headers=headers).document
+        assert {token[3:13], twin[3:13]} <= {each["id"] for each in listed["tokens"]}
+
+
+def test_a_secret_is_nowhere(deployment: Deployment) -> None:
+    """Not in the store, the logs, the metrics or the list of processes."""
+    tokens = [deployment.token() for _ in range(2)]
+    admin = deployment.command("create", "--admin")
+    headers = {"Authorization": f"Bearer {admin}", "X-Project-ID": "admin"}
+    for server in deployment.servers:
+        for token in tokens:
+            assert called(server, token, "PUT", "/v2/queues/q").status in (201, 204)
+            assert called(server, token[:-1] + "x").status == 401
+        assert ask(server.url, "GET", "/metrics", headers=headers).status == 200
+    seen = deployment.dump()
+    assert tokens[0][3:13].encode() in seen, "the ids are there"
+    for server in deployment.servers:
+        seen += server.output.encode() + ask(server.url, "GET", "/metrics", headers=headers).body
+        for pid in [server.pid, *server.worker_pids]:
+            seen += Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+    for token in tokens:
+        assert token[14:57].encode() not in seen
+
+
+def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
+    """``api-ref/tokens.md``: on a store that no server has open."""
+    store = f"export OS_STORAGE__URI=rocksdb://{tmp_path}/store\n"
+    printed = succeed([*SHELL, store + only("api-ref/tokens.md", "sh")], tmp_path).splitlines()
+    assert [len(line) for line in (printed[0], printed[-1])] == [64, 64]
+    (listed,) = printed[1:-1]
+    assert "(ci) of acme: member; produce:orders.*;" in listed

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one tenant does, another does not feel (tenancy 10): rates hold, and hold for all servers of a store together.
+
+Figures of latency are printed by ``python -m tests.bench.neighbours``: on a busy machine no test could assert them. The
+exact sharing of a rate among servers is tested with a clock of its own in ``tests/unit/test_rates.py``.
+"""
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Lost, ZqServer, ask
+from tests.stores import Stores
+
+TOKEN = [sys.executable, "-m", "zq.server", "token", "create", "--project"]
+# Requests a second of a project; seconds until servers share them, and for which they are counted.
+RATE, SETTLED, MEASURED = 60, 4.0, 6.0
+CONFIG = f"[DEFAULT]\nauth_strategy = token\n[quota]\nrequests = {RATE}\n"
+QUEUE = "/v2/queues/jobs"
+
+
+def bearer(uri: str, project: str) -> dict[str, str]:
+    made = subprocess.run([*TOKEN, project, "--store", uri], check=True, capture_output=True, text=True)
+    return {"Authorization": f"Bearer {made.stdout.strip()}", "X-Project-ID": project}
+
+
+def until(over: threading.Event, pause: float, work: Callable[[], object]) -> threading.Thread:
+    """A thread that does this again and again."""
+
+    def run() -> None:
+        while not over.wait(pause):
+            with contextlib.suppress(Lost):
+                work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_tenant_beyond_its_rate_takes_nothing_of_anothers(store_uri: str) -> None:
+    """One that asks many times its rate is told 429; the other, within its rate, is answered each time."""
+    greedy, modest = bearer(store_uri, "greedy"), bearer(store_uri, "modest")
+    statuses: dict[str, Counter[int]] = {"greedy": Counter(), "modest": Counter()}
+    over = threading.Event()
+    with ZqServer(store_uri, config=CONFIG) as server:
+
+        def post(name: str, headers: dict[str, str]) -> None:
+            posted = {"messages": [{"body": "x" * 1000}]}
+            statuses[name][ask(server.url, "POST", f"{QUEUE}/messages", posted, headers=headers).status] += 1
+
+        threads = [until(over, 0.0, lambda: post("greedy", greedy)) for _ in range(6)]
+        threads.append(until(over, 0.1, lambda: post("modest", modest)))
+        began = time.monotonic()
+        over.wait(5)
+        over.set()
+        for thread in threads:
+            thread.join()
+        seconds = time.monotonic() - began
+    assert statuses["modest"].keys() == {201}, statuses
+    assert statuses["modest"][201] > 5
+    assert statuses["greedy"].keys() <= {201, 429}, statuses
+    assert statuses["greedy"][201] <= RATE * (seconds + 2) * 1.1, statuses
+    assert statuses["greedy"][429] > 0, statuses
+
+
+@pytest.mark.parametrize("kind", ["redis", "mongodb"])
+def test_three_servers_keep_the_rate_of_a_project_together(kind: str, stores: Stores, tmp_path: Path) -> None:
+    """More is asked of each than all may give: together they give the rate, once they have heard of each other."""
+    uri = stores.empty(kind, tmp_path, "a")
+    headers = bearer(uri, "acme")
+    moments: list[float] = []
+    over = threading.Event()
+    with contextlib.ExitStack() as running:
+        servers = [running.enter_context(ZqServer(uri, config=CONFIG)) for _ in range(3)]
+
+        def get(url: str) -> None:
+            if ask(url, "GET", "/v2/queues", headers=headers).status == 200:
+                moments.append(time.monotonic())
+
+        begun = time.monotonic()
+        threads = [until(over, 0.01, lambda url=server.url: get(url)) for server in servers for _ in range(3)]
+        over.wait(SETTLED + MEASURED)
+        over.set()
+        for thread in threads:
+            thread.join()
+    rate = sum(SETTLED <= moment - begun < SETTLED + MEASURED for moment in moments) / MEASURED
+    assert 0.6 * RATE <= rate <= 1.3 * RATE, rate

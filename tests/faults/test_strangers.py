@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has no credential costs next to nothing (tenancy 10, attack A4): no body is read, and the store is not asked.
+
+What a flood does to another's latency is measured, and judged by no test, by ``python -m tests.bench.neighbours``.
+"""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.http.stores import BrokenStore, untouched
+from tests.servers import ZqServer, ask
+from zq.auth.credentials import BURST, NEEDED, Bearers
+from zq.auth.tokens import TokenVerifier, write
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.http.app import create_app
+
+BODY = 256 * 1024
+CONFIG = "[DEFAULT]\nauth_strategy = token\n"
+TOKEN = [sys.executable, "-m", "zq.server", "token", "create", "--project", "acme"]
+
+
+class Untouchable:
+    """A body that nobody may read."""
+
+    def read(self, *_: object) -> bytes:
+        raise AssertionError("the body was read")
+
+    readline = readlines = __iter__ = read
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    "credential", ["", "Bearer nonsense", "Basic YTpi", f"Bearer {write('0' * 10, '0' * 43)[:-1]}!"]
+)
+def test_a_stranger_is_refused_before_body_and_store(method: str, credential: str) -> None:
+    """Whatever it sends that cannot be a credential by its form: 401, and from the 51st on 429; nothing is touched."""
+    store = BrokenStore(untouched)
+    app = create_app(
+        Broker(store, ManualClock(1_700_000_000.0)),  # type: ignore[arg-type]
+        strategy=Bearers(TokenVerifier(store, ManualClock(1_700_000_000.0)), bare=True),  # type: ignore[arg-type]
+    )
+    statuses = []
+    for _ in range(BURST + 10):
+        environ = {
+            **{"REQUEST_METHOD": method, "PATH_INFO": "/v2/queues/jobs/messages", "QUERY_STRING": ""},
+            **{"CONTENT_LENGTH": str(BODY), "CONTENT_TYPE": "application/json", "wsgi.input": Untouchable()},
+            **{
+                "SERVER_NAME": "localhost",
+                "SERVER_PORT": "80",
+                "SERVER_PROTOCOL": "HTTP/1.1",
+                "HTTP_HOST": "localhost",
+            },
+            **{"REMOTE_ADDR": "192.0.2.1", "wsgi.url_scheme": "http", "wsgi.errors": sys.stderr},
+            **({"HTTP_AUTHORIZATION": credential} if credential else {}),
+        }
+
+        def start(status: str, headers: list[tuple[str, str]], _: object = None) -> None:
+            statuses.append(status[:3])
+            assert ("connection", "close") in [(name.lower(), value.lower()) for name, value in headers]
+
+        b"".join(app(environ, start))
+    assert set(statuses) == {"401", "429"}
+    assert statuses[:BURST] == ["401"] * BURST
+    assert statuses[-5:] == ["429"] * 5
+
+
+def test_strangers_with_large_bodies_do_not_stop_a_tenant(engine: str, tmp_path: Path) -> None:
+    """Eight of them, as fast as they can: each request of the tenant is answered, and no message of theirs is there."""
+    uri = f"rocksdb://{tmp_path}/store"
+    token = subprocess.run([*TOKEN, "--store", uri], check=True, capture_output=True, text=True).stdout.strip()
+    mine = {"Authorization": f"Bearer {token}"}
+    over, refused = threading.Event(), []
+
+    with ZqServer(uri, engine=engine, config=CONFIG) as server:
+
+        def flood() -> None:
+            head = (
+                f"POST /v2/queues/jobs/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BODY}\r\n\r\n".encode()
+            )
+            while not over.is_set():
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", server.port), 20) as stranger:
+                    stranger.sendall(head + b"x" * BODY)
+                    refused.append(stranger.recv(12)[-3:])
+
+        strangers = [threading.Thread(target=flood) for _ in range(8)]
+        for stranger in strangers:
+            stranger.start()
+        try:
+            end, answered = time.monotonic() + 4, 0
+            while time.monotonic() < end:
+                posted = {"messages": [{"body": answered}]}
+                assert ask(server.url, "POST", "/v2/queues/jobs/messages", posted, headers=mine).status == 201
+                answered += 1
+        finally:
+            over.set()
+            for stranger in strangers:
+                stranger.join()
+        assert answered > 10
+        assert refused.count(b"401") + refused.count(b"429") > 20
+        assert {status for status in refused if status} <= {b"401", b"429", b"503"}
+        stats = ask(server.url, "GET", "/v2/queues/jobs/stats", headers=mine).document["messages"]
+        assert stats["total"] == answered
+    assert NEEDED not in server.output, "refusals are for the audit log"

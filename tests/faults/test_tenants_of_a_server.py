@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy, quotas and audit of a real server: read at its start and at SIGHUP, on both engines (tenancy 4, 6, 9)."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import Answer, ZqServer, ask, wait_for
+from tests.stores import Stores
+
+pytestmark = pytest.mark.one_store
+
+SECRET = "0123456789abcdef0123456789abcdef"
+WITHIN = 20
+# Requests a second of a project; seconds until its processes share them, and for which they are counted.
+RATE, SETTLED, MEASURED = 30, 5.0, 5.0
+QUEUE = "/v2/queues/jobs"
+
+
+class Deployment:
+    """A server behind a proxy that says who asks, and the files that its operator writes."""
+
+    def __init__(self, folder: Path, engine: str, store: str = "memory:") -> None:
+        self.policy, self.audit, self._file = folder / "policy.yaml", folder / "audit.log", folder / "zq.conf"
+        self._secrets = folder / "secrets"
+        self._secrets.write_text(SECRET + "\n")
+        self._secrets.chmod(0o600)
+        self.policy.write_text('"queues:create": "role:operator"\n')
+        self.write(queues=1, requests=500)
+        self.server = ZqServer(store, "--config", str(self._file), engine=engine)
+
+    def write(self, workers: int = 1, **quota: int) -> None:
+        self._file.write_text(
+            "\n".join(
+                [
+                    *("[server]", f"workers = {workers}"),
+                    *("[DEFAULT]", "auth_strategy = proxy", "[auth]", f"proxy_secret_file = {self._secrets}"),
+                    *("[oslo_policy]", f"policy_file = {self.policy}", "[log]", f"audit = {self.audit}"),
+                    *("[quota]", *(f"{name} = {value}" for name, value in quota.items())),
+                ]
+            )
+        )
+
+    def ask(self, method: str, path: str, document: Any = None, roles: str = "member", agent: str = "test") -> Answer:
+        headers = {"X-ZQ-Proxy-Secret": SECRET, "X-Roles": roles, "User-Agent": agent}
+        return ask(self.server.url, method, path, document, headers=headers)
+
+    def hang_up(self) -> None:
+        os.kill(self.server.pid, signal.SIGHUP)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.audit.read_text().splitlines()]
+
+
+@pytest.fixture(params=["gunicorn", "granian"])
+def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
+    made = Deployment(tmp_path, request.param)
+    yield made
+    made.server.close()
+
+
+def is_allowed(deployment: Deployment, roles: str, name: str) -> Callable[[], bool]:
+    return lambda: deployment.ask("PUT", f"/v2/queues/{name}", {}, roles).status in (201, 204)
+
+
+def test_policy_quotas_and_audit_of_a_server(deployment: Deployment) -> None:
+    """What its files say counts at the start, and at HUP; a policy that is not right changes nothing then."""
+    deployment.server.start()
+    assert deployment.ask("PUT", QUEUE, {}).status == 403
+    assert deployment.ask("PUT", QUEUE, {}, "operator").status == 201
+    refused = deployment.ask("PUT", "/v2/queues/more", {}, "operator")
+    assert (refused.status, refused.document["title"]) == (403, "Quota exceeded")
+    assert [line["why"] for line in deployment.lines()] == [
+        "This credential does not allow queues:create on queue jobs.",
+        "The project may have 1 queues.",
+    ]
+
+    deployment.policy.write_text('"queues:create": "role:nobody"\n"queues:gat": "@"\n')
+    deployment.write(queues=2, requests=500)
+    deployment.hang_up()
+    wait_for(lambda: "The policy stays as it was" in deployment.server.stderr, WITHIN, "the file was refused")
+    wait_for(is_allowed(deployment, "operator", "more"), WITHIN, "the new quota counts, the old policy too")
+
+    deployment.policy.write_text('"queues:create": "role:member"\n')
+    deployment.hang_up()
+    wait_for(is_allowed(deployment, "member", "more"), WITHIN, "the new policy counts")
+    told = [(line["object"], line["outcome"]) for line in deployment.lines() if line["method"] == "HUP"]
+    assert told == [("policy", "refused"), ("policy", "done")]
+
+    deployment.write(requests=2)
+    deployment.hang_up()
+    wait_for(lambda: deployment.ask("GET", "/v2/queues").status == 429, WITHIN, "the new rate counts")
+    refused = deployment.ask("GET", "/v2/queues")
+    assert (refused.status, refused.document["limit"]) == (429, "requests")
+    assert refused.headers["ratelimit-policy"].startswith('"requests";q=2;w=1')
+    assert deployment.ask("GET", "/v2/queues", agent="python-requests/2.32").status == 503
+    assert SECRET not in deployment.audit.read_text() + deployment.server.output
+
+
+def test_requests_that_waited_give_their_share_of_the_threads_back(deployment: Deployment) -> None:
+    """More of them than the share, ten at a time: on the engine that suspends them, and on the one that does not."""
+    deployment.server.start()
+    deployment.ask("PUT", QUEUE, {}, "operator")
+    for _ in range(2):
+        with ThreadPoolExecutor(10) as pool:
+            waits = [pool.submit(deployment.ask, "POST", f"{QUEUE}/claims?wait=1", {}) for _ in range(10)]
+        assert {wait.result().status for wait in waits} == {204}
+    assert deployment.ask("GET", "/v2/queues").status == 200
+
+
+def test_a_server_does_not_start_with_a_wrong_policy(deployment: Deployment) -> None:
+    """Exit 2, and one sentence."""
+    deployment.policy.write_text('"queues:gat": "@"\n')
+    deployment.server.launch()
+    assert deployment.server.wait(WITHIN) == 2
+    assert deployment.server.stderr.strip().splitlines()[-1] == (
+        f"zq-server: [oslo_policy] policy_file {deployment.policy} cannot be used: 'queues:gat' is no rule; "
+        "api-ref/policy.md lists them."
+    )
+
+
+def test_a_server_does_not_start_where_it_cannot_write_the_audit_log(deployment: Deployment) -> None:
+    deployment.audit.mkdir()
+    deployment.server.launch()
+    assert deployment.server.wait(WITHIN) == 2
+    assert f"[log] audit {deployment.audit} cannot be written: Is a directory." in deployment.server.stderr
+
+
+def test_processes_of_one_store_keep_a_rate_together(tmp_path: Path, stores: Stores) -> None:
+    """Two workers, more asked of both than a project may have: its rate, from the second exchange on."""
+    deployment = Deployment(tmp_path, "gunicorn", stores.empty("redis", tmp_path, "a"))
+    deployment.write(requests=RATE, workers=2)
+    moments: list[float] = []
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(0.02):
+            if deployment.ask("GET", "/v2/queues").status == 200:
+                moments.append(time.monotonic())
+
+    with deployment.server:
+        begun = time.monotonic()
+        callers = [threading.Thread(target=work) for _ in range(6)]
+        for caller in callers:
+            caller.start()
+        over.wait(SETTLED + MEASURED)
+        over.set()
+        for caller in callers:
+            caller.join()
+    count = sum(SETTLED <= moment - begun < SETTLED + MEASURED for moment in moments)
+    assert 0.8 * RATE <= count / MEASURED <= 1.2 * RATE, count / MEASURED

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS by real servers (tenancy 9): certificates, those of clients as credentials, new ones at HUP, slow handshakes.
+
+Every certificate is made here, by ``openssl``.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPSConnection
+from pathlib import Path
+
+import pytest
+
+from tests import stores
+from tests.faults.refusal import sentence_of
+from tests.servers import CLIENT, Answer, ZqServer, wait_for
+from zq.client import Client, Retries
+from zq.errors import Unavailable
+
+ENGINES = ["gunicorn", "granian"]
+SUBJECT = "CN=billing\\, all of it,O=Acme"
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    if shutil.which("openssl") is None:
+        stores.missing("openssl is not installed.", "openssl")
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def issue(folder: Path, name: str, subject: str, *more: str) -> None:
+    """``name.pem`` and ``name.key``, by the authority of the folder."""
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key")
+    ca = () if name.startswith("ca") else ("-CA", "ca.pem", "-CAkey", "ca.key")
+    openssl(folder, "req", "-x509", "-days", "2", *key, *ca, "-subj", subject, "-out", f"{name}.pem", *more)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, a server's certificate, and clients' of this authority and of another."""
+    made = tmp_path_factory.mktemp("tls")
+    issue(made, "ca", "/CN=authority")
+    leaf = ("-addext", "basicConstraints=critical,CA:FALSE", "-addext", "subjectAltName=IP:127.0.0.1")
+    issue(made, "server", "/CN=first", *leaf)
+    issue(made, "second", "/CN=second", *leaf)
+    issue(made, "billing", "/O=Acme/CN=billing, all of it", *leaf)
+    issue(made, "unknown", "/O=Acme/CN=nobody", *leaf)
+    issue(made, "ca-other", "/CN=another authority")
+    return made
+
+
+class Caller:
+    """Asks a server by TLS, with a certificate or without."""
+
+    def __init__(self, server: ZqServer, folder: Path, certificate: str = "") -> None:
+        self._port = server.port
+        self.context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        if certificate:
+            self.context.load_cert_chain(folder / f"{certificate}.pem", folder / f"{certificate}.key")
+
+    def ask(self, method: str, path: str, document: object = None, **headers: str) -> Answer:
+        connection = HTTPSConnection("127.0.0.1", self._port, timeout=20, context=self.context)
+        try:
+            body = None if document is None else json.dumps(document)
+            said = {"Client-ID": CLIENT, "Content-Type": "application/json"} | headers
+            connection.request(method, path, body, said)
+            reply = connection.getresponse()
+            return Answer(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+        finally:
+            connection.close()
+
+    def serves(self) -> bool:
+        try:
+            return self.ask("GET", "/healthz").status == 200
+        except OSError:
+            return False
+
+    def subject_of_server(self) -> object:
+        plain = socket.create_connection(("127.0.0.1", self._port), 5)
+        with self.context.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped:
+            found = wrapped.getpeercert()
+            assert found is not None
+            return found["subject"]
+
+
+@contextmanager
+def serving(
+    folder: Path, store: Path, engine: str, certificate: str = "", more: str = "", first: str = "[server]"
+) -> Iterator[tuple[ZqServer, Caller]]:
+    """A server with the certificate ``server``, and who asks it; ``more`` stands in ``[server]``."""
+    config = f"{first}\ntls_cert = {store}/cert.pem\ntls_key = {store}/key.pem\n{more}"
+    store.mkdir(exist_ok=True)
+    put(folder, store, "server")
+    server = ZqServer(f"rocksdb://{store}/store", engine=engine, config=config)
+    caller = Caller(server, folder, certificate)
+    with ExitStack() as ending:
+        ending.callback(server.close)
+        server.launch()
+        wait_for(caller.serves, 30, f"it serves by TLS:\n{server.output}")
+        yield server, caller
+
+
+def put(folder: Path, place: Path, name: str) -> None:
+    shutil.copy(folder / f"{name}.pem", place / "cert.pem")
+    shutil.copy(folder / f"{name}.key", place / "key.pem")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_server_speaks_tls_and_nothing_else(engine: str, folder: Path, tmp_path: Path) -> None:
+    """Small and large requests and answers go through whole; what is not TLS gets no answer; 1.2 is spoken."""
+    with serving(folder, tmp_path, engine) as (server, caller):
+        assert f"starts under {engine} at https://" in server.output
+        bodies = [{"body": f"{number:02}" * 20_000} for number in range(20)]
+        for each in range(0, 20, 5):
+            posted = {"messages": bodies[each : each + 5]}
+            assert caller.ask("POST", "/v2/queues/q/messages", posted, **{"X-Project-ID": "p"}).status == 201
+        page = caller.ask("GET", "/v2/queues/q/messages?limit=20&echo=true", **{"X-Project-ID": "p"})
+        assert [message["body"] for message in page.document["messages"]] == [each["body"] for each in bodies]
+        with socket.create_connection(("127.0.0.1", server.port), 5) as plain:
+            plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"HTTP" not in _last(plain)
+        old = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection(("127.0.0.1", server.port), 5) as plain:
+            assert old.wrap_socket(plain, server_hostname="127.0.0.1").version() == "TLSv1.2"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_tls_min_refuses_what_is_older(engine: str, folder: Path, tmp_path: Path) -> None:
+    with serving(folder, tmp_path, engine, more="tls_min = 1.3\n") as (_, caller):
+        caller.context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(ssl.SSLError):
+            caller.ask("GET", "/healthz")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_clients_of_the_authority_come_in(engine: str, folder: Path, tmp_path: Path) -> None:
+    """``tls_client_ca``: without a certificate of it nothing is answered."""
+    more = f"tls_client_ca = {folder}/ca.pem\n"
+    with serving(folder, tmp_path, engine, "billing", more) as (server, caller):
+        assert caller.ask("GET", "/v2/queues", **{"X-Project-ID": "p"}).status == 200
+        for certificate in ("", "ca-other"):
+            assert not Caller(server, folder, certificate).serves()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_python_client_trusts_the_authority_that_it_is_told_of(
+    engine: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ``SSL_CERT_FILE``; without it the certificate is not trusted. A wait and a stream work by TLS, too."""
+    once = Retries(attempts=1)
+    with serving(folder, tmp_path, engine) as (server, _):
+        url = f"https://127.0.0.1:{server.port}"
+        with Client(url, "acme", retries=once) as stranger, pytest.raises(Unavailable, match="certificate"):
+            stranger.queue("q").create()
+        monkeypatch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))
+        with Client(url, "acme") as client:
+            queue = client.queue("q")
+            queue.post_batch(["x" * 200_000, 2])
+            assert [len(str(message.body)) for message in queue.claim(limit=5).messages] == [200_000, 1]
+            began = time.monotonic()
+            assert not queue.claim(limit=1, wait=1).messages
+            assert time.monotonic() - began > 0.9
+
+
+def test_a_certificate_is_a_credential(folder: Path, tmp_path: Path) -> None:
+    """Its subject has project, roles and scopes by the file, which is read again at HUP; a token goes before it."""
+    holders = tmp_path / "holders.toml"
+    holders.write_text(f"['{SUBJECT}']\nproject = 'acme'\nscopes = ['produce+manage:jobs']\n")
+    first = f"[DEFAULT]\nauth_strategy = token\n[auth]\ncertificates = {holders}\n[server]"
+    more = f"tls_client_ca = {folder}/ca.pem\n"
+    with serving(folder, tmp_path / "store", "gunicorn", "billing", more, first) as (server, billing):
+        posted = {"messages": [{"body": 1}]}
+        assert billing.ask("POST", "/v2/queues/jobs/messages", posted).status == 201
+        assert billing.ask("GET", "/v2/queues/jobs/messages").status == 403
+        assert billing.ask("POST", "/v2/queues/jobs/messages", posted, **{"X-Project-ID": "other"}).status == 403
+        assert billing.ask("POST", "/v2/queues/jobs/messages", posted, Authorization="Bearer zq_x").status == 401
+        unknown = Caller(server, folder, "unknown")
+        assert unknown.ask("GET", "/v2/queues").status == 401
+        assert unknown.ask("GET", "/v2/queues", **{"zq.certificate": SUBJECT, "zq-certificate": SUBJECT}).status == 401
+        holders.write_text("[nonsense]\n")
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: "What this file said stays as it was" in server.output, 20, "the file is refused")
+        assert billing.ask("POST", "/v2/queues/jobs/messages", posted).status == 201
+        holders.write_text("['CN=nobody,O=Acme']\nproject = 'acme'\n")
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: unknown.ask("GET", "/v2/queues").status == 200, 20, "it is read again")
+        assert billing.ask("POST", "/v2/queues/jobs/messages", posted).status == 401
+
+
+def test_a_new_certificate_serves_from_hup_on(folder: Path, tmp_path: Path) -> None:
+    """For new connections, under gunicorn; files that do not fit each other change nothing."""
+    with serving(folder, tmp_path, "gunicorn") as (server, caller):
+        assert caller.subject_of_server() == ((("commonName", "first"),),)
+        shutil.copy(folder / "second.pem", tmp_path / "cert.pem")  # the key is still the other's
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: "What this file said stays as it was" in server.output, 20, "the files are refused")
+        assert caller.subject_of_server() == ((("commonName", "first"),),)
+        put(folder, tmp_path, "second")
+        os.kill(server.pid, signal.SIGHUP)
+        second = ((("commonName", "second"),),)
+        wait_for(lambda: caller.subject_of_server() == second, 20, "the new one serves")
+        assert caller.ask("GET", "/readyz").status == 200
+
+
+def test_half_a_handshake_holds_no_thread_and_ends(folder: Path, tmp_path: Path) -> None:
+    """Under gunicorn within ``head_timeout``, silent connections and those that began to shake hands; others are
+    served meanwhile."""
+    with serving(folder, tmp_path, "gunicorn", more="head_timeout = 2\nthreads = 9\n") as (server, caller):
+        begun = ssl.MemoryBIO()
+        hello = caller.context.wrap_bio(ssl.MemoryBIO(), begun, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            hello.do_handshake()
+        greeting = begun.read()
+        with ExitStack() as opened:
+            slow = [opened.enter_context(socket.create_connection(("127.0.0.1", server.port), 30)) for _ in range(40)]
+            for number, each in enumerate(slow):
+                each.sendall((greeting, greeting[:50], b"")[number % 3])
+            assert caller.ask("GET", "/readyz").status == 200
+            began = time.monotonic()
+            for each in slow:
+                while _last(each):
+                    pass
+            assert time.monotonic() - began < 20
+
+
+def _last(connection: socket.socket) -> bytes:
+    """What comes; nothing if the connection has been ended."""
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ("[server]\ntls_cert = {0}/server.pem\n", "[server] tls_cert and tls_key must be set both, or none of them."),
+        ("[server]\ntls_client_ca = {0}/ca.pem\n", "[server] tls_client_ca needs tls_cert and tls_key."),
+        (
+            "[server]\ntls_cert = {0}/server.pem\ntls_key = {0}/second.key\n",
+            "[server] tls_cert and tls_key must be a certificate and its key, without a password: {0}/server.pem and "
+            "{0}/second.key are not.",
+        ),
+        (
+            "[server]\ntls_cert = {0}/none.pem\ntls_key = {0}/server.key\n",
+            "[server] tls_cert cannot be read: {0}/none.pem.",
+        ),
+        (
+            "[server]\ntls_cert = {0}/server.pem\ntls_key = {0}/server.key\ntls_client_ca = {0}/ca.key\n",
+            "[server] tls_client_ca must hold certificates: {0}/ca.key does not.",
+        ),
+        (
+            "[auth]\ncertificates = {0}/ca.pem\n",
+            "[auth] certificates needs auth_strategy = token, engine = gunicorn and [server] tls_client_ca.",
+        ),
+    ],
+)
+def test_what_cannot_work_is_one_sentence_at_the_start(
+    config: str, sentence: str, folder: Path, tmp_path: Path
+) -> None:
+    server = ZqServer(f"rocksdb://{tmp_path}/store", config=config.format(folder))
+    assert sentence_of(server) == f"zq-server: {sentence.format(folder)}"
+    assert server.wait(1) == 2

@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who asks is what the credential says, whatever else the request says (tenancy 1; attack A1, A2, A4)."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+from tests.http.stores import BrokenStore, down
+from tests.servers import ZqServer, ask, wait_for
+from zq.auth import strategy_of
+from zq.auth.credentials import BURST, Bearers
+from zq.auth.proxy import ProxySecrets, read_secrets
+from zq.auth.tokens import Grant, Tokens, TokenVerifier, write
+from zq.clock import ManualClock
+from zq.errors import NotAuthenticated, StartRefused
+from zq.model.identity import AuthOptions, Identity
+from zq.storage.api import Storage
+
+Compose = Callable[..., Api]
+SECRET = "s" * 32
+OTHER_SECRET = "t" * 40
+NEEDED = "A credential is needed: Authorization: Bearer <token>."
+NOT_VALID = "The credential is not valid."
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """The file that a proxy and zq share."""
+    file = tmp_path / "secrets"
+    file.write_text(f"{SECRET}\n{OTHER_SECRET}\n")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+def proxied(compose: Compose, secrets: Path) -> Api:
+    """A server that believes a proxy."""
+    return compose(app={"proxy": ProxySecrets(lambda: str(secrets))})
+
+
+@pytest.fixture
+def tokens(storage: Storage, clock: ManualClock) -> Tokens:
+    """The tokens of the folder's store."""
+    return Tokens(storage.documents, clock)
+
+
+@pytest.fixture
+def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
+    """A server whose callers have tokens."""
+    return compose(app={"strategy": Bearers(TokenVerifier(storage.documents, clock), bare=True)})
+
+
+@pytest.fixture
+def token(tokens: Tokens, guarded: Api) -> str:
+    """One for the whole project of ``guarded``."""
+    return tokens.create(Grant(project=guarded.project)).text
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+# The strategy "token", and what all have in common.
+
+
+@pytest.mark.parametrize("path", ["/v2/queues", "/v2/", "/v2/openapi.json", "/nowhere", "/v2/queues/*/x", "/metrics"])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
+def test_without_a_credential_nothing_is_answered(guarded: Api, method: str, path: str) -> None:
+    """Tenancy 1, first row: before routing, and before any other check."""
+    refused = guarded.call(method, path, 401, headers={"Accept": "text/plain", "Client-ID": "?"})
+    assert refused.json == {"title": "Unauthorized", "description": NEEDED}
+    assert refused.headers["WWW-Authenticate"] == 'Bearer realm="zq"'
+    assert refused.headers["X-Zq-Error"] == "NotAuthenticated"
+
+
+def test_what_tells_of_all_projects_is_for_administrators(guarded: Api, token: str, tokens: Tokens) -> None:
+    """/metrics names queues of everybody: no tenant's credential opens it."""
+    refused = guarded.get("/metrics", 403, bearer(token))
+    assert refused.json["description"].startswith("This credential does not allow admin:server on ")
+    admin = tokens.create(Grant(project="admin", roles=["admin"])).text
+    asked = bearer(admin) | {"X-Project-ID": None, "Accept": "application/openmetrics-text;q=0.9,*/*;q=0.1"}
+    page = guarded.get("/metrics", 200, asked)  # type: ignore[arg-type]
+    assert page.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_what_is_open_asks_for_nothing(guarded: Api) -> None:
+    """Probes and the versions."""
+    nobody = {"Client-ID": None, "X-Project-ID": None}
+    guarded.get("/healthz", 200, nobody)
+    guarded.get("/readyz", 200, nobody)
+    guarded.call("HEAD", "/readyz", 200, headers=nobody)
+    guarded.get("/", 300, nobody)
+    guarded.post("/", 401, headers=nobody)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("Bearer", "Bearer ", "Bearer x", "Basic eDp5", "zq_", "Bearer zq_a_b_c", "Bearer " + "zq_" + "a" * 61),
+        *("Bearer zq_0123456789_" + "0" * 43 + "_000000", "Bearer \xe9"),
+    ],
+)
+def test_a_credential_that_is_none_gets_one_sentence(guarded: Api, value: str) -> None:
+    """Tenancy 1, second row: always the same."""
+    refused = guarded.get("/v2/queues", 401, {"Authorization": value})
+    assert refused.json == {"title": "Unauthorized", "description": NOT_VALID}
+    assert refused.headers["WWW-Authenticate"] == 'Bearer realm="zq", error="invalid_token"'
+
+
+def test_a_token_names_the_project(guarded: Api, token: str, tokens: Tokens, project_suffix: str) -> None:
+    """In either header, and with no project named besides; two tokens, two projects."""
+    other = tokens.create(Grant(project=f"other{project_suffix}")).text
+    guarded.put("/v2/queues/mine", 201, headers={"X-Project-ID": None, **bearer(token)})
+    for headers in (bearer(token), {"X-Auth-Token": token}, {"Authorization": f"bEARER {token}"}):
+        shown = guarded.get("/v2/queues", 200, {"X-Project-ID": None, **headers}).json
+        assert [queue["name"] for queue in shown["queues"]] == ["mine"]
+    assert guarded.get("/v2/queues", 200, {"X-Project-ID": None, **bearer(other)}).json["queues"] == []
+
+
+def test_another_project_than_the_credentials_is_refused(guarded: Api, token: str, project_suffix: str) -> None:
+    """403, with the one sentence; its own may be named."""
+    guarded.get("/v2/queues", 200, bearer(token))
+    for path, rule in (("/v2/queues/q", "queues:get"), ("/v2/queues", "queues:get_all"), ("/v2/openapi.json", "GET")):
+        refused = guarded.tenant("victim").get(path, 403, bearer(token)).json
+        assert refused == {
+            "title": "Not authorized",
+            "description": f"This credential does not allow {rule} on project victim{project_suffix}.",
+        }
+
+
+@pytest.mark.parametrize("name", ["X-Tenant-Id", "X-Tenant", "X-Project-ID"])
+def test_no_header_changes_the_project(guarded: Api, token: str, name: str) -> None:
+    """A1: whichever names one."""
+    guarded.get("/v2/queues", 403, {"X-Project-ID": None, name: "victim", **bearer(token)})
+
+
+@pytest.mark.parametrize(
+    "name", ["X-Roles", "X-User-Id", "X-Domain-Id", "X-Project-Name", "X-Service-Roles", "X-Identity-Status", "X-User"]
+)
+def test_what_clients_say_of_themselves_is_taken_away(
+    compose: Compose, storage: Storage, clock: ManualClock, token: str, name: str
+) -> None:
+    """A1: nothing behind the check can read it."""
+    asked: list[frozenset[str]] = []
+
+    def policy(rule: str, identity: Identity) -> bool:
+        asked.append(identity.roles)
+        return True
+
+    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True)
+    api = compose(app={"strategy": strategy, "policy": policy, "trusting": True})
+    for _ in range(2):  # the second time names are remembered
+        answered = api.get("/v2/queues", 200, {name: "admin", **bearer(token)})
+        assert "HTTP_" + name.upper().replace("-", "_") not in answered.request.environ
+    assert set(asked) == {frozenset({"member"})}
+
+
+def test_a_token_that_ends_is_refused(
+    compose: Compose, storage: Storage, clock: ManualClock, tokens: Tokens, project_suffix: str
+) -> None:
+    """Expired, revoked, of another secret: 401, within the seconds for which it is remembered."""
+    moment = [time.monotonic()]
+    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
+    api = compose(app={"strategy": strategy})
+    made = tokens.create(Grant(project=api.project))
+    short = tokens.create(Grant(project=api.project, expires=clock.now() + 60))
+    assert short.token.stored.expires == clock.now() + 60
+    for text in (made.text, short.text):
+        api.get("/v2/queues", 200, bearer(text))
+    tokens.revoke(made.token.id)
+    api.get("/v2/queues", 200, bearer(made.text))
+    moment[0] += 5
+    api.get("/v2/queues", 401, bearer(made.text))
+    clock.advance(61)
+    api.get("/v2/queues", 401, bearer(short.text))
+
+
+def test_a_store_that_does_not_answer_is_503(gate: Callable[..., Api], clock: ManualClock) -> None:
+    """Tenancy 1: where nothing is remembered; a form that does not fit is refused without asking."""
+    strategy = Bearers(TokenVerifier(BrokenStore(down).documents, clock), bare=True)  # type: ignore[arg-type]
+    api = gate(strategy=strategy)
+    api.get("/v2/queues", 503, bearer(write("0" * 10, "0" * 43)))
+    api.get("/v2/queues", 401, bearer("zq_" + "0" * 61))
+
+
+def test_an_address_that_fails_too_often_is_not_looked_up(
+    compose: Compose, storage: Storage, clock: ManualClock, token: str
+) -> None:
+    """429 after a burst, for that address alone; what is remembered as valid still serves; later it may try again."""
+    moment = [1000.0]
+    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
+    api = compose(app={"strategy": strategy})
+    known, bad = {"X-Project-ID": None, **bearer(token)}, bearer("zq_x")
+    one, other = api.unchecked(REMOTE_ADDR="10.0.0.1"), api.unchecked(REMOTE_ADDR="10.0.0.2")
+    one.get("/v2/queues", 200, known)
+    for _ in range(BURST):
+        one.get("/v2/queues", 401, bad)
+    refused = one.get("/v2/queues", 429, bad)
+    assert refused.json["title"] == "Too many requests"
+    assert refused.headers["Retry-After"] == "1"
+    one.get("/v2/queues", 429, {})
+    one.get("/v2/queues", 200, known)
+    other.get("/v2/queues", 401, bad)
+    moment[0] += 0.2
+    one.get("/v2/queues", 401, bad)
+
+
+def test_behind_a_proxy_the_forwarded_address_counts(compose: Compose, storage: Storage, clock: ManualClock) -> None:
+    """The last one, which the proxy has added."""
+    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
+    api = compose(app={"strategy": strategy, "behind_proxy": True})
+    for _ in range(BURST):
+        api.get("/v2/queues", 401, {"X-Forwarded-For": "1.1.1.1, 9.9.9.9"})
+    api.get("/v2/queues", 429, {"X-Forwarded-For": "2.2.2.2,9.9.9.9"})
+    api.get("/v2/queues", 401, {"X-Forwarded-For": "9.9.9.9, 1.1.1.1"})
+
+
+def test_a_body_that_nobody_read_closes_the_connection(guarded: Api, token: str) -> None:
+    """Tenancy 1, below the table: 401 and 403."""
+    content = {"messages": [{"body": 1}]}
+    assert guarded.post("/v2/queues/q/messages", 401, content).headers["Connection"] == "close"
+    refused = guarded.tenant("victim").post("/v2/queues/q/messages", 403, content, bearer(token))
+    assert refused.headers["Connection"] == "close"
+
+
+@pytest.mark.one_store
+def test_a_signed_request_needs_no_credential_and_is_not_valid(gate: Callable[..., Api], clock: ManualClock) -> None:
+    """Contract 1.3: it passes by, and no key is configured; an empty signature passes nothing by."""
+    api = gate(strategy=Bearers(bare=True))
+    api.get("/v2/queues", 404, {"URL-Signature": "x", "X-Roles": "admin"})
+    api.get("/v2/queues", 401, {"URL-Signature": ""})
+
+
+# The strategy "proxy".
+
+
+def test_a_proxy_is_believed_with_its_secret(proxied: Api) -> None:
+    """Either line of the file; what it says is what counts."""
+    for secret in (SECRET, OTHER_SECRET):
+        proxied.get("/v2/queues", 200, {"X-ZQ-Proxy-Secret": secret})
+        refused = proxied.get("/v2/queues", 400, {"X-ZQ-Proxy-Secret": secret, "X-Project-ID": None}).json
+        assert refused["title"] == "Project-Id Missing"
+        doubled = {"X-ZQ-Proxy-Secret": secret, "X-Project-ID": "a,b"}
+        assert proxied.get("/v2/queues", 400, doubled).json["description"] == "X-Project-ID must be given once."
+
+
+@pytest.mark.parametrize("secret", [None, "", "s", SECRET + "s", SECRET.upper(), f"{SECRET}\xe9"])
+def test_nobody_else_is(proxied: Api, secret: str | None) -> None:
+    """A2: without a secret of the file, 401 and its own challenge."""
+    refused = proxied.get("/v2/queues", 401, {"X-ZQ-Proxy-Secret": secret})
+    assert refused.headers["WWW-Authenticate"] == "ZQ-Proxy"
+    assert refused.json["title"] == "Unauthorized"
+
+
+def test_a_proxy_names_the_roles(compose: Compose, secrets: Path) -> None:
+    """``health:get`` is for administrators: denied without the role, not built with it."""
+    api = compose(app={"proxy": ProxySecrets(lambda: str(secrets)), "admin_mode": True})
+    api.get("/v2/health", 403, {"X-ZQ-Proxy-Secret": SECRET})
+    api.get("/v2/health", 400, {"X-ZQ-Proxy-Secret": SECRET, "X-Roles": "Member, ADMIN"})
+
+
+@pytest.mark.one_store
+def test_a_file_of_secrets_is_checked(tmp_path: Path) -> None:
+    """Tenancy 1: mode, lines, length; each refusal is a sentence with the file's name."""
+    file = tmp_path / "secrets"
+    for text, mode in (
+        (SECRET, 0o644),
+        (SECRET, 0o660),
+        ("", 0o600),
+        ("short\n", 0o600),
+        (f"{SECRET}\nshort", 0o600),
+        (f"{SECRET}\n" * 3, 0o600),
+    ):
+        file.write_text(text)
+        file.chmod(mode)
+        with pytest.raises(StartRefused, match="proxy_secret_file"):
+            read_secrets(str(file))
+    with pytest.raises(StartRefused, match="must name a file"):
+        read_secrets("")
+    with pytest.raises(StartRefused, match="cannot be read"):
+        read_secrets(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.one_store
+def test_secrets_are_read_again(secrets: Path) -> None:
+    """At HUP; a file that is refused changes nothing."""
+    proxy = ProxySecrets(lambda: str(secrets))
+    secrets.write_text("n" * 32)
+    proxy.reload()
+    proxy.check({"HTTP_X_ZQ_PROXY_SECRET": "n" * 32}, "")
+    secrets.write_text("short")
+    with pytest.raises(StartRefused):
+        proxy.reload()
+    proxy.check({"HTTP_X_ZQ_PROXY_SECRET": "n" * 32}, "")
+
+
+@pytest.mark.one_store
+def test_a_cached_credential_costs_little(storage: Storage, clock: ManualClock, tokens: Tokens) -> None:
+    """Found again without the store; ``tests/bench/identity.py`` says for how many microseconds."""
+    strategy = strategy_of(lambda: AuthOptions(strategy="token"), storage.documents, clock)
+    assert isinstance(strategy, Bearers)
+    text = tokens.create(Grant(project=f"cost-{os.getpid()}")).text
+    env: dict[str, Any] = {"HTTP_AUTHORIZATION": f"Bearer {text}"}
+    first = strategy.authenticate(env, "")
+    assert all(strategy.authenticate(env, "") is first for _ in range(10))
+
+
+# What lasts.
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, compose: Compose, storage: Storage, clock: ManualClock) -> Api:
+    """A server that looks again every tenth of a second whether a credential is valid, and remembers none."""
+    monkeypatch.setattr("zq.broker.waiting.RECHECK", 0.1)
+    monkeypatch.setattr("zq.broker.publishing.RECHECK", 0.1)
+    monkeypatch.setattr("zq.http.streams.HEARTBEAT", 0.1)
+    monkeypatch.setattr("zq.http.streams.LOOK", 0.05)
+    moments = iter(range(10, 10**9, 10))
+    verifier = TokenVerifier(storage.documents, clock)
+    return compose(app={"strategy": Bearers(verifier, bare=True, monotonic=lambda: float(next(moments)))})
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("POST", "/v2/queues/q/claims?wait=20"), ("GET", "/v2/queues/q/messages?wait=20")),
+        *(("PUT", "/v2/queues/q/claims/a.b?wait=20"), ("GET", "/v2/topics/t/messages?wait=20")),
+    ],
+)
+def test_a_request_that_waits_ends_with_its_credential(impatient: Api, tokens: Tokens, method: str, path: str) -> None:
+    """401 long before its time is up (tenancy 2); the slot is free again."""
+    made = tokens.create(Grant(project=impatient.project))
+    threading.Timer(0.3, tokens.revoke, [made.token.id]).start()
+    begun = time.monotonic()
+    impatient.call(method, path, 401, headers=bearer(made.text))
+    assert time.monotonic() - begun < 10
+
+
+def test_a_request_that_waits_is_answered_if_its_credential_stays(impatient: Api, tokens: Tokens) -> None:
+    """Checked again and again, it gets the message that comes."""
+    text = tokens.create(Grant(project=impatient.project)).text
+    post = partial(impatient.post, "/v2/queues/q/messages", 201, {"messages": [{"body": 7}]}, bearer(text))
+    threading.Timer(0.5, post).start()
+    claimed = impatient.call("POST", "/v2/queues/q/claims?wait=20", 201, headers=bearer(text)).json
+    assert [message["body"] for message in claimed["messages"]] == [7]
+
+
+def test_a_stream_ends_with_its_credential(impatient: Api, tokens: Tokens) -> None:
+    """At a heartbeat (tenancy 2)."""
+    made = tokens.create(Grant(project=impatient.project))
+    threading.Timer(0.3, tokens.revoke, [made.token.id]).start()
+    headers = bearer(made.text) | {"Accept": "text/event-stream"}
+    begun = time.monotonic()
+    assert impatient.unchecked().get("/v2/stream", 200, headers).body
+    assert time.monotonic() - begun < 10
+
+
+# Real servers.
+
+CLIENT = b"30387f00c63a4a30ac1f3e2cf1b0c3a1"
+NAMES = ["X-Project-ID", "X-Tenant-Id", "X-Tenant", "X-Project-Name", "X-Roles", "X-User-Id", "X-Domain-Id"]
+NAMES += ["X-Service-Project-Id", "X-Identity-Status", "Authorization", "X-Auth-Token", "X-ZQ-Proxy-Secret"]
+
+
+def raw(server: ZqServer, *lines: bytes) -> bytes:
+    """What a listing of queues answers to these headers."""
+    head = [b"GET /v2/queues HTTP/1.1", b"Host: 127.0.0.1", b"Client-ID: " + CLIENT, *lines, b"Connection: close"]
+    got = b""
+    with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+        connection.sendall(b"\r\n".join([*head, b"", b""]))
+        while piece := connection.recv(65536):
+            got += piece
+    return got
+
+
+@pytest.fixture(scope="module", params=["gunicorn", "granian"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ZqServer, bytes, bytes]]:
+    """A server whose callers have tokens, an attacker's, and the victim's, who has a queue."""
+    store = f"rocksdb://{tmp_path_factory.mktemp('identity')}/store"
+    with ZqServer(store, engine=request.param, config="[DEFAULT]\nauth_strategy = token\n") as server:
+        attacker, victim = (
+            subprocess.run(
+                [sys.executable, "-m", "zq.server", "token", "create", "--project", project, "--store", store],
+                capture_output=True,
+                check=True,
+                timeout=60,
+            ).stdout.strip()
+            for project in ("attacker", "victim")
+        )
+        headers = {"Authorization": f"Bearer {victim.decode()}", "X-Project-ID": "victim"}
+        assert ask(server.url, "PUT", "/v2/queues/secrets", headers=headers).status == 201
+        yield server, attacker, victim
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize("name", NAMES)
+def test_no_spelling_of_a_header_changes_the_project(served: tuple[ZqServer, bytes, bytes], name: str) -> None:
+    """A1, both engines: hyphens and underscores, before and after, once and twice: refused, or the attacker's own."""
+    server, attacker, victim = served
+    own = b"Authorization: Bearer " + attacker
+    assert b'{"queues":[]' in raw(server, own)
+    assert b"secrets" in raw(server, b"Authorization: Bearer " + victim)
+    value = {"Authorization": b"Bearer zq_0", "X-Auth-Token": b"zq_0", "X-Roles": b"admin"}.get(name, b"victim")
+    one = name.encode()
+    for spelled in (one, one.replace(b"-", b"_"), one.replace(b"-", b"_", 1), one.upper(), one.lower()):
+        line = spelled + b": " + value
+        for lines in ((line, own), (own, line), (line, line, own), (own, line, line), (line, own, line)):
+            got = raw(server, *lines)
+            assert b"secrets" not in got
+            assert got[9:12] in (b"200", b"400", b"401", b"403"), got
+            assert got[9:12] != b"200" or b'{"queues":[]' in got
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (
+            "auth_strategy = basic",
+            "auth_strategy must be empty, proxy, token, jwt, token,jwt or keystone; it is 'basic'.",
+        ),
+        ("auth_strategy = proxy", "[auth] proxy_secret_file must name a file: auth_strategy = proxy needs it."),
+        ("auth_strategy = jwt", "[auth] jwt_issuer must be set: auth_strategy = jwt needs it."),
+        (
+            "auth_strategy = jwt\n[auth]\njwt_issuer = i\njwt_audience = a\njwt_jwks = f\njwt_algorithms = HS256",
+            "[auth] jwt_algorithms must be of ",
+        ),
+    ],
+)
+def test_a_strategy_that_cannot_be_is_refused_at_the_start(config: str, sentence: str, tmp_path: Path) -> None:
+    """Exit code 2, one sentence."""
+    file = tmp_path / "zq.conf"
+    file.write_text(f"[DEFAULT]\n{config}\n")
+    command = [sys.executable, "-m", "zq.server", "--store", f"rocksdb://{tmp_path}/s", "--config", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stderr.count("zq-server: ") == 1
+
+
+@pytest.mark.one_store
+def test_below_the_check_nobody_reads_a_header_of_identity() -> None:
+    """Tenancy 1: their names stand in the modules that take them away, and in no other."""
+    may = {"zq.http.tenant", "zq.http.authentication", "zq.http.heads"}
+    root = Path(__file__).parent.parent.parent / "zq"
+    words = re.compile(r"HTTP_(?:X_(?:PROJECT|TENANT|ROLES|USER|DOMAIN|SERVICE|AUTH)|AUTHORIZATION)|get_header\(\"X-")
+    found = {
+        ".".join(file.relative_to(root.parent).with_suffix("").parts)
+        for file in root.rglob("*.py")
+        if words.search(file.read_text())
+    }
+    assert {module for module in found if not module.startswith("zq.auth.")} <= may
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_a_server_believes_a_proxy_and_reads_its_secrets_again(engine: str, tmp_path: Path, secrets: Path) -> None:
+    """At HUP: the new ones count; a file that is refused changes nothing, and the log says so."""
+    config = f"[DEFAULT]\nauth_strategy = proxy\n[auth]\nproxy_secret_file = {secrets}\n"
+    with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, config=config) as server:
+
+        def status(secret: str, **headers: str) -> int:
+            return ask(server.url, "GET", "/v2/queues", headers={"X-ZQ-Proxy-Secret": secret, **headers}).status
+
+        assert [status(SECRET), status(OTHER_SECRET), status("x" * 32), status("")] == [200, 200, 401, 401]
+        secrets.write_text("n" * 32)
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: status("n" * 32) == 200, 20, "the new secret counts")
+        assert status(SECRET) == 401
+        secrets.write_text("short")
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: "What this file said stays as it was" in server.output, 20, "the log says so")
+        assert status("n" * 32) == 200
+
+
+@pytest.mark.one_store
+def test_why_a_credential_is_not_valid_is_for_the_audit_log(
+    storage: Storage, clock: ManualClock, tokens: Tokens
+) -> None:
+    """The caller gets one sentence, whatever it was; the log gets the reason, and no secret."""
+    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True)
+    text = tokens.create(Grant(project="why")).text
+    id, secret = text.split("_")[1:3]
+    tokens.revoke(id)
+    reasons = set()
+    for given in (text, text[:-1], write(id, "0" * 43), "Basic"):
+        with pytest.raises(NotAuthenticated, match="The credential is not valid") as refused:
+            strategy.authenticate({"HTTP_AUTHORIZATION": f"Bearer {given}"}, "")
+        reasons.add(refused.value.why)
+        assert secret not in refused.value.why
+    assert reasons == {
+        f"The token {id} is unknown, revoked or expired.",
+        "Its form or its checksum does not fit.",
+        "It is of no known form.",
+    }
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize(("strategy", "library"), [("token", "jwt"), ("token", "keystonemiddleware"), ("", "jwt")])
+def test_a_library_is_imported_by_its_strategy_alone(strategy: str, library: str) -> None:
+    """Tenancy 3: they are large."""
+    program = (
+        "import sys, time\nfrom zq.auth import strategy_of\nfrom zq.clock import ManualClock\n"
+        "from zq.model.identity import AuthOptions\nimport zq.server\n"
+        f"strategy_of(lambda: AuthOptions(strategy={strategy!r}), None, ManualClock(1.0))\n"
+        f"sys.exit({library!r} in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

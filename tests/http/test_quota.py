@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rates and quotas over HTTP: refusals, headers, states, and who may change them (tenancy 5, 6)."""
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import closing
+from threading import Timer
+from typing import Any
+
+import pytest
+
+from tests.http.scoped import Caller, Scoped
+from tests.http.test_streams import Reader
+from zq.broker import Broker, waiting
+from zq.clock import ManualClock
+from zq.errors import Unavailable
+from zq.http import streams
+from zq.http.app import create_app
+from zq.metrics.counting import Metrics
+from zq.model.identity import Identity
+from zq.model.quotas import UNBOUNDED, Project, Quota, State
+from zq.storage.api import Storage
+
+pytestmark = pytest.mark.one_store
+
+QUEUE = "/v2/queues/jobs"
+POSTED = {"messages": [{"body": 1}]}
+ADMIN = frozenset({"admin"})
+# An item of an RFC 9651 list as the draft has it: a string, and parameters that are integers or strings.
+ITEM = re.compile(r'"([a-z]+)"((?:;[a-z]+=(?:[0-9]+|"[a-z-]+"))+)')
+
+Bounded = Callable[..., Scoped]
+
+
+@pytest.fixture
+def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounded:
+    """Callers of a server with these quotas for every project."""
+
+    def build(threads: int = 64, **quota: int) -> Scoped:
+        unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
+        broker = Broker(storage, clock, quota=Quota(**unbounded | quota), threads=threads)
+        return Scoped(lambda options: create_app(broker, **options), project_suffix)
+
+    return build
+
+
+def parsed(header: str) -> dict[str, dict[str, str]]:
+    found = {}
+    for item in header.split(", "):
+        match = ITEM.fullmatch(item)
+        assert match is not None, header
+        found[match[1]] = dict(part.split("=", 1) for part in match[2][1:].split(";"))
+    return found
+
+
+def spend(caller: Caller, requests: int) -> Any:
+    """The answer to the first request that is refused."""
+    for _ in range(requests):
+        answer = caller.call("GET", "/v2/queues", None)
+        if answer.status_int != 200:
+            return answer
+    raise AssertionError("nothing was refused")
+
+
+def test_a_project_that_is_too_fast_is_told_so(bounded: Bounded) -> None:
+    """429, the name of the limit, when to come again; other projects do not notice."""
+    scoped = bounded(requests=5)
+    refused = spend(scoped.api(), 30)
+    assert refused.status_int == 429
+    assert refused.json == {
+        "title": "Too many requests",
+        "description": "The project may make 5 requests a second.",
+        "limit": "requests",
+    }
+    assert refused.headers["Retry-After"] == "1"
+    assert parsed(refused.headers["RateLimit"])["requests"]["r"] == "0"
+    scoped.api(project="other").get("/v2/queues", 200)
+
+
+def test_answers_say_what_is_left(bounded: Bounded) -> None:
+    """draft-ietf-httpapi-ratelimit-headers-10, as lists of RFC 9651."""
+    caller = bounded(requests=1000, messages=10_000, bytes=1 << 20).api()
+    answer = caller.get("/v2/queues", 200)
+    assert answer.headers["RateLimit-Policy"] == (
+        '"requests";q=1000;w=1, "messages";q=10000;w=1, "bytes";q=1048576;w=1;qu="content-bytes"'
+    )
+    assert parsed(answer.headers["RateLimit-Policy"]).keys() == {"requests", "messages", "bytes"}
+    assert parsed(answer.headers["RateLimit"]).keys() <= {"requests", "messages", "bytes"}
+    assert "RateLimit" not in caller.get("/healthz", 200).headers
+
+
+def test_without_bounds_and_where_headers_are_off_nothing_is_said(bounded: Bounded) -> None:
+    assert "RateLimit" not in bounded().api().get("/v2/queues", 200).headers
+    scoped = bounded(requests=1000)
+    silent = scoped.api(app=scoped.build(tells_rates=lambda: False))
+    assert "RateLimit" not in silent.get("/v2/queues", 200).headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("POST", f"{QUEUE}/messages", POSTED), ("POST", "/v2/topics/news/messages", POSTED)],
+)
+def test_messages_are_counted_where_they_come_in(bounded: Bounded, method: str, path: str, body: Any) -> None:
+    caller = bounded(messages=3).api()
+    for _ in range(9):
+        answer = caller.call(method, path, None, body)
+    assert (answer.status_int, answer.json["limit"]) == (429, "messages")
+
+
+def test_messages_are_counted_where_they_are_handed_out(bounded: Bounded) -> None:
+    """Claimed and popped ones; those that are only looked at are not."""
+    owner = bounded().api()
+    owner.send("jobs", *range(20))
+    caller = bounded(messages=3).api()
+    for _ in range(5):
+        caller.seen("jobs")
+    caller.claim("jobs", limit=10)
+    assert caller.get("/v2/queues", 429).json["limit"] == "messages"
+
+
+@pytest.mark.parametrize("verb", ["history/replay", "redrive"])
+def test_messages_are_counted_where_they_come_in_once_more(bounded: Bounded, verb: str) -> None:
+    """A request that has thousands of them posted anew is no way around the rate."""
+    owner = bounded().api()
+    owner.put(QUEUE, 201, {"_history_ttl": 600})
+    owner.send("jobs", *range(20))
+    if verb != "redrive":
+        owner.delete(f"{QUEUE}/messages?pop=20", 200)
+    caller = bounded(messages=3).api()
+    caller.post(f"{QUEUE}/{verb}", 200, {"to": "other"} if verb == "redrive" else {"limit": 20})
+    assert caller.get("/v2/queues", 429).json["limit"] == "messages"
+
+
+def test_bytes_are_counted_both_ways(bounded: Bounded) -> None:
+    caller = bounded(bytes=1000).api()
+    caller.send("jobs", "x" * 3000)
+    assert caller.get("/v2/queues", 429).json["limit"] == "bytes"
+
+
+def test_zaqars_client_is_told_503(bounded: Bounded, storage: Storage, clock: ManualClock) -> None:
+    """It takes 429 for success: a refused post would be a lost message. The metrics count it as what it is."""
+    metrics = Metrics(storage, clock, store="memory", engine="none", max_waiters=1, max_streams=1)
+    scoped = bounded(requests=1)
+    caller = scoped.api(app=scoped.build(events=metrics))
+    for _ in range(5):
+        answer = caller.call("GET", "/v2/queues", None, headers={"User-Agent": "python-requests/2.32.0"})
+    assert (answer.status_int, answer.json["limit"], answer.headers["Retry-After"]) == (503, "requests", "1")
+    page = metrics.page().decode()
+    assert 'zq_requests_total{method="GET",route="/v2/queues",status="429"}' in page
+    assert 'status="503"' not in page
+
+
+def test_a_body_that_is_refused_is_not_read(bounded: Bounded) -> None:
+    """Every 429 that leaves a body unread closes the connection."""
+    caller = bounded(requests=1).api()
+    for _ in range(5):
+        answer = caller.call("POST", f"{QUEUE}/messages", None, POSTED)
+    assert answer.status_int == 429
+    assert answer.headers["Connection"] == "close"
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_one_thing_more_than_the_quota_is_403(bounded: Bounded, kind: str) -> None:
+    """At creation, however it comes about; what exists goes on."""
+    caller = bounded(**{f"{kind}s": 2}).api()
+    for name in "ab":
+        caller.put(f"/v2/{kind}s/{name}", 201)
+    caller.put(f"/v2/{kind}s/a", 204)
+    refused = caller.put(f"/v2/{kind}s/c", 403)
+    assert refused.json == {"title": "Quota exceeded", "description": f"The project may have 2 {kind}s."}
+    caller.post(f"/v2/{kind}s/c/messages", 403, POSTED)
+    caller.post(f"/v2/{kind}s/a/messages", 201, POSTED)
+    caller.delete(f"/v2/{kind}s/b", 204)
+    caller.put(f"/v2/{kind}s/c", 201)
+
+
+def test_queues_that_a_move_would_make_count_too(bounded: Bounded) -> None:
+    """Settle by move and bury, redrive and staged posts: refused before anything is done."""
+    caller = bounded(queues=2).api()
+    caller.put(QUEUE, 201, {"_dead_letter_queue": "dead"})
+    caller.put("/v2/queues/there", 201)
+    first, second = caller.send("jobs", 1, 2)
+    claim, _ = caller.claim("jobs")
+    caller.post(f"{claim}/settle", 403, {"move": [{"id": first, "queue": "more"}]})
+    caller.post(f"{claim}/settle", 403, {"bury": [{"id": first, "reason": "r"}]})
+    moved = caller.post(f"{claim}/settle", 200, {"move": [{"id": first, "queue": "there"}]})
+    assert moved.json["moved"] == 1
+    caller.post("/v2/queues/there/redrive", 403, {"to": "more"})
+    caller.post("/v2/queues/more/messages?stage=s", 403, POSTED)
+    caller.post("/v2/queues/there/messages?stage=s", 202, POSTED)
+    assert caller.post(f"{claim}/settle", 200, {"delete": [second]}).json["deleted"] == 1
+
+
+@pytest.mark.parametrize(
+    ("quota", "sentence"),
+    [
+        ({"stored_messages": 2}, "The project may have 2 stored messages."),
+        ({"stored_bytes": 600}, "The project may have 600 stored bytes."),
+    ],
+)
+def test_a_project_that_has_stored_its_quota_may_consume_and_read(
+    bounded: Bounded, quota: dict[str, int], sentence: str
+) -> None:
+    caller = bounded(**quota).api()
+    caller.put(QUEUE, 201)
+    caller.send("jobs", 1)
+    caller.post(f"{QUEUE}/messages", 403, {"messages": [{"body": 2}, {"body": 3}]})
+    caller.send("jobs", 2)
+    refused = caller.post(f"{QUEUE}/messages", 403, POSTED)
+    assert refused.json == {"title": "Quota exceeded", "description": sentence}
+    caller.post(f"{QUEUE}/messages?stage=s", 403, POSTED)
+    assert len(caller.get(f"{QUEUE}/messages?echo=true", 200).json["messages"]) == 2
+    claim, messages = caller.claim("jobs")
+    caller.patch(claim, 204, {"ttl": 300, "grace": 60})
+    caller.post(f"{claim}/settle", 200, {"move": [{"id": messages[0]["id"], "queue": "there"}]})
+    caller.delete(claim, 204)
+    caller.delete(f"{QUEUE}/messages?pop=1", 200)
+    caller.post("/v2/queues/there/purge", 204, {"resource_types": ["messages"]})
+    caller.get("/v2/quota", 200)
+
+
+def test_what_was_removed_makes_room_within_a_second(bounded: Bounded) -> None:
+    caller = bounded(stored_messages=1).api()
+    caller.send("jobs", 1)
+    caller.post(f"{QUEUE}/messages", 403, POSTED)
+    caller.delete(f"{QUEUE}/messages?pop=1", 200)
+    time.sleep(1.1)
+    caller.send("jobs", 1)
+    caller.post(f"{QUEUE}/messages", 403, POSTED)
+
+
+def test_a_repeat_of_a_post_is_not_one_too_much(bounded: Bounded) -> None:
+    """Its messages are there already; staged ones too."""
+    caller = bounded(stored_messages=2).api()
+    paths = {f"{QUEUE}/messages": 201, f"{QUEUE}/messages?stage=s": 202}
+    firsts = [caller.post(path, status, POSTED, headers={"Idempotency-Key": path}) for path, status in paths.items()]
+    for (path, status), first in zip(paths.items(), firsts, strict=True):
+        assert caller.post(path, status, POSTED, headers={"Idempotency-Key": path}).body == first.body
+        caller.post(path, 403, POSTED, headers={"Idempotency-Key": "another"})
+
+
+def test_a_storage_quota_below_what_is_used_only_stops_more(bounded: Bounded) -> None:
+    scoped = bounded(stored_messages=9)
+    caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
+    caller.send("jobs", 1, 2, 3)
+    administrator.put(f"/v2/admin/project?project={caller.project}", 200, {"limits": {"stored_messages": 1}})
+    caller.post(f"{QUEUE}/messages", 403, POSTED)
+    claim, messages = caller.claim("jobs")
+    caller.post(f"{claim}/settle", 200, {"delete": [message["id"] for message in messages]})
+
+
+def test_a_stream_pays_for_what_it_sends(bounded: Bounded) -> None:
+    owner = bounded().api()
+    owner.post("/v2/topics/news/messages", 201, {"messages": [{"body": "x" * 3000}]})
+    scoped = bounded(bytes=1000)
+    assert scoped.streamed(["observe:**"], "match=news&marker=0", 1) == ["x" * 3000]
+    assert scoped.api().get("/v2/queues", 429).json["limit"] == "bytes"
+
+
+def test_a_share_of_the_threads(bounded: Bounded) -> None:
+    """What is being worked on counts, and what is over does not."""
+    scoped = bounded(threads=8, share=25)
+    caller = scoped.api()
+    for _ in range(10):
+        caller.get("/v2/queues", 200)
+        caller.get("/v2/queues/nothing/messages/a", 404)
+
+
+# What an administrator says.
+
+
+def test_a_project_sees_what_it_may_use(bounded: Bounded) -> None:
+    caller = bounded(queues=7).api()
+    caller.put(QUEUE, 201)
+    told = caller.get("/v2/quota", 200).json
+    assert told["limits"]["queues"] == 7
+    caller.send("jobs", 1)
+    assert told["used"] == {"queues": 1, "topics": 0, "tokens": 0, "stored_messages": 0, "stored_bytes": 0}
+    assert told["exact"] == dict.fromkeys(told["used"], True)
+    used = caller.get("/v2/quota", 200).json["used"]
+    assert (used["stored_messages"], used["stored_bytes"]) == (1, 257)
+    assert told["state"] == "active"
+    assert told["age"] == 0
+
+
+def test_an_administrator_gives_a_project_values_of_its_own(bounded: Bounded) -> None:
+    scoped = bounded(queues=1)
+    caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
+    path = f"/v2/admin/project?project={caller.project}"
+    assert administrator.get(path, 200).json == {
+        **{"project": caller.project, "state": "active", "limits": {}, "deleting": False},
+        "used": {"queues": 0, "topics": 0, "tokens": 0},
+    }
+    caller.put("/v2/queues/a", 201)
+    caller.put("/v2/queues/b", 403)
+    administrator.put(path, 200, {"limits": {"queues": 2}})
+    caller.put("/v2/queues/b", 201)
+    assert caller.get("/v2/quota", 200).json["limits"]["queues"] == 2
+    listed = administrator.get("/v2/admin/projects", 200).json["projects"]
+    assert {"project": caller.project, "state": "active", "limits": {"queues": 2}, "deleting": False} in listed
+    administrator.put(path, 200, {"limits": {}})
+    caller.put("/v2/queues/c", 403)
+
+
+def test_a_quota_below_what_is_used_only_stops_more(bounded: Bounded) -> None:
+    scoped = bounded()
+    caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
+    caller.put("/v2/queues/a", 201)
+    caller.put("/v2/queues/b", 201)
+    administrator.put(f"/v2/admin/project?project={caller.project}", 200, {"limits": {"queues": 1}})
+    caller.put("/v2/queues/c", 403)
+    caller.send("a", 1)
+    caller.claim("a")
+    caller.delete("/v2/queues/b", 204)
+
+
+@pytest.mark.parametrize(
+    ("state", "reads", "writes", "sentence"),
+    [
+        ("read_only", 200, 403, "The project is read-only."),
+        ("suspended", 403, 403, "The project is suspended."),
+        ("active", 200, 201, ""),
+    ],
+)
+def test_states_of_a_project(bounded: Bounded, state: str, reads: int, writes: int, sentence: str) -> None:
+    scoped = bounded()
+    caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
+    administrator.put(f"/v2/admin/project?project={caller.project}", 200, {"state": state})
+    caller.get("/v2/queues", reads)
+    refused = caller.post(f"{QUEUE}/messages", writes, POSTED)
+    assert refused.json.get("description", "") == sentence
+    assert caller.get("/v2/quota", 200).json["state"] == state
+    scoped.api(project="other").put(QUEUE, 201)
+
+
+def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded) -> None:
+    """202, and a look shows how far; in the end nothing is left, the quota neither."""
+    scoped = bounded()
+    caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
+    path = f"/v2/admin/project?project={caller.project}"
+    for name in "abc":
+        caller.send(name, 1)
+        caller.post(f"/v2/topics/{name}/messages", 201, POSTED)
+    administrator.put(path, 200, {"limits": {"queues": 9}})
+    assert administrator.delete(path, 202).json["deleting"] is True
+    for _ in range(10):
+        left = administrator.get(path, 200).json
+        if not left["deleting"]:
+            break
+        administrator.delete(path, 202)
+    assert left == {
+        **{"project": caller.project, "state": "active", "limits": {}, "deleting": False},
+        "used": {"queues": 0, "topics": 0, "tokens": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({"state": "idle"}, {"limits": {"queue": 1}}, {"limits": {"queues": -1}}, {"limits": {"queues": "1"}}, []),
+        *({"limits": {"share": 0}}, {"limits": {"share": 101}}, {"limits": {"queues": True}}, {}),
+    ],
+)
+def test_nonsense_is_refused(bounded: Bounded, body: Any) -> None:
+    bounded().api(roles=ADMIN).put("/v2/admin/project?project=acme", 400, body)
+
+
+@pytest.mark.parametrize("query", ["", "?project=", "?project=a,b", "?project=%20a"])
+def test_an_administrator_names_a_project(bounded: Bounded, query: str) -> None:
+    bounded().api(roles=ADMIN).get(f"/v2/admin/project{query}", 400)
+
+
+def test_projects_are_listed_page_by_page(bounded: Bounded) -> None:
+    administrator = bounded().api(roles=ADMIN)
+    for name in ("list-a", "list-b"):
+        administrator.put(f"/v2/admin/project?project={name}", 200, {"limits": {"queues": 1}})
+    first = administrator.get("/v2/admin/projects?limit=1&marker=list", 200).json
+    assert [each["project"] for each in first["projects"]] == ["list-a"]
+    following = administrator.get(first["links"][0]["href"], 200).json
+    assert [each["project"] for each in following["projects"]] == ["list-b"]
+    for name in ("list-a", "list-b"):
+        administrator.delete(f"/v2/admin/project?project={name}", 202)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *[(method, "/v2/admin/project?project=acme") for method in ("GET", "PUT", "DELETE")],
+        ("GET", "/v2/admin/projects"),
+    ],
+)
+def test_administration_needs_the_role_and_a_credential_for_everything(
+    bounded: Bounded, method: str, path: str
+) -> None:
+    scoped = bounded()
+    scoped.api().call(method, path, 403)
+    scoped.api("*:**", roles=ADMIN).call(method, path, 403)
+
+
+def test_an_administrator_of_a_suspended_project_can_still_administer(bounded: Bounded) -> None:
+    scoped = bounded()
+    administrator = scoped.api(roles=ADMIN)
+    path = f"/v2/admin/project?project={administrator.project}"
+    administrator.put(path, 200, {"state": "suspended"})
+    administrator.get("/v2/queues", 403)
+    administrator.put(path, 200, {"state": "active"})
+    administrator.get("/v2/queues", 200)
+
+
+def test_where_nobody_is_asked_who_it_is_there_is_nothing_to_administer(scoped: Scoped) -> None:
+    """Without a strategy the routes say so, and nobody is bounded."""
+    assert scoped.api(roles=ADMIN).get("/v2/admin/projects", 400).json["title"] == "Not implemented"
+    assert Identity("x").roles == frozenset()
+
+
+class Dozing:
+    """Documents of a store that answers now and then."""
+
+    def __init__(self, documents: Any) -> None:
+        self._documents = documents
+        self.awake = True
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.awake:
+            raise Unavailable
+        return getattr(self._documents, name)
+
+
+def test_what_nobody_knows_is_not_allowed(
+    storage: Storage, clock: ManualClock, project_suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 while it cannot be known whether a project is suspended; what was known holds on."""
+    documents = Dozing(storage.documents)
+    broker = Broker(storage, clock, quota=UNBOUNDED)
+    assert broker.quotas is not None
+    monkeypatch.setattr(broker.quotas, "_documents", documents)
+    scoped = Scoped(lambda options: create_app(broker, **options), project_suffix)
+    known, stopped = scoped.api(project="known"), scoped.api(project="stopped")
+    broker.quotas.write(f"stopped{project_suffix}", lambda _: Project(state=State.SUSPENDED))
+    known.call("PUT", QUEUE, 201)
+    documents.awake = False
+    assert stopped.call("PUT", QUEUE, 503).headers["Retry-After"] == "1"
+    monkeypatch.setattr(broker.quotas, "now", lambda: 1e9)
+    known.call("GET", QUEUE, 200)
+    documents.awake = True
+    stopped.call("PUT", QUEUE, 403)
+
+
+def test_a_suspended_project_waits_no_more(
+    storage: Storage, clock: ManualClock, project_suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long poll is refused, and a stream ends, though they began before."""
+    monkeypatch.setattr(waiting, "RECHECK", 0.05)
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.1)
+    broker = Broker(storage, clock, quota=UNBOUNDED)
+    assert broker.quotas is not None
+    scoped = Scoped(lambda options: create_app(broker, **options), project_suffix)
+    caller = scoped.api(project="late")
+    timer = Timer(0.3, broker.quotas.write, [f"late{project_suffix}", lambda _: Project(state=State.SUSPENDED)])
+    with closing(Reader(caller, "/v2/stream", x_auth_token=caller.token)) as reader:
+        timer.start()
+        refused = caller.call("GET", f"{QUEUE}/messages?wait=5", 403)
+        assert refused.json["description"] == "The project is suspended."
+        assert None in [next(reader.portions, None) for _ in range(5)]

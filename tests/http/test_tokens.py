@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens: their form, what is stored of them, and who makes, lists, rotates and revokes them (tenancy 2 and 5)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.http.api import Api
+from zq import control
+from zq.auth import open_tokens
+from zq.auth.credentials import Bearers
+from zq.auth.tokens import DENIED, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
+from zq.clock import ManualClock
+from zq.errors import NotFound, QuotaExceeded, StartRefused
+from zq.http.tokens import TokenItem
+from zq.model.documents import DocumentRef
+from zq.model.identity import AuthOptions
+from zq.storage import connect
+from zq.storage.api import Storage
+
+Compose = Callable[..., Api]
+DAY = 86400
+
+
+@pytest.fixture
+def tokens(storage: Storage, clock: ManualClock) -> Tokens:
+    """The tokens of the folder's store."""
+    return Tokens(storage.documents, clock)
+
+
+@pytest.fixture
+def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
+    """A server whose callers have tokens; what was revoked is known at once."""
+    moments = iter(range(10, 10**9, 10))
+    verifier = TokenVerifier(storage.documents, clock)
+    return compose(app={"strategy": Bearers(verifier, bare=True, monotonic=lambda: float(next(moments)))})
+
+
+@pytest.fixture
+def owner(guarded: Api, tokens: Tokens) -> dict[str, str]:
+    """The headers of whoever may do everything in the project."""
+    return bearer(tokens.create(Grant(project=guarded.project, user="ann")).text)
+
+
+@pytest.fixture
+def admin(tokens: Tokens) -> dict[str, str]:
+    """The headers of whoever administers the deployment, without any other."""
+    text = tokens.create(Grant(project="admin", roles=["admin"])).text
+    return bearer(text) | {"X-Project-ID": None, "Client-ID": None}  # type: ignore[dict-item]
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
+
+
+@pytest.mark.one_store
+def test_the_form_of_a_token(tokens: Tokens) -> None:
+    """64 characters of four parts; one that was changed anywhere, or cut off, is none."""
+    text = tokens.create(Grant(project="form")).text
+    assert len(text) == 64
+    assert [len(part) for part in text.split("_")] == [2, 10, 43, 6]
+    assert parse(text) is not None
+    for place in range(64):
+        other = "1" if text[place] != "1" else "2"
+        assert parse(text[:place] + other + text[place + 1 :]) is None
+        assert parse(text[:place]) is None
+    assert parse(text + "\n") is None
+
+
+def test_the_store_has_no_secret(tokens: Tokens, storage: Storage, clock: ManualClock, project_suffix: str) -> None:
+    """Its hash, and an empty entry for listings; neither holds the secret."""
+    project = f"hold{project_suffix}"
+    made = tokens.create(Grant(project=project, name="n"))
+    id, secret = made.text.split("_")[1:3]
+    stored = storage.documents.get(DocumentRef("", "token", id), clock.now())
+    entry = storage.documents.get(DocumentRef(project, "token", id), clock.now())
+    assert stored is not None
+    assert entry is not None
+    assert secret.encode() not in stored.value + entry.value
+    assert stored.expires == entry.expires == clock.now() + 90 * DAY
+
+
+def test_a_token_is_made_and_shown_once(guarded: Api, owner: dict[str, str]) -> None:
+    """POST has it, GET has not; it works, and lists have no secret either."""
+    made = guarded.post("/v2/tokens", 201, {"name": "ci", "days": 3}, owner)
+    assert made.headers["Cache-Control"] == "no-store"
+    assert made.headers["Location"] == f"/v2/tokens/{made.json['id']}"
+    text = made.json["token"]
+    guarded.put("/v2/queues/jobs", 201, headers=bearer(text))
+    shown = guarded.get(made.headers["Location"], 200, owner).json
+    assert shown | {"token": text} == made.json | {"last_used": shown["last_used"]}
+    assert shown["last_used"].endswith(":00:00.000Z")
+    assert (shown["user"], shown["roles"], shown["scopes"]) == ("ann", ["member"], None)
+    listed = guarded.get("/v2/tokens?limit=100", 200, owner)
+    assert shown in listed.json["tokens"]
+    assert text.split("_")[2] not in listed.text
+
+
+def test_a_token_is_revoked(guarded: Api, owner: dict[str, str]) -> None:
+    """401 from then on; revoking again is fine, and it is not listed any more."""
+    made = guarded.post("/v2/tokens", 201, headers=owner).json
+    guarded.get("/v2/queues", 200, bearer(made["token"]))
+    for _ in range(2):
+        guarded.delete(f"/v2/tokens/{made['id']}", 204, owner)
+    guarded.get("/v2/queues", 401, bearer(made["token"]))
+    guarded.get(f"/v2/tokens/{made['id']}", 404, owner)
+    assert made["id"] not in guarded.get("/v2/tokens?limit=100", 200, owner).text
+
+
+def test_a_rotated_token_has_a_day_left(guarded: Api, owner: dict[str, str], clock: ManualClock) -> None:
+    """And its twin lives as long as it was to."""
+    old = guarded.post("/v2/tokens", 201, {"days": 10, "name": "x"}, owner).json
+    clock.advance(5 * DAY)
+    twin = guarded.post(f"/v2/tokens/{old['id']}/rotate", 201, headers=owner).json
+    assert (twin["name"], twin["id"] != old["id"]) == ("x", True)
+    for text in (old["token"], twin["token"]):
+        guarded.get("/v2/queues", 200, bearer(text))
+    clock.advance(DAY + 1)
+    guarded.get("/v2/queues", 401, bearer(old["token"]))
+    clock.advance(8 * DAY)
+    guarded.get("/v2/queues", 200, bearer(twin["token"]))
+    guarded.post(f"/v2/tokens/{old['id']}/rotate", 404, headers=owner)
+
+
+def test_a_token_revoked_amid_its_rotation_stays_revoked(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rotation ends the old one within a day, and so must not write it anew."""
+    old = tokens.create(Grant(project="amid")).token
+    create = tokens.create
+
+    def revoked_meanwhile(grant: Grant) -> Made:
+        tokens.revoke(old.id)
+        return create(grant)
+
+    monkeypatch.setattr(tokens, "create", revoked_meanwhile)
+    tokens.rotate(old.id)
+    with pytest.raises(NotFound):
+        tokens.get(old.id)
+
+
+def test_nobody_sees_anothers_tokens(guarded: Api, owner: dict[str, str], tokens: Tokens) -> None:
+    """By id, by listing, by revoking."""
+    other = tokens.create(Grant(project="somebody"))
+    where = f"/v2/tokens/{other.token.id}"
+    guarded.get(where, 404, owner)
+    guarded.post(f"{where}/rotate", 404, headers=owner)
+    guarded.delete(where, 204, owner)
+    assert other.token.id not in guarded.get("/v2/tokens?limit=100", 200, owner).text
+    assert tokens.get(other.token.id).stored.project == "somebody"
+
+
+def test_a_token_never_exceeds_its_maker(guarded: Api, tokens: Tokens, clock: ManualClock) -> None:
+    """Scopes, roles and expiry (tenancy 2)."""
+    ends = clock.now() + DAY
+    scopes = ["manage+produce:**", "manage:work/**"]
+    maker = bearer(tokens.create(Grant(project=guarded.project, scopes=scopes, expires=ends)).text)
+    made = guarded.post("/v2/tokens", 201, {"scopes": ["produce:a.*"], "days": 90}, maker).json
+    assert tokens.get(made["id"]).stored.expires == ends
+    more: list[dict[str, list[str]]] = [{"scopes": ["consume:a.*"]}, {"scopes": ["produce:work/a"]}]
+    for terms in ({}, *more, {"scopes": scopes, "roles": ["admin"]}):
+        refused = guarded.post("/v2/tokens", 403, terms, maker).json
+        assert refused["description"] == "A token must not be for more than the credential that makes it."
+    wide = tokens.create(Grant(project=guarded.project))
+    guarded.post(f"/v2/tokens/{wide.token.id}/rotate", 403, headers=maker)
+
+
+def test_a_twin_never_exceeds_its_maker(guarded: Api, tokens: Tokens) -> None:
+    """No role that the maker has not, and nobody else's name: a policy may ask for either."""
+    maker = bearer(tokens.create(Grant(project=guarded.project, user="bob", roles=["auditor"])).text)
+    for more in ({"roles": ["member"]}, {"roles": ["admin"]}, {"roles": ["auditor"], "user": "ann"}):
+        wide = tokens.create(Grant(project=guarded.project, **more))  # type: ignore[arg-type]
+        refused = guarded.post(f"/v2/tokens/{wide.token.id}/rotate", 403, headers=maker).json
+        assert refused["description"] == "A token must not be for more than the credential that makes it."
+    for user in ("", "bob"):
+        own = tokens.create(Grant(project=guarded.project, user=user, roles=["auditor"]))
+        guarded.post(f"/v2/tokens/{own.token.id}/rotate", 201, headers=maker)
+
+
+def test_a_token_is_not_named_by_its_secret(
+    guarded: Api, owner: dict[str, str], admin: dict[str, str], tokens: Tokens, storage: Storage, clock: ManualClock
+) -> None:
+    """Whoever revokes a token by its whole text hears that nothing was revoked, and the text is not stored."""
+    text = tokens.create(Grant(project=guarded.project)).text
+    for path, headers in (("/v2/tokens", owner), ("/v2/admin/tokens", admin)):
+        for verb, target in (("GET", text), ("DELETE", text), ("DELETE", text[:13]), ("POST", f"{text}/rotate")):
+            refused = guarded.call(verb, f"{path}/{target}", 400, headers=headers)
+            assert "by its id" in refused.text
+            assert text not in refused.text
+    assert not any(text in each.ref.name for each in storage.documents.list("", DENIED, "", "", 100, clock.now()).items)
+
+
+@pytest.mark.parametrize("scopes", [["produce:**"], ["manage:orders.*"], ["manage:**"], ["*:queue/**"]])
+def test_tokens_are_managed_by_whoever_manages_everything(guarded: Api, tokens: Tokens, scopes: list[str]) -> None:
+    """A part of the project is not enough."""
+    narrow = bearer(tokens.create(Grant(project=guarded.project, scopes=scopes)).text)
+    guarded.get("/v2/tokens", 403, narrow)
+    guarded.post("/v2/tokens", 403, {"scopes": scopes}, narrow)
+    assert TokenItem.policy == {"GET": "tokens:get", "DELETE": "tokens:delete"}
+
+
+def test_who_was_not_authenticated_makes_no_tokens(api: Api) -> None:
+    """Where nobody is: they would count once somebody is."""
+    for path in ("/v2/tokens", "/v2/admin/tokens?project=x"):
+        api.post(path, 403)
+        api.get(path, 403)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        *({"days": 0}, {"days": "x"}, {"name": "x" * 257}, {"name": "\n"}, {"scopes": ["x"]}, {"roles": ["A B"]}),
+        *({"roles": ["r"] * 21}, {"scopes": ["produce:**"] * 21}, [], {"scopes": "produce:**"}),
+    ],
+)
+def test_terms_out_of_bounds_are_refused(guarded: Api, owner: dict[str, str], terms: object) -> None:
+    """400, and nothing is made."""
+    before = len(guarded.get("/v2/tokens?limit=100", 200, owner).json["tokens"])
+    guarded.post("/v2/tokens", 400, terms, owner)
+    assert len(guarded.get("/v2/tokens?limit=100", 200, owner).json["tokens"]) == before
+
+
+def test_lifetime_and_number_are_bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
+    """[auth] token_max_days, and 100 live ones of a project; those that ended do not count."""
+    tokens = Tokens(storage.documents, clock, max_days=5)
+    grant = Grant(project=f"many{project_suffix}", days=90)
+    assert tokens.create(grant).token.stored.expires == clock.now() + 5 * DAY
+    for _ in range(MOST_TOKENS - 1):
+        tokens.create(grant)
+    with pytest.raises(QuotaExceeded):
+        tokens.create(grant)
+    clock.advance(5 * DAY + 1)
+    tokens.create(grant)
+    few = Tokens(storage.documents, clock, most=lambda project: int(project == grant.project))
+    with pytest.raises(QuotaExceeded):
+        few.create(grant)
+    few.create(Grant(project=f"others{project_suffix}"))
+
+
+def test_administrators_manage_everybodys(guarded: Api, admin: dict[str, str], owner: dict[str, str]) -> None:
+    """By the role alone: made, listed by pages, rotated, revoked, for the project that the parameter names."""
+    guarded.get("/v2/admin/tokens", 403, owner)
+    guarded.post("/v2/admin/tokens", 400, headers=admin)
+    where = f"/v2/admin/tokens?project={guarded.project}"
+    made = guarded.post(where, 201, {"roles": ["Auditor"], "user": "bob"}, admin).json
+    assert (made["project"], made["roles"], made["user"]) == (guarded.project, ["auditor"], "bob")
+    guarded.get("/v2/queues", 200, bearer(made["token"]))
+    pages = guarded.get(f"{where}&limit=1", 200, admin).json
+    assert len(pages["tokens"]) == 1
+    assert f"project={guarded.project}" in pages["links"][0]["href"]
+    guarded.get(pages["links"][0]["href"], 200, admin)
+    page = guarded.get("/v2/admin/tokens?limit=100", 200, admin)
+    while made["id"] not in page.text:  # the folder's store has those of all tests
+        page = guarded.get(page.json["links"][0]["href"], 200, admin)
+    guarded.get(f"/v2/admin/tokens/{made['id']}", 200, admin)
+    guarded.get(f"/v2/admin/tokens/{made['id']}?project=other", 404, admin)
+    guarded.post(f"/v2/admin/tokens/{made['id']}/rotate", 201, headers=admin)
+    guarded.delete(f"/v2/admin/tokens/{made['id']}", 204, admin)
+    guarded.get("/v2/queues", 401, bearer(made["token"]))
+
+
+def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) -> None:
+    """[auth] bootstrap_token_file: an administrator's, while there is none; what is no token stops the start."""
+    storage = connect("memory:")
+    text = Tokens(storage.documents, clock).create(Grant(project="elsewhere")).text
+    fresh = connect("memory:")
+    file = tmp_path / "token"
+    file.write_text(text + "\n")
+    options = AuthOptions(strategy="token", bootstrap_token_file=str(file))
+    for _ in range(2):
+        tokens = open_tokens(options, fresh.documents, clock)
+        assert tokens.has_admin()
+    other = Tokens(fresh.documents, clock).create(Grant(project="p")).token.id
+    tokens.revoke(parse(text)[0])  # type: ignore[index]
+    assert not tokens.has_admin()
+    assert tokens.get(other)
+    file.write_text("zq_nothing")
+    with pytest.raises(StartRefused, match="bootstrap_token_file must hold a token"):
+        open_tokens(options, fresh.documents, clock)
+    with pytest.raises(NotFound):
+        tokens.get(parse(text)[0])  # type: ignore[index]
+    for each in (storage, fresh):
+        each.close()
+
+
+@pytest.fixture
+def socket(compose: Compose, tmp_path: Path) -> str:
+    """The control socket of a server where nobody is authenticated."""
+    path = str(tmp_path / "c.sock")
+    control.serve(path, compose().app)
+    return path
+
+
+@pytest.mark.one_store
+def test_what_is_no_socket_is_not_removed(compose: Compose, tmp_path: Path) -> None:
+    """An option that names another file costs the socket, and not the file."""
+    file = tmp_path / "notes"
+    file.write_text("mine")
+    control.serve(str(file), compose().app)
+    assert file.read_text() == "mine"
+
+
+def test_the_control_socket_is_the_operators(socket: str, project_suffix: str) -> None:
+    """The administrators' routes without a credential, for this user alone; nothing of any project."""
+    assert Path(socket).stat().st_mode & 0o777 == 0o600
+    status, made = control.ask(socket, "POST", f"/v2/admin/tokens?project=p{project_suffix}", {"name": "x"})
+    assert (status, made["by"]) == (201, "control")
+    status, listed = control.ask(socket, "GET", f"/v2/admin/tokens?project=p{project_suffix}")
+    assert [token["id"] for token in listed["tokens"]] == [made["id"]]
+    assert control.ask(socket, "GET", "/v2/queues")[0] == 400

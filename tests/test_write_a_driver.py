@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``api-ref/write-a-driver.md``: followed from outside this repository, it leads to a store that passes."""
+
+import re
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from tests import first_driver
+from tests.blocks import ROOT, blocks, only
+from tests.reader import SHELL, succeed
+from tests.sqlite_store import connect
+from zq.storage import api, capabilities
+
+PAGE = "api-ref/write-a-driver.md"
+
+
+# Files of the suite that are run here: every verb of the engine reaches the store by the same six methods.
+SOME = "test_queues or test_claims or test_topics or test_commits"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_page_leads_to_a_store_that_passes(tmp_path: Path) -> None:
+    """Its ``conftest.py`` and its command, in a folder with nothing else: files of the suite pass on SQLite."""
+    (tmp_path / "conftest.py").write_text(only(PAGE, "python"))
+    told = succeed([*SHELL, f"{only(PAGE, 'sh').strip()} -k '{SOME}' -p no:cacheprovider"], tmp_path, within=580)
+    [passed] = re.findall(r"(\d+) passed", told)
+    assert int(passed) > 100
+    assert "skipped" not in told
+
+
+def test_the_files_of_the_page_are_there() -> None:
+    """Modules and tests that it names; the example is as short as it says."""
+    text = (ROOT / PAGE).read_text()
+    files = re.findall(r"`((?:zq|tests)/[\w/]+\.py)`", text)
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+    tests = set(re.findall(r"`(test_\w+)`", text))
+    assert [name for name in tests if not (ROOT / "zq" / "conformance" / f"{name}.py").is_file()] == []
+    assert len((ROOT / "tests" / "sqlite_store.py").read_text().splitlines()) <= 150
+
+
+def test_the_page_opens_a_store_as_the_example_does() -> None:
+    """Its line of Python that is no program stands in the example."""
+    [line] = [block.text.strip() for block in blocks(ROOT / PAGE) if block.language == "text"]
+    assert line in (ROOT / "tests" / "sqlite_store.py").read_text()
+
+
+def test_the_entry_point_of_the_page_names_a_function() -> None:
+    """In the group in which zq looks for drivers."""
+    told = ConfigParser()
+    told.read_string(only(PAGE, "ini"))
+    scheme, _, function = told["options.entry_points"]["zq.storage"].strip().partition(" = ")
+    assert (scheme, function.rpartition(":")[2]) == ("sqlite", connect.__name__)
+
+
+CORE = [api.QueueController, api.MessageController, api.ClaimController, api.DocumentController]
+OPTIONAL = [capabilities.HistoryController, capabilities.TransactionController, capabilities.TopicController]
+
+
+def methods(kind: type) -> set[str]:
+    return {name for name, member in vars(kind).items() if callable(member) and not name.startswith("_")}
+
+
+def test_the_page_names_the_methods_that_a_first_driver_needs() -> None:
+    """Those of the core without what it inherits, and how many they and all are."""
+    text = (ROOT / PAGE).read_text()
+    table = dict(re.findall(r"^\| `(storage(?:\.\w+)?)` \| (.*) \|$", text, re.M))
+    told = {name: set(re.findall(r"`(\w+)`", row)) for name, row in table.items()}
+    names = ["storage.queues", "storage.messages", "storage.claims", "storage.documents"]
+    needed = {name: methods(kind) for name, kind in zip(names, CORE, strict=True)}
+    needed["storage.queues"] -= {"count"}
+    needed["storage"] = methods(api.Storage) - methods(api.Defaults)
+    assert told == needed
+    total = sum(len(methods(kind)) for kind in (*CORE, *OPTIONAL, api.Storage))
+    assert f"That is {total} methods, of which a first one needs {sum(map(len, needed.values()))}" in text
+
+
+FIRST = """import pytest
+from tests.first_driver import FirstStorage
+
+
+@pytest.fixture
+def open_store():
+    return FirstStorage
+"""
+
+
+@pytest.mark.slow
+def test_the_suite_skips_what_a_first_driver_does_not_have(tmp_path: Path) -> None:
+    """Its queues and claims pass; tests of history, transactions and topics say why they are skipped."""
+    assert issubclass(first_driver.FirstStorage, api.Defaults)
+    (tmp_path / "conftest.py").write_text(FIRST)
+    command = "pytest --pyargs zq.conformance -m 'not shared and not durable' -p no:cacheprovider -rs"
+    some = "test_deletes or test_history or test_topics or test_commits or test_depths"
+    told = succeed([*SHELL, f"{command} -k '{some}'"], tmp_path, within=300)
+    [passed], [skipped] = re.findall(r"(\d+) passed", told), re.findall(r"(\d+) skipped", told)
+    assert int(passed) > 20
+    assert int(skipped) > 40
+    for reason in ("not have history", "not have transactions", "not have topics", "inherits depths"):
+        assert reason in told

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of default ttls by name of queue."""
+
+import pytest
+
+from zq.broker.rules import MOST_CACHED, DefaultTtls
+
+TABLE = [("mqtt-*", 100), ("mqtt-slow", 200), ("a?c", 300), ("*.tmp", 400)]
+
+
+@pytest.mark.parametrize(
+    ("queue", "ttl"),
+    [
+        ("mqtt-", 100),
+        ("mqtt-slow", 100),
+        ("MQTT-slow", 3600),
+        ("my-mqtt-slow", 3600),
+        ("abc", 300),
+        ("ac", 3600),
+        ("abbc", 3600),
+        ("x.tmp", 400),
+        ("xatmp", 3600),
+        ("abc.tmp", 400),
+    ],
+)
+def test_the_first_pattern_that_fits_the_whole_name_counts(queue: str, ttl: int) -> None:
+    """``*`` is any characters, ``?`` one, a dot a dot; case counts; what nothing fits has the default."""
+    default_ttls = DefaultTtls(3600, TABLE)
+    assert [default_ttls.of(queue) for _ in range(2)] == [ttl, ttl]
+
+
+def test_a_new_table_holds_for_names_that_were_asked_before() -> None:
+    """Nothing remembers the former one."""
+    default_ttls = DefaultTtls(3600, TABLE)
+    assert (default_ttls.of("abc"), default_ttls.of("x"), default_ttls.default) == (300, 3600, 3600)
+    default_ttls.replace(60, [("x", 70)])
+    assert (default_ttls.of("abc"), default_ttls.of("x"), default_ttls.default) == (60, 70, 60)
+
+
+def test_more_names_than_are_remembered_are_answered_too() -> None:
+    """Memory is bounded; answers are not."""
+    default_ttls = DefaultTtls(3600, [("q1*", 100)])
+    names = [f"q{number}" for number in range(MOST_CACHED + 1000)]
+    assert {default_ttls.of(name) for name in names if name.startswith("q1")} == {100}
+    assert default_ttls.of("q0") == default_ttls.of("q2") == 3600

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store in memory: what its scans promise, and what it says of itself. Its verbs are the engine's, tested there."""
+
+import pytest
+
+from tests.servers import ZqServer, ask
+from zq.errors import StartRefused
+from zq.storage import connect
+from zq.storage.memory import MOST, MemoryStore
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    opened = MemoryStore()
+    opened.write([("f", key.to_bytes(2), b"") for key in range(3 * MOST)])
+    return opened
+
+
+def test_scans_stay_within_their_bounds_in_both_directions(store: MemoryStore):
+    """The lower one belongs to the range and the upper one does not, however many steps a scan takes."""
+    lower, upper = (7).to_bytes(2), (2 * MOST + 9).to_bytes(2)
+    found = [int.from_bytes(key) for key, _ in store.scan("f", lower, upper)]
+    assert found == list(range(7, 2 * MOST + 9))
+    assert [int.from_bytes(key) for key, _ in store.scan("f", lower, upper, backwards=True)] == found[::-1]
+    assert list(store.scan("f", upper, lower)) == []
+
+
+def test_a_scan_goes_on_behind_what_is_written_meanwhile(store: MemoryStore):
+    """Keys that came or went while it was under way neither end it nor make it repeat one."""
+    scan = store.scan("f", b"", b"\xff\xff")
+    found = [next(scan)[0]]
+    store.write([("f", b"\0", b""), ("f", b"\0\1\0", b"")], [("f", (100).to_bytes(2), (MOST).to_bytes(2))])
+    found += [key for key, _ in scan]
+    assert found == sorted(set(found))
+    assert found[-1] == (3 * MOST - 1).to_bytes(2)
+
+
+def test_a_store_in_memory_has_no_name():
+    """Two URIs would look like two stores that can be found again."""
+    with pytest.raises(StartRefused, match="has no name"):
+        connect("memory:jobs")
+
+
+def test_a_server_in_memory_says_that_it_is_volatile():
+    """It serves without any folder, and forgets everything."""
+    with ZqServer("memory:") as server:
+        body = {"messages": [{"body": 1, "ttl": 60}]}
+        assert ask(server.url, "POST", "/v2/queues/q/messages", body).status == 201
+        assert "The store is in memory: all messages are lost when this server stops." in server.output

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store whose verbs are timed is the same store."""
+
+import inspect
+
+import pytest
+
+from tests.http.stores import BrokenStore, down
+from zq.errors import Unavailable
+from zq.events import NO_EVENTS, Events
+from zq.metrics.timed import CONTROLLERS, timed
+from zq.model import ListFilter, Page, QueueRef
+
+QUEUE = QueueRef("acme", "jobs")
+
+
+class Shelf:
+    """Enough of a store to be asked something; every other verb is missing."""
+
+    def __init__(self) -> None:
+        class Verbs:
+            def __getattr__(self, name: str) -> object:
+                return lambda *args, **kwargs: (name, args, kwargs)
+
+        self.queues = self.messages = self.claims = self.history = self.transactions = Verbs()
+        self.topics = self.documents = Verbs()
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Listener(Events):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.verbs: list[str] = []
+        self.times: list[float] = []
+
+    def store_called(self, verb: str, seconds: float) -> None:
+        self.verbs.append(verb)
+        self.times.append(seconds)
+
+
+class ListedMessages:
+    """One verb with the interface's signature."""
+
+    def list(self, queue: QueueRef, marker: int, limit: int, view: ListFilter, now: float) -> Page:
+        return Page([], str(marker))
+
+
+def test_each_verb_is_reported_with_its_time() -> None:
+    """Arguments and answers go through; every listener is told."""
+    one, other = Listener(), Listener()
+    storage = timed(Shelf(), one, other)
+    assert storage.messages.post(QUEUE, [], 1.0, once=None) == ("post", (QUEUE, [], 1.0), {"once": None})
+    assert storage.claims.get(QUEUE, "c", 1.0)[0] == "get"
+    assert one.verbs == other.verbs == ["messages.post", "claims.get"]
+    assert all(0 <= seconds < 5 for seconds in one.times)
+
+
+def test_a_verb_that_fails_is_reported_too() -> None:
+    """And still fails."""
+    listener = Listener()
+    storage = timed(BrokenStore(down), listener)
+    with pytest.raises(Unavailable):
+        storage.queues.get(QUEUE)
+    assert listener.verbs == ["queues.get"]
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_every_verb_of_the_interface_is_there(controller: str) -> None:
+    """And nothing else."""
+    interface = CONTROLLERS[controller]
+    promised = {name for name, _ in inspect.getmembers(interface, inspect.isfunction) if name[0] != "_"}
+    promised |= set(inspect.get_annotations(interface))
+    assert set(vars(getattr(timed(Shelf(), NO_EVENTS), controller))) == promised
+
+
+def test_a_verb_keeps_its_signature() -> None:
+    """Whoever looks at it sees the driver's."""
+    store = Shelf()
+    store.messages = type("Both", (type(store.queues),), {"list": ListedMessages.list})()
+    listing = timed(store, NO_EVENTS).messages.list
+    assert inspect.signature(listing) == inspect.signature(ListedMessages().list)
+
+
+def test_the_rest_is_the_stores_own() -> None:
+    """Told to the store itself."""
+    store = Shelf()
+    timed(store, NO_EVENTS).close()
+    assert store.closed

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clock of the embedded store: a leap ahead of the machine's clock is not believed before it has lasted."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import wait_for
+from zq.clock import StoreClock
+from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, new_ids
+from zq.model.expiry import Expiry
+from zq.storage.ordered import startup
+from zq.storage.ordered.startup import LASTING, LEAP, StorageClock
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import connect
+
+HOUR = 3600.0
+JOBS = QueueRef("acme", "jobs")
+
+
+class Machine:
+    """A machine whose clock can be set; ``ran`` = how long it has been on."""
+
+    def __init__(self) -> None:
+        self.ran = 1000.0
+        self.ahead = 1_800_000_000.0
+
+    def wall(self) -> float:
+        return self.ran + self.ahead
+
+    def uptime(self) -> float:
+        return self.ran
+
+    def run(self, seconds: float, clock: StorageClock) -> float:
+        """Let time pass, while the clock is read every two seconds; what it tells in the end."""
+        for _ in range(int(seconds / 2)):
+            self.ran += 2
+            told = clock.now()
+        return told
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr(time, "time", made.wall)
+    monkeypatch.setattr(startup, "uptime", made.uptime)
+    return made
+
+
+@pytest.fixture
+def clock(machine: Machine) -> StorageClock:
+    clock = StorageClock()
+    clock.now()
+    return clock
+
+
+@pytest.mark.parametrize("step", [0.0, 1.0, LEAP, -1.0, -HOUR])
+def test_a_small_step_and_one_back_are_told_at_once(machine: Machine, clock: StorageClock, step: float) -> None:
+    """A server's clock slews after a step back, and knows by how much it is off."""
+    machine.ahead += step
+    assert clock.now() == pytest.approx(machine.wall())
+    assert clock.doubted == 0
+
+
+def test_a_leap_is_believed_when_it_has_lasted(machine: Machine, clock: StorageClock, caplog) -> None:
+    """For five minutes time goes on as if there had been none, and what is doubted is told."""
+    clock.now()
+    machine.ahead += HOUR
+    assert machine.run(LASTING - 2, clock) == pytest.approx(machine.wall() - HOUR)
+    assert clock.doubted == pytest.approx(HOUR)
+    assert machine.run(6, clock) == pytest.approx(machine.wall())
+    assert clock.doubted == 0
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+def test_a_leap_that_goes_back_leaves_nothing(machine: Machine, clock: StorageClock) -> None:
+    """Neither in what is told nor in what the store has to remember; the next leap has to last anew."""
+    for _ in range(3):
+        machine.ahead += HOUR
+        machine.run(LASTING - 4, clock)
+        machine.ahead -= HOUR
+        assert machine.run(4, clock) == pytest.approx(machine.wall())
+        assert clock.latest == pytest.approx(machine.wall())
+        assert clock.doubted == 0
+
+
+def test_a_clock_that_leaps_on_has_to_last_where_it_is(machine: Machine, clock: StorageClock) -> None:
+    """Each further leap begins the waiting anew."""
+    began = clock.now() - machine.ran
+    for _ in range(3):
+        machine.ahead += HOUR
+        assert machine.run(LASTING - 4, clock) == pytest.approx(machine.ran + began)
+    assert clock.doubted == pytest.approx(3 * HOUR)
+
+
+class Shifted:
+    """This process's wall clock, shifted; and what it says of the machine's uptime."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shift = 0.0
+        self.slept = 0.0
+        true = time.time
+        monkeypatch.setattr(time, "time", lambda: true() + self.shift + self.slept)
+        uptime = startup.uptime
+        monkeypatch.setattr(startup, "uptime", lambda: uptime() + self.slept)
+
+
+@pytest.fixture
+def shifted(monkeypatch: pytest.MonkeyPatch) -> Shifted:
+    return Shifted(monkeypatch)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[], OrderedStorage]]:
+    """A function that opens the store as a process does that was started anew."""
+    stores: list[OrderedStorage] = []
+
+    def reopen() -> OrderedStorage:
+        while stores:
+            stores.pop().close()
+        expiry = Expiry(compaction_filter_grace=0, compaction_interval=1)
+        stores.append(connect(f"rocksdb://{tmp_path}/store", sync="never", expiry=expiry))
+        return stores[0]
+
+    yield reopen
+    while stores:
+        stores.pop().close()
+
+
+def post(storage: OrderedStorage, ttl: int, count: int = 1) -> list[str]:
+    ids = new_ids(count, storage.now())
+    storage.messages.post(JOBS, [Draft(id, b'"body"', ttl, 0, "alice") for id in ids], storage.now())
+    return ids
+
+
+def listed(storage: OrderedStorage) -> list[str]:
+    return [
+        message.id for message in storage.messages.list(JOBS, 0, 100, ListFilter(claimed=True), storage.now()).items
+    ]
+
+
+def test_a_blip_of_an_hour_loses_nothing_and_hands_nothing_out_twice(opened, shifted: Shifted) -> None:
+    """Sweeps, reads and claims while the clock is wrong, a start in the middle, and one afterwards."""
+    storage = opened()
+    kept = post(storage, 1800, 3)
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 1800, 60), 1), storage.now())
+    storage.ping()
+    shifted.shift = HOUR
+    for _ in range(2):
+        storage = opened()
+        assert storage.doubted() == pytest.approx(HOUR, abs=5)
+        assert storage.maintain(storage.now()) == 0
+        assert listed(storage) == kept
+        storage.ping()
+    assert len(storage.claims.create(JOBS, ClaimRequest(Lease("a.b", 60, 60), 9), storage.now()).claim.messages) == 2
+    late = post(storage, 600)
+    storage.ping()
+    shifted.shift = 0
+    for _ in range(2):
+        assert storage.now() == pytest.approx(time.time(), abs=5)
+        assert storage.doubted() == 0
+        assert listed(storage) == kept + late
+        assert [message.id for message in storage.messages.pop(JOBS, 9, storage.now())] == late
+        late = post(storage, 600)
+        storage = opened()
+
+
+def test_a_leap_that_lasts_is_believed_across_a_start(opened, shifted: Shifted) -> None:
+    """What has expired by then is gone; the next start knows nothing of a leap."""
+    storage = opened()
+    post(storage, 1800)
+    storage.ping()
+    shifted.shift = HOUR
+    storage = opened()
+    shifted.slept = LASTING - 10
+    assert storage.now() == pytest.approx(time.time() - HOUR, abs=5)
+    shifted.slept = LASTING + 60
+    assert storage.now() == pytest.approx(time.time(), abs=5)
+    assert listed(storage) == []
+    storage.ping()
+    assert opened().doubted() == 0
+
+
+def test_a_start_of_the_machine_begins_anew(opened, shifted: Shifted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was believed before it says nothing: a machine that was off for an hour is no machine that leapt."""
+    storage = opened()
+    storage.ping()
+    monkeypatch.setattr(startup, "boot", lambda: b"another")
+    shifted.shift = HOUR
+    assert opened().doubted() == 0
+
+
+def test_a_server_s_clock_tells_the_leap_and_goes_on(opened, shifted: Shifted) -> None:
+    """The difference that the metric and ``/readyz`` go by is the true one, an hour, from the first look on."""
+    storage = opened()
+    clock = StoreClock(storage.now, doubted=storage.doubted)
+    for step, expected in ((HOUR, -HOUR), (-HOUR, 0), (-HOUR, HOUR)):
+        before = clock.now()
+        shifted.shift += step
+        clock.refresh()
+        assert clock.drift() == pytest.approx(expected, abs=5)
+        assert clock.now() == pytest.approx(before, abs=5)
+
+
+def test_no_compaction_destroys_bodies_while_a_leap_is_doubted(opened, shifted: Shifted) -> None:
+    """RocksDB's filter goes by the true clock, which here stands an hour ahead of the store's; so it takes the body as
+    soon as the store believes that, and not before."""
+    shifted.shift = -HOUR
+    storage = opened()
+    ids = post(storage, 600)
+    shifted.shift = 0
+    storage.now()
+
+    def compacted() -> bool:
+        with storage._handle as (store, _):
+            store._views["bodies"].flush()
+            store.compact_after("bodies", 1)
+            return not list(store.scan("bodies", b"", b"\xff" * 64))
+
+    for start in range(2):
+        storage = opened() if start else storage
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            assert not compacted()
+            time.sleep(0.2)
+        assert listed(storage) == ids
+        storage.ping()
+    shifted.slept = LASTING + 1
+    storage.now()
+    wait_for(compacted, 30, "the body is gone")

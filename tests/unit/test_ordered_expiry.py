@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the embedded store gives space back by reading and by sweeping, and what claims do where nothing is removed."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import wait_for
+from zq.conformance.builders import configure
+from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, new_ids
+from zq.model.expiry import Expiry, Steps
+from zq.storage.ordered import expiry, layout
+from zq.storage.ordered.registry import ReadyCursor
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import connect
+
+NOW = 1_700_000_000.0
+JOBS = QueueRef("acme", "jobs")
+OFF = Expiry(sweep=False, delete_on_read=False, compaction_filter=False)
+BY_READING = Expiry(sweep=False, compaction_filter=False)
+
+
+@pytest.fixture
+def storage(tmp_path) -> Iterator[OrderedStorage]:
+    opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0, expiry=BY_READING)
+    yield opened
+    opened.close()
+
+
+def post(storage: OrderedStorage, count: int, ttl: int = 60, at: float = NOW) -> list[str]:
+    ids = new_ids(count, at)
+    storage.messages.post(JOBS, [Draft(id, b"1", ttl, 0, "alice") for id in ids], at)
+    return ids
+
+
+def stored(storage: OrderedStorage, family: str = "messages") -> int:
+    with storage._handle as (store, _):
+        return len(list(store.scan(family, b"", b"\xff" * 64)))
+
+
+def figure(storage: OrderedStorage, name: str, label: str = "") -> float:
+    [value] = [
+        m.value for m in storage.measures(NOW + 60) if m.name == name and label in ("", *(v for _, v in m.labels))
+    ]
+    return value
+
+
+def await_stored(storage: OrderedStorage, count: int) -> None:
+    deadline = time.monotonic() + 20
+    while stored(storage) != count:
+        assert time.monotonic() < deadline, stored(storage)
+        time.sleep(0.005)
+
+
+READS = {
+    "get": lambda storage, ids: storage.messages.get(JOBS, ids, NOW + 60),
+    "listing": lambda storage, _: storage.messages.list(JOBS, 0, 10, ListFilter(), NOW + 60),
+    "claim": lambda storage, _: storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60), 20), NOW + 60).claim,
+    "pop": lambda storage, _: storage.messages.pop(JOBS, 20, NOW + 60),
+    "history": lambda storage, _: storage.history.list(JOBS, 0, 10, None, NOW + 60),
+    "delete": lambda storage, ids: storage.messages.delete(JOBS, ids, NOW + 60),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_what_a_reader_meets_is_removed_behind_its_back(storage: OrderedStorage, read):
+    """With all that leads to it, in a moment, and counted as the reader's."""
+    ids = post(storage, 300)
+    read(storage, ids)
+    await_stored(storage, 0)
+    assert all(stored(storage, family) == 0 for family in ("bodies", "available", "expiry", "ids"))
+    # They are counted when they have gone.
+    wait_for(lambda: figure(storage, "expired_removed_total", "read") == 300, 10, "all are counted")
+    assert storage.maintain(NOW + 60) == 0
+
+
+def test_a_reader_that_meets_nothing_expired_hands_over_nothing(storage: OrderedStorage, monkeypatch):
+    """Neither claimed nor popped nor ready ones have expired."""
+    ids = post(storage, 300, ttl=600)
+    monkeypatch.setattr(storage._handle.context.lazy_queue, "offer", pytest.fail)
+    for read in READS.values():
+        read(storage, ids)
+
+
+def test_off_nothing_is_removed_by_reading(storage: OrderedStorage):
+    """Readers hand over nothing."""
+    configure(storage, OFF)
+    ids = post(storage, 300)
+    for read in READS.values():
+        read(storage, ids)
+    assert len(storage._handle.context.lazy_queue) == 0
+    assert stored(storage) == 300
+
+
+def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(storage: OrderedStorage):
+    """And found by a sweep: nothing is lost."""
+    configure(storage, Expiry(delete_queue_size=5, compaction_filter=False))
+    ids = post(storage, 100)
+    with storage._handle as (_, registry), registry.locked(JOBS):  # the remover has to wait for the queue
+        storage.messages.get(JOBS, ids, NOW + 60)
+    assert figure(storage, "delete_queue_capacity") == 5
+    dropped = figure(storage, "delete_queue_dropped_total")
+    assert 0 < dropped <= 95
+    await_stored(storage, int(dropped))
+    assert storage.maintain(NOW + 60) == dropped
+    assert figure(storage, "expired_removed_total", "sweep") == dropped
+
+
+def test_what_was_given_longer_life_meanwhile_stays(storage: OrderedStorage):
+    """The remover looks again, by the moment at which the reader had seen it expired."""
+    [message] = post(storage, 1)
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 600, 60), 1), NOW)
+    lazy_queue = storage._handle.context.lazy_queue
+    with storage._handle as (store, _):
+        [(key, _)] = store.scan("messages", b"", b"\xff" * 64)
+    others = post(storage, 1)
+    lazy_queue.offer([key], layout.ms(NOW + 60))
+    storage.messages.get(JOBS, others, NOW + 60)
+    await_stored(storage, 1)
+    assert [m.id for m in storage.messages.get(JOBS, [message], NOW + 60)] == [message]
+
+
+def test_a_store_closes_with_a_full_queue_of_leftovers(tmp_path):
+    """They are forgotten."""
+    opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
+    ids = post(opened, 1000)
+    opened.messages.get(JOBS, ids, NOW + 60)
+    opened.close()
+    again = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
+    left = stored(again)
+    assert again.maintain(NOW + 60) == left
+    again.close()
+
+
+def test_a_claim_writes_nothing_for_what_has_expired(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """It steps over thousands of them, and the next one does not meet them again."""
+    configure(storage, OFF)
+    post(storage, 4000)
+    [living] = post(storage, 1, ttl=600)
+    with storage._handle as (store, registry):
+        written: list[int] = []
+        write = store.write
+        monkeypatch.setattr(store, "write", lambda writes: (written.append(len(writes)), write(writes)))
+        claim = storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60), 1), NOW + 60).claim
+        assert claim is not None
+        assert [m.id for m in claim.messages] == [living]
+        assert sum(written) < 10
+        with registry.locked(JOBS) as (state,):
+            came = list(state.ready_cursor.entries(store, layout.pair.pack(state.number, layout.ms(NOW + 61))))
+        assert came == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_claims_get_past_any_number_of_expired_messages_that_nobody_removes(tmp_path, restarted: bool):
+    """Each goes a bounded way; one that is put back in front is found at once, and what lies behind, right after it."""
+    opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0, expiry=OFF)
+    first, *_ = post(opened, 1, ttl=600)
+    for _ in range(12):
+        post(opened, 1000)
+    behind = post(opened, 3, ttl=600)
+    if restarted:
+        opened.close()
+        opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0, expiry=OFF)
+
+    def claim(name: str, limit: int) -> list[str]:
+        made = opened.claims.create(JOBS, ClaimRequest(Lease(name, 100, 0), limit), NOW + 60).claim
+        return [] if made is None else [m.id for m in made.messages]
+
+    assert claim("a.a", 1) == [first]
+    waited = 0
+    while not (found := claim("a.b", 2)) and waited < 10:
+        waited += 1
+    assert found == behind[:2]
+    assert waited <= 3
+    opened.claims.release(JOBS, "a.a", NOW + 60)
+    assert opened.queues.ready(JOBS, 10, NOW + 60).count == 2
+    assert claim("a.c", 10) == [first, behind[2]]
+    assert stored(opened) == 12_004
+    opened.close()
+
+
+def test_a_front_shows_every_entry_that_was_put_since(storage: OrderedStorage):
+    """Whatever is put before, into and behind the stretch that was walked over."""
+    with storage._handle as (store, _):
+        keys = [b"key%02d" % number for number in range(20)]
+        store.write([("available", key, b"") for key in keys])
+        ready_cursor = ReadyCursor(b"", b"", b"").passed(keys[15] + b"\0")
+        ready_cursor = ready_cursor.joined([keys[4], keys[9], keys[17]])
+        assert [key for key, _ in ready_cursor.entries(store, b"z")] == [*keys[4:10], *keys[16:]]
+        again = ready_cursor.passed(keys[9] + b"\0").joined([keys[12]])
+        assert [key for key, _ in again.entries(store, b"z")] == [keys[12], *keys[16:]]
+        ready_cursor = ready_cursor.passed(keys[6] + b"\0").joined([keys[2]])
+        assert [key for key, _ in ready_cursor.entries(store, b"z")] == [*keys[2:10], *keys[16:]]
+        assert [key for key, _ in ready_cursor.passed(keys[16] + b"\0").entries(store, b"z")] == keys[17:]
+        assert [key for key, _ in ready_cursor.entries(store, keys[3])] == [keys[2]]
+
+
+def test_a_large_ruin_is_cleared_in_many_steps_without_walking_over_the_cleared(storage: OrderedStorage, monkeypatch):
+    """Each step begins where the last one ended, however few things a step may remove."""
+    post(storage, 1000)
+    storage.messages.pop(JOBS, 500, NOW, history=3600)
+    storage.queues.delete(JOBS)
+    assert storage.maintain(NOW, None, Steps(7, 700)) == 0
+    assert stored(storage) + stored(storage, "history") == 300
+    monkeypatch.setattr(expiry, "SLICE", 1)
+    storage.maintain(NOW, None, Steps(7))
+    assert stored(storage) + stored(storage, "history") == 0
+    with storage._handle as (store, _):
+        assert list(store.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_NUMBER))) == []
+
+
+def test_rounds_that_end_at_their_bound_remove_of_every_kind_in_turn(storage: OrderedStorage):
+    """A backlog of expired messages holds up neither what a purge left nor records of history."""
+    configure(storage, Expiry(delete_on_read=False))
+    storage.messages.post(JOBS, [Draft(id, b"1", 600, 0, "alice") for id in new_ids(20, NOW)], NOW)
+    storage.messages.pop(JOBS, 20, NOW, 60)
+    other = QueueRef("acme", "purged")
+    storage.messages.post(other, [Draft(id, b"1", 600, 0, "alice") for id in new_ids(30, NOW)], NOW)
+    storage.queues.purge(other)
+    post(storage, 1000)
+    for _ in range(4):
+        storage.maintain(NOW + 61, None, Steps(50, 100))
+    assert stored(storage, "history") == 0
+    assert 0 < stored(storage) <= 1000
+    with storage._handle as (store, _):
+        assert list(store.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))) == []
+
+
+def test_an_empty_queue_costs_no_walk_over_what_was_swept(storage: OrderedStorage):
+    """From the second empty claim on: nothing that came before now can be ready, unless it is put there anew."""
+    configure(storage, Expiry(delete_on_read=False))
+    post(storage, 3000)
+    storage.maintain(NOW + 61, None, Steps(1000, 10_000))
+    lease = Lease("a.a", 60, 60)
+    assert storage.claims.create(JOBS, ClaimRequest(lease, 1), NOW + 61).claim is None
+    with storage._handle as (_, registry):
+        state = registry.find(JOBS)
+        assert state is not None
+        assert state.ready_cursor.head == layout.pair.pack(state.number, layout.ms(NOW + 61) + 1)
+    late, *_ = post(storage, 1, at=NOW + 60.5)
+    claim = storage.claims.create(JOBS, ClaimRequest(lease, 1), NOW + 61).claim
+    assert claim is not None
+    assert [message.id for message in claim.messages] == [late]

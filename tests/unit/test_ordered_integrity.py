@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check of a whole embedded store: silent on one that is sound, and never on one that is not."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from zq.broker.redelivery import DeadLetters, Redelivery, claim
+from zq.errors import StartRefused
+from zq.model import (
+    Bounds,
+    ClaimRef,
+    ClaimRequest,
+    Commit,
+    Draft,
+    IdempotencyKey,
+    Lease,
+    ListFilter,
+    Move,
+    QueueRef,
+    new_ids,
+)
+from zq.model.documents import DocumentRef
+from zq.model.expiry import Expiry
+from zq.model.stats import Report
+from zq.model.topics import Entry, Retention, TopicRef
+from zq.storage import check
+from zq.storage.ordered import layout
+from zq.storage.ordered.integrity import Integrity
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import connect
+from zq.storage.rocksdb.store import Store
+
+NOW = time.time()
+DAY = 86_400
+JOBS, DEAD, DONE, LATER, GONE = (QueueRef("acme", name) for name in ("jobs", "dead", "done", "later", "gone"))
+
+
+@pytest.fixture
+def uri(tmp_path) -> str:
+    return f"rocksdb://{tmp_path}/store"
+
+
+def drafts(count: int, ttl: int = DAY) -> list[Draft]:
+    return [Draft(id, b'"a body"', ttl, 0, "alice") for id in new_ids(count, NOW)]
+
+
+def use(storage: OrderedStorage) -> None:
+    """Everything that leaves something behind, in any state."""
+    storage.messages.post(JOBS, drafts(20), NOW, idempotency_key=IdempotencyKey("post one", b"", DAY))
+    storage.messages.post(JOBS, drafts(3, ttl=60), NOW)
+    storage.messages.pop(JOBS, 3, NOW, history=DAY)
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60), 2), NOW)
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.b", 2 * DAY, 60), 2), NOW)
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.c", 1, 0), 2, waits=Redelivery(30, cap=30).waits()), NOW)
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.d", 1, 0), 2), NOW)
+    claim(storage, JOBS, ClaimRequest(Lease("a.e", 60, 0), 2, max_claims=1), DeadLetters(DEAD, 1, DAY, DAY), NOW + 5)
+    storage.claims.release(JOBS, "a.b", NOW + 5, delay=7)
+    moved = storage.messages.list(JOBS, 0, 100, ListFilter(claimed=True, delayed=True), NOW).items[-5].id
+    storage.messages.move(JOBS, [Move(moved, "done", DAY)], NOW + 5)
+    storage.transactions.stage("acme", "now", DONE, drafts(2), NOW, DAY, 1000)
+    storage.transactions.stage("acme", "open", LATER, drafts(2), NOW, DAY, 1000, IdempotencyKey("stage one", b"", DAY))
+    storage.transactions.stage("acme", "dropped", LATER, drafts(2), NOW, DAY, 1000)
+    storage.transactions.drop_stage("acme", "dropped")
+    storage.transactions.advance_fence("acme", "fence")
+    storage.transactions.commit(Commit("acme", "producer", 1, ["now"], [ClaimRef(JOBS, "a.a", DAY)], DAY), NOW + 5)
+    for queue in (GONE, DONE):
+        storage.messages.post(queue, drafts(5), NOW, idempotency_key=IdempotencyKey("post one", b"", DAY))
+        storage.messages.pop(queue, 2, NOW, history=DAY)
+    storage.queues.delete(GONE)
+    storage.queues.purge(DONE)
+    storage.messages.post(DONE, drafts(1), NOW)
+    use_topics(storage)
+
+
+def use_topics(storage: OrderedStorage) -> None:
+    """Batches that live, were trimmed or purged, or will expire, and documents of both kinds."""
+    for number in range(12):
+        once = IdempotencyKey(f"publish {number}", b"", DAY)
+        storage.topics.publish(TopicRef("acme", f"t{number % 3}"), entries(3), NOW, Retention(1000, 24), once)
+    storage.topics.publish(TopicRef("acme", "t0"), entries(1, ttl=60), NOW, Retention(1000, 24))
+    storage.topics.publish(TopicRef("rival", "t0"), entries(2), NOW, Retention(1000, 24))
+    storage.topics.purge(TopicRef("acme", "t1"))
+    for name, expires in (("stays", None), ("goes", NOW + 60)):
+        storage.documents.put(DocumentRef("acme", "kind", name), b"{}", NOW, expires=expires)
+
+
+def entries(count: int, ttl: int = DAY) -> list[Entry]:
+    return [Entry(b'"a body"', ttl) for _ in range(count)]
+
+
+def used(uri: str, sweep_at: float = 0.0) -> Report:
+    storage = connect(uri, sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
+    use(storage)
+    if sweep_at:
+        storage.maintain(sweep_at)
+    storage.close()
+    return told(uri)
+
+
+def told(uri: str) -> Report:
+    report = check(uri)
+    assert report is not None
+    return report
+
+
+def test_a_store_that_was_used_for_everything_agrees_with_itself(uri: str):
+    """Every kind of thing is looked at, in every family; what nobody reaches any more is counted apart."""
+    report = used(uri)
+    assert report.examples == []
+    assert report.contradictions == 0
+    assert set(report.counted) >= set(layout.FAMILIES) - {"default", "fences", "numbers"}
+    assert report.counted["messages of former queues"] == 11
+    assert report.counted["history of former owners"] == 2
+    assert report.counted["topics of trimmed batches"] == 4
+
+
+@pytest.mark.parametrize("later", [0, 61, 3 * DAY])
+def test_sweeping_leaves_a_store_that_agrees_with_itself(uri: str, later: float):
+    """Whether it removes the ruins alone, what expired first, or everything."""
+    report = used(uri, NOW + later)
+    assert report.examples == []
+    assert not any("former" in kind or "trimmed" in kind for kind in report.counted)
+
+
+def test_a_body_that_the_filter_took_is_no_contradiction(uri: str):
+    """Of a message that has expired; the living ones' are missed."""
+    storage = connect(uri, sync="never", max_clock_jump=0, expiry=Expiry(compaction_filter_grace=0))
+    storage.messages.post(JOBS, drafts(4, ttl=60), NOW - 1000)
+    with storage._handle as (store, _):
+        store.compact("bodies")
+    storage.close()
+    report = told(uri)
+    assert report.contradictions == 0
+    assert report.counted["expired messages whose body the filter took"] == 4
+
+
+def _first(store: Store, family: str) -> tuple[bytes, bytes]:
+    return next(store.scan(family, b"", b"\xff" * 64))
+
+
+LOST_UNNOTICED = ("default", "fences", "floors", "hidden", "producers")
+"""Families of which an entry, or the first one in this store, may be missing for all that the others tell."""
+PLANTED = [
+    *(f"lose {name}" for name in layout.FAMILIES if name not in LOST_UNNOTICED),
+    *(f"stray {name}" for name in ("bodies", "available", "expiry", "ids", "claims", "sequences", "endings", "due")),
+    *(f"stray {name}" for name in ("messages", "history", "keys", "staged", "numbers", "tallies", "producers")),
+    *(f"{how} {name}" for how in ("stray", "twist") for name in ("batches", "topics")),
+    *(f"twist {name}" for name in ("bodies", "available", "ids", "claims", "sequences", "due", "numbers", "tallies")),
+    "twist messages",
+]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """The open store of everything, swept of ruins, which agrees with itself before and after each test."""
+    path = tmp_path_factory.mktemp("sound") / "store"
+    storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
+    use(storage)
+    storage.maintain(NOW)
+    storage.close()
+    store = Store(path, layout.FAMILIES, "never", 0)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("damage", PLANTED)
+def test_whatever_is_planted_is_found(sound: Store, damage: str):
+    """One entry lost, one too many, or one with another value, in each family where that can be told."""
+    how, family = damage.split()
+    key, value = _first(sound, family)
+    stray = key[:-1] + bytes([key[-1] ^ 0x55])
+    planted = {
+        "lose": (family, key, None),
+        "stray": (family, stray, value),
+        "twist": (family, key, _twisted(family, value)),
+    }
+    assert _report(sound).contradictions == 0
+    sound.write([planted[how]])
+    report = _report(sound)
+    sound.write([(family, stray, None), (family, key, value)])
+    assert report.contradictions > 0
+    assert len(report.examples) == min(report.contradictions, 20)
+
+
+def _report(store: Store) -> Report:
+    return Integrity(store, layout.ms(NOW)).report()
+
+
+def _twisted(family: str, value: bytes) -> bytes:
+    if family == "tallies":
+        tally = layout.decode_tally(value)
+        return layout.encode(structs.replace(tally, count=tally.count + 1))
+    if family == "messages":
+        record = layout.decode_record(value)
+        return layout.encode(structs.replace(record, size=record.size + 1))
+    if family == "bodies":
+        return b"\0" * len(value)
+    return value[:-1] + bytes([value[-1] ^ 1]) if value else b"?"
+
+
+def test_a_message_of_a_number_that_no_queue_has_is_found(uri: str):
+    """With all that leads to it: it can never go."""
+    storage = connect(uri, sync="never", max_clock_jump=0)
+    storage.messages.post(JOBS, drafts(1), NOW)
+    storage.close()
+    store = Store(Path(uri.removeprefix("rocksdb://")), layout.FAMILIES, "never", 0)
+    (queue, _), (number, _) = _first(store, "queues"), _first(store, "numbers")
+    store.write([("queues", queue, None), ("numbers", number, None), ("tallies", number, None)])
+    store.close()
+    assert any("of no queue" in example for example in told(uri).examples)
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])
+def test_a_store_that_is_not_there_is_refused_and_not_made(uri: str, made: bool, tmp_path):
+    """Nothing is created by a check."""
+    if made:
+        (tmp_path / "store").mkdir()
+    with pytest.raises(StartRefused, match="no store"):
+        check(uri)
+    assert [path.name for path in tmp_path.rglob("*")] == ["store"] * made
+
+
+def test_a_store_in_use_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch):
+    """With the sentence of a second server."""
+    monkeypatch.setattr("zq.storage.rocksdb.files.LOCK_PATIENCE", 0.0)
+    storage = connect(uri)
+    with pytest.raises(StartRefused, match="in use by another process"):
+        check(uri)
+    storage.close()
+
+
+def test_an_open_commit_is_sound_and_what_it_lacks_is_found(uri: str):
+    """A stage that it has taken is no stray, at any slice; a message of it that is gone is told."""
+    with closing(connect(uri)) as storage:
+        storage.messages.post(JOBS, drafts(4), NOW)
+        storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 600, 60), 2), NOW)
+        storage.transactions.stage("acme", "large", DONE, drafts(5), NOW, DAY, 1000)
+        order = Commit("acme", "producer", 1, ["large"], [ClaimRef(JOBS, "a.a")], DAY)
+        assert storage.transactions.commit(order, NOW, Bounds(1, 100)).open
+    for _ in range(2):
+        report = check(uri)
+        assert report is not None
+        assert report.contradictions == 0, report.examples
+        with closing(connect(uri)) as storage:
+            assert storage.transactions.carry_on("acme", "producer", 2, NOW)
+    store = Store(Path(uri.removeprefix("rocksdb://")), layout.FAMILIES, "never", 0)
+    [*_, (key, _)] = store.scan("staged", b"", b"\xff" * 16)
+    store.write([("staged", key, None)])
+    store.close()
+    report = check(uri)
+    assert report is not None
+    assert report.contradictions == 1
+    assert "messages to publish" in report.examples[0]

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs of topics in the embedded store: their keys, how they are trimmed, what a restart or a failure leaves."""
+
+import math
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import wait_for
+from zq.errors import Unavailable
+from zq.model.documents import DocumentRef
+from zq.model.expiry import Steps
+from zq.model.topics import EVERYTHING, Batch, Entry, Pattern, Retention, TopicRef
+from zq.storage.ordered import documents, layout, reclaim, startup, topics
+from zq.storage.ordered.documents import StoredDocument
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import check, connect
+from zq.storage.rocksdb.store import Store
+
+NOW = 1_700_000_000.0
+KEEP = Retention(1 << 20, 80)
+ALL = Pattern(EVERYTHING)
+A, B = TopicRef("acme", "a"), TopicRef("acme", "b")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def storage(path: Path) -> Iterator[OrderedStorage]:
+    opened = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0)
+    yield opened
+    opened.close()
+
+
+def publish(storage: OrderedStorage, count: int, topic: TopicRef = A, ttl: int = 600, keep: Retention = KEEP) -> int:
+    """Batches of one message; the last one's sequence."""
+    return [storage.topics.publish(topic, [Entry(b"1", ttl)], NOW, keep) for _ in range(count)][-1]
+
+
+def keys(storage: OrderedStorage, family: str) -> list[bytes]:
+    with storage._handle as (store, _):
+        return [key for key, _ in store.scan(family, b"", b"\xff" * 64)]
+
+
+def fallen(storage: OrderedStorage) -> int:
+    """How many logs have something to be cleared."""
+    return sum(1 for key in keys(storage, "default") if key.startswith(layout.TRIMMED_LOG))
+
+
+def test_keys_end_in_the_last_sequence_and_keep_topics_apart(storage: OrderedStorage):
+    """A scan from behind a marker meets the batch that holds it first; no topic's range holds another's entries."""
+    odd = [TopicRef("acme", name) for name in ("a", "a\0", "a\0\0\0\0\0\0\0\0", "\udcff", "")]
+    for topic in odd:
+        storage.topics.publish(topic, [Entry(b"1", 600)] * 3, NOW, KEEP)
+    assert [layout.pair.unpack(key)[1] for key in keys(storage, "batches")] == [3, 6, 9, 12, 15]
+    for number, topic in enumerate(odd):
+        assert storage.topics.stats(topic, NOW).free == 3
+        newest = storage.topics.stats(topic, NOW).newest
+        assert newest is not None
+        assert newest.sequence == 3 * number + 3
+
+
+def test_a_log_is_trimmed_by_slices_in_one_range(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """One removal for an eighth of what is kept, never one for each publish; and nothing of what fell off is left."""
+    ranges: list[object] = []
+    write = Store.write
+    monkeypatch.setattr(
+        Store, "write", lambda store, writes, gone=(): (ranges.extend(gone), write(store, writes, gone))
+    )
+    for _ in range(300):
+        publish(storage, 1)
+        found = storage.topics.read("acme", 0, 1000, ALL)
+        assert len(found.batches) == min(found.last, found.last - found.dropped) <= 90
+        assert found.last < 90 or len(found.batches) >= 80
+        assert [layout.pair.unpack(key)[1] for key in keys(storage, "batches")] == [b.last for b in found.batches]
+    assert 20 <= len(ranges) <= 22
+
+
+def test_a_sweep_clears_what_led_to_the_fallen(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """In steps of any size, of all topics, some with nothing else; then the log is not looked at again."""
+    publish(storage, 100, A)
+    publish(storage, 50, B)
+    publish(storage, 30, TopicRef("acme", "c"))
+    assert len(keys(storage, "due")) == 180
+    assert fallen(storage) == 1
+    storage.maintain(NOW, None, Steps(7, 100_000))
+    living = len(keys(storage, "batches"))
+    assert 80 <= living <= 90
+    assert len(keys(storage, "due")) == len(keys(storage, "topics")) == living
+    assert fallen(storage) == 0
+    monkeypatch.setattr(reclaim, "_trimmed_entries", None)
+    storage.maintain(NOW)
+
+
+def test_what_falls_off_during_a_pass_is_cleared_by_the_next(storage: OrderedStorage):
+    """A pass through the topics that ends with more fallen than it began with does not forget the log."""
+    publish(storage, 180)
+    with storage._handle as opened:
+        storage._active_expiry._tombstones.clear_trimmed(opened, 5, Steps())
+    publish(storage, 100)
+    for left in (True, False):
+        with storage._handle as opened:
+            storage._active_expiry._tombstones.clear_trimmed(opened, 1000, Steps())
+        assert bool(fallen(storage)) == left
+    assert len(keys(storage, "topics")) == len(keys(storage, "batches"))
+
+
+def test_what_expired_counts_until_it_has_fallen_off(storage: OrderedStorage):
+    """Its space is back at once; the totals of what is kept know nothing of it, and no gap is told for it."""
+    publish(storage, 85, ttl=1)
+    storage.maintain(NOW + 1)
+    assert keys(storage, "batches") == keys(storage, "topics") == []
+    publish(storage, 6)
+    assert storage.topics.read("acme", 0, 100, ALL).dropped == 0
+    publish(storage, 90)
+    assert storage.topics.read("acme", 0, 100, ALL).dropped > 85
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before the scan", "during the scan"])
+def test_a_reader_is_told_of_a_trim_while_it_reads(
+    storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch, early: bool
+):
+    """Whether it met the batches or not: they are a gap, never missing in silence."""
+    publish(storage, 85)
+    batches = topics._batches
+
+    def overtaken(*arguments: Any) -> Iterator[tuple[int, Batch | None]]:
+        met = [] if early else list(batches(*arguments))
+        publish(storage, 6)
+        return batches(*arguments) if early else iter(met)
+
+    monkeypatch.setattr(topics, "_batches", overtaken)
+    found = storage.topics.read("acme", 0, 100, ALL)
+    assert found.dropped == 11
+    assert [batch.sequence for batch in found.batches] == list(range(12, 86))
+    assert (found.position, found.last, found.more) == (85, 85, False)
+
+
+def test_the_space_of_removed_batches_comes_back_without_more_writes(storage: OrderedStorage):
+    """Their removals are written to files, for which RocksDB compacts, though they are few."""
+
+    def size() -> int:
+        with storage._handle as (store, _):
+            return store.figure("batches", "total-sst-files-size")
+
+    large = [Entry(os.urandom(100_000), 60)]
+    for _ in range(20):
+        storage.topics.publish(A, large, NOW, Retention(1 << 30, 80))
+    storage._handle.reopen()  # which writes what is in memory to files
+    assert size() > 2_000_000
+    for _ in range(2):
+        storage._housekeeping._looked = -math.inf
+        storage.maintain(NOW + 60)
+    wait_for(lambda: size() < 100_000, 30, "the space is back")
+
+
+def test_a_restart_skips_sequences_and_tells_no_gap(storage: OrderedStorage, path: Path):
+    """What a power cut may have taken is never given again; a reader at the old end has missed nothing, even when all
+    before it falls off."""
+    old = publish(storage, 10)
+    storage.topics.purge(B)
+    for start in (1, 2):
+        storage._handle.reopen()
+        assert storage.topics.read("acme", old, 100, ALL).position == old + start * startup.EPOCH_STRIDE
+    new = publish(storage, 1)
+    assert new == old + 2 * startup.EPOCH_STRIDE + 1
+    publish(storage, 100)
+    assert storage.topics.read("acme", 0, 100, ALL).dropped >= old
+    storage._handle.reopen()
+    again = publish(storage, 1, keep=Retention(1 << 20, 1))
+    assert storage.topics.read("acme", 0, 100, ALL).dropped == again - startup.EPOCH_STRIDE - 1
+
+
+def test_a_killed_store_agrees_with_itself(storage: OrderedStorage, path: Path, tmp_path: Path):
+    """Copies of the open directory, as a kill leaves it, at any point of trimming, purging and sweeping."""
+    for number in range(4):
+        publish(storage, 50, (A, B)[number % 2])
+        if number == 1:
+            storage.topics.purge(A)
+        if number == 2:
+            storage.maintain(NOW, None, Steps(10, 20))
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(path, copy)
+        report = check(f"rocksdb://{copy}")
+        assert report.examples == []
+        last = storage.topics.read("acme", 0, 1, ALL).last
+        opened = connect(f"rocksdb://{copy}", max_clock_jump=0)
+        assert opened.topics.stats(A, NOW) == storage.topics.stats(A, NOW)
+        assert publish(opened, 1) == last + startup.EPOCH_STRIDE + 1
+        opened.close()
+
+
+def test_a_floor_goes_with_what_lies_below_it(storage: OrderedStorage):
+    """A purge of nothing leaves none; other topics stay."""
+    storage.topics.purge(A)
+    publish(storage, 3, B)
+    storage.topics.purge(A)
+    assert keys(storage, "floors") == []
+    publish(storage, 30, A)
+    storage.topics.purge(A)
+    publish(storage, 1, A)
+    storage._handle.reopen()
+    assert storage.topics.stats(A, NOW).free == 1
+    storage.maintain(NOW, None, Steps(7, 1000))
+    assert keys(storage, "floors") == []
+    assert len(keys(storage, "batches")) == len(keys(storage, "topics")) == len(keys(storage, "due")) == 4
+    assert (storage.topics.stats(A, NOW).free, storage.topics.stats(B, NOW).free) == (1, 3)
+
+
+def test_a_purge_during_a_sweep_is_not_forgotten_with_the_one_before(storage: OrderedStorage):
+    """The sweeper cleared what the first one left, and meets another floor than it knew."""
+    publish(storage, 3)
+    storage.topics.purge(A)
+    with storage._handle as (store, registry):
+        log = registry.logs.ensure("acme")
+        known = next(store.scan("floors", b"", b"\xff"))
+        publish(storage, 3)
+        storage.topics.purge(A)
+        storage._active_expiry._tombstones._clear_topic(store, log, known, 10, Steps())
+    assert len(keys(storage, "floors")) == 1
+    assert storage.topics.read("acme", 0, 10, ALL).batches == []
+
+
+def test_batches_are_told_in_order_by_whoever_settles(path: Path):
+    """Many publishers whose syncs are shared: each batch once, in sequence, and only once it is on disk."""
+    storage = connect(f"rocksdb://{path}", sync="always", max_clock_jump=0)
+    told: list[int] = []
+    storage.topics.subscribe("acme", lambda batch, _: told.append(batch.sequence if batch else 0))
+    threads = [threading.Thread(target=publish, args=(storage, 50)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told == list(range(1, 401))
+    storage.close()
+
+
+def test_a_batch_waits_for_its_own_settling(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """Whoever has settled tells what lies before it, not what was published since."""
+    told: list[int] = []
+    storage.topics.subscribe("acme", lambda batch, _: told.append(batch.sequence if batch else 0))
+    gates = {"first": threading.Event(), "second": threading.Event()}
+    monkeypatch.setattr(Store, "wait_durable", lambda _: gates[threading.current_thread().name].wait(30))
+    threads = [threading.Thread(target=publish, args=(storage, 1), name=name) for name in gates]
+    for number, thread in enumerate(threads, 1):
+        thread.start()
+        wait_for(lambda last=number: storage.topics.read("acme", 0, 10, ALL).last == last, 30, "the batch is published")
+    assert told == []
+    for number, thread in enumerate(threads, 1):
+        gates[thread.name].set()
+        thread.join()
+        assert told == list(range(1, number + 1))
+
+
+def test_what_was_not_settled_is_never_told(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """Followers are told to forget instead, and go on once the store is open again."""
+    told: list[Batch | None] = []
+    storage.topics.subscribe("acme", lambda batch, _: told.append(batch))
+
+    def fail(_: Store) -> None:
+        raise Unavailable("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "wait_durable", fail)
+        with pytest.raises(Unavailable):
+            publish(storage, 1)
+    assert told == [None]
+    storage._handle.reopen()
+    publish(storage, 1)
+    assert [batch and batch.sequence for batch in told] == [None, startup.EPOCH_STRIDE + 2]
+
+
+def test_a_record_that_was_given_a_longer_life_is_not_swept(storage: OrderedStorage):
+    """Not even by a sweeper that saw it due before."""
+    ref = DocumentRef("acme", "kind", "name")
+    storage.documents.put(ref, b"1", NOW, expires=NOW + 60)
+    key = keys(storage, "records")[0]
+    active_expiry = threading.Thread(target=storage.maintain, args=(NOW + 60,))
+    with storage.documents._stripes.locked(documents.name(key)), storage._handle as (store, _):
+        active_expiry.start()
+        active_expiry.join(0.2)
+        assert active_expiry.is_alive()
+        longer = StoredDocument(b"1", "v", layout.ms(NOW + 600))
+        store.write([("due", keys(storage, "due")[0], None), *documents.writes(key, longer)])
+    active_expiry.join(30)
+    found = storage.documents.get(ref, NOW + 60)
+    assert found is not None
+    assert found.version == "v"
+    assert len(keys(storage, "due")) == 1
+    storage.maintain(NOW + 600)
+    assert keys(storage, "records") == keys(storage, "due") == []

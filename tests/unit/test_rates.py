@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buckets, and what several processes leave each other of a rate (tenancy 6)."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zq.broker.rates import BURST, Account, Exchange, Rates, divided
+from zq.clock import ManualClock
+from zq.errors import TooManyRequests
+from zq.model.quotas import Quota
+from zq.storage import connect
+
+QUOTA = Quota(requests=10, messages=100, bytes=1000)
+
+
+class Time:
+    """A monotonic clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def served(account: Account, now: float, times: int, messages: int = 0, size: int = 0) -> int:
+    """How many of so many requests at once are let in."""
+    count = 0
+    for _ in range(times):
+        try:
+            account.enter(now)
+        except TooManyRequests:
+            continue
+        account.leave(now, messages, size)
+        count += 1
+    return count
+
+
+def test_a_burst_of_two_seconds_and_then_the_rate() -> None:
+    """20 at once of 10 a second, and 10 in each second after."""
+    account = Account(QUOTA, 64)
+    assert served(account, 0.0, 100) == 20
+    assert [served(account, float(second), 100) for second in (1, 2, 3)] == [10, 10, 10]
+    assert served(account, 100.0, 100) == 20, "no more than a burst is saved"
+
+
+def test_a_refusal_says_which_limit_and_when_to_come_again() -> None:
+    account = Account(QUOTA, 64)
+    served(account, 0.0, 20)
+    with pytest.raises(TooManyRequests, match=r"^The project may make 10 requests a second\.$") as refusal:
+        account.enter(0.0)
+    assert (refusal.value.limit, refusal.value.retry_after) == ("requests", 1)
+
+
+def test_who_may_do_more_from_now_on_may_do_it_now() -> None:
+    """A debt of days at the former rate does not outlive it."""
+    rates = Rates(64, Time())
+    account = rates.account("p", Quota(requests=0, messages=0, bytes=1))
+    assert served(account, 1000.0, 2, size=1_000_000) == 1
+    assert rates.account("p", QUOTA) is account
+    assert served(account, 1001.0, 2) == 2
+
+
+@pytest.mark.parametrize(("messages", "size", "limit"), [(500, 0, "messages"), (0, 5000, "bytes")])
+def test_what_a_request_was_is_paid_afterwards(messages: int, size: int, limit: str) -> None:
+    """One may go beyond the rate; then nothing goes until it is paid but for a burst: after 3 of 5 seconds."""
+    account = Account(QUOTA, 64)
+    assert served(account, 0.0, 1, messages, size) == 1
+    with pytest.raises(TooManyRequests) as refusal:
+        account.enter(0.0)
+    assert (refusal.value.limit, refusal.value.retry_after) == (limit, 3)
+    assert served(account, 2.9, 1) == 0
+    assert served(account, 3.1, 1) == 1
+
+
+def test_a_project_takes_its_share_of_threads() -> None:
+    """A quarter of eight; what has been left is free again."""
+    account = Account(Quota(requests=0, share=25), 8)
+    account.enter(0.0)
+    account.enter(0.0)
+    with pytest.raises(TooManyRequests) as refusal:
+        account.enter(0.0)
+    assert refusal.value.limit == "share"
+    account.leave(0.0, 0, 0)
+    account.enter(0.0)
+
+
+def test_without_bounds_everything_goes_and_nothing_is_told() -> None:
+    account = Account(Quota(requests=0, messages=0, bytes=0), 64)
+    assert served(account, 0.0, 1000, 1000, 10**9) == 1000
+    assert account.left(0.0) is None
+
+
+def test_what_is_left_is_of_the_scarcest_rate() -> None:
+    account = Account(QUOTA, 64)
+    assert account.left(0.0) == ("requests", 10, 1)
+    served(account, 0.0, 15)
+    assert account.left(0.0) == ("requests", 5, 2)
+    served(account, 0.0, 1, size=2000)
+    assert account.left(0.0) == ("bytes", 0, 2)
+
+
+@given(st.floats(1, 1000), st.lists(st.floats(0, 2000), max_size=20))
+def test_a_share_is_max_min_fair(limit: float, demands: list[float]) -> None:
+    """One that wants without end gets what the others leave, and no less than an equal part; all fits in the limit."""
+    share = divided(limit, demands)
+    assert limit / (len(demands) + 1) - 1e-6 <= share <= limit + 1e-6
+    assert abs(sum(min(demand, share) for demand in demands) + share - limit) < 1e-6 * limit * (len(demands) + 1)
+
+
+@pytest.mark.parametrize("wanted", [[300.0], [150.0, 150.0], [60.0, 300.0, 300.0], [400.0, 10.0, 10.0, 10.0]])
+def test_processes_keep_the_rate_together_from_the_second_exchange_on(wanted: list[float]) -> None:
+    """Steady demand on 1 to 4 processes of one store, even or uneven: within 10 % of the limit, or of the demand."""
+    storage, clock, time = connect("memory:", {}), ManualClock(1_700_000_000.0), Time()
+    quota = Quota(requests=100, messages=0, bytes=0)
+    processes = [Rates(4096, time) for _ in wanted]
+    exchanges = [Exchange(rates, storage.documents, clock) for rates in processes]
+    carry, dice = [0.0] * len(wanted), random.Random(7)
+    counts: list[int] = []
+    for _second in range(12):
+        count = 0
+        for _step in range(20):
+            time.now += 0.05
+            for at, rates in enumerate(processes):
+                carry[at] += wanted[at] / 20
+                count += served(rates.account("acme", quota), time.now, int(carry[at]))
+                carry[at] %= 1
+        clock.advance(1)
+        for exchange in dice.sample(exchanges, len(exchanges)):
+            exchange.round()
+        counts.append(count)
+    assert all(abs(count - min(100, sum(wanted))) <= 10 for count in counts[5:]), counts
+    assert sum(counts[:5]) <= 100 * (len(wanted) * (BURST + 2) + 5)
+    storage.close()
+
+
+def test_nothing_is_written_while_nobody_is_near() -> None:
+    storage, clock, time = connect("memory:", {}), ManualClock(1_700_000_000.0), Time()
+    rates = Rates(64, time)
+    exchange = Exchange(rates, storage.documents, clock)
+    served(rates.account("acme", Quota(requests=1000)), time.now, 50)
+    exchange.round()
+    assert storage.documents.list("", "rate", "", "", 10, clock.now()).items == []
+    served(rates.account("acme", Quota(requests=1000)), time.now, 100)
+    exchange.round()
+    assert len(storage.documents.list("", "rate", "", "", 10, clock.now()).items) == 1
+    clock.advance(6)
+    assert storage.documents.list("", "rate", "", "", 10, clock.now()).items == [], "it lives five seconds"
+    storage.close()

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long an answer of Redis is waited for, on a connection that says what the test wants."""
+
+import time
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+
+from zq.errors import Unavailable
+from zq.storage.redis.client import Client
+
+TIMEOUT = 0.2
+
+
+class Slow:
+    """A connection whose answer comes after ``delay`` seconds, and is an error if it is an exception."""
+
+    def __init__(self, answer: Any, delay: float = 0.0) -> None:
+        self.answer, self.due = answer, time.monotonic() + delay
+        self.is_connected = True
+
+    def pack_commands(self, commands: Any) -> list[bytes]:
+        return []
+
+    def send_packed_command(self, packed: list[bytes], check_health: bool) -> None: ...
+
+    def disconnect(self) -> None:
+        self.is_connected = False
+
+    def read_response(
+        self, *, disable_decoding: bool, timeout: float = TIMEOUT / 4, disconnect_on_error: bool = True
+    ) -> Any:
+        left = self.due - time.monotonic()
+        time.sleep(max(0.0, min(left, timeout)))
+        if left > timeout:
+            self.is_connected = not disconnect_on_error
+            raise TimeoutError
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class OneConnection:
+    """A network and its only pool."""
+
+    def __init__(self, connection: Slow) -> None:
+        self.connection = connection
+
+    def pool(self, key: bytes) -> "OneConnection":
+        return self
+
+    def get_connection(self) -> Slow:
+        return self.connection
+
+    def release(self, connection: Slow) -> None: ...
+
+    def doubt(self) -> None: ...
+
+
+def ask(connection: Slow) -> Any:
+    network: Any = OneConnection(connection)
+    return Client(network, TIMEOUT).command(b"key", b"GET", b"key")
+
+
+@pytest.mark.parametrize("delay", [0.0, TIMEOUT / 3])
+def test_an_answer_is_read_until_the_timeout_of_the_verb(delay: float):
+    """It may come later than the connection's own timeout, which is a quarter of that."""
+    connection = Slow(b"value", delay)
+    assert ask(connection) == b"value"
+    assert connection.is_connected
+
+
+def test_a_connection_without_an_answer_is_closed_at_the_timeout():
+    """Its answer must not be read as that of the next command."""
+    connection, began = Slow(b"value", 2 * TIMEOUT), time.monotonic()
+    with pytest.raises(Unavailable):
+        ask(connection)
+    assert time.monotonic() - began < 2 * TIMEOUT
+    assert not connection.is_connected
+
+
+@pytest.mark.parametrize(("answer", "stands"), [(ResponseError("ERR"), True), (ConnectionError("reset"), False)])
+def test_a_connection_stands_after_a_refusal_and_not_after_a_failure(answer: Exception, stands: bool):
+    """A refusal is a whole answer."""
+    connection = Slow(answer)
+    with pytest.raises(Unavailable):
+        ask(connection)
+    assert connection.is_connected is stands

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The key-value port: what the driver takes for granted of the binding, seen to hold."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from zq.errors import Unavailable
+from zq.storage.rocksdb.store import GroupSync, Store
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[Store]:
+    opened = Store(tmp_path / "store", ("default", "other"), "always", 1)
+    yield opened
+    opened.close()
+
+
+def test_scans_stay_within_their_bounds_in_both_directions(store: Store):
+    """The binding itself does not keep to a lower bound when it goes backwards."""
+    store.write([("other", bytes([key]), b"") for key in (1, 2, 5, 8)])
+    assert [key for key, _ in store.scan("other", b"\x02", b"\x08")] == [b"\x02", b"\x05"]
+    assert [key for key, _ in store.scan("other", b"\x02", b"\x08", backwards=True)] == [b"\x05", b"\x02"]
+    assert list(store.scan("other", b"\x03", b"\x05", backwards=True)) == []
+
+
+def test_a_scan_backwards_through_nothing_does_not_begin(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """It would cross all that was removed below its range."""
+    store.write([("other", b"\x01", b"")])
+    ways: list[bool] = []
+    other = store._views["other"]
+
+    class Watched:
+        """The family, and which way it is gone through."""
+
+        def items(self, backwards: bool, *bounds: Any) -> Any:
+            ways.append(backwards)
+            return other.items(backwards, *bounds)
+
+        def iter(self, bounds: Any) -> Any:
+            return other.iter(bounds)
+
+    monkeypatch.setitem(store._views, "other", Watched())
+    assert list(store.scan("other", b"\x02", b"\x08", backwards=True)) == []
+    assert ways == [False]
+
+
+def test_nobody_is_served_by_a_flush_after_one_that_failed(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """The system may have let go of what the first one was to write, and tell it only once."""
+    store.write([("default", b"a", b"1")])
+    real, started, gate = store._db, threading.Event(), threading.Event()
+
+    class Failing:
+        """Stands in for a database whose first sync fails."""
+
+        def flush_wal(self, sync: bool) -> None:
+            if not started.is_set():
+                started.set()
+                assert gate.wait(10)
+                raise Exception("IO error: fsync")
+            real.flush_wal(sync)
+
+    refused = []
+
+    def settle() -> None:
+        with pytest.raises(Unavailable):
+            store.wait_durable()
+        refused.append(True)
+
+    monkeypatch.setattr(store, "_db", Failing())
+    threads = [threading.Thread(target=settle) for _ in range(3)]
+    threads[0].start()
+    assert started.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    while len(store._group_sync._waiting) < 2:
+        pass
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    monkeypatch.undo()
+    assert len(refused) == 3
+    store.failure = None
+
+
+def test_a_batch_is_applied_as_a_whole_over_all_families(store: Store):
+    """Puts and deletes of one write show together."""
+    store.write([("default", b"a", b"1"), ("other", b"a", b"2")])
+    store.write([("default", b"a", None), ("other", b"b", b"3")])
+    assert store.get("default", b"a") is None
+    assert store.get_many("other", [b"b", b"missing", b"a"]) == [b"3", None, b"2"]
+
+
+def test_a_failed_write_closes_the_store_for_writes(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """After an I/O error nothing is written until the store is opened anew, and reads go on."""
+    store.write([("default", b"a", b"1")])
+
+    class Full:
+        """Stands in for a database whose disk is full, which the fault tests provoke for real."""
+
+        def write(self, *_: object) -> None:
+            raise Exception("IO error: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_db", Full())
+        with pytest.raises(Unavailable):
+            store.write([("default", b"b", b"2")])
+    with pytest.raises(Unavailable):
+        store.write([("default", b"c", b"3")])
+    assert store.get("default", b"a") == b"1"
+    store.failure = None
+
+
+def test_a_stalled_write_is_repeated_until_it_gets_through(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """A stall is waited out without the store's own wait, which would freeze every thread."""
+    real, stalls = store._db, iter([True, True, False])
+
+    class Stalling:
+        """Refuses two writes as RocksDB does in a stall."""
+
+        def write(self, batch: object, options: object) -> None:
+            if next(stalls):
+                raise Exception("Result incomplete: Write stall")
+            real.write(batch, options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_db", Stalling())
+        store.write([("default", b"a", b"1")])
+    assert store.get("default", b"a") == b"1"
+    assert store.failure is None
+
+
+def test_one_flush_serves_all_that_came_before_it():
+    """Sixteen threads that wait during a flush share the next ones; nobody returns before a flush of their own time."""
+    gate, flushes = threading.Event(), []
+
+    def flush() -> None:
+        flushes.append(threading.current_thread().name)
+        assert gate.wait(10)
+
+    group_sync = GroupSync(flush)
+    threads = [threading.Thread(target=group_sync.wait) for _ in range(17)]
+    threads[0].start()
+    while not flushes:
+        pass
+    for thread in threads[1:]:
+        thread.start()
+    while len(group_sync._waiting) < 16:
+        pass
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(flushes) == 2
+
+
+def test_a_failed_flush_is_told_to_all_that_it_should_have_served():
+    """No waiting thread takes a failed flush for its own success."""
+    gate, told, started = threading.Event(), [], threading.Event()
+
+    def flush() -> None:
+        started.set()
+        assert gate.wait(10)
+        raise Unavailable("no")
+
+    group_sync = GroupSync(flush)
+
+    def ask() -> None:
+        with pytest.raises(Unavailable):
+            group_sync.wait()
+        told.append(True)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads[0].start()
+    assert started.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(told) == 8

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The audit log: who was refused what, and who changed what (tenancy 9). One JSON object a line, of the logger
+``zq.audit``; never a body, a secret or a signature.
+
+Refusals beyond ``MOST`` in a second are counted, and their number is told with the next one that is logged, or the next
+second's first line.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from zq.errors import StartRefused
+
+# The logger; nothing of it goes anywhere else.
+LOGGER: Final = logging.getLogger("zq.audit")
+# Refusals that are logged in one second.
+MOST: Final = 100
+OFF: Final = "off"
+STDERR: Final = "stderr"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line. ``object``: what it was about, as ``queue jobs``; ``why``: of a refusal, the sentence."""
+
+    time: str = ""
+    request_id: str = ""
+    project: str = ""
+    credential: str = ""
+    peer: str = ""
+    method: str = ""
+    rule: str = ""
+    object: str = ""
+    outcome: str
+    why: str = ""
+
+
+class Audit:
+    """Writes entries for whoever asks; safe to call from any thread."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._second = 0
+        self._count = 0
+        self._unsaid = 0
+
+    @property
+    def on(self) -> bool:
+        """Whether anybody reads it."""
+        return bool(LOGGER.handlers)
+
+    def did(self, entry: Entry) -> None:
+        """Something was changed, or tried to be."""
+        LOGGER.info(entry)
+
+    def unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
+        """A request was refused by what stands before the application."""
+        if self.on:
+            why = "Keystone's middleware has refused it."
+            self.refused(
+                Entry(peer=peer, method=env["REQUEST_METHOD"], object=env["PATH_INFO"], outcome="refused", why=why)
+            )
+
+    def refused(self, entry: Entry) -> None:
+        """Something was refused; if that was the case too often in this second, it is only counted."""
+        with self._lock:
+            second = int(self._monotonic())
+            unsaid = 0
+            if second != self._second:
+                self._second, self._count = second, 0
+                unsaid, self._unsaid = self._unsaid, 0
+            self._count += 1
+            if self._count > MOST:
+                self._unsaid += 1
+                return
+        if unsaid:
+            LOGGER.info(Entry(outcome="refused", why=f"{unsaid} more refusals of an earlier second are not listed"))
+        LOGGER.info(entry)
+
+
+class Line(logging.Formatter):
+    """An entry as JSON, with the moment at which it was told."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        entry: Any = record.msg
+        return msgspec.json.encode(structs.replace(entry, time=moment)).decode()
+
+
+def configure(target: str) -> None:
+    """Where it goes: ``stderr``, ``off``, or the path of a file, which is made as 0600 and may be rotated away.
+
+    Raises ``StartRefused``.
+    """
+    for former in LOGGER.handlers[:]:
+        LOGGER.removeHandler(former)
+        former.close()
+    LOGGER.propagate = False
+    LOGGER.setLevel(logging.INFO)
+    if target != OFF:
+        handler = logging.StreamHandler(sys.stderr) if target == STDERR else _file(target)
+        handler.setFormatter(Line())
+        LOGGER.addHandler(handler)
+
+
+def _file(path: str) -> logging.Handler:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+        return WatchedFileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise StartRefused(f"[log] audit {path} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How callers prove who they are: the strategies of ``auth_strategy``. Each comes to an ``Identity``.
+
+Nothing of a strategy that is not chosen is imported: libraries for JSON Web Tokens and Keystone are large.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from zq.auth.certificates import Certificates, read_holders
+from zq.auth.credentials import Bearers
+from zq.auth.proxy import ProxySecrets, read_secrets
+from zq.auth.tokens import Tokens, TokenVerifier
+from zq.clock import Clock
+from zq.errors import StartRefused
+from zq.model.identity import ADMIN, ALGORITHMS, AuthOptions, JwtOptions
+from zq.storage.api import DocumentController
+
+if TYPE_CHECKING:
+    from zq.auth.jwt import JwtVerifier
+    from zq.auth.keystone import Keystone
+
+LOG = logging.getLogger(__name__)
+# Bytes of a file with one token.
+MAX_FILE: Final = 1024
+STRATEGIES: Final = ("", "proxy", "token", "jwt", "token,jwt", "keystone")
+
+
+def open_tokens(options: AuthOptions, documents: DocumentController, clock: Clock) -> Tokens:
+    """The tokens of all projects, with the one that a deployment begins with. Raises ``StartRefused``."""
+    denied_for = options.jwt.max_age + 2 * options.jwt.leeway
+    tokens = Tokens(documents, clock, options.token_max_days, denied_for)
+    if path := options.bootstrap_token_file:
+        try:
+            with open(path, encoding="ascii") as file:
+                adopted = tokens.adopt(file.read(MAX_FILE).strip(), ADMIN)
+        except (OSError, ValueError) as error:
+            raise StartRefused(
+                f"[auth] bootstrap_token_file must hold a token, as zq-server token create prints one: {path} does not."
+            ) from error
+        if adopted:
+            LOG.info("The token of [auth] bootstrap_token_file is an administrator's from now on.")
+    return tokens
+
+
+def _keystone(path: str | None, clock: Clock) -> "Keystone":
+    try:
+        from zq.auth.keystone import Keystone
+    except ImportError as error:
+        raise StartRefused("auth_strategy = keystone needs an extra: pip install 'zq-queue[keystone]'.") from error
+    return Keystone(path, clock)
+
+
+def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clock) -> "JwtVerifier":
+    try:
+        from zq.auth.jwks import KeySet
+        from zq.auth.jwt import JwtVerifier
+    except ImportError as error:
+        raise StartRefused("auth_strategy = jwt needs an extra: pip install 'zq-queue[jwt]'.") from error
+    return JwtVerifier(options, KeySet(options.jwks, options.max_stale), documents, clock)
+
+
+def check(options: AuthOptions) -> None:
+    """Refuse options by which nothing, or anything, would be valid. Raises ``StartRefused``."""
+    if options.strategy == "proxy":
+        read_secrets(options.proxy_secret_file)
+    if "jwt" in options.strategy:
+        check_jwt(options.jwt)
+    if options.certificates:
+        read_holders(options.certificates)
+
+
+def check_jwt(options: JwtOptions) -> None:
+    """The same of options on JSON Web Tokens."""
+    for name in ("issuer", "audience", "jwks"):
+        if not getattr(options, name):
+            raise StartRefused(f"[auth] jwt_{name} must be set: auth_strategy = jwt needs it.")
+    wrong = [name for name in options.algorithms if name not in ALGORITHMS]
+    if wrong or not options.algorithms:
+        raise StartRefused(
+            f"[auth] jwt_algorithms must be of {', '.join(ALGORITHMS)}; none and HS… are never accepted; it is "
+            f"{', '.join(wrong)[:100] or 'empty'}."
+        )
+
+
+class Rereadable(Protocol):
+    """Goes by a file that an option names."""
+
+    def reload(self) -> None: ...
+
+
+def reread(*files: Rereadable | None) -> None:
+    """Read anew what such files say; what one said stays if it is refused."""
+    for each in files:
+        if each is not None:
+            try:
+                each.reload()
+            except StartRefused as refusal:
+                LOG.error("What this file said stays as it was: %s", refusal)
+
+
+def strategy_of(
+    options: Callable[[], AuthOptions], documents: DocumentController, clock: Clock, path: str | None = None
+) -> "Bearers | Keystone | ProxySecrets | None":
+    """The strategy that the options name; None for the empty one. ``path``: the configuration file.
+
+    Raises ``StartRefused``.
+    """
+    chosen = options()
+    if chosen.strategy == "":
+        return None
+    if chosen.strategy == "proxy":
+        return ProxySecrets(lambda: options().proxy_secret_file)
+    tokens = TokenVerifier(documents, clock)
+    if chosen.strategy == "token":
+        certificates = Certificates(lambda: options().certificates, clock) if chosen.certificates else None
+        return Bearers(tokens, bare=True, certificates=certificates)
+    if chosen.strategy in ("jwt", "token,jwt"):
+        verifier = _jwt_verifier(chosen.jwt, documents, clock)
+        bearers = Bearers(*([tokens] if "token" in chosen.strategy else []), verifier, bare="token" in chosen.strategy)
+        verifier.forget = bearers.forget
+        verifier.start()
+        return bearers
+    if chosen.strategy == "keystone":
+        return _keystone(path, clock)
+    raise StartRefused(f"auth_strategy must be one of {', '.join(filter(None, STRATEGIES))}, or empty.")

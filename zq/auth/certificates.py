@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates of clients as credentials (tenancy 9): a file says whom their subjects are.
+
+    ["CN=billing,O=Acme"]
+    project = "acme"
+    roles = ["member"]
+    scopes = ["produce:orders.*"]
+
+The engine verified the certificate, and left its subject and its end in the environment.
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from zq.clock import Clock
+from zq.errors import Invalid, StartRefused
+from zq.limits import project_id
+from zq.model import scopes
+from zq.model.identity import CERTIFICATE, MEMBER, Identity
+
+OPTION: Final = "[auth] certificates"
+
+
+class Holder(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a subject may do; without ``scopes`` all of the project."""
+
+    project: str
+    roles: tuple[str, ...] = (MEMBER,)
+    scopes: list[str] | None = None
+
+
+class Certificates:
+    """Whom certificates are; ``path``: the file, as it is configured now. Raises ``StartRefused``."""
+
+    def __init__(self, path: Callable[[], str], clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._holders = read_holders(path())
+
+    def reload(self) -> None:
+        """Read the file again. Raises ``StartRefused``, and what it said stays."""
+        self._holders = read_holders(self._path())
+
+    def identity(self, env: Mapping[str, Any]) -> Identity | None:
+        """Who asks by a certificate, if that is known and still valid."""
+        subject, until = env.get(CERTIFICATE) or ("", 0.0)
+        found = self._holders.get(subject)
+        if found is None or until <= self._clock.now():
+            return None
+        return structs.replace(found, expires=until)
+
+
+def read_holders(path: str) -> dict[str, Identity]:
+    """By subject. Raises ``StartRefused``."""
+    try:
+        with open(path, "rb") as file:
+            given = msgspec.convert(tomllib.load(file), dict[str, Holder])
+        return {subject: _identity(subject, holder) for subject, holder in given.items()}
+    except OSError as error:
+        raise StartRefused(f"{OPTION} cannot be read: {path}: {error.strerror}.") from error
+    except (ValueError, Invalid) as error:
+        raise StartRefused(f"{OPTION} must say of each subject its project and scopes: {path}: {error}") from error
+
+
+def _identity(subject: str, holder: Holder) -> Identity:
+    project_id(holder.project)
+    chosen = None if holder.scopes is None else tuple(holder.scopes)
+    if chosen == ():
+        raise ValueError("scopes must not be empty: leave them out for all of the project.")
+    scopes.parse(chosen)
+    return Identity(
+        project=holder.project,
+        user=subject,
+        roles=frozenset(role.lower() for role in holder.roles),
+        scopes=chosen,
+        credential=subject,
+    )

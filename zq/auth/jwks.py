@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys by which an issuer signs JSON Web Tokens: from a file, or fetched by https in the background.
+
+A fetch goes to public addresses only, looked up once, and follows nothing (attack E1): the address comes from the
+operator, the name behind it may be anybody's.
+"""
+
+import json
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from http.client import HTTPException, HTTPSConnection
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import jwt
+from msgspec import Struct
+
+from zq.errors import StartRefused, Unavailable
+
+LOG = logging.getLogger(__name__)
+# Bytes of a set of keys.
+MAX_SIZE: Final = 262_144
+# Seconds for a fetch.
+TIMEOUT: Final = 5.0
+# Seconds after which a set is fetched though nothing asks for it.
+REFRESH: Final = 600.0
+# Seconds between two fetches that unknown keys, or failures, ask for.
+HURRY: Final = 60.0
+# Addresses of IPv6 that carry one of IPv4.
+NAT64: Final = IPv6Network("64:ff9b::/96")
+# Bits of the smallest RSA key.
+MIN_RSA: Final = 2048
+# What kind of key, and on which curves, each algorithm needs.
+FITS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", ())),
+    "ES256": ("EC", ("P-256",)),
+    "ES384": ("EC", ("P-384",)),
+    "ES512": ("EC", ("P-521",)),
+    "EdDSA": ("OKP", ("Ed25519", "Ed448")),
+}
+
+
+class Key(Struct, frozen=True):
+    """One key of a set. ``algorithm``: the only one that it is for; "" = any that fits."""
+
+    id: str
+    kind: str
+    curve: str
+    algorithm: str
+    key: Any
+
+    def fits(self, algorithm: str) -> bool:
+        """Whether it may have signed by this algorithm."""
+        kind, curves = FITS.get(algorithm, ("", ()))
+        return self.kind == kind and (not curves or self.curve in curves) and self.algorithm in ("", algorithm)
+
+
+def parse(raw: bytes) -> list[Key]:
+    """The keys of a set that can verify signatures; others are left out. Raises ``ValueError`` if it is no set."""
+    document = json.loads(raw)
+    if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
+        raise ValueError("it is no JSON Web Key Set")
+    return [key for given in document["keys"] if isinstance(given, dict) and (key := _key(given)) is not None]
+
+
+def _key(given: dict[str, Any]) -> Key | None:
+    if given.get("kty") not in ("RSA", "EC", "OKP") or given.get("use", "sig") != "sig" or "d" in given:
+        return None
+    try:
+        made = jwt.PyJWK({name: value for name, value in given.items() if name != "alg"}, _usual(given)).key
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    if given["kty"] == "RSA" and made.key_size < MIN_RSA:
+        return None
+    return Key(str(given.get("kid", "")), given["kty"], str(given.get("crv", "")), str(given.get("alg", "")), made)
+
+
+def _usual(given: dict[str, Any]) -> str:
+    """An algorithm by which the library reads a key of this kind."""
+    fitting = [name for name, (kind, curves) in FITS.items() if kind == given["kty"]]
+    return next((name for name in fitting if given.get("crv") in FITS[name][1]), fitting[0])
+
+
+class KeySet:
+    """The keys of one issuer, as they were last had. ``source``: a file, or an https URL. Raises ``StartRefused``."""
+
+    def __init__(
+        self,
+        source: str,
+        max_stale: float,
+        fetch: "Callable[[str], bytes] | None" = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._max_stale = max_stale
+        self._monotonic = monotonic
+        self._remote = "://" in source
+        self._fetch = fetch or (fetched if self._remote else _read)
+        self._keys: Sequence[Key] = ()
+        self._had: float | None = None
+        self._asked = 0.0
+        self._wanted = threading.Event()
+        if self._remote and not source.startswith("https://"):
+            raise StartRefused("[auth] jwt_jwks must be a file or an https URL.")
+        if not self._remote and not self.refresh():
+            raise StartRefused(f"[auth] jwt_jwks must be a file with a JSON Web Key Set: {source} is none.")
+
+    def start(self) -> None:
+        """Keep the set fresh from now on."""
+        threading.Thread(target=self._run, name="zq-jwks", daemon=True).start()
+
+    def find(self, id: str, algorithm: str) -> list[Key]:
+        """The keys that may have signed; without an ``id``, all that fit. Raises ``Unavailable`` if none were had for
+        too long."""
+        if self._had is None or self._monotonic() - self._had > REFRESH + self._max_stale:
+            self._wanted.set()
+            raise Unavailable("The keys of the issuer cannot be had now. Try again later.")
+        found = [key for key in self._keys if key.fits(algorithm) and id in ("", key.id)]
+        if not found and id not in {key.id for key in self._keys}:
+            self._wanted.set()
+        return found
+
+    def refresh(self) -> bool:
+        """Have the set anew; False, and the former one stays, if that fails."""
+        self._asked = self._monotonic()
+        self._wanted.clear()
+        try:
+            keys = parse(self._fetch(self._source))
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
+            LOG.warning("The keys at %s cannot be had: %s", self._source, error)
+            return False
+        self._keys, self._had = keys, self._monotonic()
+        return True
+
+    def pause(self, had: bool) -> float:
+        """Seconds after which to have the set anew: soon, if something wants it, but never sooner than ``HURRY``."""
+        hurried = self._wanted.is_set() or not had
+        return max(0.0, self._asked + (HURRY if hurried else REFRESH) - self._monotonic())
+
+    def _run(self) -> None:
+        had = self.refresh() if self._remote else True
+        while True:
+            pause = self.pause(had)
+            if pause <= 0:
+                had = self.refresh()
+            elif self._wanted.is_set() or not had:
+                time.sleep(pause)
+            else:
+                self._wanted.wait(pause)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(MAX_SIZE)
+
+
+def fetched(url: str) -> bytes:
+    """What stands at an https URL. Raises ``OSError``, ``HTTPException``, ``ValueError``."""
+    parts = urlsplit(url)
+    if parts.username is not None or not parts.hostname:
+        raise ValueError("the URL must name a host, and no user")
+    deadline = time.monotonic() + TIMEOUT
+    connection = _Pinned(parts.hostname, parts.port or 443, timeout=TIMEOUT, context=ssl.create_default_context())
+    watch = threading.Timer(TIMEOUT, connection.hang_up)  # a timeout of the socket is one of each piece
+    watch.daemon = True
+    watch.start()
+    try:
+        target = parts.path or "/"
+        connection.request("GET", f"{target}?{parts.query}" if parts.query else target, headers={"Accept": "*/*"})
+        reply = connection.getresponse()
+        if reply.status != 200:
+            raise ValueError(f"status {reply.status}")  # redirects too
+        return _whole(reply, connection, deadline)
+    except (OSError, HTTPException) as error:
+        if time.monotonic() >= deadline:
+            raise TimeoutError("it takes too long") from error
+        raise
+    finally:
+        watch.cancel()
+        connection.close()
+
+
+def _whole(reply: Any, connection: HTTPSConnection, deadline: float) -> bytes:
+    raw = bytearray()
+    while piece := reply.read1(65536):
+        raw += piece
+        left = deadline - time.monotonic()
+        if len(raw) > MAX_SIZE:
+            raise ValueError(f"it is larger than {MAX_SIZE} bytes")
+        if left <= 0:
+            raise TimeoutError("it takes too long")
+        if connection.sock is not None:
+            connection.sock.settimeout(left)
+    if time.monotonic() >= deadline:
+        raise TimeoutError("it takes too long")
+    return bytes(raw)
+
+
+class _Pinned(HTTPSConnection):
+    """Goes to the address that was judged: the name is looked up once."""
+
+    def connect(self) -> None:
+        addresses = [each[4][0] for each in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)]
+        if not addresses or not all(is_public(str(address)) for address in addresses):
+            raise ValueError(f"{self.host} has an address that is not public")
+        plain = socket.create_connection((str(addresses[0]), self.port), self.timeout)
+        self.sock = self._context.wrap_socket(  # type: ignore[attr-defined]
+            plain, server_hostname=self.host, do_handshake_on_connect=False
+        )
+        self.sock.do_handshake()
+
+    def hang_up(self) -> None:
+        """End what another thread waits for."""
+        if self.sock is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+
+def is_public(text: str) -> bool:
+    """Whether an address may be connected to: of the internet, whatever it is wrapped in (attack E1)."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        if address in NAT64:
+            return is_public(str(ip_address(int(address) & 0xFFFFFFFF)))
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+        if inner is not None and not is_public(str(inner)):
+            return False
+    return address.is_global and not address.is_multicast and not address.is_reserved

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The strategy ``keystone``: keystonemiddleware around the application, with ``[keystone_authtoken]`` as it stands.
+
+The middleware says in headers who asks, and nothing else may: what a client says there is taken away before, and what
+the middleware says is taken away behind, when it has become an identity.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from datetime import datetime
+from typing import Any, Final
+
+from keystoneauth1.exceptions import ClientException
+from keystonemiddleware.auth_token import AuthProtocol
+
+from zq.auth.credentials import FailureLimit
+from zq.clock import Clock
+from zq.errors import NotAuthenticated, StartRefused, TooManyRequests, Unavailable, ZqError
+from zq.limits import PROJECT_ID
+from zq.model.identity import MEMBER, Identity
+
+# The key of the environment under which the middleware's finding goes to the application.
+FOUND: Final = "zq.keystone"
+# Paths that need no token.
+OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
+# Seconds for which the middleware may remember a token.
+MAX_CACHED: Final = 300
+CHALLENGE: Final = "Keystone"
+# What begins the headers in which the middleware says who asks.
+SAID: Final = (
+    *("HTTP_X_PROJECT_", "HTTP_X_TENANT", "HTTP_X_USER", "HTTP_X_DOMAIN", "HTTP_X_SERVICE_", "HTTP_X_IS_ADMIN"),
+    *("HTTP_X_ROLES", "HTTP_X_ROLE", "HTTP_X_IDENTITY_STATUS"),
+)
+Application = Callable[..., Iterable[bytes]]
+
+
+class Keystone:
+    """Both sides of the middleware: ``wrapped`` is before it, ``authenticate`` behind. Raises ``StartRefused``."""
+
+    def __init__(self, path: str | None, clock: Clock) -> None:
+        """``path``: the configuration file; the environment counts too."""
+        self._clock = clock
+        self._failures = FailureLimit()
+        self._app: Application = lambda _, __: ()
+        self._refused: Callable[[Mapping[str, Any], str], None] = lambda _, __: None
+        conf = {"oslo_config_project": "zq", "oslo_config_file": path, "delay_auth_decision": False}
+        try:
+            self._middleware = AuthProtocol(self._behind, conf)
+            cached = self._middleware._conf.get("token_cache_time")
+        except Exception as error:
+            raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
+        if not 0 <= cached <= MAX_CACHED:
+            raise StartRefused(f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED}; it is {cached}.")
+
+    def wrapped(
+        self,
+        app: Application,
+        set_aside: Callable[[dict[str, Any]], None],
+        peer_of: Callable[[Mapping[str, Any]], str],
+        refused: Callable[[Mapping[str, Any], str], None],
+    ) -> Application:
+        """The application with the middleware before it.
+
+        ``set_aside`` takes away what clients say of themselves, ``peer_of`` tells from which address a request comes;
+        ``refused`` is told which requests, and whose, the middleware has refused.
+        """
+        self._app, self._refused = app, refused
+
+        def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            if environ["PATH_INFO"] in OPEN or environ.get("HTTP_URL_SIGNATURE"):
+                return app(environ, start_response)
+            set_aside(environ)
+            peer = peer_of(environ)
+            try:
+                self._failures.check(peer)
+                return self._middleware(environ, self._beginning(environ, start_response, peer))  # type: ignore[no-any-return]
+            except TooManyRequests as error:
+                environ[FOUND] = error
+            except ClientException as error:
+                environ[FOUND] = Unavailable("Keystone cannot be asked now. Try again later.")
+                environ[FOUND].__cause__ = error
+            return app(environ, start_response)
+
+        return call
+
+    def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
+        """Who asks, as the middleware has found. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``."""
+        found = env.get(FOUND)
+        if isinstance(found, ZqError):
+            raise found
+        if not isinstance(found, Identity) or (found.expires is not None and found.expires <= self._clock.now()):
+            raise NotAuthenticated(None, CHALLENGE)
+        return found
+
+    def _behind(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """What the middleware calls for a request with a valid token."""
+        environ[FOUND] = identity(environ)
+        for name in [name for name in environ if name.startswith(SAID)]:
+            del environ[name]
+        return self._app(environ, start_response)
+
+    def _beginning(
+        self, environ: Mapping[str, Any], start_response: Callable[..., Any], peer: str
+    ) -> Callable[..., Any]:
+        """Counts failures, and ends the connection where the middleware leaves a body unread."""
+
+        def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            if status.startswith(("401", "503")) and FOUND not in environ:
+                if status.startswith("401"):
+                    self._failures.count(peer)
+                    self._refused(environ, peer)
+                if environ.get("CONTENT_LENGTH") not in (None, "", "0") or "HTTP_TRANSFER_ENCODING" in environ:
+                    headers = [*headers, ("Connection", "close")]
+            return start_response(status, headers, *error)
+
+        return begin
+
+
+def identity(environ: MutableMapping[str, Any]) -> Identity | None:
+    """Who asks, by the middleware's headers; None for a token without a project that we can have."""
+    project = environ.get("HTTP_X_PROJECT_ID") or ""
+    if environ.get("HTTP_X_IDENTITY_STATUS") != "Confirmed" or PROJECT_ID.fullmatch(project) is None:
+        return None
+    roles = frozenset(role.strip().lower() for role in environ.get("HTTP_X_ROLES", "").split(",") if role.strip())
+    token: Mapping[str, Any] = (environ.get("keystone.token_info") or {}).get("token") or {}
+    ids = token.get("audit_ids") or [""]
+    ends = token.get("expires_at")
+    return Identity(
+        project=project,
+        user=environ.get("HTTP_X_USER_ID") or "",
+        roles=roles or frozenset({MEMBER}),
+        credential=f"keystone:{ids[0]}",
+        expires=datetime.fromisoformat(ends).timestamp() if isinstance(ends, str) else None,
+    )

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which roles a rule asks for (tenancy 4): the table, or a file of oslo.policy's in its place.
+
+``oslo.policy`` takes a file that it cannot use silently: what it cannot parse denies, and what nobody asks for is
+accepted. So a file is checked here first, and refused as a whole. Its library is imported for a file only.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from zq.audit import Audit, Entry
+from zq.errors import StartRefused
+from zq.model.identity import ADMIN, Identity
+from zq.model.scopes import Verb
+
+LOG = logging.getLogger(__name__)
+# Decisions that one process remembers.
+MOST_REMEMBERED: Final = 10_000
+EVERYONE: Final = ""
+ADMINISTRATORS: Final = f"role:{ADMIN}"
+
+
+class Rule(Struct, frozen=True):
+    """Who may: a check as oslo.policy writes it. ``verb``: what a scope must allow besides; None = nothing, or more
+    than one thing, which the resource knows. ``everywhere``: on all of the project, not on one name."""
+
+    check: str = EVERYONE
+    verb: Verb | None = None
+    everywhere: bool = False
+
+
+def _rules(word: str, verbs: Mapping[str, Verb]) -> dict[str, Rule]:
+    return {f"{word}:{name}": Rule(verb=verb) for name, verb in verbs.items()}
+
+
+def _administration(*names: str) -> dict[str, Rule]:
+    return {name: Rule(ADMINISTRATORS, Verb.MANAGE, everywhere=True) for name in names}
+
+
+_METADATA: Final = {
+    **{"get_all": Verb.OBSERVE, "get": Verb.OBSERVE, "create": Verb.MANAGE, "update": Verb.MANAGE},
+    **{"delete": Verb.MANAGE, "stats": Verb.OBSERVE, "purge": Verb.MANAGE},
+}
+_THINGS: Final = ("get_all", "get", "create", "update", "delete")
+
+RULES: Final[dict[str, Rule]] = {
+    **_rules("queues", _METADATA | {"share": Verb.MANAGE}),
+    **_rules("messages", {"create": Verb.PRODUCE, "get_all": Verb.OBSERVE, "get": Verb.OBSERVE}),
+    "messages:delete": Rule(verb=Verb.CONSUME),
+    "messages:delete_all": Rule(),
+    **_rules("claims", dict.fromkeys(("create", "get", "update", "delete"), Verb.CONSUME)),
+    **_rules("topics", _METADATA | {"publish": Verb.PRODUCE}),
+    **_rules("topics", dict.fromkeys(("get_messages", "get_message", "stream"), Verb.OBSERVE)),
+    **_rules("subscription", dict.fromkeys((*_THINGS, "confirm"), Verb.MANAGE)),
+    "ping:get": Rule(),
+    "limits:get": Rule(),
+    "quota:get": Rule(),
+    **{f"tokens:{name}": Rule(verb=Verb.MANAGE, everywhere=True) for name in ("get_all", "get", "create", "delete")},
+    "flavors:get_all": Rule(),
+    "flavors:get": Rule(),
+    **_administration("health:get", *(f"pools:{name}" for name in _THINGS)),
+    **_administration(*(f"flavors:{name}" for name in ("create", "update", "delete"))),
+    **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete"),
+    **_administration("admin:tokens", "admin:server"),
+}
+"""Every rule that a route may name. One that is not here is denied."""
+
+# What a check may ask of a caller.
+CREDENTIALS: Final = frozenset({"project_id", "user_id"})
+_TARGET: Final = re.compile(r"%\((\w*)\)s")
+_CHECKS: Final = frozenset({"TrueCheck", "FalseCheck", "AndCheck", "OrCheck", "NotCheck", "RoleCheck", "RuleCheck"})
+
+# (rule, roles, user, project) -> allowed.
+Decide = Callable[[str, frozenset[str], str, str], bool]
+
+
+class Policy:
+    """Tells whether a caller's roles allow a rule. ``path``: a policy file; "" = the table. Raises ``StartRefused``."""
+
+    def __init__(self, path: str = "") -> None:
+        self._texts: dict[str, str] | None = None
+        self.forget: Callable[[], object] = lambda: None
+        """Called when other rules hold from now on."""
+        self.load(path)
+
+    def load(self, path: str) -> bool:
+        """Take over what the file says now; whether that is something else than before.
+
+        A file that is not right is refused as a whole: ``StartRefused``.
+        """
+        texts = _read(path) if path else None
+        decide = _by_table if texts is None else _by_file(path, texts)
+        self._decide: Decide = lru_cache(maxsize=MOST_REMEMBERED)(decide)
+        self.forget()
+        former, self._texts = self._texts, texts
+        return former != texts
+
+    def reload(self, path: str, audit: Audit) -> None:
+        """Take over what the file says now; one that is not right changes nothing, and the log says why."""
+        try:
+            changed = self.load(path)
+        except StartRefused as refusal:
+            LOG.error("The policy stays as it was: %s", refusal)
+            audit.did(Entry(method="HUP", object="policy", outcome="refused", why=str(refusal)))
+        else:
+            if changed:
+                audit.did(Entry(method="HUP", object="policy", outcome="done"))
+
+    def __call__(self, rule: str, identity: Identity) -> bool:
+        return self._decide(rule, identity.roles, identity.user, identity.project)
+
+
+def _by_table(rule: str, roles: frozenset[str], _user: str, _project: str) -> bool:
+    known = RULES.get(rule)
+    return known is not None and (known.check == EVERYONE or ADMIN in roles)
+
+
+def _by_file(path: str, given: Mapping[str, str]) -> Decide:
+    checks = _checks(path, given)
+    try:
+        from oslo_config.cfg import ConfigOpts
+        from oslo_policy.policy import Enforcer, Rules
+    except ImportError as error:
+        raise _missing() from error
+    # All rules are given, so that it neither reads a file nor watches one.
+    enforcer = Enforcer(ConfigOpts(), rules=Rules(checks), use_conf=False)
+
+    def decide(rule: str, roles: frozenset[str], user: str, project: str) -> bool:
+        caller = {"roles": sorted(roles), "user_id": user, "project_id": project}
+        return rule in RULES and bool(enforcer.enforce(rule, {"project_id": project}, caller))
+
+    return decide
+
+
+def _missing() -> StartRefused:
+    return StartRefused("[oslo_policy] policy_file needs oslo.policy: pip install 'zq-queue[policy]' brings it.")
+
+
+def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """Every rule's check, by the file and else by the table. Raises ``StartRefused``."""
+    texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
+    try:
+        from oslo_policy.policy import RuleDefault
+    except ImportError as error:
+        raise _missing() from error
+    checks = {name: RuleDefault(name, text).check for name, text in texts.items()}
+    for name, check in checks.items():
+        if fault := next(_faults(check, texts[name]), None):
+            raise _refusal(path, f"the rule {name}: {fault}")
+    _refuse_circles(path, {name: set(_references(check)) for name, check in checks.items()})
+    return checks
+
+
+def _read(path: str) -> dict[str, str]:
+    try:
+        from oslo_policy.policy import parse_file_contents
+    except ImportError as error:
+        raise _missing() from error
+    try:
+        told = parse_file_contents(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _refusal(path, " ".join(str(error).split())) from error
+    if not isinstance(told, dict):
+        raise _refusal(path, "it must map names of rules to checks")
+    for name, text in told.items():
+        if name not in RULES:
+            raise _refusal(path, f"{str(name)[:80]!r} is no rule; api-ref/policy.md lists them")
+        if not isinstance(text, str):
+            raise _refusal(path, f"the rule {name} must be a text in quotes")
+    return told
+
+
+def _faults(check: Any, text: str) -> Iterator[str]:
+    """What is wrong with a check that oslo.policy has made of a text."""
+    parts = list(_parts(check))
+    kinds = [type(part).__name__ for part in parts]
+    if kinds.count("FalseCheck") != text.split().count("!"):
+        yield f"{text[:80]!r} cannot be read as a check"
+    for part, kind in zip(parts, kinds, strict=True):
+        if kind == "RuleCheck" and part.match not in RULES:
+            yield f"it refers to {part.match[:80]!r}, which is no rule"
+        elif kind == "GenericCheck" and not (part.kind in CREDENTIALS or part.kind[:1] in "'\"TF0123456789"):
+            yield f"{part.kind[:80]!r} is nothing that a caller has: role, user_id and project_id are"
+        elif kind not in _CHECKS and kind != "GenericCheck":
+            yield f"{text[:80]!r} asks another server, which is not supported"
+        if (named := _TARGET.findall(getattr(part, "match", ""))) and set(named) != {"project_id"}:
+            yield f"{part.match[:80]!r} is no target: %(project_id)s is the only one"
+
+
+def _parts(check: Any) -> Iterator[Any]:
+    yield check
+    for part in [*getattr(check, "rules", ()), *([check.rule] if hasattr(check, "rule") else [])]:
+        yield from _parts(part)
+
+
+def _references(check: Any) -> Iterator[str]:
+    return (part.match for part in _parts(check) if type(part).__name__ == "RuleCheck")
+
+
+def _refuse_circles(path: str, references: Mapping[str, set[str]]) -> None:
+    for name in references:
+        reached: set[str] = set()
+        waiting = set(references[name])
+        while waiting:
+            reached.add(rule := waiting.pop())
+            waiting |= references[rule] - reached
+        if name in reached:
+            raise _refusal(path, f"the rule {name} refers to itself")
+
+
+def _refusal(path: str, fault: str) -> StartRefused:
+    return StartRefused(f"[oslo_policy] policy_file {path} cannot be used: {fault}.")

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The strategy ``token``: tokens of our own, which the store holds without their secrets.
+
+    zq_<id>_<secret>_<crc>     10, 43 and 6 characters of 0-9 A-Z a-z; crc: CRC-32 of all before its underscore
+
+The documents, as JSON where they hold something; each expires with its token:
+
+    ("", "token", id)          what the token is, with the SHA-256 of its secret
+    (project, "token", id)     empty: the index for listings, written first and removed last
+    ("", "token-used", id)     when it was used, to the hour
+    ("", "token-denied", jti)  empty: a JSON Web Token of this id was revoked
+"""
+
+import hashlib
+import os
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from hmac import compare_digest
+from typing import Final, NamedTuple
+
+import msgspec
+from cachetools import FIFOCache
+from msgspec import Struct
+
+from zq.clock import Clock
+from zq.errors import NotFound, QuotaExceeded, Unavailable
+from zq.model import Page, Seconds
+from zq.model.documents import Document, DocumentRef
+from zq.model.identity import ADMIN, MEMBER, Identity
+from zq.storage.api import DocumentController
+
+KIND: Final = "token"
+USED: Final = "token-used"
+# Of documents whose names are ids of JSON Web Tokens that were revoked.
+DENIED: Final = "token-denied"
+ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+ID_LENGTH: Final = 10
+SECRET_LENGTH: Final = 43
+CRC_LENGTH: Final = 6
+FORM: Final = re.compile(r"(zq_([0-9A-Za-z]{10})_([0-9A-Za-z]{43}))_([0-9A-Za-z]{6})", re.ASCII)
+TOKEN_ID: Final = re.compile(r"[0-9A-Za-z]{10}", re.ASCII)
+# Seconds for which a token that was valid is not looked up again.
+POSITIVE: Final = 5.0
+# Seconds between two notes of one process that a token was used.
+NOTED: Final = 3600.0
+# Seconds that a token lives on when it was rotated.
+ROTATED: Final = 86400
+DAY: Final = 86400
+# Days that a token lives, unless it says otherwise.
+DEFAULT_DAYS: Final = 90
+# Live tokens of one project.
+MOST_TOKENS: Final = 100
+# Tokens looked at in one step of a walk through all of them.
+STEP: Final = 100
+
+
+class Stored(Struct, frozen=True):
+    """A token as its document has it. ``hash``: SHA-256 of the secret, in hex; ``by``: which credential made it."""
+
+    hash: str
+    project: str
+    user: str
+    name: str
+    roles: list[str]
+    scopes: list[str] | None
+    created: Seconds
+    expires: Seconds
+    by: str
+
+
+class Token(NamedTuple):
+    """A token as it is shown. ``used``: to the hour; None = never."""
+
+    id: str
+    stored: Stored
+    used: Seconds | None = None
+
+
+class Made(NamedTuple):
+    """A new token, and the text that is shown this once."""
+
+    token: Token
+    text: str
+
+
+class Grant(Struct, frozen=True, kw_only=True):
+    """What a new token is to give. ``roles`` empty: that of a member; ``expires``: it ends then at the latest."""
+
+    project: str
+    name: str = ""
+    user: str = ""
+    roles: Sequence[str] = ()
+    scopes: Sequence[str] | None = None
+    days: int = DEFAULT_DAYS
+    expires: Seconds | None = None
+    by: str = ""
+
+
+def encode(number: int, length: int) -> str:
+    """A number in base 62, so many characters."""
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, len(ALPHABET))
+        digits.append(ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+def write(id: str, secret: str) -> str:
+    """The text of a token."""
+    text = f"zq_{id}_{secret}"
+    return f"{text}_{encode(zlib.crc32(text.encode()), CRC_LENGTH)}"
+
+
+def parse(text: str) -> tuple[str, str] | None:
+    """Id and secret, if form and checksum fit."""
+    found = FORM.fullmatch(text)
+    if found is None or encode(zlib.crc32(found[1].encode()), CRC_LENGTH) != found[4]:
+        return None
+    return found[2], found[3]
+
+
+def digest(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Tokens:
+    """The tokens of all projects. ``denied_for``: seconds that a JSON Web Token lives at most.
+
+    ``most``: live ones of this project, asked at each creation; 0 = any number.
+    """
+
+    def __init__(
+        self,
+        documents: DocumentController,
+        clock: Clock,
+        max_days: int = 366,
+        denied_for: int = 86460,
+        most: Callable[[str], int] = lambda _project: MOST_TOKENS,
+    ) -> None:
+        self._documents = documents
+        self._clock = clock
+        self.most = most
+        """How many live tokens a project may have; 0 = any number."""
+        self._denied_for = denied_for
+        self.max_days = max_days
+
+    def create(self, grant: Grant, secret: str = "", id: str = "") -> Made:
+        """Make a token. Raises ``QuotaExceeded``. ``id`` and ``secret``: of one that was made elsewhere."""
+        now = self._clock.now()
+        most = self.most(grant.project)
+        if most and len(self._documents.list(grant.project, KIND, "", "", most, now).items) >= most:
+            raise QuotaExceeded(f"The project may have {most} tokens; revoke one first.")
+        id = id or encode(int.from_bytes(os.urandom(16)), ID_LENGTH)
+        secret = secret or encode(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
+        expires = now + min(grant.days, self.max_days) * DAY
+        stored = Stored(
+            hash=digest(secret),
+            project=grant.project,
+            user=grant.user,
+            name=grant.name,
+            roles=sorted(set(grant.roles)) or [MEMBER],
+            scopes=None if grant.scopes is None else list(grant.scopes),
+            created=now,
+            expires=expires if grant.expires is None else min(expires, grant.expires),
+            by=grant.by,
+        )
+        self._put(id, stored, now)
+        return Made(Token(id, stored), write(id, secret))
+
+    def get(self, id: str, project: str | None = None) -> Token:
+        """The token, if it is the project's (None: any). Raises ``NotFound``."""
+        now = self._clock.now()
+        stored = self._read(id, now)
+        if stored is None or project not in (None, stored.project):
+            raise NotFound("There is no token of this id in the project.")
+        used = self._documents.get(DocumentRef("", USED, id), now)
+        return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
+
+    def list(self, project: str, after: str, limit: int) -> Page[Token]:
+        """Tokens of the project, or with "" of all, by their ids, behind ``after``."""
+        page = self._documents.list(project, KIND, "", after, limit, self._clock.now())
+        tokens = []
+        for entry in page.items:
+            try:
+                tokens.append(self.get(entry.ref.name, project or None))
+            except NotFound:  # an index entry whose token was not written, or is gone
+                continue
+        return Page(tokens, page.next)
+
+    def revoke(self, id: str, project: str | None = None) -> bool:
+        """End the token, on every server within seconds; False if there is none."""
+        now = self._clock.now()
+        stored = self._read(id, now)
+        if stored is None or project not in (None, stored.project):
+            return False
+        for ref in (DocumentRef("", KIND, id), DocumentRef("", USED, id), DocumentRef(stored.project, KIND, id)):
+            self._documents.delete(ref, now)
+        return True
+
+    def deny(self, jti: str) -> None:
+        """Refuse a JSON Web Token by its id, on every server within seconds, for as long as one may live."""
+        now = self._clock.now()
+        self._documents.put(DocumentRef("", DENIED, jti), b"{}", now, expires=now + self._denied_for)
+
+    def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> Made:
+        """Make a twin, which lives as long as this one was to, but no longer than ``expires``; this one ends within a
+        day.
+
+        Raises ``NotFound``, ``QuotaExceeded``.
+        """
+        old = self.get(id, project).stored
+        days = max(1, round((old.expires - old.created) / DAY))
+        twin = self.create(
+            Grant(
+                project=old.project,
+                name=old.name,
+                user=old.user,
+                roles=old.roles,
+                scopes=old.scopes,
+                days=days,
+                expires=expires,
+                by=by or old.by,
+            )
+        )
+        self._shorten(id)
+        return twin
+
+    def _shorten(self, id: str) -> None:
+        """Let the token end within a day, unless it is revoked meanwhile."""
+        ref = DocumentRef("", KIND, id)
+        now = self._clock.now()
+        while (document := self._documents.get(ref, now)) is not None:
+            stored = _stored(document)
+            shorter = msgspec.structs.replace(stored, expires=min(stored.expires, now + ROTATED))
+            value = msgspec.json.encode(shorter)
+            if self._documents.put(ref, value, now, expected=document.version, expires=shorter.expires):
+                return
+
+    def has_admin(self) -> bool:
+        """Whether any token administers the deployment."""
+        return any(ADMIN in token.stored.roles for token in self._all())
+
+    def adopt(self, text: str, project: str) -> bool:
+        """Store a token that was made elsewhere as an administrator's, unless there is one; whether it was.
+
+        Raises ``ValueError`` if it is no token.
+        """
+        parts = parse(text)
+        if parts is None:
+            raise ValueError("no token")
+        if self.has_admin():
+            return False
+        grant = Grant(project=project, name="bootstrap", roles=[ADMIN], days=self.max_days, by="bootstrap_token_file")
+        self.create(grant, parts[1], parts[0])
+        return True
+
+    def _all(self) -> Iterator[Token]:
+        after = ""
+        while True:
+            page = self.list("", after, STEP)
+            yield from page.items
+            if page.next is None:
+                return
+            after = page.next
+
+    def _read(self, id: str, now: Seconds) -> Stored | None:
+        if TOKEN_ID.fullmatch(id) is None:
+            return None
+        document = self._documents.get(DocumentRef("", KIND, id), now)
+        return None if document is None else _stored(document)
+
+    def _put(self, id: str, stored: Stored, now: Seconds) -> None:
+        self._documents.put(DocumentRef(stored.project, KIND, id), b"{}", now, expires=stored.expires)
+        self._documents.put(DocumentRef("", KIND, id), msgspec.json.encode(stored), now, expires=stored.expires)
+
+
+def _stored(document: Document) -> Stored:
+    return msgspec.json.decode(document.value, type=Stored)
+
+
+class TokenVerifier:
+    """Looks tokens up."""
+
+    def __init__(
+        self, documents: DocumentController, clock: Clock, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._documents = documents
+        self._clock = clock
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        # By id: the moment of the monotonic clock from which its use is to be noted again.
+        self._noted: FIFOCache[str, float] = FIFOCache(10_000)
+
+    def takes(self, text: str) -> bool:
+        """Whether it looks like a token of ours."""
+        return text.startswith("zq_")
+
+    def verify(self, text: str) -> tuple[Identity, float] | str:
+        """Who it is, and for how long that may be remembered; or why not. Raises ``Unavailable``."""
+        parts = parse(text)
+        if parts is None:
+            return "Its form or its checksum does not fit."
+        id, secret = parts
+        now = self._clock.now()
+        document = self._documents.get(DocumentRef("", KIND, id), now)
+        if document is None:
+            return f"The token {id} is unknown, revoked or expired."
+        stored = _stored(document)
+        if not compare_digest(digest(secret), stored.hash) or stored.expires <= now:
+            return f"The token {id} has another secret, or is expired."
+        self._note(id, stored, now)
+        identity = Identity(
+            project=stored.project,
+            user=stored.user,
+            roles=frozenset(stored.roles),
+            scopes=None if stored.scopes is None else tuple(stored.scopes),
+            credential=id,
+            expires=stored.expires,
+        )
+        return identity, min(POSITIVE, stored.expires - now)
+
+    def _note(self, id: str, stored: Stored, now: Seconds) -> None:
+        """Remember, now and then, that the token was used."""
+        moment = self._monotonic()
+        with self._lock:
+            if self._noted.get(id, 0.0) > moment:
+                return
+            self._noted[id] = moment + NOTED
+        hour = b"%d" % (now // 3600 * 3600)
+        try:
+            self._documents.put(DocumentRef("", USED, id), hour, now, expires=stored.expires)
+        except Unavailable:  # whoever asks need not suffer for it
+            with self._lock:
+                self._noted.pop(id, None)

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast each project may go: requests, messages and bytes a second, and how much of a process at once (tenancy 6).
+
+Each rate is a GCRA bucket: one moment, up to which what was taken is paid for. A request is let in while no bucket is
+in debt, and what it turns out to have been is paid afterwards, so that nothing is counted before it is known. Several
+processes of one store share a project's rates by telling each other what was asked of them: ``Exchange``.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+import msgspec
+from cachetools import LRUCache
+
+from zq.clock import Clock
+from zq.errors import TooManyRequests, Unavailable
+from zq.model.documents import DocumentRef
+from zq.model.quotas import Quota
+from zq.storage.api import DocumentController
+
+LOG = logging.getLogger(__name__)
+# What is counted, under their names in [quota]; in this order wherever three numbers stand.
+RATES: Final = ("requests", "messages", "bytes")
+# What bytes are counted in, where requests are the draft's usual.
+CONTENT: Final = ';qu="content-bytes"'
+# Seconds of a rate that may be taken at once.
+BURST: Final = 2.0
+# How far a bucket may be paid ahead: a burst, and what sums of fractions may be wrong by.
+ALLOWED: Final = BURST + 1e-6
+# What one request counts for in the mean of them.
+SMOOTHING: Final = 1 / 16
+# Projects whose buckets one process keeps; one that goes begins with full ones.
+MOST_KNOWN: Final = 10_000
+# Seconds between two exchanges with other processes.
+INTERVAL: Final = 1.0
+# Seconds for which what a process told holds.
+LIFE: Final = 5.0
+# A process tells of projects that ask it for more than this part of their rate: so sixteen that do not tell keep it.
+NEAR: Final = 1 / 16
+# The kind of the documents by which processes tell.
+KIND: Final = "rate"
+# Processes of which one listens.
+MOST_PROCESSES: Final = 256
+
+_told: Final = msgspec.json.Decoder(dict[str, tuple[float, float, float]])
+
+
+class Left(NamedTuple):
+    """What is left of a project's scarcest rate: so much of ``name`` now, all of it in ``seconds``."""
+
+    name: str
+    rest: int
+    seconds: int
+
+
+class Account:
+    """One project in one process: three buckets, and how many of its requests are being worked on."""
+
+    __slots__ = (
+        "_asked",
+        "_full",
+        "_lock",
+        "_mean",
+        "_most",
+        "_paid",
+        "_policy",
+        "_quota",
+        "_rates",
+        "_requests",
+        "_running",
+        "_step",
+    )
+
+    def __init__(self, quota: Quota, threads: int) -> None:
+        self._lock = threading.Lock()
+        self._requests = 0.0
+        """The bucket of requests, of which each takes the same; those of messages and bytes stand in ``_paid``."""
+        self._paid = [0.0, 0.0]
+        self._asked = [0, 0, 0]
+        self._mean = [1.0, 0.0]
+        self._running = 0
+        self.configure(quota, threads)
+
+    def configure(self, quota: Quota, threads: int) -> None:
+        """Bound by these from now on. What was paid ahead at other rates is forgiven: it could take years."""
+        with self._lock:
+            self._requests, self._paid = 0.0, [0.0, 0.0]
+        self._quota = quota
+        self._most = max(1, threads * quota.share // 100)
+        self._policy = _policy(quota)
+        self.share(rates_of(quota))
+
+    @property
+    def quota(self) -> Quota:
+        """By what it is bounded."""
+        return self._quota
+
+    def enter(self, now: float) -> None:
+        """Let a request in; ``leave`` must follow. Raises ``TooManyRequests``."""
+        limit = now + ALLOWED
+        with self._lock:
+            self._asked[0] += 1
+            paid = self._requests
+            after = (paid if paid > now else now) + self._step
+            messages, size = self._paid
+            if after > limit or messages > limit or size > limit or self._running >= self._most:
+                raise self._refused(after - limit, messages - limit, size - limit)
+            self._requests = after
+            self._running += 1
+
+    def resume(self) -> None:
+        """A request goes on that was let in before; ``leave`` must follow."""
+        with self._lock:
+            self._running += 1
+
+    def leave(self, now: float, messages: int, size: int) -> None:
+        """A request is over, or waits without a thread; it was about so many messages and bytes."""
+        mean = self._mean
+        with self._lock:
+            self._running -= 1
+            # Twice what ``_pay`` does: each request comes here.
+            if messages:
+                self._asked[1] += messages
+                mean[0] += (messages - mean[0]) * SMOOTHING
+                if rate := self._rates[1]:
+                    before = self._paid[0]
+                    self._paid[0] = (before if before > now else now) + messages / rate
+            if size:
+                self._asked[2] += size
+                mean[1] += (size - mean[1]) * SMOOTHING
+                if rate := self._rates[2]:
+                    before = self._paid[1]
+                    self._paid[1] = (before if before > now else now) + size / rate
+
+    def spend(self, now: float, size: int) -> None:
+        """Bytes were sent to one whose request is over, as on a stream."""
+        with self._lock:
+            self._pay(1, now, size)
+
+    def left(self, now: float) -> Left | None:
+        """What is left of the rate of which the smallest part is left; None if nothing is bounded."""
+        debt, scarcest = -1.0, -1
+        for rate, paid in enumerate((self._requests, *self._paid)):
+            if self._rates[rate] and paid - now > debt:
+                debt, scarcest = max(0.0, paid - now), rate
+        if scarcest < 0:
+            return None
+        bound = self._rates[scarcest]
+        rest = min(int(bound), max(0, int((ALLOWED - debt) * bound)))
+        return Left(RATES[scarcest], rest, max(1, ceil(debt)))
+
+    def headers(self, now: float) -> dict[str, str]:
+        """What is left, as answers say it: headers of draft-ietf-httpapi-ratelimit-headers-10, lower case; none if
+        nothing is bounded."""
+        soon = now + 1.0
+        requests, (messages, size) = self._requests, self._paid
+        if requests > soon or messages > soon or size > soon:
+            left = self.left(now)
+            return {} if left is None else self._policy | _text(*left)
+        # A second or less is paid ahead of any: all that the rates allow in one is left.
+        if size > requests and size > messages and size > now:
+            return self._full[2]
+        return self._full[1 if messages > requests and messages > now else 0]
+
+    def asked(self) -> tuple[float, float, float]:
+        """What was asked for since this was asked last, granted or not."""
+        with self._lock:
+            asked, self._asked = self._asked, [0, 0, 0]
+        return asked[0], asked[1], asked[2]
+
+    def share(self, rates: Sequence[float]) -> None:
+        """Go at these rates from now on: what other processes leave of the project's."""
+        self._rates = list(rates)
+        self._step = 1 / rates[0] if rates[0] else -ALLOWED
+        full = [self._policy | _text(name, int(rate), 1) for name, rate in zip(RATES, rates, strict=True)]
+        bounded = [pairs for pairs, rate in zip(full, rates, strict=True) if rate]
+        self._full = [pairs if rate else (*bounded, {})[0] for pairs, rate in zip(full, rates, strict=True)]
+        """What is told while all of a rate is left; of one without a bound, the first that has one."""
+
+    def _pay(self, which: int, now: float, count: int) -> None:
+        self._asked[which + 1] += count
+        mean = self._mean
+        mean[which] += (count - mean[which]) * SMOOTHING
+        if rate := self._rates[which + 1]:
+            paid = self._paid
+            before = paid[which]
+            paid[which] = (before if before > now else now) + count / rate
+
+    def _refused(self, *late: float) -> TooManyRequests:
+        """``late``: seconds until each bucket lets one in. What was refused was asked for as well: as much as the
+        requests that were let in."""
+        for which in (0, 1):
+            self._asked[which + 1] += round(self._mean[which])
+        rate = max((1, 2, 0), key=lambda bucket: late[bucket])
+        if late[rate] <= 0:
+            sentence = f"The project may have {self._most} requests at once in one process of the server."
+            return TooManyRequests(sentence, 1, "share")
+        bound = getattr(self._quota, RATES[rate])
+        sentence = f"The project may make {bound} requests a second."
+        if rate:
+            sentence = f"The project may send and receive {bound} {RATES[rate]} a second."
+        return TooManyRequests(sentence, max(1, ceil(late[rate])), RATES[rate])
+
+
+class Rates:
+    """The accounts of all projects that come to one process. ``threads``: how many requests it works on at once."""
+
+    def __init__(self, threads: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._threads = threads
+        self.now = monotonic
+        self._accounts: LRUCache[str, Account] = LRUCache(MOST_KNOWN)
+        self._lock = threading.Lock()
+
+    def account(self, project: str, quota: Quota) -> Account:
+        """The project's; bounded by ``quota``."""
+        with self._lock:
+            account = self._accounts.get(project)
+            if account is None:
+                self._accounts[project] = account = Account(quota, self._threads)
+        if account.quota is not quota and account.quota != quota:
+            account.configure(quota, self._threads)
+        return account
+
+    def accounts(self) -> Mapping[str, Account]:
+        """All of them, by project."""
+        with self._lock:
+            return dict(self._accounts)
+
+
+class Exchange:
+    """Tells the other processes of a store what is asked of this one, and divides rates by what they tell."""
+
+    def __init__(self, rates: Rates, documents: DocumentController, clock: Clock) -> None:
+        self._rates = rates
+        self._documents = documents
+        self._clock = clock
+        self._ref = DocumentRef("", KIND, uuid4().hex)
+        self._heard = 0.0
+        self._divided: set[str] = set()
+
+    def start(self) -> None:
+        """Do so each second, from a thread of its own."""
+        threading.Thread(target=self._run, name="zq-rates", daemon=True).start()
+
+    def round(self) -> None:
+        """One exchange. Nothing is written or read while no project comes near its rates. Raises ``Unavailable``."""
+        accounts = self._rates.accounts()
+        asked = {project: account.asked() for project, account in accounts.items()}
+        near = {project: told for project, told in asked.items() if _is_near(told, accounts[project].quota)}
+        others = self._exchange(near) if near else []
+        for project in self._divided - near.keys():
+            if project in accounts:
+                accounts[project].share(rates_of(accounts[project].quota))
+        self._divided = set(near)
+        for project in near:
+            demands = [told[project] for told in others if project in told]
+            rates = rates_of(accounts[project].quota)
+            accounts[project].share([divided(rate, (told[i] for told in demands)) for i, rate in enumerate(rates)])
+
+    def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
+        """Tell, and hear what the others tell."""
+        now = self._clock.now()
+        self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + LIFE)
+        page = self._documents.list("", KIND, "", "", MOST_PROCESSES, now)
+        return [_told.decode(document.value) for document in page.items if document.ref != self._ref]
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(INTERVAL)
+            try:
+                self.round()
+            except (Unavailable, msgspec.MsgspecError) as absence:
+                LOG.debug("Rates are not divided among processes now: %s", absence)
+
+
+def divided(limit: float, demands: Iterable[float]) -> float:
+    """The max-min fair share of one that wants without end, among others that want so much ("water filling")."""
+    left, sharing = limit, sorted(demands)
+    for at, demand in enumerate(sharing):
+        share = left / (len(sharing) - at + 1)
+        if demand >= share:
+            return share
+        left -= demand
+    return left
+
+
+def _policy(quota: Quota) -> dict[str, str]:
+    rates = (("requests", quota.requests, ""), ("messages", quota.messages, ""), ("bytes", quota.bytes, CONTENT))
+    return {"ratelimit-policy": ", ".join(f'"{name}";q={bound};w=1{unit}' for name, bound, unit in rates if bound)}
+
+
+def _text(name: str, rest: int, seconds: int) -> dict[str, str]:
+    return {"ratelimit": f'"{name}";r={rest};t={seconds}'}
+
+
+def rates_of(quota: Quota) -> tuple[float, float, float]:
+    return float(quota.requests), float(quota.messages), float(quota.bytes)
+
+
+def _is_near(asked: Sequence[float], quota: Quota) -> bool:
+    return any(rate and told > rate * NEAR for told, rate in zip(asked, rates_of(quota), strict=True))

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of messages that were claimed and not finished: redelivery delays with back-off, and dead letters
+(contract 8.6, extensions 4). No driver knows either rule."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from zq.model import MAX_LOOKS, Claimed, ClaimRequest, Move, QueueRef, Seconds
+from zq.storage.api import Storage
+
+# Doublings of a redelivery delay after which any bound is reached.
+MAX_DOUBLINGS: Final = 31
+# The reason that a message remembers which was handed out too often.
+MAX_CLAIM_COUNT: Final = "max_claim_count"
+
+
+class Redelivery(Struct, frozen=True):
+    """How long a message stays away after a claim of it lapsed, or gave it back without a delay of its own.
+
+    Seconds; ``cap`` bounds what the back-off makes of ``delay``.
+    """
+
+    delay: int = 0
+    exponential: bool = False
+    cap: int = 0
+
+    def waits(self) -> tuple[int, ...]:
+        """Seconds after the first, second, … claim, as ``ClaimRequest.waits`` has them."""
+        if not self.delay:
+            return ()
+        waits = [min(self.delay, self.cap)]
+        while self.exponential and waits[-1] < self.cap and len(waits) <= MAX_DOUBLINGS:
+            waits.append(min(self.delay << len(waits), self.cap))
+        return tuple(waits)
+
+
+AT_ONCE: Final = Redelivery()
+
+
+class DeadLetters(Struct, frozen=True):
+    """Where a message goes that was handed out ``max_claims`` times; ``ttl`` None = its own, counted anew.
+
+    ``history``: seconds for which the queue that it leaves keeps an entry of it; 0 = none.
+    """
+
+    queue: QueueRef
+    max_claims: int
+    ttl: int | None
+    history: int = 0
+
+
+def claim(
+    storage: Storage, queue: QueueRef, request: ClaimRequest, dead_letters: DeadLetters | None, now: Seconds
+) -> Claimed:
+    """What the store claims; the messages that it met and that were handed out too often are dead letters then.
+
+    Each moves in one step, if it is still ready: two servers that bury the same message do no harm. A claim that met
+    nothing else looks again.
+    """
+    for _ in range(MAX_LOOKS):
+        claimed = storage.claims.create(queue, request, now)
+        if dead_letters is not None and claimed.spent:
+            moves = [
+                Move(id, dead_letters.queue.name, dead_letters.ttl, reason=MAX_CLAIM_COUNT) for id in claimed.spent
+            ]
+            storage.messages.move(queue, moves, now, dead_letters.history)
+        if claimed.claim is not None or not claimed.spent:
+            break
+    return claimed

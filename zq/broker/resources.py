@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on resources with metadata: what queues and topics have in common (contract 6, 13)."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from zq import wire
+from zq.broker.metadata import Metadata, MetadataSchema, set_values
+from zq.broker.values import Seen
+from zq.clock import Clock
+from zq.errors import InvalidBody, NotFound
+from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.model import Page, Seconds, Stats
+from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.scopes import Kind, Verb
+
+# Resources that a filtered listing reads at a time, at most.
+READ_AHEAD: Final = 200
+# Resources that it reads first: fewer, because metadata may be large.
+FIRST_READ: Final = 25
+# Bytes of metadata that one request decodes to compare them with filters; then its page ends, and its marker goes on.
+MAX_DECODED: Final = 1 << 20
+# Seconds of a core that one request spends on that, without waits for the store; then its page ends likewise.
+MAX_WALK_SECONDS: Final = 0.05
+
+# The metadata key that names the queue for a queue's dead letters.
+DEAD_LETTERS: Final = "_dead_letter_queue"
+
+# (name, stored metadata)
+Listed = tuple[str, Metadata]
+
+
+class Listing(Struct, frozen=True):
+    """A page of a listing. ``next`` continues after it; ``cut``: it was ended early, and may even be empty."""
+
+    items: list[Listed]
+    next: str | None
+    cut: bool = False
+
+
+class Walk:
+    """How much one request has looked at, of ``most`` resources."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._bytes = MAX_DECODED
+        self._ends = time.thread_time() + MAX_WALK_SECONDS
+
+    def read(self, size: int) -> None:
+        """Metadata of so many bytes were decoded."""
+        self._bytes -= size
+
+    def ends_with_next(self) -> bool:
+        """Count one resource more; whether that was enough."""
+        self._left -= 1
+        return self._left <= 0 or self._bytes <= 0 or time.thread_time() > self._ends
+
+
+class Name(Protocol):
+    """A full name: a ``QueueRef``, a ``TopicRef``."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Stored(Protocol):
+    """What is stored under a name."""
+
+    @property
+    def ref(self) -> Name: ...
+
+    @property
+    def metadata(self) -> bytes: ...
+
+
+R = TypeVar("R", bound=Name)
+Given = TypeVar("Given", bound=Name, contravariant=True)
+T = TypeVar("T", bound=Stored)
+
+
+class ResourceStore(Protocol[Given, T]):
+    """Where resources of one kind are: what ``storage.api.QueueController`` promises of each of these verbs."""
+
+    def create(self, ref: Given, metadata: bytes, /) -> bool: ...
+
+    def get(self, ref: Given, /) -> T | None: ...
+
+    def update(self, ref: Given, expected: bytes, metadata: bytes, /) -> bool: ...
+
+    def list(self, project: str, after: str, limit: int, /) -> Page[T]: ...
+
+    def delete(self, ref: Given, /) -> None: ...
+
+    def purge(self, ref: Given, /) -> None: ...
+
+    def stats(self, ref: Given, now: Seconds, /) -> Stats: ...
+
+
+class MetadataResource(Generic[R, T]):
+    """What a caller can do with resources of one kind. ``changed`` is called with those that may have new metadata."""
+
+    def __init__(
+        self,
+        store: ResourceStore[R, T],
+        schema: MetadataSchema,
+        clock: Clock,
+        limits: Limits,
+        changed: Callable[[R], None],
+        missing: type[NotFound],
+    ) -> None:
+        self._store = store
+        self._schema = schema
+        self._clock = clock
+        self._limits = limits
+        self._changed = changed
+        self._missing = missing
+        self.admit: Callable[[R], None] = admit_all
+        """Raises ``QuotaExceeded`` if one more must not be made."""
+
+    def list(
+        self,
+        project: str,
+        marker: str,
+        limit: int | None,
+        name: str = "",
+        filters: Mapping[str, object] | None = None,
+        visible: Callable[[str], bool] | None = None,
+    ) -> Listing:
+        """A page of the resources whose name contains ``name`` and whose stored metadata equal every filter.
+
+        ``visible``: which names the caller may see; None = all. What is looked at for one page is bounded: a page of
+        filtered resources may be short, or empty, and go on.
+        """
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_queues_per_page)
+        walk = Walk(self._limits.max_metadata_walk)
+        found: list[Listed] = []
+        filtered = bool(name or filters or visible)
+        chunk = FIRST_READ if filtered else size
+        while True:
+            page = self._store.list(project, marker, chunk)
+            for stored in page.items:
+                if name in stored.ref.name and (visible is None or visible(stored.ref.name)):
+                    metadata = wire.json_object(stored.metadata)
+                    walk.read(len(stored.metadata))
+                    if _matches(metadata, filters or {}):
+                        found.append((stored.ref.name, metadata))
+                if len(found) == size:
+                    return Listing(found, stored.ref.name)
+                if walk.ends_with_next() and filtered:
+                    return Listing(found, stored.ref.name, cut=True)
+            if page.next is None or len(page.items) < chunk:
+                return Listing(found, found[-1][0] if found else None)
+            marker, chunk = page.next, min(2 * chunk, READ_AHEAD) if filtered else chunk
+
+    def shown(self, name: str, metadata: Metadata) -> Metadata:
+        """Metadata with the reserved defaults filled in."""
+        return self._schema.shown(name, metadata)
+
+    def metadata(self, ref: R) -> Metadata:
+        """The shown metadata; the defaults alone for what does not exist."""
+        stored = self._store.get(ref)
+        return self.shown(ref.name, wire.json_object(stored.metadata) if stored else {})
+
+    def create(self, ref: R, raw: bytes, allowance: Allowance = EVERYTHING) -> bool:
+        """Create it with a metadata document ("" = none); False if it exists, which changes nothing.
+
+        Raises ``InvalidBody``, ``NotAuthorized``.
+        """
+        metadata = wire.json_object(raw) if raw else {}
+        self._schema.check(metadata, ref.name)
+        self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
+        if self.admit is not admit_all and self._store.get(ref) is None:
+            self.admit(ref)
+        created = self._store.create(ref, wire.encode(metadata))
+        self._changed(ref)
+        return created
+
+    def patch(self, ref: R, operations: Sequence[wire.Operation], allowance: Allowance = EVERYTHING) -> Metadata:
+        """Apply the operations as one step and return the shown metadata.
+
+        Raises ``NotAuthorized``, ``NotFound``, ``MetadataConflict``, ``InvalidBody``; then nothing has changed.
+        """
+        self._judge_dead_letters(allowance, set_values(operations, DEAD_LETTERS))
+        while True:
+            stored = self._store.get(ref)
+            if stored is None:
+                raise self._missing(f"There is no {self._schema.kind} {ref.name}.")
+            metadata = self._schema.patched(wire.json_object(stored.metadata), operations)
+            self._schema.check(metadata, ref.name)
+            raw = wire.encode(metadata)
+            if len(raw) > self._limits.max_queue_metadata:
+                bound = self._limits.max_queue_metadata
+                raise InvalidBody(f"metadata must be at most {bound} bytes; they become {len(raw)}.")
+            if self._store.update(ref, stored.metadata, raw):
+                self._changed(ref)
+                return self.shown(ref.name, metadata)
+
+    def _judge_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
+        """Whoever gives a queue another one for its dead letters sends messages there."""
+        if self._schema.kind == Kind.QUEUE:
+            for target in named:
+                if isinstance(target, str):
+                    allowance.judge("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
+
+    def delete(self, ref: R) -> None:
+        """Remove it and all in it, if it is there."""
+        self._store.delete(ref)
+        self._changed(ref)
+
+    def purge(self, ref: R, types: Sequence[str] | None) -> None:
+        """Remove what ``types`` name of ``messages`` and ``subscriptions``; None = both."""
+        for kind in types or ():
+            if kind not in ("messages", "subscriptions"):
+                raise InvalidBody(f"resource_types may hold messages and subscriptions; it holds {kind[:32]!r}.")
+        if types is None or "messages" in types:
+            self._store.purge(ref)
+
+    def stats(self, ref: R) -> Seen[Stats]:
+        """Counts and landmarks."""
+        now = self._clock.now()
+        return Seen(self._store.stats(ref, now), now)
+
+
+def admit_all(_ref: object) -> None:
+    """Where nothing bounds how many there are."""
+
+
+def _matches(metadata: Metadata, filters: Mapping[str, Any]) -> bool:
+    """Whether stored metadata equal all filters; numbers only numbers, and ``true`` is none."""
+    return all(type(metadata.get(key)) is type(value) and metadata[key] == value for key, value in filters.items())

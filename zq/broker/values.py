@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the use cases are given and what they answer, where no value of the model says it."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from zq.model import IdempotencyKey, Seconds
+
+T = TypeVar("T")
+
+
+class Upload(Struct, frozen=True):
+    """A post's body that nobody has read yet, since its queue's rules say how much of it is read.
+
+    ``size``: how many bytes it may have, as far as its caller has told. ``read`` returns it, and raises ``Invalid`` if
+    it has more bytes than the argument. ``idempotency_key`` returns what a repeat of this body is known by, or None.
+    """
+
+    size: int
+    read: Callable[[int], bytes]
+    idempotency_key: Callable[[bytes], IdempotencyKey | None]
+
+
+class Seen(Struct, Generic[T], frozen=True):
+    """What a verb found, as of the moment ``now``."""
+
+    value: T
+    now: Seconds
+
+    @property
+    def found(self) -> bool:
+        """Whether there was anything."""
+        return bool(self.value)
+
+
+class Applied(Struct, Generic[T], frozen=True):
+    """What a verb did. ``replayed``: a request with the same idempotency key had done it before."""
+
+    value: T
+    replayed: bool = False

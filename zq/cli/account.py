@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who the caller is: ``zq login``, ``logout`` and ``whoami``; the tokens of the project, and what it may use.
+
+The token of a login is in a file of its own beside the configuration, by profile and for one server alone.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from zq.cli.output import note
+from zq.cli.param_types import Count
+from zq.cli.profiles import Login, connection, logins, named_profile, token_file, write_logins
+from zq.cli.session import Command, Group, Session, pass_session
+from zq.client import Client, Retries
+from zq.errors import NotAuthorized, NotBuilt, NotFound
+
+# The columns of a table of tokens.
+COLUMNS: Final = ("id", "name", "roles", "scopes", "expires", "last_used")
+# What a caller without these rights is told of himself.
+NO_MORE: Final = "More of it is told to tokens that may manage everything of the project."
+
+token_group = Group("token", help="Tokens of the project, for whoever may manage everything of it.")
+
+
+@click.command("login", cls=Command)
+@pass_session
+def login(session: Session) -> None:
+    """Store a token for the context: it is read from standard input, or asked for without an echo.
+
+    It is checked first, and goes from then on to the server that checked it, and to no other.
+    """
+    profile, path = named_profile(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
+    place = connection(
+        {**session.chosen, "token": ""}, session.chosen.get("profile"), session.chosen.get("config"), stored=False
+    )
+    text = click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    if not (text := text.strip()):
+        raise click.UsageError("No token was given on standard input.")
+    with Client(place.url, place.project, token=text, retries=Retries(deadline=session.retry_for)) as client:
+        client.limits()
+        found = describe(client, text)
+    project = str(found.get("project") or place.project)
+    stored = {**logins(path), profile: Login(url=place.url, token=text, project=project)}
+    write_logins(path, stored)
+    note(f"The token is in {path} and goes to {place.shown_url} alone.")
+
+
+@click.command("logout", cls=Command)
+@pass_session
+def logout(session: Session) -> None:
+    """Forget the token of the context. It stays valid: zq token revoke ends one."""
+    profile, path = named_profile(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
+    stored = logins(path)
+    if stored.pop(profile, None) is None:
+        raise NotFound("No token is stored for this context.")
+    write_logins(path, stored)
+
+
+@click.command("whoami", cls=Command)
+@pass_session
+def whoami(session: Session) -> None:
+    """Show whose token is in force: project, user, roles, scopes and the end of it."""
+    session.client.limits()  # says whether it is valid at all
+    found = describe(session.client, session.connection.token)
+    if "scopes" not in found:
+        note(NO_MORE)
+    session.out.result({"url": session.connection.shown_url, **found})
+
+
+def describe(client: Client, text: str) -> Mapping[str, Any]:
+    """What the server says of a token; of one that may not ask, or is none of zq's, little."""
+    parts = text.split("_")
+    if len(parts) != 4:
+        return {"project": None}
+    try:
+        return {name: value for name, value in client.token(parts[1]).items() if name not in ("by", "last_used")}
+    except (NotAuthorized, NotFound, NotBuilt):
+        return {"id": parts[1], "project": None}
+
+
+@token_group.command("create")
+@click.option("--name", default="", help="What it is for.")
+@click.option(
+    "--scope", "scopes", multiple=True, metavar="SCOPE", help="What it may do, as produce:orders.*; repeatable."
+)
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="A role; repeatable.")
+@click.option("--days", type=Count(1), help="How many days it lives; 90.")
+@pass_session
+def create(session: Session, name: str, scopes: tuple[str, ...], roles: tuple[str, ...], days: int | None) -> None:
+    """Make a token and show it, this once."""
+    made = session.client.create_token(name=name, scopes=scopes or None, roles=roles, days=days)
+    session.out.result(made)
+
+
+@token_group.command("list")
+@pass_session
+def list_tokens(session: Session) -> None:
+    """List the project's tokens, without their secrets."""
+    session.out.rows(COLUMNS, session.client.tokens(), lambda token: [cell(token[name]) for name in COLUMNS])
+
+
+@token_group.command("show")
+@click.argument("id")
+@pass_session
+def show(session: Session, id: str) -> None:
+    """Show a token, without its secret."""
+    session.out.result(session.client.token(id))
+
+
+@token_group.command("revoke")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@pass_session
+def revoke(session: Session, ids: tuple[str, ...]) -> None:
+    """End tokens: every server refuses them within five seconds."""
+    for id in ids:
+        session.client.revoke_token(id)
+
+
+@token_group.command("rotate")
+@click.argument("id")
+@pass_session
+def rotate(session: Session, id: str) -> None:
+    """Make a twin of a token and show it, this once; the old one ends within a day."""
+    session.out.result(session.client.rotate_token(id))
+
+
+@click.command("quota", cls=Command)
+@pass_session
+def quota(session: Session) -> None:
+    """Show what the project may use, and what it uses; 0 means without bound."""
+    found = session.client.quota()
+    used = found["used"]
+    rows = [{"name": name, "limit": limit, "used": used.get(name)} for name, limit in found["limits"].items()]
+    session.out.rows(("name", "limit", "used"), rows, lambda row: [*row.values()])
+
+
+def cell(value: object) -> object:
+    """Lists as words; no scopes are the whole project."""
+    return " ".join(value) if isinstance(value, list) else "everything" if value is None else value

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq consume --batch``: whole claims to one command each."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import inf
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from zq.cli.command import RunningCommands
+from zq.cli.output import note
+from zq.cli.progress import WorkCounts
+from zq.client import Claim, Message, Queue
+from zq.client.stopping import stop_on_signals
+from zq.errors import ClaimNotFound, ZqError
+
+# Seconds that one request waits for messages at most: a stop is noticed no later.
+MAX_CLAIM_WAIT: Final = 5
+
+
+class BatchOptions(Struct, frozen=True):
+    """How whole claims are worked on; ``most_delay`` bounds the back-off. Seconds, but ``limit`` and ``count``."""
+
+    words: list[str]
+    limit: int
+    wait: int
+    ttl: int
+    backoff: int
+    most_delay: int
+    until_empty: bool
+    count: int | None
+
+
+class MessageBudget:
+    """How many messages several loops may still claim; any number without a ``count``."""
+
+    def __init__(self, count: int | None) -> None:
+        self._left: float = inf if count is None else count
+        self._asked = 0
+        self._changed = threading.Condition()
+
+    def claim(self, most: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
+        """Claim so many messages, or as many as may still be claimed; None if none may be.
+
+        While other loops have asked for the rest, it waits for what they do not get.
+        """
+        with self._changed:
+            while not self._left and self._asked and not stopped.is_set():
+                self._changed.wait(1)
+            share = 0 if stopped.is_set() else int(min(most, self._left))
+            self._left -= share
+            self._asked += share
+        got = 0
+        try:
+            if not share:
+                return None
+            claim = ask(share)
+            got = len(claim.messages)
+            return claim
+        finally:
+            with self._changed:
+                self._asked -= share
+                self._left += share - got
+                self._changed.notify_all()
+
+
+def fill_placeholder(words: Sequence[str], name: str) -> list[str]:
+    """The command with the name of what it works on in place of ``{}``."""
+    return [word.replace("{}", name) for word in words]
+
+
+def note_lost(lost: Sequence[Message]) -> None:
+    """Say that other consumers may work on these messages, too."""
+    note(f"The claim of {len(lost)} messages was over before they were settled; they may be worked on twice.")
+
+
+class BatchWorker:
+    """Claims messages of a queue, and runs one command for each claim."""
+
+    def __init__(self, queue: Queue, options: BatchOptions, commands: RunningCommands, counts: WorkCounts) -> None:
+        self._queue = queue
+        self._options = options
+        self._commands = commands
+        self._counts = counts
+        self._stopped = threading.Event()
+        self._budget = MessageBudget(options.count)
+
+    def run(self, concurrency: int) -> None:
+        """Run so many loops concurrently, until a signal stops them or nothing is left."""
+        with stop_on_signals(self._stopped.set), ThreadPoolExecutor(concurrency, "zq-work") as pool:
+            loops = [pool.submit(self._loop) for _ in range(concurrency)]
+            try:
+                for one in loops:
+                    one.result()
+            finally:
+                self._stopped.set()
+
+    def _loop(self) -> None:
+        """Claim, run, settle."""
+        options, stopped, idle = self._options, self._stopped, 0
+        while not stopped.is_set():
+            wait = min(MAX_CLAIM_WAIT, options.wait - idle if options.until_empty else options.wait)
+            begun = time.monotonic()
+            claim = self._budget.claim(options.limit, stopped, partial(self._queue.claim, ttl=options.ttl, wait=wait))
+            if claim is None:
+                return
+            if claim.messages and stopped.is_set():
+                self._queue.release(claim.id)
+                self._counts.give_back(len(claim.messages))
+                return
+            if claim.messages:
+                idle = 0
+                self._work(claim)
+                if self._counts.failed_too_often:
+                    stopped.set()
+                continue
+            idle += wait
+            if options.until_empty and idle >= options.wait:
+                return
+            if time.monotonic() - begun < wait / 2 or not wait:
+                stopped.wait(1)  # the server has no slot for a waiting claim
+
+    def _work(self, claim: Claim) -> None:
+        """Run the command once, and renew the claim meanwhile."""
+        lines = b"".join(msgspec.json.encode(message) + b"\n" for message in claim.messages)
+        words, code = fill_placeholder(self._options.words, claim.id), None
+        try:
+            code = self._commands.run(words, lines, self._options.ttl / 3, partial(self._renew, claim))
+        finally:
+            self._counts.add(claim.messages, done=code == 0)
+            if code is None:  # it cannot be started
+                self._queue.release(claim.id)
+        try:
+            if code == 0:
+                self._queue.settle(claim.id, delete="*")
+                return
+            note(f"The command ended with {code}; {len(claim.messages)} messages go back.")
+            self._queue.release(claim.id, delay=self._backoff(claim))
+        except ClaimNotFound:
+            note_lost(claim.messages)
+
+    def _backoff(self, claim: Claim) -> int:
+        doublings = min(max(message.claim_count for message in claim.messages), 20) - 1
+        return min(self._options.backoff << max(doublings, 0), self._options.most_delay)
+
+    def _renew(self, claim: Claim) -> None:
+        try:
+            self._queue.renew(claim.id, ttl=self._options.ttl)
+        except ZqError as error:
+            note(f"The claim {claim.id} could not be renewed: {error}")

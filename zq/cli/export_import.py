@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq export`` and ``zq import``: a project as JSON lines.
+
+First each queue and topic with its metadata, then their messages in order. A batch's key comes from the messages' ids:
+an import that is repeated stores none twice, as long as the server remembers keys.
+"""
+
+import hashlib
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import BinaryIO, Final, Literal
+from uuid import uuid4
+
+import click
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from zq.cli.failures import Failure
+from zq.cli.output import note
+from zq.cli.progress import progress_bar
+from zq.cli.session import Command, Session, pass_session
+from zq.cli.uploads import BODY_OVERHEAD, MAX_BATCH
+from zq.client import Client, Draft, Listed, Message, Queue, Topic
+from zq.errors import Invalid, InvalidBody
+
+# Seconds to live that an exported message has at least.
+MIN_TTL: Final = 60
+# Bytes of a batch, unless its queue or topic takes fewer.
+BATCH_BYTES: Final = 200_000
+Kind = Literal["queue", "topic"]
+
+
+class ResourceLine(Struct, tag="named", tag_field="is"):
+    """The line of a queue or a topic."""
+
+    of: Kind
+    name: str
+    metadata: dict[str, object]
+
+
+class MessageLine(Struct, tag="message", tag_field="is"):
+    """The line of a message; ``ttl`` and ``delay``: what was left of them."""
+
+    of: Kind
+    name: str
+    id: str
+    body: Raw
+    ttl: int | None
+    delay: int = 0
+
+
+Line = ResourceLine | MessageLine
+ResourceKey = tuple[Kind, str]
+_decoder: Final = msgspec.json.Decoder(Line)
+
+
+@click.command("export", cls=Command)
+@click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="A file; else standard output.")
+@pass_session
+def export(session: Session, path: Path | None) -> None:
+    """Write all queues and topics with their messages as JSON lines.
+
+    Claimed and delayed messages are among them. Claims, claim counts and history are not.
+    """
+    session.patient = True
+    count = 0
+    with complete(path) if path else nullcontext(sys.stdout.buffer) as file, progress_bar("export", None) as bar:
+        for line in exported(session.client):
+            file.write(msgspec.json.encode(line) + b"\n")
+            count += isinstance(line, MessageLine)
+            if count % 100 == 0:
+                bar(0, count)
+        file.flush()
+    if path:
+        session.out.result({"file": str(path), "messages": count})
+
+
+@contextmanager
+def complete(path: Path) -> Generator[BinaryIO, None, None]:
+    """A file that replaces the one at this path, if that is a regular file, when all has been written."""
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    path = path.resolve()
+    fresh = path.with_name(path.name + ".new")
+    try:
+        with fresh.open("wb") as file:
+            yield file
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def exported(client: Client) -> Iterator[Line]:
+    """All lines of a project."""
+    page = client.limits()["max_messages_per_page"]
+    queues = [*client.queues(detailed=True)]
+    topics = [*client.topics(detailed=True)]
+    listed: tuple[tuple[Kind, list[Listed]], ...] = ("queue", queues), ("topic", topics)
+    for of, resources in listed:
+        defaults = resource_of(client, (of, uuid4().hex)).metadata()
+        for resource in resources:
+            metadata = dict(resource.metadata or {})
+            yield ResourceLine(
+                of, resource.name, {key: value for key, value in metadata.items() if defaults.get(key) != value}
+            )
+    for resource in queues:
+        found = client.queue(resource.name).list(claimed=True, delayed=True, page=page)
+        yield from (message_line("queue", resource.name, message) for message in found)
+    for resource in topics:
+        yield from (
+            message_line("topic", resource.name, message) for message in client.topic(resource.name).list(page=page)
+        )
+
+
+def message_line(of: Kind, name: str, message: Message) -> MessageLine:
+    """A message as it stands in the file. A claimed one is free there."""
+    delay = 0
+    if message.created and message.available_at and not message.claim:
+        now = message.created + timedelta(seconds=message.age)
+        delay = max(0, int((message.available_at - now).total_seconds()))
+    return MessageLine(of, name, message.id, message.raw, max(MIN_TTL, message.ttl - message.age), delay)
+
+
+@click.command("import", cls=Command)
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@pass_session
+def import_file(session: Session, path: Path) -> None:
+    """Bring what was exported into a project.
+
+    Queues and topics get the metadata of FILE ("-" is standard input), and its messages. A second import of the same
+    file adds nothing. A message that cannot be stored is named and left out; the exit code is then 1.
+    """
+    session.patient = True
+    client, named, messages, lost = session.client, 0, 0, 0
+    with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
+        lines = Lines(file)
+        with progress_bar(path.name, path.stat().st_size if path.is_file() else None) as bar:
+            for part in parts(lines):
+                if isinstance(part, ResourceLine):
+                    restore(client, part)
+                    named += 1
+                    continue
+                stored = send(client, part)
+                lost += len(part) - stored
+                messages += stored
+                bar(lines.offset, messages)
+    session.out.result({"queues and topics": named, "messages": messages})
+    if lost:
+        raise Failure(f"{lost:,} messages were refused.")
+
+
+class Lines:
+    """The lines of an export, once; ``offset``: how many bytes they had. Raises ``InvalidBody``."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.offset = 0
+        self._file = file
+
+    def __iter__(self) -> Iterator[Line]:
+        for number, text in enumerate(self._file, 1):
+            self.offset += len(text)
+            try:
+                yield _decoder.decode(text)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise InvalidBody(f"Line {number} is none of an export: {error}.") from error
+
+
+def resource_of(client: Client, key: ResourceKey) -> Queue | Topic:
+    """A queue or a topic."""
+    return client.queue(key[1]) if key[0] == "queue" else client.topic(key[1])
+
+
+def restore(client: Client, line: ResourceLine) -> None:
+    """Make a queue or a topic, or give it this metadata."""
+    resource = resource_of(client, (line.of, line.name))
+    if not resource.create(line.metadata) and line.metadata:
+        resource.update(line.metadata)
+
+
+def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
+    """The lines, consecutive messages in batches, which depend on nothing but the file."""
+    bounds: dict[ResourceKey, int] = {}
+    batch: list[MessageLine] = []
+    filled = 0
+    for line in lines:
+        key = line.of, line.name
+        if isinstance(line, ResourceLine):
+            bound = line.metadata.get("_max_messages_post_size")
+            bounds[key] = min(BATCH_BYTES, bound) if isinstance(bound, int) else BATCH_BYTES
+            yield line
+            continue
+        size = len(bytes(line.body)) + BODY_OVERHEAD
+        there = batch and (batch[0].of, batch[0].name) == key
+        if batch and not (there and len(batch) < MAX_BATCH and filled + size <= bounds.get(key, BATCH_BYTES)):
+            yield batch
+            batch, filled = [], 0
+        batch.append(line)
+        filled += size
+    if batch:
+        yield batch
+
+
+def send(client: Client, batch: list[MessageLine]) -> int:
+    """Post a batch, once; how many of it the server takes: all, or what can be posted in parts."""
+    try:
+        post(client, batch)
+    except Invalid as error:
+        if len(batch) == 1:
+            return send_bare(client, batch[0], error)
+        middle = len(batch) // 2
+        return send(client, batch[:middle]) + send(client, batch[middle:])
+    return len(batch)
+
+
+def send_bare(client: Client, message: MessageLine, refused: Invalid) -> int:
+    """Post a message that was refused without its ttl and delay, which count, too; 0 if that is refused as well."""
+    name = f"Message {message.id} of {message.of} {message.name}"
+    try:
+        post(client, [replace(message, ttl=None, delay=0)])
+    except Invalid:
+        note(f"{name} is left out: {refused}")
+        return 0
+    note(f"{name} gets the default ttl and delay: {refused}")
+    return 1
+
+
+def post(client: Client, batch: list[MessageLine]) -> None:
+    """Post a batch under a key that is its own."""
+    ids = "\n".join(f"{one.id} {one.ttl} {one.delay}" for one in batch)
+    key = "import." + hashlib.sha256(f"{batch[0].of} {batch[0].name}\n{ids}".encode()).hexdigest()
+    resource = resource_of(client, (batch[0].of, batch[0].name))
+    if isinstance(resource, Queue):
+        resource.post_batch([Draft(one.body, one.ttl, one.delay or None) for one in batch], key=key)
+    else:
+        resource.publish_batch([Draft(one.body, one.ttl) for one in batch], key=key)

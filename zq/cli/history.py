@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq dlq``, ``zq history``, ``zq replay``: what has finished or failed, and bringing it back."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+import click
+
+from zq.cli.failures import Failure, exit_code
+from zq.cli.messages import Ids, limit_option, queue_argument
+from zq.cli.names import check_exists, name_argument, not_missing
+from zq.cli.output import body, note
+from zq.cli.param_types import Count, Moment
+from zq.cli.progress import progress_bar
+from zq.cli.resources import FIGURES, counted
+from zq.cli.session import Command, Group, Session, pass_session
+from zq.client import Finished, Message, Queue
+from zq.errors import Invalid, NotFound, StoreDamaged, ZqError
+
+# Dead letters of one request; progress is shown after each.
+REDRIVE_BATCH: Final = 1000
+# The forms of a moment on the command line.
+MOMENT: Final = Moment(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
+since_option = click.option("--since", type=MOMENT, help="Finished then or later; local time unless it says +00:00.")
+until_option = click.option("--until", type=MOMENT, help="Finished before.")
+
+dlq_group = Group("dlq", help="Dead letters: messages that failed too often, or were buried.")
+
+
+def dead_letters(session: Session, queue: str) -> Queue:
+    """The dead letter queue of a queue, or itself if it is one. Raises ``NotFound`` if it is neither."""
+    handle = session.queue(queue)
+    named = handle.metadata().get("_dead_letter_queue")
+    if isinstance(named, str):
+        return session.queue(named)
+    some = next(handle.list(claimed=True, delayed=True, page=1), None)
+    if (some is not None and some.origin) or any(session.client.queues(_dead_letter_queue=queue)):
+        return handle
+    check_exists(session, queue)
+    raise NotFound(f"{queue} has no dead letter queue, and is none.")
+
+
+@dlq_group.command("list")
+@name_argument("queue", "queues", required=False)
+@limit_option(100, " (0 = all)")
+@pass_session
+def list_dead(session: Session, queue: str | None, limit: int) -> None:
+    """List the dead letters of QUEUE, or count those of all queues."""
+    if queue is None:
+        unread: list[ZqError] = []
+        rows = islice(figures(session, unread), limit or None)
+        session.out.rows(("dead letters of", *FIGURES), rows, lambda row: list(row.values()))
+        if unread:
+            raise Failure("Some dead letters could not be counted.", exit_code(unread[0]))
+        return
+    columns = ("id", "origin", "claims", "reason", "body")
+    found = islice(dead_letters(session, queue).list(claimed=True, delayed=True), limit or None)
+    session.out.rows(columns, found, dead_cells)
+
+
+def dead_cells(message: Message) -> list[object]:
+    """A row of a dead letter."""
+    return [message.id, message.origin, message.origin_claim_count, message.reason, body(message)]
+
+
+def figures(session: Session, unread: list[ZqError]) -> Iterator[dict[str, Any]]:
+    """Figures of each queue that has dead letters; ``unread``: the errors of those that could not be read."""
+    for listed in session.client.queues(detailed=True):
+        dead = (listed.metadata or {}).get("_dead_letter_queue")
+        if not isinstance(dead, str):
+            continue
+        try:
+            counts = session.queue(dead).stats()
+        except (Invalid, NotFound, StoreDamaged) as error:
+            note(f"The dead letters of {listed.name}: {error}")
+            unread.append(error)
+        else:
+            yield {"queue": listed.name, **counted(dead, counts)}
+
+
+@dlq_group.command("redrive")
+@queue_argument
+@click.option("--to", "target", metavar="QUEUE", help="The queue that gets them; else each its origin.")
+@click.option("--limit", type=Count(1), help="At most so many; else all that were there at the start.")
+@pass_session
+def redrive(session: Session, queue: str, target: str | None, limit: int | None) -> None:
+    """Move the dead letters of QUEUE back to where they came from."""
+    dead = dead_letters(session, queue)
+    total = dead.stats().free
+    total = min(total, limit or total)
+    moved = 0
+    with progress_bar(f"dead letters of {queue}", total) as bar:
+        while moved < total:
+            done = dead.redrive(target, limit=min(REDRIVE_BATCH, total - moved))
+            moved += done.moved
+            bar(moved, moved)
+            if not done.moved:
+                break
+    session.out.result({"queue": dead.name, "moved": moved, "remaining": dead.stats().total})
+
+
+@click.command("history", cls=Command)
+@queue_argument
+@since_option
+@until_option
+@click.option("--living", is_flag=True, help="Those that live, too, in the order of posting.")
+@limit_option(100, " (0 = all)")
+@pass_session
+def history(
+    session: Session, queue: str, since: datetime | None, until: datetime | None, living: bool, limit: int
+) -> None:
+    """List what has finished in a queue that keeps a history."""
+    found = session.queue(queue).history(since=since, until=until, living=living)
+    session.out.rows(
+        ("id", "finished", "outcome", "body"), not_missing(session, queue, islice(found, limit or None)), finished_cells
+    )
+
+
+def finished_cells(message: Finished) -> list[object]:
+    """A row of history."""
+    finished = f"{message.finished.astimezone():%Y-%m-%d %H:%M:%S}" if message.finished else ""
+    return [message.id, finished, message.outcome, body(message)]
+
+
+@click.command("replay", cls=Command)
+@queue_argument
+@click.argument("messages", nargs=-1, metavar="[ID]...")
+@since_option
+@until_option
+@click.option("--limit", type=Count(1), help="At most so many.")
+@pass_session
+def replay(
+    session: Session, queue: str, messages: Ids, since: datetime | None, until: datetime | None, limit: int | None
+) -> None:
+    """Post copies of finished messages: those named, or those of a time."""
+    if bool(messages) == bool(since or until):
+        raise click.UsageError("Give either IDs, or --since or --until.")
+    copied = session.queue(queue).replay(messages or None, since=since, until=until, limit=limit)
+    if not copied:
+        check_exists(session, queue)
+    session.out.result({"queue": queue, "replayed": copied})

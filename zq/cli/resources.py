@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq queue …`` and ``zq topic …``: the commands that both groups have.
+
+The server's listing has no counts: those of each queue are a request of their own; some run at the same time.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, update_wrapper
+from itertools import islice
+from typing import Any, Final
+from uuid import uuid4
+
+import click
+import msgspec
+from msgspec.structs import asdict
+
+from zq.cli.names import Kind, check_exists, missing, names
+from zq.cli.output import as_text
+from zq.cli.param_types import Count
+from zq.cli.session import Command, Group, Session
+from zq.client import Listed, Queue, Stats, Topic
+from zq.errors import NotFound, QueueNotFound, TopicNotFound
+from zq.limits import is_queue_name
+
+Handle = Queue | Topic
+Metadata = tuple[tuple[str, Any], ...]
+# Requests for counts at the same time.
+COUNT_REQUESTS: Final = 8
+# Queues whose counts are asked for before the first of them is shown.
+PREFETCH: Final = 100
+# Columns of a table, and the members that they show.
+COLUMNS: Final = {
+    "queues": {"messages": "total", "claimed": "claimed", "oldest": "oldest", "dead letters": "dead_letters"},
+    "topics": {"messages": "total", "oldest": "oldest"},
+}
+Row = dict[str, Any]
+# Columns of ``stats``.
+FIGURES: Final = ("name", "total", "free", "claimed", "oldest", "newest")
+
+
+class Member(click.ParamType[tuple[str, Any]]):
+    """KEY=VALUE; the value is JSON, or a text if it is none."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        """The pair."""
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            self.fail(f"{value!r} is not KEY=VALUE.", param, ctx)
+        try:
+            return key, msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return key, text
+
+
+class ResourceGroup(Group):
+    """The commands about queues, or those about topics."""
+
+    def __init__(self, word: str, handle: Callable[[Session, str], Handle]) -> None:
+        super().__init__(word, help=f"{word.capitalize()}s: their metadata, and figures about them.")
+        self.kind: Kind = "queues" if word == "queue" else "topics"
+        self.handle = handle
+        for command in (create, show, change, delete, purge, stats, list_all):
+            self.add_command(command)
+
+
+class Resources:
+    """The queues, or the topics, that a command of such a group works on."""
+
+    def __init__(self, session: Session, group: ResourceGroup) -> None:
+        self.session = session
+        self.out = session.out
+        self.kind = group.kind
+        self._handle = group.handle
+
+    def __call__(self, name: str) -> Handle:
+        """One of them."""
+        return self._handle(self.session, name)
+
+    def raise_missing(self, names: Iterable[str]) -> None:
+        """Raises ``NotFound`` for names that do not exist, if there are any."""
+        if sentences := [str(missing(self.session, name, self.kind)) for name in names]:
+            raise NotFound(" ".join(sentences))
+
+    def listed(self, **filters: Any) -> Iterator[Listed]:
+        """Those that exist."""
+        client = self.session.client
+        return client.queues(**filters) if self.kind == "queues" else client.topics(**filters)
+
+
+def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the resources of its group."""
+
+    def called(context: click.Context, /, **options: Any) -> None:
+        command(Resources(context.obj, group_of(context)), **options)
+
+    return update_wrapper(click.pass_context(called), command)
+
+
+def group_of(context: click.Context) -> ResourceGroup:
+    """The group that a command was called in."""
+    assert context.parent is not None
+    group = context.parent.command
+    assert isinstance(group, ResourceGroup)
+    return group
+
+
+def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Complete names of the group's kind."""
+    return names(group_of(context).kind)(context, parameter, begun)
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
+name_of_one = click.argument("name", shell_complete=complete)
+members_argument = click.argument("members", type=Member(), nargs=-1, metavar="[KEY=VALUE]...")
+
+
+def some_names(required: bool) -> Callable[[Any], Any]:
+    """Any number of names."""
+    return click.argument("name", nargs=-1, required=required, shell_complete=complete)
+
+
+@click.command("create", cls=Command)
+@click.argument("name")
+@members_argument
+@pass_resources
+def create(resources: Resources, name: str, members: Metadata) -> None:
+    """Make one with this metadata. One that is there stays as it is."""
+    resources.out.result({"name": name, "created": resources(name).create(dict(members))})
+
+
+@click.command("show", cls=Command)
+@name_of_one
+@pass_resources
+def show(resources: Resources, name: str) -> None:
+    """Show the metadata of one; what is not set, with its default."""
+    check_exists(resources.session, name, resources.kind)
+    resources.out.result({"name": name, **resources(name).metadata()})
+
+
+@click.command("set", cls=Command)
+@name_of_one
+@members_argument
+@click.option("--unset", multiple=True, metavar="KEY", help="Remove a key.")
+@pass_resources
+def change(resources: Resources, name: str, members: Metadata, unset: tuple[str, ...]) -> None:
+    """Set some keys of the metadata of one, and remove others; show all then."""
+    try:
+        resources.out.result({"name": name, **resources(name).update(dict(members), remove=unset)})
+    except (QueueNotFound, TopicNotFound):
+        raise missing(resources.session, name, resources.kind) from None
+
+
+@click.command("delete", cls=Command)
+@some_names(required=True)
+@yes_option
+@pass_resources
+def delete(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
+    """Delete some with their messages."""
+    for_each(resources, name, "deleted", lambda one: one.delete(), "" if yes else "Delete {} with all messages?")
+
+
+@click.command("purge", cls=Command)
+@some_names(required=True)
+@yes_option
+@pass_resources
+def purge(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
+    """Remove all messages of some."""
+    for_each(resources, name, "purged", lambda one: one.purge(), "" if yes else "Remove all messages of {}?")
+
+
+@click.command("stats", cls=Command)
+@some_names(required=False)
+@pass_resources
+def stats(resources: Resources, name: tuple[str, ...]) -> None:
+    """Count the messages of some, or of all; with the ages of the oldest and the newest."""
+    chosen = name or tuple(entry.name for entry in resources.listed())
+    absent: list[str] = []
+
+    def figures() -> Iterator[dict[str, Any]]:
+        for one in chosen:
+            figure = counted(one, resources(one).stats())
+            if name and not figure["total"] and not resources(one).exists():
+                absent.append(one)
+            else:
+                yield figure
+        if len(absent) == len(chosen):
+            resources.raise_missing(absent)
+
+    resources.out.rows(FIGURES, figures(), lambda entry: [entry[column] for column in FIGURES])
+    resources.raise_missing(absent)
+
+
+def counted(name: str, stats: Stats) -> dict[str, Any]:
+    """Figures of a queue or a topic; ages None if it is empty."""
+    oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
+    figures = {"total": stats.total, "free": stats.free, "claimed": stats.claimed}
+    return {"name": name, **figures, "oldest": oldest, "newest": newest}
+
+
+def for_each(
+    resources: Resources, names: Sequence[str], done: str, verb: Callable[[Handle], None], question: str
+) -> None:
+    """Do it to each that exists. Aborts if there is a question, and the user at the terminal says no."""
+    absent = [one for one in names if not resources(one).exists()]
+    if question and len(absent) < len(names) and sys.stdin.isatty():
+        click.confirm(question.format(", ".join(names)), abort=True, err=True)
+    for one in names:
+        if one not in absent:
+            verb(resources(one))
+            resources.out.result({"name": one, done: True})
+    resources.raise_missing(absent)
+
+
+@click.command("list", cls=Command)
+@click.option("--name", metavar="PART", help="Only those whose names hold this.")
+@click.option("--with", "members", type=Member(), multiple=True, help="Only those whose metadata has this.")
+@click.option("--limit", type=Count(0), default=0, help="At most so many; 0 = all.")
+@click.option("-l", "--long", is_flag=True, help="A table shows metadata as well, without defaults.")
+@click.option("--no-counts", is_flag=True, help="Names and metadata alone: one request for many, not one for each.")
+@pass_resources
+def list_all(
+    resources: Resources, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool
+) -> None:
+    """List all of the project with counts, in the order of names.
+
+    Counts are a request for each, eight at once; --no-counts spares them.
+    """
+    wanted = dict(members).items()
+    fitting = (one for one in resources.listed(name=name, detailed=True) if wanted <= dict(one.metadata or {}).items())
+    found = islice(fitting, limit or None)
+    columns = {"name": "name", **({} if no_counts else COLUMNS[resources.kind])}
+    defaults = resources(uuid4().hex).metadata() if long and resources.out.for_people else {}
+
+    def cells(row: Row) -> list[object]:
+        own = [chosen(row["metadata"], defaults)] if long else []
+        return [*(row[member] for member in columns.values()), *own]
+
+    rows = map(asdict, found) if no_counts else with_counts(resources, found)
+    resources.out.rows([*columns, *(["metadata"] if long else [])], rows, cells)
+
+
+def with_counts(resources: Resources, found: Iterator[Listed]) -> Iterator[Row]:
+    """Rows with counts, in the order of the listing. A dead letter queue that is listed, too, is asked once."""
+    queues = resources.kind == "queues"
+    with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
+
+        @cache
+        def asked(name: str) -> Future[Row]:
+            return pool.submit(lambda: counted(name, resources(name).stats()))
+
+        try:
+            while part := [(one, dead_letter_queue(one) if queues else "") for one in islice(found, PREFETCH)]:
+                for one, dead in part:
+                    asked(one.name)
+                    if dead:
+                        asked(dead)
+                for one, dead in part:
+                    left = {"dead_letters": asked(dead).result()["total"] if dead else None} if queues else {}
+                    yield asked(one.name).result() | left | {"metadata": one.metadata}
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def dead_letter_queue(one: Listed) -> str:
+    """Its name; "" if there is none, or none that a queue could have."""
+    name = (one.metadata or {}).get("_dead_letter_queue")
+    return name if is_queue_name(name) else ""
+
+
+def chosen(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Metadata as ``zq queue create`` takes them; without defaults."""
+    own = {key: value for key, value in metadata.items() if key not in defaults or defaults[key] != value}
+    return " ".join(f"{key}={as_text(value)}" for key, value in own.items())
+
+
+queue_group = ResourceGroup("queue", lambda session, name: session.client.queue(name))
+topic_group = ResourceGroup("topic", lambda session, name: session.client.topic(name))

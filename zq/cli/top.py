@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq health`` and ``zq top``: how a server and its queues are doing.
+
+The table of ``top`` has figures of queues, their rates since the sample before, and their sum; keys change the order.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import count, islice
+from select import select
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from zq.cli.failures import Failure, exit_code, sentence
+from zq.cli.output import console, table
+from zq.cli.param_types import Count, Seconds
+from zq.cli.session import Command, Session, pass_session
+from zq.client import Stats
+from zq.errors import Unavailable, ZqError
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+
+# Columns of the table.
+COLUMNS: Final = ("name", "messages", "claimed", "in/s", "out/s", "change/s", "oldest")
+# Lines of the terminal that are no queue: header, sum, keys, and the cursor's.
+OTHER_LINES: Final = 4
+# Waits so many seconds at most for a key; "" if none was pressed.
+Pressed = Callable[[float], str]
+
+
+class Figures(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "change": "change/s"}):
+    """Of one queue, or of all; ages in seconds, None if it is empty; rates None if they are not known."""
+
+    name: str
+    total: int
+    free: int
+    claimed: int
+    oldest: int | None = None
+    newest: int | None = None
+    came: float | None = None
+    left: float | None = None
+    change: float | None = None
+
+
+# The figure of each order, the largest first; queues without the figure come last, by name.
+SORTS: Final[dict[str, Callable[[Figures], float | None]]] = {
+    "name": lambda _: None,
+    "messages": lambda row: row.total,
+    "in": lambda row: row.came,
+    "out": lambda row: row.left,
+    "oldest": lambda row: row.oldest,
+}
+# The key of each order.
+KEYS: Final = {"n": "name", "m": "messages", "i": "in", "o": "out", "a": "oldest"}
+
+
+class Sample(NamedTuple):
+    """The stats of a queue at a moment."""
+
+    stats: Stats
+    moment: float
+
+
+class Sampler:
+    """Samples the queues whose names hold ``part``, ``limit`` of them at most."""
+
+    def __init__(self, session: Session, part: str | None, limit: int) -> None:
+        self._client = session.client
+        self._part = part
+        self._limit = limit
+        self._before: dict[str, Sample] = {}
+        self.more = False
+        """Whether there are queues beyond the limit."""
+
+    def sample(self) -> list[Figures]:
+        """Figures of each queue, with rates since the sample before if it had the queue."""
+        listed = [*islice(self._client.queues(name=self._part), self._limit + 1)]
+        self.more = len(listed) > self._limit
+        now = {one.name: self._sample(one.name) for one in listed[: self._limit]}
+        rows = [figures(name, sample, self._before.get(name)) for name, sample in now.items()]
+        self._before = now
+        return rows
+
+    def _sample(self, name: str) -> Sample:
+        return Sample(self._client.queue(name).stats(), time.monotonic())
+
+
+def figures(name: str, now: Sample, before: Sample | None) -> Figures:
+    """The figures of a queue; messages that left are those that came less the growth."""
+    stats = now.stats
+    oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
+    found = Figures(name, stats.total, stats.free, stats.claimed, oldest, newest)
+    if before is None:
+        return found
+    seconds, change = now.moment - before.moment, stats.total - before.stats.total
+    found = replace(found, change=round(change / seconds, 1))
+    came = (stats.entered or 0) - (before.stats.entered or 0)
+    if stats.entered is None or before.stats.entered is None or came < 0:
+        return found
+    return replace(found, came=round(came / seconds, 1), left=round(max(0, came - change) / seconds, 1))
+
+
+def summed(rows: Sequence[Figures], more: bool) -> Figures:
+    """The sum of all queues; of rates, of those that have some."""
+    name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
+    total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
+    oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
+    rates = (total_rate(getattr(row, member) for row in rows) for member in ("came", "left", "change"))
+    return Figures(name, total, free, claimed, oldest, None, *rates)
+
+
+def total_rate(rates: Iterable[float | None]) -> float | None:
+    """The sum of those that are known; None if none is."""
+    known = [rate for rate in rates if rate is not None]
+    return round(sum(known), 1) if known else None
+
+
+def ordered(rows: Iterable[Figures], sort: str) -> list[Figures]:
+    """The queues in one of the orders."""
+    by = SORTS[sort]
+
+    def key(row: Figures) -> tuple[bool, float, str]:
+        value = by(row)
+        return value is None, -(value or 0), row.name
+
+    return sorted(rows, key=key)
+
+
+def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
+    """The sum, and the first queues in an order: ``most``, or as many as the terminal has lines for."""
+    from rich.console import Group
+
+    shown = ordered(rows, sort)[: most or max(1, console().height - OTHER_LINES)]
+    sums = summed(rows, more)
+    parts: list[RenderableType] = [table(COLUMNS, [cells(row) for row in (sums, *shown)])]
+    if keys:
+        press = ", ".join(f"{key} {name}" for key, name in KEYS.items())
+        parts.append(f"{len(shown):,} of {len(rows):,} by {sort}. Press {press}, q quit.")
+    return Group(*parts)
+
+
+def cells(row: Figures) -> Sequence[object]:
+    """A row of the table."""
+    return row.name, row.total, row.claimed, row.came, row.left, row.change, row.oldest
+
+
+@contextmanager
+def keyboard() -> Generator[Pressed, None, None]:
+    """Reads keys as they are pressed, without showing them; without a terminal of Unix there are none.
+
+    In the end the terminal is restored. SIGTERM counts as Ctrl-C, since it would skip that.
+    """
+    if not sys.stdin.isatty() or find_spec("termios") is None:
+        yield no_key
+        return
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed(seconds: float) -> str:
+        if not select([terminal], [], [], seconds)[0]:
+            return ""
+        key = os.read(terminal, 1)
+        return key.decode(errors="replace") if key else no_key(seconds)  # else it was hung up
+
+    before_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    tty.setcbreak(terminal)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTERM, before_term)
+
+
+def no_key(seconds: float) -> str:
+    """Sleeps; no key."""
+    time.sleep(seconds)
+    return ""
+
+
+@click.command("health", cls=Command)
+@pass_session
+def health(session: Session) -> None:
+    """Ask the server and its store for a sign of life; exit code 7 if there is none."""
+    begun = time.perf_counter()
+    try:
+        session.client.ping()
+    except ZqError as error:
+        raise Failure(sentence(error), exit_code(Unavailable())) from error
+    took = time.perf_counter() - begun
+    session.out.result({"url": session.connection.shown_url, "status": "ok", "milliseconds": round(took * 1000, 1)})
+
+
+@click.command("top", cls=Command)
+@click.option("--name", metavar="PART", help="Only queues whose names hold this.")
+@click.option("--sort", type=click.Choice([*SORTS]), default="messages", help="What comes first; messages.")
+@click.option("--rows", type=Count(1), help="Show so many queues; else as many as fit, as JSON all.")
+@click.option("--limit", type=Count(1), default=200, help="Look at so many queues, by name; 200.")
+@click.option("--interval", type=Seconds(0.1), default=2.0, metavar="SECONDS", help="Between looks; 2.")
+@click.option("--looks", type=Count(1), help="End after so many; else when interrupted, without a terminal after one.")
+@click.option("--once", is_flag=True, help="Show one look, and end.")
+@pass_session
+def top(
+    session: Session,
+    name: str | None,
+    sort: str,
+    rows: int | None,
+    limit: int,
+    interval: float,
+    looks: int | None,
+    once: bool,
+) -> None:
+    """Watch queues: depth, age of the oldest message, and how many messages come and go in a second.
+
+    Rates are those since the look before, one interval ago. On a terminal keys change the order.
+    """
+    session.patient = True
+    sampler = Sampler(session, name, limit)
+    if session.out.for_people and sys.stdout.isatty() and not once:
+        live_top(sampler, sort, rows, interval, looks)
+        return
+    sampler.sample()
+    for _ in range(1 if once or looks is None else looks):
+        time.sleep(interval)
+        found = sampler.sample()
+        if session.out.for_people:
+            console().print(drawn(found, sampler.more, sort, rows, keys=False))
+            continue
+        for row in ordered(found, sort)[:rows]:
+            session.out.line(row)
+
+
+def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, looks: int | None) -> None:
+    """Draw one sample over the other, the first one before there are rates; keys change the order."""
+    from rich.live import Live
+
+    with keyboard() as pressed, Live(console=console(), auto_refresh=False) as live:
+        for number in count():
+            found = sampler.sample()
+            live.update(drawn(found, sampler.more, sort, rows, keys=True), refresh=True)
+            if number == looks:
+                return
+            until = time.monotonic() + interval
+            while (left := until - time.monotonic()) > 0:
+                key = pressed(left)
+                if key == "q":
+                    return
+                if key in KEYS:
+                    sort = KEYS[key]
+                    live.update(drawn(found, sampler.more, sort, rows, keys=True), refresh=True)

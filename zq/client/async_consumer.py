@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consuming a queue with an asynchronous client: a loop over messages, or handlers in tasks.
+
+Two maintenance tasks serve the claims meanwhile: one settles what was decided, the other one renews.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from zq.client.calls import AsyncTransport, Caught, check_concurrency, sleep_slices
+from zq.client.consumer import ConsumerBase, OnLost
+from zq.client.consumer_state import LIMITS, ConsumerOptions, NextRequest
+from zq.client.stopping import stop_on_signals
+from zq.client.values import Decision, Delivery, Worked
+from zq.errors import TooManyRequests
+
+
+class AsyncConsumer(ConsumerBase):
+    """Messages of a queue, one after the other. As a context manager it ends exactly where its block ends."""
+
+    def __init__(self, transport: AsyncTransport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
+        super().__init__(options, on_lost, contextlib.nullcontext())
+        self._transport = transport
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._maintenance: list[asyncio.Task[None]] = []
+        self._asking: asyncio.Task[float] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._messages: AsyncGenerator[Delivery, None] | None = None
+
+    async def __aiter__(self) -> AsyncGenerator[Delivery, None]:
+        async with self._open():
+            while (delivery := await self._take()) is not None:
+                yield delivery
+                self._finish(delivery, delivery.id)
+
+    async def __aenter__(self) -> AsyncIterator[Delivery]:
+        self._messages = aiter(self)
+        return self._messages
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._messages is not None:
+            await self._messages.aclose()
+
+    async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> Worked:
+        """Await the handler for each message, so many at a time; one that raises gives its message back."""
+        slots, running = asyncio.Semaphore(check_concurrency(concurrency)), set[asyncio.Future[object]]()
+        async with self._open():
+            try:
+                while await slots.acquire() and (delivery := await self._take()) is not None:
+                    work = asyncio.ensure_future(handler(delivery))
+                    running.add(work)
+                    work.add_done_callback(partial(self._ended, slots, delivery))
+                    work.add_done_callback(running.discard)
+            finally:
+                if running:
+                    await asyncio.wait(running)
+                    await asyncio.sleep(0)  # their callbacks come first
+        return self._worked()
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[None]:
+        self._begin(await self._transport.run(LIMITS))
+        self._asking = self._closing = None
+        sources: tuple[NextRequest, ...] = (self._state.settlement, self._state.renewal)
+        self._maintenance = [asyncio.create_task(self._maintain(source)) for source in sources]
+        self._transport.before_close.append(self._close)
+        completed = False
+        try:
+            with stop_on_signals(self.stop):
+                yield
+            completed = True
+        finally:
+            await self._close()
+            self._report(raises=completed)
+
+    async def _close(self) -> None:
+        """Give back what is not done. This goes on if the task that awaits it is cancelled again."""
+        if self._closing is None:
+            self._closed_at = time.monotonic()
+            self._closing = asyncio.create_task(self._closed())
+        await asyncio.shield(self._closing)
+
+    async def _closed(self) -> None:
+        if self._asking is not None:
+            await asyncio.gather(self._asking, return_exceptions=True)
+        self._state.close(time.monotonic())
+        self._changed.set()
+        await asyncio.wait(self._maintenance)
+        await self._maintain(self._state.settlement)  # something is due only if they were cancelled, as by asyncio.run
+        self._transport.before_close.remove(self._close)
+        self._running = False
+
+    async def _take(self) -> Delivery | None:
+        while not self._ending():
+            self._report()
+            if delivery := self._state.take(time.monotonic()):
+                return delivery
+            if self._state.exhausted:
+                break
+            if self._state.backlogged:
+                self._settled.clear()
+                await self._settled.wait()
+                continue
+            self._asking = asyncio.create_task(self._ask())
+            for part in sleep_slices(await asyncio.shield(self._asking), self._ending):
+                await asyncio.sleep(part)
+        return None
+
+    async def _ask(self) -> float:
+        """Make the next claim; seconds to pause after it. Never cancelled: what it brings would not be given back."""
+        asked = time.monotonic()
+        try:
+            claimed = await self._transport.run(self._claim_call())
+        except TooManyRequests as error:
+            return self._slowed_down(error)
+        self._changed.set()
+        return self._state.received(claimed, asked, time.monotonic())
+
+    def _finish(self, delivery: Delivery, decision: Decision) -> None:
+        if self._state.finish(delivery, decision, time.monotonic()):
+            self._changed.set()
+
+    def _ended(self, slots: asyncio.Semaphore, delivery: Delivery, work: "asyncio.Future[object]") -> None:
+        try:
+            error = asyncio.CancelledError() if work.cancelled() else work.exception()
+            self._finish(delivery, self._decide(delivery, error))
+        finally:
+            slots.release()
+
+    async def _maintain(self, next_request: NextRequest) -> None:
+        """Send requests of one kind, until the consumer is closed and none is due any more."""
+        while True:
+            self._changed.clear()
+            asked = time.monotonic()
+            request = next_request(asked)
+            if isinstance(request, float):
+                if self._state.closing:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(request - asked, 3600)):
+                        await self._changed.wait()
+                continue
+            answer = None
+            try:
+                with Caught() as caught:
+                    answer = await self._transport.run(self._request_call(request))
+            except asyncio.CancelledError:
+                self._state.interrupted(request)
+                raise
+            self._completed(request, answer, caught.error, asked)
+            self._settled.set()

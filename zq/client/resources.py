@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that queues and topics have in common: metadata, stats, purge, listings; and messages in answers."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final, Generic, TypeVar
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from zq import wire
+from zq.client.calls import Answer, Call, Page, Params, Repeat, nothing, operation, path
+from zq.client.values import Finished, Gap, Listed, Message, Messages, Stats, Stretch
+from zq.errors import Invalid
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+Ids = list[str]
+# The header of a change of metadata.
+PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
+
+
+class Paged(Struct, Generic[M]):
+    """A page of messages on the wire."""
+
+    messages: list[M]
+    links: list[dict[str, str]] = []
+    gap: Gap | None = None
+    position: int | None = None
+
+
+_messages: Final = msgspec.json.Decoder(Paged[Message])
+_finished: Final = msgspec.json.Decoder(Paged[Finished])
+
+
+def linked(path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Answer], Page[T]]) -> Page[T]:
+    """A page, continued by its link until one comes back empty."""
+    if not (items and links):
+        return Page(items, None)
+    # Of the link only the query: dots that are a name are quoted in the call's own path alone.
+    return Page(items, Call(method="GET", path=f"{path}?{links[0]['href'].partition('?')[2]}", read=read))
+
+
+def id_list(ids: Iterable[str]) -> Ids:
+    """Ids as a list. Raises ``Invalid`` for one text, whose letters would be taken for ids."""
+    if isinstance(ids, str):
+        raise Invalid("Ids must be a list of texts, not one text.")
+    return [*ids]
+
+
+def messages_call(
+    method: str, path: str, params: Params, wait: int = 0, repeat: Repeat = Repeat.SAFE
+) -> Call[Messages]:
+    """Messages in one answer."""
+    return Call(
+        method=method,
+        path=path,
+        params=params,
+        read=lambda answer: _messages.decode(answer.body).messages,
+        repeat=repeat,
+        wait=wait,
+    )
+
+
+def message_pages(path: str, params: Params) -> Call[Page[Message]]:
+    """The first page of messages."""
+    return _listing(path, params, _messages)
+
+
+def finished_pages(path: str, params: Params) -> Call[Page[Finished]]:
+    """The first page of history."""
+    return _listing(path, params, _finished)
+
+
+def message_stretch(path: str, params: Params) -> Call[Stretch[Message]]:
+    """One page of messages and where it ends."""
+    return _stretch(path, params, _messages)
+
+
+def finished_stretch(path: str, params: Params) -> Call[Stretch[Finished]]:
+    """One page of history and where it ends."""
+    return _stretch(path, params, _finished)
+
+
+def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Stretch[M]]:
+    def read(answer: Answer) -> Stretch[M]:
+        page = decoder.decode(answer.body)
+        if not page.messages:
+            return Stretch([], None, page.gap, page.position)
+        return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0]["href"]).query)["marker"][0]), page.gap)
+
+    return Call(method="GET", path=path, params=params, read=read)
+
+
+def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Page[M]]:
+    def read(answer: Answer) -> Page[M]:
+        page = decoder.decode(answer.body)
+        return linked(path, page.messages, page.links, read)
+
+    return Call(method="GET", path=path, params=params, read=read)
+
+
+class ResourceVerbs:
+    """A queue or a topic. ``kind``: the segment of its URL."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, transport: Any, name: str) -> None:
+        self.transport = transport
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    @operation
+    def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
+        """Make it. False if it exists, whose metadata then stay as they are, or if the answer came to a repeat only."""
+        self.transport.warnings.rules(self.kind, metadata or {})
+        body = wire.encode(metadata) if metadata else b""
+        return Call(
+            method="PUT", path=self._path(), body=body, read=lambda answer: {201: True, 204: False}[answer.status]
+        )
+
+    @operation
+    def metadata(self) -> Call[dict[str, Any]]:
+        """Its metadata, reserved keys that are not set with their defaults; of what does not exist, the defaults."""
+        return Call(method="GET", path=self._path(), read=_document)
+
+    @operation
+    def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
+        """Set some keys of its metadata and remove others; all of the metadata then.
+
+        Raises ``QueueNotFound``, ``TopicNotFound``, ``MetadataConflict``: a key to be removed is not there.
+        """
+        self.transport.warnings.rules(self.kind, metadata or {})
+        removed = [{"op": "remove", "path": _pointer(key)} for key in remove]
+        added = [{"op": "add", "path": _pointer(key), "value": value} for key, value in (metadata or {}).items()]
+        return Call(
+            method="PATCH",
+            path=self._path(),
+            headers=PATCH_TYPE,
+            body=wire.encode(added + removed),
+            read=_document,
+            repeat=Repeat.UNSENT if removed else Repeat.SAFE,
+        )
+
+    @operation
+    def delete(self) -> Call[None]:
+        """Remove it with its messages. No error if it does not exist."""
+        return Call(method="DELETE", path=self._path(), read=nothing)
+
+    @operation
+    def purge(self) -> Call[None]:
+        """Remove its messages."""
+        body = wire.encode({"resource_types": ["messages"]})
+        return Call(method="POST", path=self._path("purge"), body=body, read=nothing, repeat=Repeat.UNSENT)
+
+    @operation
+    def stats(self) -> Call[Stats]:
+        """How many messages it has, and which are the oldest and the newest."""
+        return Call(
+            method="GET",
+            path=self._path("stats"),
+            params={"detailed": True},
+            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Stats])["messages"],
+        )
+
+    @operation
+    def exists(self) -> Call[bool]:
+        """Whether it is listed."""
+        just_before = self.name[:-1] + chr(ord(self.name[-1:] or "0") - 1) + "~"
+        return Call(
+            method="GET",
+            path=path(self.kind),
+            params={"marker": just_before, "limit": 1},
+            read=lambda answer: [listed.name for listed in _listed(self.kind, answer)] == [self.name],
+        )
+
+    @operation
+    def get(self, message: str) -> Call[Message]:
+        """One message. Raises ``MessageNotFound``."""
+        return Call(
+            method="GET",
+            path=self._path("messages", message),
+            params={"detailed": True},
+            read=lambda answer: msgspec.json.decode(answer.body, type=Message),
+        )
+
+    @operation
+    def get_many(self, messages: Iterable[str]) -> Call[Messages]:
+        """Those of the messages that are there. Raises ``MessageNotFound`` if none is."""
+        ids = id_list(messages)
+        found = messages_call("GET", self._path("messages"), {"ids": ids, "detailed": True})
+        return found if ids else replace(found, local_answer=Answer(200, {}, b'{"messages":[]}'))
+
+    def _path(self, *below: str) -> str:
+        return path(self.kind, self.name, *below)
+
+
+def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
+    """The first page of the project's queues or topics."""
+    params = {"limit": page_size, "detailed": True if detailed else None, **filters}
+
+    def read(answer: Answer) -> Page[Listed]:
+        listed = _listed(kind, answer)
+        # The link need not repeat the filters, but it says where to go on, behind an empty page too.
+        marker = _marker(answer)
+        return Page(listed, page_call(marker) if marker else None)
+
+    def page_call(marker: str | None) -> Call[Page[Listed]]:
+        return Call(method="GET", path=path(kind), params={"marker": marker, **params}, read=read)
+
+    return page_call(None)
+
+
+def _marker(answer: Answer) -> str | None:
+    """Where the listing goes on, by the link to its next page."""
+    for link in _document(answer).get("links", []):
+        if link["rel"] == "next":
+            return dict(parse_qsl(urlsplit(link["href"]).query)).get("marker")
+    return None
+
+
+def _listed(kind: str, answer: Answer) -> list[Listed]:
+    return [Listed(entry["name"], entry.get("metadata")) for entry in _document(answer)[kind]]
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    return msgspec.json.decode(answer.body, type=dict[str, Any])
+
+
+def _pointer(key: str) -> str:
+    return "/metadata/" + key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract that every storage driver keeps, as tests: ``pytest --pyargs zq.conformance``.
+
+Who tests a driver defines one fixture, ``open_store``, in the ``conftest.py`` of the folder where pytest starts: it
+gives a function that opens the test's store, empty at first; each call is a connection of its own. See
+``api-ref/write-a-driver.md``.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite("zq.conformance.builders", "zq.conformance.topic_builders")

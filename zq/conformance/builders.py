@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short words for the verbs, so that a test reads as the sentence that it proves."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TypeVar
+
+import pytest
+from msgspec import structs
+
+from zq.broker import redelivery
+from zq.broker.carrying import Carrier
+from zq.broker.redelivery import AT_ONCE, DeadLetters, Redelivery
+from zq.clock import ManualClock
+from zq.model import (
+    Bounds,
+    Claim,
+    ClaimRef,
+    ClaimRequest,
+    Commit,
+    Committed,
+    Draft,
+    Fence,
+    HistoryEntry,
+    IdempotencyKey,
+    Lease,
+    ListFilter,
+    Message,
+    Move,
+    QueueRef,
+    Release,
+    Settled,
+    Settlement,
+    Span,
+    Stats,
+    new_ids,
+)
+from zq.model.expiry import Expiry, Steps
+from zq.model.stats import Depth
+from zq.storage.api import Storage
+from zq.storage.capabilities import BOUNDS
+
+EVERYTHING = ListFilter(claimed=True, delayed=True)
+FAR = 9_999_999_999.0
+"""A moment that no test comes to."""
+DEADLINE = 30
+"""Seconds after which a test with threads fails instead of hanging."""
+
+T = TypeVar("T")
+OpenStore = Callable[[], Storage]
+"""Opens the store of a test, which is empty at first: each call is a connection of its own."""
+
+
+def drafts(count: int, now: float, *, ttl: int = 3600, delay: int = 0, client: str = "alice") -> list[Draft]:
+    """Messages on their way in, with bodies 0, 1, 2 and so on."""
+    return [Draft(id, b"%d" % at, ttl, delay, client) for at, id in enumerate(new_ids(count, now))]
+
+
+def ids_of(messages: Iterable[Message | Draft]) -> list[str]:
+    return [message.id for message in messages]
+
+
+def near(moment: float):
+    """A moment, to the millisecond."""
+    return pytest.approx(moment, abs=0.0005)
+
+
+def once(key: str = "post:k", digest: bytes = b"digest", window: int = 3600) -> IdempotencyKey:
+    return IdempotencyKey(key, digest, window)
+
+
+def together(*works: Callable[[], T]) -> list[T]:
+    """Run all at once, each in its thread, from one starting shot; their results in order, or the first failure."""
+    start = threading.Barrier(len(works))
+
+    def started(work: Callable[[], T]) -> T:
+        start.wait(DEADLINE)
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        running = [pool.submit(started, work) for work in works]
+        return [future.result(DEADLINE) for future in running]
+
+
+class Shift:
+    """So many workers; who looks on goes on until the last of them has left."""
+
+    def __init__(self, workers: int) -> None:
+        self._lock = threading.Lock()
+        self._workers = workers
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._workers -= 1
+
+    def is_over(self) -> bool:
+        return self._workers == 0
+
+
+def configure(storage: Storage, expiry: Expiry) -> None:
+    """These options from now on, by a round that removes nothing."""
+    storage.maintain(storage.now(), expiry, Steps(most=0))
+
+
+class Scene:
+    """One queue of one store, at one clock."""
+
+    def __init__(self, storage: Storage, clock: ManualClock, queue: QueueRef) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.queue = queue
+
+    @property
+    def now(self) -> float:
+        return self.clock.now()
+
+    def tick(self, seconds: float) -> float:
+        return self.clock.advance(seconds)
+
+    def at(self, name: str, project: str = "") -> "Scene":
+        """The same store and clock, another queue."""
+        return Scene(self.storage, self.clock, QueueRef(project or self.queue.project, name))
+
+    def post(
+        self,
+        count: int = 1,
+        *,
+        ttl: int = 3600,
+        delay: int = 0,
+        client: str = "alice",
+        once: IdempotencyKey | None = None,
+    ) -> list[str]:
+        """One post of ``count`` messages; their ids."""
+        new = drafts(count, self.now, ttl=ttl, delay=delay, client=client)
+        self.storage.messages.post(self.queue, new, self.now, idempotency_key=once)
+        return ids_of(new)
+
+    def request(
+        self,
+        limit: int = 10,
+        *,
+        ttl: int = 300,
+        grace: int = 60,
+        name: str = "",
+        redelivery: Redelivery = AT_ONCE,
+        **terms: object,
+    ) -> ClaimRequest:
+        """``terms`` are further fields of the request."""
+        return ClaimRequest(Lease(name or new_ids(1, self.now)[0], ttl, grace), limit, redelivery.waits(), **terms)
+
+    def claim(self, limit: int = 10, *, dead_letters: DeadLetters | None = None, **terms: object) -> Claim | None:
+        """A claim as a server makes it, which buries what was handed out too often; ``terms`` as for ``request``."""
+        request = self.request(limit, max_claims=dead_letters and dead_letters.max_claims, **terms)
+        return redelivery.claim(self.storage, self.queue, request, dead_letters, self.now).claim
+
+    def take(
+        self, limit: int = 10, *, ttl: int = 300, grace: int = 60, name: str = "", redelivery: Redelivery = AT_ONCE
+    ) -> Claim:
+        """A claim that must not come back empty."""
+        claim = self.claim(limit, ttl=ttl, grace=grace, name=name, redelivery=redelivery)
+        assert claim is not None
+        return claim
+
+    def named(self, name: str, limit: int = 10, **terms: object) -> tuple[list[str], bool]:
+        """Ids of what the claim of that name holds, and whether it was there before."""
+        made = self.storage.claims.create(self.queue, self.request(limit, name=name, named=True, **terms), self.now)
+        return [] if made.claim is None else ids_of(made.claim.messages), made.existing
+
+    def claim_named(self, name: str, limit: int = 10, **terms: object) -> Claim | None:
+        """The claim of that name, made now or before."""
+        return self.claim(limit, name=name, named=True, **terms)
+
+    def claimable(self, limit: int = 1000) -> list[str]:
+        """Ids of a new claim's messages, in its order."""
+        claim = self.claim(limit)
+        return [] if claim is None else ids_of(claim.messages)
+
+    def held(self, claim: str) -> list[str]:
+        """Ids that the claim holds, sorted; raises ``ClaimNotFound``."""
+        return sorted(ids_of(self.storage.claims.get(self.queue, claim, self.now).messages))
+
+    def renew(self, claim: str, *, ttl: int = 300, grace: int = 60, fence: Fence | None = None) -> None:
+        self.storage.claims.renew(self.queue, Lease(claim, ttl, grace), self.now, fence)
+
+    def release(self, claim: str, delay: int | None = None) -> None:
+        self.storage.claims.release(self.queue, claim, self.now, delay)
+
+    def settle(
+        self,
+        claim: str,
+        *,
+        delete: Sequence[str] = (),
+        rest: bool = False,
+        release: Sequence[Release] = (),
+        move: Sequence[Move] = (),
+        history: int = 0,
+        once: IdempotencyKey | None = None,
+        fence: Fence | None = None,
+    ) -> Settled:
+        settlement = Settlement(delete, rest, release, move, history)
+        return self.storage.claims.settle(self.queue, claim, settlement, self.now, once, fence)
+
+    def move(self, ids: Sequence[str], to: str, *, history: int = 0, **terms: object) -> list[str]:
+        """Ids of those that went; ``terms`` are further fields of each ``Move``."""
+        moves = [Move(id, to, **terms) for id in ids]
+        return list(self.storage.messages.move(self.queue, moves, self.now, history))
+
+    def page(self, view: ListFilter = ListFilter(), limit: int = 1000, marker: int = 0) -> list[str]:  # noqa: B008
+        return ids_of(self.storage.messages.list(self.queue, marker, limit, view, self.now).items)
+
+    def walk(self, view: ListFilter = EVERYTHING, limit: int = 1000) -> list[Message]:
+        """All messages that the view shows, page by page."""
+        seen: list[Message] = []
+        marker = 0
+        while True:
+            page = self.storage.messages.list(self.queue, marker, limit, view, self.now)
+            if page.next is None:
+                assert page.items == []
+                return seen
+            assert len(page.items) <= limit
+            seen += page.items
+            marker = int(page.next)
+
+    def get(self, ids: Sequence[str]) -> list[Message]:
+        return self.storage.messages.get(self.queue, ids, self.now)
+
+    def one(self, message: str) -> Message:
+        [found] = self.get([message])
+        return found
+
+    def pop(self, limit: int = 1000, history: int = 0) -> list[str]:
+        return ids_of(self.storage.messages.pop(self.queue, limit, self.now, history))
+
+    def delete(self, message: str, claim: str = "", history: int = 0) -> None:
+        self.storage.messages.delete(self.queue, [message], self.now, [claim] if claim else [], history)
+
+    def delete_many(self, ids: Sequence[str], claims: Sequence[str] | None = None, history: int = 0) -> None:
+        self.storage.messages.delete(self.queue, ids, self.now, claims, history)
+
+    def history(self, marker: int = 0, limit: int = 1000, since: float = 0.0, until: float = FAR) -> list[HistoryEntry]:
+        """One page of the records."""
+        return self.storage.history.list(self.queue, marker, limit, Span(since, until), self.now).items
+
+    def finished(self) -> list[tuple[str, str | None]]:
+        """(id, outcome) of every record, in the order of finishing."""
+        return [(record.message.id, record.outcome) for record in self.history()]
+
+    def tail(self, limit: int = 1000) -> list[HistoryEntry]:
+        """Living messages and records, page by page."""
+        seen: list[HistoryEntry] = []
+        while True:
+            marker = seen[-1].message.sequence if seen else 0
+            page = self.storage.history.list(self.queue, marker, limit, None, self.now)
+            assert page.next == (str(page.items[-1].message.sequence) if page.items else None)
+            if not page.items:
+                return seen
+            seen += page.items
+
+    def ready(self, most: int = 1000) -> int:
+        return self.storage.queues.ready(self.queue, most, self.now).count
+
+    def due(self) -> float | None:
+        return self.storage.queues.ready(self.queue, 0, self.now).next
+
+    def fence(self, name: str = "job") -> Fence:
+        """The fence with its next epoch."""
+        return Fence(name, self.storage.transactions.advance_fence(self.queue.project, name))
+
+    def stage(
+        self,
+        stage: str,
+        count: int = 1,
+        *,
+        delay: int = 0,
+        lives: int = 3600,
+        most_bytes: int = 1_000_000,
+        most_messages: int = 100_000,
+        once: IdempotencyKey | None = None,
+    ) -> list[str]:
+        """Stage ``count`` messages for the queue, in a stage that ``lives`` so many seconds; their ids."""
+        new = drafts(count, self.now, delay=delay)
+        project = self.queue.project
+        self.storage.transactions.stage(
+            project, stage, self.queue, new, self.now, lives, most_bytes, once, most_messages
+        )
+        return ids_of(new)
+
+    def drop_stage(self, stage: str) -> None:
+        self.storage.transactions.drop_stage(self.queue.project, stage)
+
+    def commit(
+        self,
+        batch: int,
+        publish: Sequence[str] = (),
+        settle: Sequence[ClaimRef] = (),
+        *,
+        producer: str = "etl",
+        ttl: int = 86400,
+        fence: Fence | None = None,
+        expected: Mapping[str, int] = MappingProxyType({}),
+        bounds: Bounds = BOUNDS,
+    ) -> Committed:
+        """The commit, carried out as a server does it."""
+        commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence, expected)
+        return Carrier(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
+
+    def decide(
+        self, batch: int, publish: Sequence[str] = (), settle: Sequence[ClaimRef] = (), *, producer: str = "etl"
+    ) -> Committed:
+        """A commit that is decided, and not carried out: as if its server had died then."""
+        commit = Commit(self.queue.project, producer, batch, publish, settle, 86400)
+        return self.storage.transactions.commit(commit, self.now, Bounds(1, 1_000_000))
+
+    def carry_on(self, most: int = 2, *, producer: str = "etl") -> bool:
+        """One slice of an open commit."""
+        return self.storage.transactions.carry_on(self.queue.project, producer, most, self.now)
+
+    def last(self, producer: str = "etl") -> Committed:
+        return self.storage.transactions.last(self.queue.project, producer, self.now)
+
+    def stats(self) -> Stats:
+        """Counts and edges; what has come in is left out."""
+        return structs.replace(self.storage.queues.stats(self.queue, self.now), entered=None)
+
+    def entered(self) -> int | None:
+        return self.storage.queues.stats(self.queue, self.now).entered
+
+    def counts(self) -> tuple[int, int]:
+        """(claimed, free)."""
+        stats = self.stats()
+        return stats.claimed, stats.free
+
+    def depth(self, most: int = 10_000) -> Depth | None:
+        """What the queue holds by state; None if the store does not name it."""
+        return dict(self.storage.depths(self.now, 1000, most)).get(self.queue)
+
+    def expired(self) -> int:
+        """How many messages have expired and are not removed yet."""
+        depth = self.depth()
+        return 0 if depth is None else depth.expired
+
+    def exists(self) -> bool:
+        return self.storage.queues.get(self.queue) is not None
+
+    def is_empty(self) -> bool:
+        """Nothing to be seen by any reading verb."""
+        return self.walk() == [] and self.counts() == (0, 0) and self.stats().oldest is None
+
+    def reclaimed(self) -> int:
+        """Run maintenance until it finds nothing more; how many messages went."""
+        total = 0
+        for _ in range(1000):
+            gone = self.storage.maintain(self.now)
+            total += gone
+            if gone == 0:
+                return total
+        raise AssertionError("Maintenance finds something to reclaim forever.")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scene that most conformance tests play in, on the store that the fixture ``open_store`` opens.
+
+``open_store`` is not here: who tests a driver defines it, in the ``conftest.py`` of the folder where pytest starts.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from zq.clock import ManualClock
+from zq.conformance.builders import OpenStore, Scene, configure
+from zq.errors import NotBuilt
+from zq.model import QueueRef
+from zq.model.expiry import Expiry
+from zq.storage.api import Defaults, Storage
+from zq.storage.capabilities import NO_HISTORY, NO_TOPICS, NO_TRANSACTIONS
+
+MARKS = (
+    "durable: only a store that holds what it held when it is opened again passes",
+    "shared: only a store that is opened twice at a time passes",
+    "needs(part): of drivers that do not inherit this part of the storage from zq.storage.api.Defaults",
+    "every_server: of zq's own runs: where servers of one kind can differ",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark in MARKS:
+        config.addinivalue_line("markers", mark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """As for the test itself."""
+    with _skipping():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that asks for a capability which the driver does not have is skipped, and says so."""
+    with _skipping():
+        return (yield)
+
+
+@contextmanager
+def _skipping() -> Iterator[None]:
+    try:
+        yield
+    except NotBuilt as error:
+        if str(error) not in (NO_HISTORY.sentence, NO_TRANSACTIONS.sentence, NO_TOPICS.sentence):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def storage(open_store: OpenStore, request: pytest.FixtureRequest) -> Iterator[Storage]:
+    """The store of the test."""
+    opened = open_store()
+    for mark in request.node.iter_markers("needs"):
+        [part] = mark.args
+        if getattr(type(opened), part) is getattr(Defaults, part):
+            opened.close()
+            pytest.skip(f"The driver inherits {part}.")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def clock(storage: Storage) -> ManualClock:
+    """It stands still until it is told to go on: drivers are given each moment."""
+    return ManualClock(storage.now())
+
+
+@pytest.fixture
+def queue() -> QueueRef:
+    return QueueRef("acme", "jobs")
+
+
+@pytest.fixture
+def scene(storage: Storage, clock: ManualClock, queue: QueueRef) -> Scene:
+    return Scene(storage, clock, queue)
+
+
+@pytest.fixture
+def by_sweeps_alone(storage: Storage) -> None:
+    """What has expired stays until a round comes, however often it is met."""
+    configure(storage, Expiry(delete_on_read=False))

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``most_bytes``: verbs that return bodies end before there are too many bytes of them, and lose or skip nothing."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from zq.broker import redelivery
+from zq.broker.redelivery import DeadLetters
+from zq.conformance.builders import EVERYTHING, FAR, Scene, ids_of, together
+from zq.model import ClaimRequest, Draft, HistoryEntry, Lease, ListFilter, Message, QueueRef, Span, new_ids
+
+Taking = Callable[[Scene, int, int], Sequence[Message]]
+
+
+def post(scene: Scene, *sizes: int) -> list[str]:
+    """Post messages with bodies of so many bytes; their ids."""
+    new = [
+        Draft(id, b"1" * size, 3600, 0, "alice") for id, size in zip(new_ids(len(sizes), scene.now), sizes, strict=True)
+    ]
+    scene.storage.messages.post(scene.queue, new, scene.now)
+    return ids_of(new)
+
+
+def lease(scene: Scene, end: str = "") -> Lease:
+    return Lease(new_ids(1, scene.now)[0] + end, 300, 60)
+
+
+def claim(scene: Scene, limit: int, most_bytes: int) -> Sequence[Message]:
+    request = ClaimRequest(lease(scene), limit, most_bytes=most_bytes)
+    made = scene.storage.claims.create(scene.queue, request, scene.now).claim
+    return made.messages if made else []
+
+
+def named(scene: Scene, limit: int, most_bytes: int) -> Sequence[Message]:
+    request = ClaimRequest(lease(scene, ".n"), limit, named=True, most_bytes=most_bytes)
+    made = scene.storage.claims.create(scene.queue, request, scene.now).claim
+    return made.messages if made else []
+
+
+def pop(scene: Scene, limit: int, most_bytes: int) -> Sequence[Message]:
+    return scene.storage.messages.pop(scene.queue, limit, scene.now, most_bytes=most_bytes)
+
+
+def pop_with_history(scene: Scene, limit: int, most_bytes: int) -> Sequence[Message]:
+    return scene.storage.messages.pop(scene.queue, limit, scene.now, 600, most_bytes)
+
+
+taking = pytest.mark.parametrize("take", [claim, named, pop, pop_with_history])
+
+
+@taking
+@pytest.mark.parametrize(
+    ("sizes", "shares"),
+    [
+        ((40, 40, 40, 40, 40), [2, 2, 1]),
+        ((50, 50, 1, 99, 1), [2, 2, 1]),
+        ((99, 40, 1, 60, 30), [1, 2, 2]),
+        ((500, 1, 500, 500), [1, 1, 1, 1]),
+    ],
+)
+def test_what_is_taken_has_so_many_bytes_and_nobody_is_passed_over(
+    scene: Scene, take: Taking, sizes: tuple[int, ...], shares: list[int]
+) -> None:
+    """With 100 bytes: as many as fit, one at least; the next one goes on where the former ended, and the rest stays
+    ready, a small one behind a large one too."""
+    posted = post(scene, *sizes)
+    taken: list[str] = []
+    for share in shares:
+        found = take(scene, 10, 100)
+        assert len(found) == share
+        taken += ids_of(found)
+        assert taken == posted[: len(taken)]
+        assert scene.page() == posted[len(taken) :]
+    assert not take(scene, 10, 100)
+
+
+@taking
+@pytest.mark.parametrize(("most_bytes", "share"), [(10_000, 100), (800, 80), (401, 40), (320, 32), (10, 1)])
+def test_many_small_messages_are_taken_up_to_the_limit_or_the_bytes(
+    scene: Scene, take: Taking, most_bytes: int, share: int
+) -> None:
+    """However many of them a driver reads at a time."""
+    posted = post(scene, *[10] * 120)
+    assert ids_of(take(scene, 100, most_bytes)) == posted[:share]
+    assert ids_of(take(scene, 120, 10_000)) == posted[share:]
+
+
+def test_a_claim_holds_what_it_told(scene: Scene) -> None:
+    """What did not fit is nobody's: another one can have it, and the claim's release gives back its own."""
+    posted = post(scene, 60, 60, 60)
+    terms = lease(scene)
+    made = scene.storage.claims.create(scene.queue, ClaimRequest(terms, 10, most_bytes=130), scene.now).claim
+    assert made is not None
+    assert ids_of(made.messages) == posted[:2]
+    assert scene.held(terms.claim) == sorted(posted[:2])
+    assert ids_of(claim(scene, 10, 130)) == posted[2:]
+    scene.release(terms.claim)
+    assert ids_of(claim(scene, 10, 130)) == posted[:2]
+
+
+def test_what_came_back_is_taken_first_whatever_fits(scene: Scene) -> None:
+    """A message that returns to its place in front of what was passed is not forgotten for the bytes' sake."""
+    posted = post(scene, *[30] * 6)
+    first = scene.take(1)
+    assert ids_of(claim(scene, 10, 70)) == posted[1:3]
+    scene.release(first.id)
+    assert ids_of(claim(scene, 10, 70)) == [posted[0], posted[3]]
+    assert ids_of(claim(scene, 10, 70)) == posted[4:]
+
+
+def test_dead_letters_move_though_they_do_not_fit(scene: Scene) -> None:
+    """A claim that met nothing but such messages looks again, and gets what stands behind them."""
+    spent = post(scene, 60, 60, 60)
+    scene.release(scene.take().id)
+    fresh = post(scene, 60, 60)
+    letters = DeadLetters(QueueRef(scene.queue.project, "dead"), 1, None)
+    request = ClaimRequest(lease(scene), 10, max_claims=letters.max_claims, most_bytes=100)
+    made = redelivery.claim(scene.storage, scene.queue, request, letters, scene.now).claim
+    assert made is not None
+    assert ids_of(made.messages) == fresh[:1]
+    assert scene.at("dead").page() == spent
+
+
+def test_claims_side_by_side_share_nothing_and_leave_nothing(scene: Scene) -> None:
+    """However a driver groups them."""
+    posted = post(scene, *[30] * 40)
+
+    def work() -> list[str]:
+        mine: list[str] = []
+        while found := claim(scene, 10, 100):
+            assert len(found) <= 3
+            mine += ids_of(found)
+        return mine
+
+    taken = [id for mine in together(*[work] * 6) for id in mine]
+    assert sorted(taken) == sorted(posted)
+
+
+@pytest.mark.parametrize("hidden", [0, 1200])
+def test_a_page_ends_earlier_and_its_marker_goes_on(scene: Scene, hidden: int) -> None:
+    """With 100 bytes; behind however many messages that the view does not show."""
+    if hidden:
+        scene.post(hidden, client="me")
+    posted = post(scene, 40, 40, 40, 500, 1, 99, 1)
+    pages: list[list[str]] = []
+    marker = 0
+    while True:
+        page = scene.storage.messages.list(scene.queue, marker, 1000, ListFilter(without="me"), scene.now, 100)
+        if page.next is None:
+            break
+        pages.append(ids_of(page.items))
+        marker = int(page.next)
+    assert [len(page) for page in pages] == [2, 1, 1, 2, 1]
+    assert [id for page in pages for id in page] == posted
+
+
+def test_a_page_between_hidden_messages_keeps_to_the_bytes(scene: Scene) -> None:
+    """What is shown of it stands on both sides of more than a driver steps over at a time."""
+    ours = post(scene, 60)
+    scene.post(1200, client="me")
+    ours += post(scene, 60, 30)
+    view = ListFilter(without="me")
+    first = scene.storage.messages.list(scene.queue, 0, 10, view, scene.now, 100)
+    assert ids_of(first.items) == ours[:1]
+    assert ids_of(scene.storage.messages.list(scene.queue, int(first.next), 10, view, scene.now, 100).items) == ours[1:]
+
+
+def finished(scene: Scene, marker: int) -> tuple[Sequence[HistoryEntry], str | None]:
+    page = scene.storage.history.list(scene.queue, marker, 1000, Span(0.0, FAR), scene.now, 100)
+    return page.items, page.next
+
+
+def living_and_finished(scene: Scene, marker: int) -> tuple[Sequence[HistoryEntry], str | None]:
+    page = scene.storage.history.list(scene.queue, marker, 1000, None, scene.now, 100)
+    return page.items, page.next
+
+
+@pytest.mark.parametrize(("read", "popped"), [(finished, 7), (living_and_finished, 7), (living_and_finished, 4)])
+def test_pages_of_history_end_earlier_too(scene: Scene, read: Callable, popped: int) -> None:
+    """Records alone, and together with what lives."""
+    posted = post(scene, 40, 40, 40, 500, 1, 99, 1)
+    scene.pop(popped, history=600)
+    pages: list[list[str]] = []
+    marker = 0
+    while True:
+        items, beyond = read(scene, marker)
+        if beyond is None:
+            break
+        pages.append(ids_of(item.message for item in items))
+        marker = int(beyond)
+    assert [len(page) for page in pages] == [2, 1, 1, 2, 1]
+    assert [id for page in pages for id in page] == posted
+
+
+def test_a_full_page_of_small_messages_is_not_cut(scene: Scene) -> None:
+    """Up to the last byte."""
+    posted = post(scene, *[10] * 120)
+    page = scene.storage.messages.list(scene.queue, 0, 120, EVERYTHING, scene.now, 1200)
+    assert ids_of(page.items) == posted

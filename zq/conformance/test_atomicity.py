@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many at once: all or nothing (L7), one holder (L2), order (L5) and markers (L6) under concurrent callers."""
+
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from zq.broker.redelivery import DeadLetters
+from zq.clock import ManualClock
+from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, drafts, ids_of, together
+from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed
+from zq.model import ListFilter, Message, QueueRef
+from zq.storage.api import Storage
+
+pytestmark = pytest.mark.every_server
+
+PRODUCERS = 8
+POSTS = 30
+
+
+def produce(scene: Scene, client: str, posts: int, skew: float = 0.0) -> list[list[str]]:
+    """Post batches of 1 to 4 messages; the ids of each."""
+    batches = []
+    for at in range(posts):
+        new = drafts(1 + at % 4, scene.now, client=client, delay=60 * (at % 5 == 4))
+        scene.storage.messages.post(scene.queue, new, scene.now + skew)
+        batches.append(ids_of(new))
+    return batches
+
+
+def follow(scene: Scene, done: threading.Event, limit: int) -> list[Message]:
+    """Read by marker until the producers are done and nothing more comes."""
+    seen: list[Message] = []
+    marker = 0
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        finished = done.is_set()
+        page = scene.storage.messages.list(scene.queue, marker, limit, EVERYTHING, scene.now)
+        seen += page.items
+        if page.next is not None:
+            marker = int(page.next)
+        elif finished:
+            return seen
+    raise AssertionError("The reader did not come to an end.")
+
+
+def test_a_reader_by_marker_misses_nothing_while_producers_post(scene: Scene):
+    """Two readers beside eight producers each see every message exactly once, and each producer's in its order."""
+    done = threading.Event()
+    left = threading.Semaphore(0)
+
+    def producer(name: str) -> list[list[str]]:
+        try:
+            return produce(scene, name, POSTS)
+        finally:
+            left.release()
+
+    def stopper() -> None:
+        for _ in range(PRODUCERS):
+            left.acquire(timeout=DEADLINE)
+        done.set()
+
+    names = [f"producer-{at}" for at in range(PRODUCERS)]
+    results = together(
+        partial(follow, scene, done, 7),
+        partial(follow, scene, done, 100),
+        stopper,
+        *(partial(producer, n) for n in names),
+    )
+    by_producer = dict(zip(names, results[3:], strict=True))
+    posted = sorted(id for batches in by_producer.values() for batch in batches for id in batch)
+    for seen in results[:2]:
+        assert sorted(ids_of(seen)) == posted
+        for name, batches in by_producer.items():
+            assert [m.id for m in seen if m.client == name] == [id for batch in batches for id in batch]
+        sequences = [message.sequence for message in seen]
+        assert sequences == sorted(set(sequences))
+
+
+def test_messages_of_one_post_stand_together(scene: Scene):
+    """However many post at once, the messages of one post follow each other without a stranger between."""
+    made = together(*(partial(produce, scene, f"producer-{at}", POSTS) for at in range(PRODUCERS)))
+    place = {message.id: at for at, message in enumerate(scene.walk())}
+    assert len(place) == sum(len(batch) for batches in made for batch in batches)
+    for batch in (batch for batches in made for batch in batches):
+        assert [place[id] - place[batch[0]] for id in batch] == list(range(len(batch)))
+
+
+def test_moments_rise_with_sequences_whatever_the_clocks_say(scene: Scene):
+    """Undelayed posts by servers 50 ms apart never become available out of their sequence (L5)."""
+    works = (partial(produce, scene, f"producer-{at}", POSTS, (at % 4) * 0.0166) for at in range(PRODUCERS))
+    made = together(*works)
+    scene.tick(0.05)
+    fresh = [message for message in scene.walk() if message.available <= scene.now]
+    moments = [message.available for message in fresh]
+    assert moments == sorted(moments)
+    assert scene.claimable(10000) == ids_of(fresh)
+    assert len(fresh) == sum(len(batch) for batches in made for at, batch in enumerate(batches) if at % 5 != 4)
+
+
+def test_concurrent_claims_share_no_message(scene: Scene):
+    """Eight claimers empty the queue: each message is handed out once, and each claim holds what it was given."""
+    posted = scene.post(400)
+
+    def claimer() -> list[tuple[str, list[str]]]:
+        taken = []
+        while (claim := scene.claim(7)) is not None:
+            taken.append((claim.id, ids_of(claim.messages)))
+        return taken
+
+    claims = [claim for taken in together(*[claimer] * 8) for claim in taken]
+    rest = scene.claimable()
+    handed_out = [id for _, ids in claims for id in ids] + rest
+    assert sorted(handed_out) == sorted(posted)
+    assert scene.counts() == (400, 0)
+    for claim, ids in claims:
+        assert scene.held(claim) == sorted(ids)
+
+
+def test_concurrent_pops_and_claims_share_no_message(scene: Scene):
+    """Every message goes to one popper or one holder, never to two, never to nobody."""
+    posted = scene.post(400)
+
+    def popper() -> list[str]:
+        popped: list[str] = []
+        while some := scene.pop(5):
+            popped += some
+        return popped
+
+    def claimer() -> list[str]:
+        taken: list[str] = []
+        while some := scene.claimable(5):
+            taken += some
+        return taken
+
+    results = together(*[popper, claimer] * 4)
+    claimed = [id for taken in results[1::2] for id in taken]
+    popped = [id for taken in results[::2] for id in taken]
+    rest = scene.pop()
+    assert sorted(claimed + popped + rest) == sorted(posted)
+    assert scene.counts() == (len(claimed), 0)
+    assert sorted(ids_of(scene.walk())) == sorted(claimed)
+
+
+def test_consumers_keep_up_with_producers_without_loss(scene: Scene):
+    """Claim-and-delete beside posting: each message is worked on exactly once and nothing is left."""
+    stop = threading.Event()
+    left = threading.Semaphore(0)
+
+    def producer() -> list[str]:
+        try:
+            return [id for _ in range(40) for id in scene.post(3)]
+        finally:
+            left.release()
+
+    def stopper() -> list[str]:
+        for _ in range(3):
+            left.acquire(timeout=DEADLINE)
+        stop.set()
+        return []
+
+    def consumer() -> list[str]:
+        worked: list[str] = []
+        while True:
+            finished = stop.is_set()
+            claim = scene.claim(4)
+            if claim is None and finished:
+                return worked
+            for message in claim.messages if claim else []:
+                scene.delete(message.id, claim.id)
+                worked.append(message.id)
+
+    results = together(*[producer] * 3, *[consumer] * 4, stopper)
+    posted = [id for some in results[:3] for id in some]
+    worked = [id for some in results[3:] for id in some]
+    assert sorted(worked) == sorted(posted)
+    assert scene.is_empty()
+
+
+def test_release_and_delete_race_to_one_outcome(scene: Scene):
+    """The holder deletes while a twin of it releases: the message is gone, or free and refused, never half."""
+    for _ in range(30):
+        [id] = scene.post(1)
+        claim = scene.take(1)
+
+        def delete(id: str = id, name: str = claim.id) -> str:
+            try:
+                scene.delete(id, name)
+            except ClaimNotHeld:
+                return "refused"
+            return "deleted"
+
+        outcome = together(delete, partial(scene.release, claim.id))[0]
+        assert (outcome, scene.page()) in [("deleted", []), ("refused", [id])]
+        scene.delete_many([id])
+        assert scene.is_empty()
+
+
+def test_a_lapsed_message_goes_to_one_new_holder(scene: Scene):
+    """When a claim runs out, renewal by the old holder and eight claims race: one holder at most, never two."""
+    for _ in range(10):
+        posted = scene.post(4)
+        late = scene.take(4, ttl=60)
+        scene.tick(60)
+
+        def renew(name: str = late.id) -> list[str]:
+            with pytest.raises(ClaimNotFound):
+                scene.renew(name)
+            return []
+
+        taken = together(renew, *[partial(scene.claimable, 2)] * 8)
+        rest = scene.claimable()
+        assert sorted([id for some in taken for id in some] + rest) == sorted(posted)
+        scene.storage.queues.purge(scene.queue)
+
+
+def test_bulk_delete_with_claims_is_all_or_nothing_in_a_race(scene: Scene):
+    """Deleting under two claims while one is released: both messages go, or both stay."""
+    for _ in range(30):
+        posted = scene.post(2)
+        one, two = scene.take(1), scene.take(1)
+
+        def delete(ids: list[str] = posted, names: tuple[str, str] = (one.id, two.id)) -> str:
+            try:
+                scene.delete_many(ids, names)
+            except ClaimNotHeld:
+                return "refused"
+            return "deleted"
+
+        outcome = together(delete, partial(scene.release, two.id))[0]
+        left = sorted(ids_of(scene.walk()))
+        assert (outcome, left) in [("deleted", []), ("refused", sorted(posted))]
+        scene.storage.queues.purge(scene.queue)
+
+
+def test_one_message_has_one_deleter_with_right(scene: Scene):
+    """A stranger's deletes beside the holder's never succeed before the holder's own."""
+    for _ in range(20):
+        [id] = scene.post(1)
+        claim = scene.take(1)
+
+        def stranger(id: str = id) -> bool:
+            try:
+                scene.delete(id)
+            except MessageClaimed:
+                return True
+            return scene.get([id]) == []
+
+        results = together(stranger, stranger, partial(scene.delete, id, claim.id))
+        assert results[:2] == [True, True]
+        assert scene.is_empty()
+
+
+def test_dead_letters_move_once_whoever_claims(scene: Scene):
+    """Eight claimers meet used-up messages: each is in the dead letter queue once and nowhere else."""
+    posted = scene.post(100)
+    scene.release(scene.take(100).id)
+    grave = scene.at("dead")
+    rule = DeadLetters(grave.queue, 1, None)
+    assert together(*[partial(scene.claim, 5, dead_letters=rule)] * 8) == [None] * 8
+    assert scene.claim(dead_letters=rule) is None
+    assert scene.is_empty()
+    assert sorted(ids_of(grave.walk())) == sorted(posted)
+    assert sorted(grave.claimable()) == sorted(posted)
+
+
+def test_dead_letter_queues_of_each_other_do_not_deadlock(scene: Scene):
+    """Two queues that bury into each other under load: all calls return and each message is in exactly one."""
+    other = scene.at("other")
+    posted = scene.post(40) + other.post(40)
+
+    def bury(here: Scene, there: Scene) -> None:
+        for _ in range(25):
+            claim = here.claim(4, dead_letters=DeadLetters(there.queue, 1, None))
+            if claim is not None:
+                here.release(claim.id)
+
+    together(*[partial(bury, scene, other), partial(bury, other, scene)] * 3)
+    assert sorted(ids_of(scene.walk()) + ids_of(other.walk())) == sorted(posted)
+    assert scene.counts()[1] + other.counts()[1] == 80
+
+
+def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
+    """Reclaiming while messages are posted, claimed and extended loses none of the living."""
+    scene.post(200, ttl=60)
+    scene.tick(59)
+
+    def extend() -> list[str]:
+        claim = scene.claim(100, ttl=600)
+        return [] if claim is None else ids_of(claim.messages)
+
+    def maintain() -> list[str]:
+        for _ in range(20):
+            scene.storage.maintain(scene.now + 1)
+        return []
+
+    def post() -> list[str]:
+        return [id for _ in range(20) for id in scene.post(3)]
+
+    results = together(extend, extend, maintain, post, post)
+    scene.tick(1)
+    kept = {id for some in results for id in some}
+    listed = ids_of(scene.walk())
+    assert len(listed) == len(kept)
+    assert set(listed) == kept
+
+
+def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: ManualClock):
+    """Concurrent first posts to different queues and projects all arrive, and the counts are right."""
+    rooms = [Scene(storage, clock, QueueRef(f"p{at % 4}", f"q{at}")) for at in range(24)]
+    together(*(partial(room.post, 2) for room in rooms))
+    assert [room.counts() for room in rooms] == [(0, 2)] * 24
+    assert [storage.queues.count(f"p{at}") for at in range(4)] == [6] * 4
+
+
+def test_messages_that_come_back_beside_a_listing_are_listed_by_the_next_one(scene: Scene):
+    """What a listing has just stepped over as held is not forgotten when it is released or renewed meanwhile."""
+    for turn in range(12):
+        room = scene.at(f"q{turn}")
+        front = room.post(1000)
+        claim = room.take(1000, ttl=6000)
+        behind = room.post(3)
+        free = partial(room.renew, claim.id, ttl=60) if turn % 2 else partial(room.release, claim.id)
+        together(partial(room.page, ListFilter(), 3), free)
+        room.tick(60 * (turn % 2))
+        assert room.page(ListFilter(), 3) == front[:3]
+        assert room.page(ListFilter(), 2000) == front + behind

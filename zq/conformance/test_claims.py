@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims: one holder, its rights and their end (contract 8, law L2)."""
+
+import pytest
+
+from zq.conformance.builders import EVERYTHING, Scene, ids_of, near
+from zq.errors import ClaimNotFound
+from zq.model import ListFilter
+
+
+def test_a_claim_takes_the_oldest_and_says_what_it_holds(scene: Scene):
+    """The claim, its messages in order, whole, with claim id, count and the claim's end as their next moment."""
+    posted = scene.post(5)
+    scene.tick(7)
+    claim = scene.take(3, ttl=300, name="c1")
+    assert (claim.id, claim.ttl, claim.created) == ("c1", 300, near(scene.now))
+    assert ids_of(claim.messages) == posted[:3]
+    for at, message in enumerate(claim.messages):
+        assert message.body == b"%d" % at
+        assert (message.claim, message.claim_count) == ("c1", 1)
+        assert message.available == near(scene.now + 300)
+        assert message.created == near(scene.now - 7)
+        assert (message.ttl, message.expires) == (3600, near(scene.now - 7 + 3600))
+
+
+def test_the_messages_of_a_claim_are_what_other_verbs_show(scene: Scene):
+    """Claim get, get by id and listing agree with what create returned."""
+    posted = scene.post(3)
+    claim = scene.take(2)
+    assert scene.get(posted[:2]) == claim.messages
+    found = scene.storage.claims.get(scene.queue, claim.id, scene.now)
+    assert (found.id, found.ttl, found.created) == (claim.id, claim.ttl, claim.created)
+    assert sorted(found.messages, key=lambda message: message.sequence) == claim.messages
+    assert scene.walk(ListFilter(claimed=True))[:2] == claim.messages
+
+
+def test_nothing_to_claim_makes_no_claim(scene: Scene):
+    """A missing queue, an emptied one and one whose messages are all held answer None, and no claim exists."""
+    assert scene.claim(name="c1") is None
+    assert not scene.exists()
+    scene.post(2)
+    scene.take()
+    assert scene.claim(name="c1") is None
+    with pytest.raises(ClaimNotFound):
+        scene.held("c1")
+    with pytest.raises(ClaimNotFound):
+        scene.renew("c1")
+
+
+def test_claims_share_no_message(scene: Scene):
+    """51 messages make five claims of ten, one of one, and then none."""
+    posted = scene.post(51)
+    claims = [scene.take(10) for _ in range(6)]
+    assert [len(claim.messages) for claim in claims] == [10, 10, 10, 10, 10, 1]
+    assert [id for claim in claims for id in ids_of(claim.messages)] == posted
+    assert scene.claim() is None
+
+
+def test_a_claim_takes_own_messages_too(scene: Scene):
+    """Who posted plays no role in claiming."""
+    posted = scene.post(1, client="alice") + scene.post(1, client="bob")
+    assert scene.claimable() == posted
+
+
+def test_a_thousand_messages_are_claimed_at_once(scene: Scene):
+    """A large claim is one claim: get, renewal, release and end work for all of it."""
+    posted = scene.post(1500)
+    claim = scene.take(1000, ttl=60)
+    assert ids_of(claim.messages) == posted[:1000]
+    assert scene.held(claim.id) == sorted(posted[:1000])
+    scene.renew(claim.id, ttl=600)
+    scene.tick(599)
+    assert scene.counts() == (1000, 500)
+    assert scene.held(claim.id) == sorted(posted[:1000])
+    scene.release(claim.id)
+    assert scene.claimable(2000) == posted
+
+
+@pytest.mark.parametrize(
+    ("ttl", "claim_ttl", "grace", "lives"),
+    [(120, 777, 0, 777), (120, 777, 23, 800), (120, 121, 22, 143), (120, 60, 30, 120), (120, 120, 60, 120)],
+)
+def test_a_claim_extends_a_life_that_would_end_before_it(
+    scene: Scene, ttl: int, claim_ttl: int, grace: int, lives: int
+):
+    """The table of contract 8.1: shown by the claim itself, by later reads, and kept after release."""
+    [id] = scene.post(1, ttl=ttl)
+    posted = scene.now
+    claim = scene.take(ttl=claim_ttl, grace=grace)
+    assert [(message.ttl, message.expires) for message in claim.messages] == [(lives, near(posted + lives))]
+    assert (scene.one(id).ttl, scene.one(id).expires) == (lives, near(posted + lives))
+    scene.release(claim.id)
+    assert (scene.one(id).ttl, scene.one(id).created) == (lives, near(posted))
+    scene.tick(lives - 0.001)
+    assert scene.page() == [id]
+    scene.tick(0.001)
+    assert scene.is_empty()
+
+
+def test_a_life_is_extended_from_the_claim_on(scene: Scene):
+    """What counts is the moment of claiming, not that of posting: an old message gets claim ttl + grace from now."""
+    [id] = scene.post(1, ttl=120)
+    scene.tick(100)
+    [message] = scene.take(ttl=60, grace=30).messages
+    assert (message.ttl, message.expires) == (90, near(scene.now + 90))
+    scene.tick(60)
+    assert scene.page() == [id]
+    scene.tick(29.999)
+    assert scene.page() == [id]
+    scene.tick(0.001)
+    assert scene.is_empty()
+
+
+def test_only_short_lives_of_a_claim_are_extended(scene: Scene):
+    """Each message of a claim is judged alone."""
+    scene.post(1, ttl=100)
+    scene.post(1, ttl=1000)
+    claim = scene.take(ttl=300, grace=60)
+    assert [message.ttl for message in claim.messages] == [360, 1000]
+
+
+def test_a_renewal_extends_lives_too(scene: Scene):
+    """Renewing is claiming anew for ttl and expiry, and neither age nor count restart."""
+    [id] = scene.post(1, ttl=120)
+    posted = scene.now
+    claim = scene.take(ttl=60, grace=0)
+    scene.tick(50)
+    scene.renew(claim.id, ttl=100, grace=7)
+    found = scene.one(id)
+    assert (found.ttl, found.expires, found.created) == (107, near(scene.now + 107), near(posted))
+    assert found.claim_count == 1
+    scene.tick(106.999)
+    assert scene.page() == [id]
+    scene.tick(0.001)
+    assert scene.is_empty()
+
+
+def test_a_renewal_restarts_the_claim(scene: Scene):
+    """Age, ttl and end run from the renewal; the messages stay the holder's past the first end."""
+    posted = scene.post(2)
+    claim = scene.take(ttl=60)
+    scene.tick(59)
+    scene.renew(claim.id, ttl=100)
+    found = scene.storage.claims.get(scene.queue, claim.id, scene.now)
+    assert (found.ttl, found.created) == (100, near(scene.now))
+    assert [message.available for message in found.messages] == [near(scene.now + 100)] * 2
+    scene.tick(99.999)
+    assert scene.held(claim.id) == sorted(posted)
+    assert scene.claimable() == []
+    scene.tick(0.001)
+    with pytest.raises(ClaimNotFound):
+        scene.held(claim.id)
+    assert scene.claimable() == posted
+
+
+def test_a_shorter_renewal_gives_messages_back_earlier(scene: Scene):
+    """Claims, pops and listings that saw the first end all see the new one."""
+    posted = scene.post(3)
+    claim = scene.take(ttl=3000)
+    assert scene.page() == []
+    assert scene.claim() is None
+    scene.renew(claim.id, ttl=60)
+    scene.tick(59.999)
+    assert scene.page() == []
+    assert scene.claim() is None
+    scene.tick(0.001)
+    assert scene.page() == posted
+    assert scene.pop(1) == posted[:1]
+    assert scene.claimable() == posted[1:]
+    with pytest.raises(ClaimNotFound):
+        scene.held(claim.id)
+
+
+def test_a_renewal_after_deletes_renews_the_rest(scene: Scene):
+    """What the holder has deleted does not come back with the renewal."""
+    posted = scene.post(3)
+    claim = scene.take(ttl=60)
+    scene.delete(posted[1], claim.id)
+    scene.renew(claim.id, ttl=60)
+    assert scene.held(claim.id) == sorted([posted[0], posted[2]])
+    scene.tick(60)
+    assert scene.claimable() == [posted[0], posted[2]]
+
+
+def test_a_release_gives_everything_back_at_once(scene: Scene):
+    """Released messages are listed, claimable and unclaimed; the claim is unknown."""
+    posted = scene.post(3)
+    claim = scene.take(2)
+    scene.release(claim.id)
+    assert scene.page() == posted
+    assert [(message.claim, message.claim_count) for message in scene.get(posted)] == [("", 1), ("", 1), ("", 0)]
+    with pytest.raises(ClaimNotFound):
+        scene.held(claim.id)
+    with pytest.raises(ClaimNotFound):
+        scene.renew(claim.id)
+    scene.release(claim.id)
+    assert scene.claimable() == posted
+
+
+def test_releasing_an_unknown_claim_is_fine(scene: Scene):
+    """In a missing queue, in a living one, and of another queue: nothing happens."""
+    scene.release("unknown")
+    posted = scene.post(2)
+    claim = scene.take(1)
+    scene.release("unknown")
+    other = scene.at("other")
+    other.post()
+    other.release(claim.id)
+    assert scene.held(claim.id) == posted[:1]
+    assert scene.page() == posted[1:]
+
+
+def test_a_claim_lapses_at_its_end(scene: Scene):
+    """To the last millisecond the holder's, at the end everybody's, with no maintenance in between."""
+    posted = scene.post(2)
+    claim = scene.take(ttl=60)
+    scene.tick(59.999)
+    assert scene.held(claim.id) == sorted(posted)
+    assert (scene.page(), scene.claim()) == ([], None)
+    scene.tick(0.001)
+    assert scene.page() == posted
+    with pytest.raises(ClaimNotFound):
+        scene.held(claim.id)
+    with pytest.raises(ClaimNotFound):
+        scene.renew(claim.id)
+    assert scene.claimable() == posted
+
+
+@pytest.mark.parametrize("claim", ["unknown", "", "x" * 64, "a/b", "\u00e9"])
+def test_an_unknown_claim_is_not_found(scene: Scene, claim: str):
+    """Get and renewal refuse, in a missing queue and beside a live claim."""
+    for _ in range(2):
+        with pytest.raises(ClaimNotFound):
+            scene.held(claim)
+        with pytest.raises(ClaimNotFound):
+            scene.renew(claim)
+        scene.post(1)
+        scene.take(1)
+
+
+def test_a_claim_is_found_in_its_own_queue_only(scene: Scene):
+    """Another queue and another project know nothing of it and cannot renew or release it."""
+    posted = scene.post(1)
+    claim = scene.take(ttl=60)
+    for other in [scene.at("other"), scene.at("jobs", project="rival")]:
+        other.post()
+        other.take()
+        with pytest.raises(ClaimNotFound):
+            other.held(claim.id)
+        with pytest.raises(ClaimNotFound):
+            other.renew(claim.id, ttl=6000)
+        other.release(claim.id)
+    assert scene.held(claim.id) == posted
+    scene.tick(60)
+    assert scene.claimable() == posted
+
+
+def test_one_id_may_be_a_claim_in_two_queues(scene: Scene):
+    """Claims belong to their queue: equal names do not touch each other."""
+    other = scene.at("other")
+    mine, theirs = scene.post(1), other.post(1)
+    scene.take(name="c.1")
+    other.take(name="c.1")
+    scene.release("c.1")
+    assert other.held("c.1") == theirs
+    assert scene.page() == mine
+
+
+def test_a_claim_ends_with_its_last_message(scene: Scene):
+    """Deleted by holder or owner, the last message takes the claim with it."""
+    posted = scene.post(3)
+    first, second = scene.take(2), scene.take(1)
+    scene.delete(posted[0], first.id)
+    assert scene.held(first.id) == posted[1:2]
+    scene.delete(posted[1], first.id)
+    scene.delete_many([posted[2]])
+    for claim in (first, second):
+        with pytest.raises(ClaimNotFound):
+            scene.held(claim.id)
+        with pytest.raises(ClaimNotFound):
+            scene.renew(claim.id)
+        scene.release(claim.id)
+    assert scene.is_empty()
+
+
+@pytest.mark.parametrize("end", ["lapse", "release", "empty"])
+def test_an_ended_name_claims_anew_and_holds_nothing_old(scene: Scene, end: str):
+    """A name is free after its claim, and the new claim holds what it took, not what the former one held."""
+    old = scene.post(2)
+    scene.take(2, ttl=60, name="etl.1")
+    if end == "release":
+        scene.release("etl.1")
+    if end == "empty":
+        scene.delete_many(old)
+    new = scene.post(1)
+    scene.tick(60)
+    left = [] if end == "empty" else old
+    if end == "release":
+        assert scene.pop(2) == old
+        left = []
+    claim = scene.take(1, name="etl.1")
+    assert ids_of(claim.messages) == new
+    assert scene.held("etl.1") == new
+    assert scene.page() == left
+    assert scene.counts() == (1, len(left))
+    scene.release("etl.1")
+    assert ids_of(scene.walk()) == left + new
+
+
+def test_a_count_rises_with_each_hand_out_only(scene: Scene):
+    """Claims count; renewals and reads do not; release and lapse keep the count."""
+    [id] = scene.post()
+    claim = scene.take(ttl=60)
+    scene.renew(claim.id, ttl=60)
+    scene.held(claim.id)
+    assert scene.one(id).claim_count == 1
+    scene.release(claim.id)
+    assert scene.one(id).claim_count == 1
+    assert [message.claim_count for message in scene.take(ttl=60).messages] == [2]
+    scene.tick(60)
+    assert scene.one(id).claim_count == 2
+    assert [message.claim_count for message in scene.take().messages] == [3]
+
+
+def test_a_late_holder_changes_nothing(scene: Scene):
+    """A lapsed claim cannot renew, release or delete what another holds now (L2)."""
+    posted = scene.post(2)
+    late = scene.take(ttl=60)
+    scene.tick(60)
+    new = scene.take(ttl=60)
+    scene.release(late.id)
+    with pytest.raises(ClaimNotFound):
+        scene.renew(late.id, ttl=6000)
+    with pytest.raises(ClaimNotFound):
+        scene.held(late.id)
+    assert scene.held(new.id) == sorted(posted)
+    assert scene.claim() is None
+    scene.tick(60)
+    assert scene.claimable() == posted
+
+
+def test_a_lapsed_claim_in_front_does_not_open_a_live_one(scene: Scene):
+    """A claim that steps over a lapsed message never steals the live one's behind it."""
+    first, second, third = scene.post(3)
+    scene.take(1, ttl=60)
+    live = scene.take(1, ttl=600)
+    scene.tick(60)
+    assert scene.claimable() == [third, first]
+    assert scene.held(live.id) == [second]
+    assert scene.pop() == []
+    scene.tick(300)
+    assert scene.claimable() == [first, third]
+    assert scene.held(live.id) == [second]
+    assert scene.one(second).claim_count == 1
+
+
+def test_a_live_claim_in_front_does_not_close_what_lapsed_behind(scene: Scene):
+    """Messages come back at their own claim's end, whatever stands before them in sequence."""
+    posted = scene.post(4)
+    scene.take(1, ttl=600)
+    scene.take(2, ttl=60)
+    scene.tick(60)
+    assert scene.claimable() == [posted[3], *posted[1:3]]
+
+
+def test_a_partly_released_crowd_keeps_its_holders(scene: Scene):
+    """Of ten claims every other one is released: exactly their messages are free, the others stay held."""
+    posted = scene.post(30)
+    claims = [scene.take(3, ttl=600) for _ in range(10)]
+    for claim in claims[::2]:
+        scene.release(claim.id)
+    free = [id for claim in claims[::2] for id in ids_of(claim.messages)]
+    assert scene.page() == free
+    assert scene.claimable() == free
+    for claim in claims[1::2]:
+        assert scene.held(claim.id) == sorted(ids_of(claim.messages))
+    assert ids_of(scene.walk(EVERYTHING)) == posted

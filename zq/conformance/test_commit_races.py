@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits beside each other, claimers and readers: one decision, whoever else is at work (extensions 9)."""
+
+import time
+from functools import partial
+
+from zq.clock import ManualClock
+from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, Shift, ids_of, together
+from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning
+from zq.model import ClaimRef, Committed, Settled
+
+NAME = "etl.0"
+
+
+def commit(scene: Scene, *arguments: object, **terms: object) -> Committed | None:
+    """As a server does it: again while another attempt is under way; None if a claim has lapsed."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        try:
+            return scene.commit(*arguments, **terms)
+        except CommitRunning:
+            time.sleep(0.01)
+        except ClaimLapsed:
+            return None
+    raise AssertionError("The other attempt does not come to an end.")
+
+
+def test_two_attempts_at_one_batch_take_effect_once(scene: Scene):
+    """Each with its own stage: one is published, the other one is dropped, and both get the same figures."""
+    source = scene.at("in")
+    for batch in range(10):
+        source.post(3)
+        source.named(NAME)
+        before = scene.page()
+        staged = [scene.stage(f"attempt.{at}", 2) for at in range(3)]
+        held = [ClaimRef(source.queue, NAME)]
+        told = together(*(partial(commit, scene, batch, [f"attempt.{at}"], held) for at in range(3)))
+        assert sorted((one is not None and one.replayed) for one in told) == [False, True, True]
+        assert {(one.batch, one.published, one.deleted) for one in told if one} == {(batch, 2, 3)}
+        [winner] = [at for at, one in enumerate(told) if one and not one.replayed]
+        assert scene.page() == before + staged[winner]
+        assert source.is_empty()
+
+
+def test_one_attempt_that_is_repeated_while_it_runs_takes_effect_once(scene: Scene):
+    """The very same request by six threads: its stage is published once."""
+    for batch in range(8):
+        before = scene.page()
+        staged = scene.stage("s1", 3)
+        told = together(*[partial(commit, scene, batch, ["s1"])] * 6)
+        assert sorted(one is not None and one.replayed for one in told) == [False] + [True] * 5
+        assert scene.page() == before + staged
+
+
+def test_producers_beside_each_other_publish_everything_once(scene: Scene):
+    """Six producers into two queues: every stage once, as a whole, each producer's in its order."""
+    other = scene.at("other")
+
+    def producer(at: int) -> list[list[str]]:
+        made = []
+        for batch in range(5):
+            made.append(scene.stage(f"s.{at}.{batch}", 2) + other.stage(f"s.{at}.{batch}", 2))
+            assert commit(scene, batch, [f"s.{at}.{batch}"], producer=f"etl{at}") == Committed(batch, 4, 0)
+        return made
+
+    made = together(*(partial(producer, at) for at in range(6)))
+    for room, part in [(scene, slice(0, 2)), (other, slice(2, 4))]:
+        listed = room.page()
+        assert sorted(listed) == sorted(id for stages in made for stage in stages for id in stage[part])
+        for stages in made:
+            own = [id for stage in stages for id in stage[part]]
+            assert [id for id in listed if id in own] == own
+        assert room.claimable() == listed
+
+
+def test_a_commit_races_the_end_of_its_claim(scene: Scene):
+    """Every message is settled by the commit or claimed by another, never both; a refused commit settles none."""
+    for turn in range(10):
+        room = scene.at(f"q{turn}")
+        posted = room.post(6)
+        room.named(NAME, 6, ttl=60)
+        holder = Scene(room.storage, ManualClock(room.now + 59.999), room.queue)
+        room.tick(60)
+        work = partial(commit, holder, turn, [], [ClaimRef(room.queue, NAME)], producer=f"etl{turn}")
+        told, *taken = together(work, *[partial(room.claimable, 2)] * 3)
+        claimed = [id for some in taken for id in some] + room.claimable()
+        assert len(claimed) == len(set(claimed)) == 6 - (told.deleted if told else 0)
+        assert set(claimed) <= set(posted)
+        assert ids_of(room.walk()) == [id for id in posted if id in claimed]
+
+
+def test_a_commit_races_a_settlement_of_its_claim(scene: Scene):
+    """Each message is settled by one of them."""
+    for turn in range(10):
+        room = scene.at(f"q{turn}")
+        posted = room.post(6)
+        room.named(NAME)
+
+        def settle(room: Scene = room, ids: list[str] = posted) -> Settled:
+            try:
+                return room.settle(NAME, delete=ids[:3], history=600)
+            except ClaimNotFound:
+                return Settled(lost=ids[:3])
+
+        held = [ClaimRef(room.queue, NAME, 600)]
+        told, settled = together(partial(commit, room, turn, [], held, producer=f"etl{turn}"), settle)
+        assert told is not None
+        assert told.deleted + settled.deleted == 6
+        assert len(settled.lost) + settled.deleted == 3
+        assert sorted(id for id, _ in room.finished()) == sorted(posted)
+
+
+def test_a_reader_by_marker_misses_nothing_that_is_published(scene: Scene):
+    """Beside posts and commits of stages large and small: each message exactly once, in rising sequence (L6)."""
+    shift = Shift(5)
+
+    def publisher(at: int) -> list[str]:
+        ids: list[str] = []
+        with shift.at_work():
+            for batch in range(4):
+                ids += scene.stage(f"s.{at}.{batch}", 1 + 30 * at)
+                commit(scene, batch, [f"s.{at}.{batch}"], producer=f"etl{at}")
+        return ids
+
+    def poster() -> list[str]:
+        with shift.at_work():
+            return [id for _ in range(20) for id in scene.post(3)]
+
+    def reader() -> list[str]:
+        seen: list[str] = []
+        marker = 0
+        while True:
+            last = shift.is_over()
+            page = scene.storage.messages.list(scene.queue, marker, 10, EVERYTHING, scene.now)
+            seen += ids_of(page.items)
+            marker = int(page.next or marker)
+            if last and not page.items:
+                return seen
+
+    works = [partial(publisher, at) for at in range(3)]
+    seen, *made = together(reader, *works, poster, poster)
+    assert sorted(seen) == sorted(id for some in made for id in some)
+    assert scene.page(limit=2000) == seen

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits: stages published and claims settled as one decision, once per batch (extensions 9)."""
+
+from functools import partial
+
+import pytest
+
+from zq.conformance.builders import Scene, ids_of
+from zq.errors import ClaimLapsed, ClaimNotFound, Fenced, ProducerNotFound, StageNotFound
+from zq.model import ClaimRef, Committed, Fence, Outcome, QueueRef
+
+SOURCE = QueueRef("acme", "in")
+NAME = "etl.17.0"
+
+
+@pytest.fixture
+def source(scene: Scene) -> Scene:
+    return scene.at(SOURCE.name)
+
+
+def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
+    """What the stages hold is there, what the claim holds is gone, the rest is as it was; the figures say so."""
+    posted = source.post(5)
+    source.named(NAME, 3)
+    staged = scene.stage("s1", 2) + scene.stage("s2", 2)
+    assert scene.commit(17, ["s1", "s2"], [ClaimRef(SOURCE, NAME)]) == Committed(17, 4, 3)
+    assert scene.claimable() == staged
+    assert ids_of(source.walk()) == posted[3:]
+    assert source.get(posted[:3]) == []
+    assert source.counts() == (0, 2)
+    with pytest.raises(ClaimNotFound):
+        source.held(NAME)
+    with pytest.raises(StageNotFound):
+        scene.commit(18, ["s1"])
+    assert scene.last() == Committed(17, 4, 3)
+
+
+def test_settled_messages_are_never_handed_out_again(scene: Scene, source: Scene):
+    """Not at the end of their claim, not under its name, not after maintenance (L3)."""
+    posted = source.post(2)
+    source.named(NAME, 2, ttl=60)
+    scene.commit(1, [], [ClaimRef(SOURCE, NAME)])
+    for seconds in (0, 60, 400):
+        scene.tick(seconds)
+        scene.reclaimed()
+        assert source.named(NAME) == ([], False)
+        assert source.is_empty()
+        source.delete(posted[0], NAME)
+        source.release(NAME)
+
+
+def test_a_commit_settles_what_the_claim_still_holds(scene: Scene, source: Scene):
+    """What was settled, deleted or given back before is not counted and not touched; several claims at once."""
+    posted = source.post(6)
+    source.named("c.1", 3)
+    source.named("c.2", 3)
+    source.delete(posted[0], "c.1")
+    source.settle("c.2", delete=posted[3:4])
+    other = scene.at("in2")
+    more = other.post(2)
+    other.named("c.1", 1)
+    held = [ClaimRef(SOURCE, "c.1"), ClaimRef(other.queue, "c.1"), ClaimRef(SOURCE, "c.2")]
+    assert scene.commit(1, [], held) == Committed(1, 0, 5)
+    assert source.is_empty()
+    assert other.claimable() == more[1:]
+
+
+def test_a_commit_leaves_history_where_it_is_kept(scene: Scene, source: Scene):
+    """A record of each message of a claim whose queue wants one; published messages have none."""
+    other = scene.at("in2")
+    posted, silent = source.post(2), other.post(2)
+    source.named("c.1")
+    other.named("c.1")
+    scene.tick(1)
+    scene.stage("s1", 1)
+    scene.commit(1, ["s1"], [ClaimRef(SOURCE, "c.1", 600), ClaimRef(other.queue, "c.1")])
+    assert sorted(source.finished()) == sorted((id, Outcome.DELETED) for id in posted)
+    assert [(one.message.claim, one.message.claim_count) for one in source.history()] == [("", 1)] * 2
+    assert {one.finished for one in source.history()} == {scene.now}
+    assert ids_of(one.message for one in source.tail()) == posted
+    assert other.get(silent) == []
+    assert (other.history(), scene.history()) == ([], [])
+
+
+def test_a_batch_is_committed_once(scene: Scene, source: Scene):
+    """The same one again, or one below it, gets the figures of the last one; nothing is published or settled."""
+    staged = scene.stage("s1", 2)
+    assert scene.commit(17, ["s1"]) == Committed(17, 2, 0)
+    source.post(2)
+    source.named(NAME)
+    for batch in (17, 17, 16, 0):
+        scene.stage("s2", 1)
+        assert scene.commit(batch, ["s2"], [ClaimRef(SOURCE, NAME)]) == Committed(17, 2, 0, replayed=True)
+        with pytest.raises(StageNotFound):
+            scene.commit(18, ["s2"])
+    assert scene.page() == staged
+    assert len(source.held(NAME)) == 2
+    assert scene.commit(18, [], [ClaimRef(SOURCE, NAME)]) == Committed(18, 0, 2)
+    assert scene.commit(17) == Committed(18, 0, 2, replayed=True)
+
+
+def test_a_replay_drops_its_own_stages_only(scene: Scene):
+    """Those that the repeated request names, known or not; others can still be published."""
+    kept = scene.stage("kept", 1)
+    scene.stage("attempt.1", 1)
+    scene.stage("attempt.2", 1)
+    scene.commit(1, ["attempt.1"])
+    assert scene.commit(1, ["attempt.1", "unknown", "attempt.2"]).replayed
+    with pytest.raises(StageNotFound):
+        scene.commit(2, ["attempt.2"])
+    assert scene.commit(2, ["kept"]).published == 1
+    assert scene.page()[1:] == kept
+
+
+def test_batches_begin_anywhere_and_may_skip(scene: Scene):
+    """The first is whatever it is, 0 as well; only order counts."""
+    for batch in (0, 1, 5, 1_000_000_007, 2**53 - 1):
+        assert scene.commit(batch) == Committed(batch, 0, 0)
+        assert scene.commit(batch) == Committed(batch, 0, 0, replayed=True)
+
+
+def test_producers_know_nothing_of_each_other(scene: Scene):
+    """By name and by project."""
+    with pytest.raises(ProducerNotFound):
+        scene.last()
+    scene.commit(5)
+    rival = scene.at("jobs", project="rival")
+    for room, producer in [(scene, "etl2"), (scene, "ETL"), (rival, "etl"), (scene, "x" * 128)]:
+        with pytest.raises(ProducerNotFound):
+            room.last(producer)
+        assert room.commit(1, producer=producer) == Committed(1, 0, 0)
+        assert room.last(producer).batch == 1
+    assert scene.last() == Committed(5, 0, 0)
+
+
+def test_a_producer_is_forgotten_a_while_after_its_last_commit(scene: Scene):
+    """Known to the last millisecond, each commit gives it its time anew; then any batch is its first."""
+    scene.commit(5, ttl=60)
+    scene.tick(59)
+    scene.commit(6, ttl=60)
+    scene.tick(59.999)
+    scene.reclaimed()
+    assert scene.last().batch == 6
+    scene.tick(0.001)
+    with pytest.raises(ProducerNotFound):
+        scene.last()
+    scene.reclaimed()
+    assert scene.commit(1, ttl=60) == Committed(1, 0, 0)
+    scene.tick(60)
+    scene.reclaimed()
+    assert scene.reclaimed() == 0
+
+
+def lapsed(source: Scene) -> None:
+    source.tick(60)
+
+
+def released(source: Scene) -> None:
+    source.release(NAME)
+
+
+def emptied(source: Scene) -> None:
+    source.delete_many(source.held(NAME))
+
+
+@pytest.mark.parametrize("end", [lapsed, released, emptied], ids=lambda end: end.__name__)
+def test_a_claim_that_ended_refuses_the_commit(scene: Scene, source: Scene, end):
+    """Nothing is published, no other claim is settled, the batch is free, and the stages can still be published."""
+    posted = source.post(4)
+    source.named(NAME, 2, ttl=60)
+    source.named("live.1", 2, ttl=600)
+    staged = scene.stage("s1", 2)
+    end(source)
+    for held in (
+        [ClaimRef(SOURCE, "live.1"), ClaimRef(SOURCE, NAME)],
+        [ClaimRef(SOURCE, NAME)],
+        [ClaimRef(QueueRef("acme", "no"), NAME)],
+    ):
+        with pytest.raises(ClaimLapsed):
+            scene.commit(1, ["s1"], held)
+    with pytest.raises(ProducerNotFound):
+        scene.last()
+    assert not scene.exists()
+    assert source.held("live.1") == sorted(posted[2:])
+    assert source.page() == ([] if end is emptied else posted[:2])
+    assert scene.commit(1, ["s1"], [ClaimRef(SOURCE, "live.1")]) == Committed(1, 2, 2)
+    assert scene.page() == staged
+
+
+def test_a_claim_settles_to_its_last_millisecond(scene: Scene, source: Scene):
+    """The end of the claim is the boundary, for a renewed one the new end."""
+    source.post(2)
+    source.named(NAME, 2, ttl=60)
+    source.renew(NAME, ttl=100)
+    scene.tick(99.999)
+    assert scene.commit(1, [], [ClaimRef(SOURCE, NAME)]).deleted == 2
+
+
+def test_an_unknown_stage_refuses_the_commit(scene: Scene, source: Scene):
+    """Nothing has changed: other stages, the claim and the batch are as they were."""
+    posted = source.post(2)
+    source.named(NAME)
+    staged = scene.stage("s1", 1)
+    for names in (["s1", "unknown"], ["unknown", "s1"]):
+        with pytest.raises(StageNotFound):
+            scene.commit(1, names, [ClaimRef(SOURCE, NAME)])
+    assert source.held(NAME) == sorted(posted)
+    assert not scene.exists()
+    assert scene.commit(1, ["s1"], [ClaimRef(SOURCE, NAME)]) == Committed(1, 1, 2)
+    assert scene.page() == staged
+
+
+def test_what_is_wrong_is_told_in_order(scene: Scene):
+    """A batch that is done is a replay whatever else is wrong; then fence, stages and claims."""
+    scene.commit(1)
+    fence, gone = scene.fence(), [ClaimRef(SOURCE, "gone.1")]
+    old = Fence(fence.name, fence.epoch + 1)
+    assert scene.commit(1, ["unknown"], gone, fence=old).replayed
+    for error, verb in [
+        (Fenced, partial(scene.commit, 2, ["unknown"], gone, fence=old)),
+        (StageNotFound, partial(scene.commit, 2, ["unknown"], gone, fence=fence)),
+        (ClaimLapsed, partial(scene.commit, 2, [], gone, fence=fence)),
+    ]:
+        with pytest.raises(error):
+            verb()
+    assert scene.last().batch == 1
+
+
+def test_a_commit_into_the_queue_that_it_settles(scene: Scene):
+    """What it publishes there stays, what the claim held goes."""
+    posted = scene.post(3)
+    scene.named(NAME, 2)
+    staged = scene.stage("s1", 2)
+    assert scene.commit(1, ["s1"], [ClaimRef(scene.queue, NAME)]) == Committed(1, 2, 2)
+    assert scene.claimable() == posted[2:] + staged
+
+
+def test_thousands_are_settled_and_published_at_once(scene: Scene, source: Scene):
+    """More than one store transaction may hold: when the answer comes, all is done."""
+    posted = source.post(1400)
+    source.named("c.1", 1100)
+    source.named("c.2", 200)
+    staged = [id for _ in range(3) for id in scene.stage("s1", 400)]
+    held = [ClaimRef(SOURCE, "c.1", 600), ClaimRef(SOURCE, "c.2")]
+    assert scene.commit(1, ["s1"], held) == Committed(1, 1200, 1300)
+    assert scene.page(limit=2000) == staged
+    assert scene.counts() == (0, 1200)
+    assert source.counts() == (0, 100)
+    assert source.claimable() == posted[1300:]
+    assert sorted(ids_of(record.message for record in source.history(limit=2000))) == sorted(posted[:1100])
+    assert scene.commit(1, ["s1"], held) == Committed(1, 1200, 1300, replayed=True)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters: what was handed out too often moves to another queue, whole and once (contract 8.6, extensions 4)."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from zq.broker.redelivery import DeadLetters
+from zq.conformance.builders import Scene, ids_of
+from zq.model import QueueRef
+
+GRAVE = QueueRef("acme", "dead.letters")
+
+
+def after(claims: int, ttl: int | None = None, queue: QueueRef = GRAVE) -> DeadLetters:
+    return DeadLetters(queue, claims, ttl)
+
+
+def handed_out(scene: Scene, times: int, limit: int = 10) -> None:
+    """Claim and release what is ready, so often."""
+    for _ in range(times):
+        scene.release(scene.take(limit).id)
+
+
+@pytest.fixture
+def grave(scene: Scene) -> Scene:
+    return scene.at(GRAVE.name)
+
+
+def test_a_message_moves_when_its_claims_are_used_up(scene: Scene, grave: Scene):
+    """With two claims allowed: handed out twice, moved by the third attempt, which gets nothing."""
+    posted = scene.post(1)
+    for count in (1, 2):
+        claim = scene.claim(ttl=60, dead_letters=after(2))
+        assert claim is not None
+        assert [(m.id, m.claim_count) for m in claim.messages] == [(posted[0], count)]
+        assert grave.is_empty()
+        scene.tick(60)
+    assert scene.claim(name="third", dead_letters=after(2)) is None
+    assert scene.is_empty()
+    assert scene.get(posted) == []
+    assert grave.page() == posted
+
+
+def test_a_dead_letter_arrives_whole_ready_and_unclaimed(scene: Scene, grave: Scene):
+    """Id, body and client are kept; the count restarts; it can be claimed at once."""
+    [id] = scene.post(1, client="bob")
+    handed_out(scene, 2)
+    scene.tick(5)
+    assert scene.claim(dead_letters=after(2)) is None
+    found = grave.one(id)
+    assert (found.body, found.client, found.claim, found.claim_count) == (b"0", "bob", "", 0)
+    assert found.available <= scene.now
+    claim = grave.take()
+    assert [(message.id, message.claim_count) for message in claim.messages] == [(id, 1)]
+    assert grave.held(claim.id) == [id]
+
+
+@pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
+def test_a_dead_letter_lives_from_its_move_on(scene: Scene, grave: Scene, given: int | None, lives: int):
+    """Its ttl is the one given for dead letters, else its own, counted anew."""
+    [id] = scene.post(1, ttl=600)
+    handed_out(scene, 1)
+    scene.tick(500)
+    assert scene.claim(dead_letters=after(1, given)) is None
+    found = grave.one(id)
+    assert (found.ttl, found.expires) == (lives, pytest.approx(scene.now + lives, abs=0.0005))
+    scene.tick(lives - 0.001)
+    grave.reclaimed()
+    assert grave.page() == [id]
+    scene.tick(0.001)
+    assert grave.is_empty()
+    assert grave.claimable() == []
+
+
+def test_the_dead_letter_queue_is_made_by_the_first_dead_letter(scene: Scene, grave: Scene):
+    """Not before, and without metadata."""
+    scene.post(1)
+    claim = scene.claim(dead_letters=after(1))
+    assert claim is not None
+    scene.release(claim.id)
+    assert not grave.exists()
+    assert scene.claim(dead_letters=after(1)) is None
+    made = scene.storage.queues.get(GRAVE)
+    assert made is not None
+    assert json.loads(made.metadata) == {}
+    assert scene.storage.queues.count("acme") == 2
+
+
+def test_an_existing_dead_letter_queue_keeps_what_it_has(scene: Scene, grave: Scene):
+    """Metadata stay, and dead letters queue behind the messages that were there."""
+    scene.storage.queues.create(GRAVE, b'{"a": 1}')
+    waiting = grave.post(2)
+    moved = scene.post(2)
+    handed_out(scene, 1)
+    scene.tick(1)
+    assert scene.claim(dead_letters=after(1)) is None
+    made = scene.storage.queues.get(GRAVE)
+    assert made is not None
+    assert made.metadata == b'{"a": 1}'
+    assert grave.claimable() == waiting + moved
+
+
+def test_a_dead_letter_comes_after_every_issued_marker(scene: Scene, grave: Scene):
+    """It takes its sequence in its new queue with the move, so a reader of that queue does not miss it (L6)."""
+    moved = scene.post(1)
+    seen = grave.post(5)
+    marker = grave.one(seen[-1]).sequence
+    handed_out(scene, 1)
+    assert scene.claim(dead_letters=after(1)) is None
+    assert grave.page(marker=marker) == moved
+
+
+def test_the_source_cannot_reach_a_moved_message(scene: Scene, grave: Scene):
+    """Its id belongs to the dead letter queue now; the owner of the source deletes nothing there."""
+    [id] = scene.post(1)
+    handed_out(scene, 1)
+    assert scene.claim(dead_letters=after(1)) is None
+    scene.delete(id)
+    scene.delete_many([id])
+    scene.storage.queues.purge(scene.queue)
+    assert grave.page() == [id]
+    scene.storage.queues.delete(scene.queue)
+    assert grave.claimable() == [id]
+    grave.delete_many([id])
+    assert grave.is_empty()
+
+
+def test_the_fresh_ones_of_a_mixed_claim_are_handed_out(scene: Scene, grave: Scene):
+    """Used-up messages move, the others come to the holder, in order."""
+    old = scene.post(2)
+    handed_out(scene, 1)
+    fresh = scene.post(2)
+    claim = scene.claim(10, dead_letters=after(1))
+    assert claim is not None
+    assert ids_of(claim.messages) == fresh
+    assert scene.held(claim.id) == sorted(fresh)
+    assert grave.page() == old
+
+
+def test_a_claim_that_only_moved_looks_again(scene: Scene, grave: Scene):
+    """A hundred used-up messages ahead of a fresh one do not leave the claimer empty-handed."""
+    old = scene.post(100)
+    handed_out(scene, 1, limit=100)
+    fresh = scene.post(3)
+    claim = scene.claim(2, dead_letters=after(1))
+    assert claim is not None
+    assert ids_of(claim.messages) == fresh[: len(claim.messages)]
+    assert grave.page() == old
+    assert scene.page() == fresh[len(claim.messages) :]
+
+
+def test_a_claim_that_moved_everything_makes_no_claim(scene: Scene, grave: Scene):
+    """When all are used up the answer is None, and all of them are in the dead letter queue, in order."""
+    old = scene.post(250)
+    handed_out(scene, 1, limit=250)
+    assert scene.claim(10, dead_letters=after(1)) is None
+    assert scene.is_empty()
+    assert grave.page() == old
+    assert grave.claimable() == old
+
+
+def test_renewal_and_lapse_do_not_save_a_message(scene: Scene, grave: Scene):
+    """The count survives lapse, renewal and release; a renewal adds nothing to it."""
+    posted = scene.post(1)
+    claim = scene.take(ttl=60)
+    for _ in range(3):
+        scene.renew(claim.id, ttl=60)
+    scene.tick(60)
+    assert scene.one(posted[0]).claim_count == 1
+    second = scene.claim(ttl=60, dead_letters=after(2))
+    assert second is not None
+    scene.release(second.id)
+    assert scene.claim(dead_letters=after(2)) is None
+    assert grave.page() == posted
+
+
+def test_counts_from_before_the_rule_count(scene: Scene, grave: Scene):
+    """A message that was handed out more often than is allowed now moves as well."""
+    posted = scene.post(1)
+    handed_out(scene, 5)
+    assert scene.claim(dead_letters=after(3)) is None
+    assert grave.page() == posted
+
+
+def test_no_claim_allowed_moves_at_once(scene: Scene, grave: Scene):
+    """With a maximum of 0 every message is a dead letter at the first attempt."""
+    posted = scene.post(2)
+    assert scene.claim(dead_letters=after(0)) is None
+    assert grave.page() == posted
+
+
+def test_without_the_rule_nothing_moves(scene: Scene, grave: Scene):
+    """A claim that names no dead letter queue hands out whatever the count."""
+    posted = scene.post(1)
+    handed_out(scene, 7)
+    assert scene.claimable() == posted
+    assert not grave.exists()
+
+
+def test_a_pop_takes_what_claims_would_move(scene: Scene, grave: Scene):
+    """Popping knows no count."""
+    posted = scene.post(1)
+    handed_out(scene, 3)
+    assert scene.pop() == posted
+    assert not grave.exists()
+
+
+def test_only_ready_messages_move(scene: Scene, grave: Scene):
+    """Held and delayed messages stay where they are, whatever their count."""
+    held = scene.post(1)
+    handed_out(scene, 1)
+    claim = scene.take()
+    scene.post(1, delay=60)
+    assert scene.claim(dead_letters=after(1)) is None
+    assert scene.claim(dead_letters=after(0)) is None
+    assert scene.held(claim.id) == held
+    assert scene.counts() == (1, 1)
+    assert not grave.exists()
+
+
+def test_a_dead_letter_can_die_again(scene: Scene, grave: Scene):
+    """The dead letter queue may have one of its own, and back: the message is in exactly one queue each time."""
+    posted = scene.post(1)
+    places = [scene, grave, scene]
+    for here, there in pairwise(places):
+        handed_out(here, 1)
+        assert here.claim(dead_letters=after(1, queue=there.queue)) is None
+        assert here.is_empty()
+        assert there.page() == posted
+        assert there.counts() == (0, 1)
+    assert scene.claimable() == posted

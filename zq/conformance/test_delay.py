@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delayed messages: not before their time (law L4, contract 7.8). A draft's delay is already decided."""
+
+import pytest
+
+from zq.conformance.builders import EVERYTHING, Scene, ids_of
+from zq.model import Draft, ListFilter, new_ids
+
+
+@pytest.mark.parametrize("delay", [1, 5, 30, 900])
+def test_a_delayed_message_waits_for_its_moment(scene: Scene, delay: int):
+    """Hidden from claim, pop and default listing to the last millisecond, there for all three at the moment itself."""
+    posted = scene.post(2, delay=delay)
+    scene.tick(delay - 0.001)
+    assert scene.claim() is None
+    assert scene.pop() == []
+    assert scene.page() == []
+    scene.tick(0.001)
+    assert scene.page() == posted
+    assert scene.pop(1) == posted[:1]
+    assert scene.claimable() == posted[1:]
+
+
+def test_the_three_ways_to_a_delay_live_side_by_side(scene: Scene):
+    """The queue's delay, the message's own and none at all: each becomes claimable at its own moment."""
+    ids = new_ids(3, scene.now)
+    terms = zip(ids, [30, 5, 0], strict=True)
+    scene.storage.messages.post(scene.queue, [Draft(id, b"1", 3600, delay, "alice") for id, delay in terms], scene.now)
+    assert scene.claimable() == [ids[2]]
+    scene.tick(5)
+    assert scene.claimable() == [ids[1]]
+    scene.tick(24.999)
+    assert scene.claimable() == []
+    scene.tick(0.001)
+    assert scene.claimable() == [ids[0]]
+
+
+def test_a_delayed_message_behind_a_ready_one_does_not_ride_along(scene: Scene):
+    """A claim or pop that takes the ready message never takes the delayed one with it, in whichever order they came."""
+    first = scene.post(1)
+    delayed = scene.post(1, delay=60)
+    last = scene.post(1)
+    assert scene.claimable(10) == first + last
+    assert scene.pop(10) == []
+    assert [message.claim_count for message in scene.get(delayed)] == [0]
+    scene.tick(60)
+    assert scene.claimable(10) == delayed
+
+
+def test_a_delayed_message_does_not_ride_along_after_a_lapse(scene: Scene):
+    """A lapsed message in front opens nothing for the delayed one behind it."""
+    lapsed = scene.post(1)
+    delayed = scene.post(1, delay=900)
+    for _ in range(3):
+        assert ids_of(scene.take(10, ttl=60).messages) == lapsed
+        scene.tick(60)
+    assert scene.pop(10) == lapsed
+    assert ids_of(scene.walk(EVERYTHING)) == delayed
+
+
+def test_waiting_messages_do_not_block_ready_ones(scene: Scene):
+    """A thousand delayed ones in front leave the ready one claimable."""
+    scene.post(1000, delay=900)
+    ready = scene.post(1)
+    assert scene.claimable(10) == ready
+    assert scene.claim() is None
+
+
+def test_a_delayed_message_is_shown_to_those_who_ask(scene: Scene):
+    """By id always, in listings with the delayed view, in the stats as free."""
+    delayed = scene.post(2, delay=60)
+    assert ids_of(scene.get(delayed)) == delayed
+    assert scene.page(ListFilter(delayed=True)) == delayed
+    assert scene.page(ListFilter(claimed=True)) == []
+    assert scene.counts() == (0, 2)
+    assert scene.stats().oldest.id == delayed[0]
+    assert scene.stats().newest.id == delayed[1]
+
+
+def test_a_life_shorter_than_the_delay_ends_unclaimed(scene: Scene):
+    """With ttl < delay, and with ttl = delay, the message expires without ever being claimable."""
+    scene.post(1, ttl=60, delay=90)
+    scene.post(1, ttl=60, delay=60)
+    scene.tick(59.999)
+    assert scene.claim() is None
+    assert scene.counts() == (0, 2)
+    scene.tick(0.001)
+    assert (scene.claim(), scene.pop()) == (None, [])
+    scene.tick(30)
+    assert (scene.claim(), scene.pop()) == (None, [])
+    assert scene.is_empty()
+
+
+def test_a_life_runs_from_the_post_not_from_the_moment(scene: Scene):
+    """A delay eats into the ttl; claiming extends the life like any other's."""
+    [id] = scene.post(1, ttl=100, delay=60)
+    scene.tick(60)
+    assert scene.one(id).expires == pytest.approx(scene.now + 40, abs=0.0005)
+    [message] = scene.take(ttl=60, grace=5).messages
+    assert (message.ttl, message.expires) == (65, pytest.approx(scene.now + 65, abs=0.0005))
+
+
+def test_a_message_keeps_its_moment_when_the_queue_changes(scene: Scene):
+    """Neither clearing nor setting a default delay moves a message that is already there."""
+    scene.storage.queues.create(scene.queue, b'{"_default_message_delay": 60}')
+    delayed = scene.post(1, delay=60)
+    scene.storage.queues.update(scene.queue, b'{"_default_message_delay": 60}', b"{}")
+    assert scene.claim() is None
+    ready = scene.post(1)
+    scene.storage.queues.update(scene.queue, b"{}", b'{"_default_message_delay": 900}')
+    assert scene.claimable() == ready
+    scene.tick(60)
+    assert scene.claimable() == delayed
+
+
+def test_a_due_message_is_a_plain_message(scene: Scene):
+    """After its moment nothing tells it from a fresh one: lapse and release bring it back ready, not delayed."""
+    [id] = scene.post(1, delay=60)
+    scene.tick(60)
+    claim = scene.take(ttl=60)
+    scene.release(claim.id)
+    assert scene.page() == [id]
+    scene.take(ttl=60)
+    scene.tick(60)
+    assert scene.page() == [id]
+    assert scene.claimable() == [id]

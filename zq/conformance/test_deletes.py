@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deleting one message or many: who may, and what a claim has to do with it (contract 7.6, 7.7; law L2)."""
+
+import pytest
+
+from zq.conformance.builders import Scene, ids_of
+from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed
+
+
+def test_a_deleted_message_is_gone_for_every_verb(scene: Scene):
+    """Get, list, claim, pop and stats know nothing of it."""
+    a, b = scene.post(2)
+    scene.delete(a)
+    assert scene.get([a]) == []
+    assert ids_of(scene.walk()) == [b]
+    assert scene.counts() == (0, 1)
+    assert scene.claimable() == [b]
+
+
+@pytest.mark.parametrize("claim", ["", "unknown"])
+@pytest.mark.parametrize("message", ["missing", "", "x" * 32])
+def test_deleting_a_missing_message_is_fine_whatever_the_claim(scene: Scene, message: str, claim: str):
+    """A message that is not there is deleted already, in a missing queue and in a living one."""
+    scene.delete(message, claim)
+    assert not scene.exists()
+    posted = scene.post(2)
+    scene.delete(message, claim)
+    assert ids_of(scene.walk()) == posted
+
+
+def test_deleting_a_missing_message_with_a_live_claim_is_fine(scene: Scene):
+    """A second delete by the holder is quiet and leaves the rest of the claim alone."""
+    a, b = scene.post(2)
+    claim = scene.take()
+    scene.delete(a, claim.id)
+    scene.delete(a, claim.id)
+    assert scene.held(claim.id) == [b]
+
+
+def test_a_delayed_message_may_be_deleted(scene: Scene):
+    """An unclaimed message needs no claim, due or not."""
+    [id] = scene.post(1, delay=60)
+    scene.delete(id)
+    scene.tick(60)
+    assert scene.is_empty()
+    assert scene.claimable() == []
+
+
+def test_an_unclaimed_message_is_not_deleted_by_a_claim(scene: Scene):
+    """A live claim that holds other messages and an unknown one are both refused, and the message stays."""
+    held, free = scene.post(2)
+    claim = scene.take(1)
+    for named in [claim.id, "unknown"]:
+        with pytest.raises(ClaimNotHeld):
+            scene.delete(free, named)
+    assert scene.page() == [free]
+    assert scene.held(claim.id) == [held]
+
+
+def test_a_claimed_message_is_not_deleted_without_its_claim(scene: Scene):
+    """No claim, an unknown one and another live one are refused; the holder keeps the message."""
+    held, other = scene.post(2)
+    claim = scene.take(1)
+    stranger = scene.take(1)
+    for named in ["", "unknown", stranger.id]:
+        with pytest.raises(MessageClaimed):
+            scene.delete(held, named)
+    assert scene.held(claim.id) == [held]
+    assert scene.held(stranger.id) == [other]
+
+
+def test_the_holder_deletes_its_message(scene: Scene):
+    """The message leaves the queue and the claim; the claim keeps the rest."""
+    a, b = scene.post(2)
+    claim = scene.take()
+    scene.delete(a, claim.id)
+    assert scene.held(claim.id) == [b]
+    assert ids_of(scene.walk()) == [b]
+    scene.release(claim.id)
+    assert scene.claimable() == [b]
+
+
+def test_a_released_claim_deletes_nothing(scene: Scene):
+    """After release the message is unclaimed, and its former claim holds it no more."""
+    [id] = scene.post()
+    claim = scene.take()
+    scene.release(claim.id)
+    with pytest.raises(ClaimNotHeld):
+        scene.delete(id, claim.id)
+    assert scene.page() == [id]
+    scene.delete(id)
+    assert scene.is_empty()
+
+
+def test_a_lapsed_claim_deletes_nothing(scene: Scene):
+    """At the claim's end its holder loses the right, and anybody may delete the message."""
+    [id] = scene.post()
+    claim = scene.take(ttl=60)
+    scene.tick(59.999)
+    with pytest.raises(MessageClaimed):
+        scene.delete(id)
+    scene.tick(0.001)
+    with pytest.raises(ClaimNotHeld):
+        scene.delete(id, claim.id)
+    assert scene.page() == [id]
+    scene.delete(id)
+    assert scene.is_empty()
+
+
+def test_a_late_holder_cannot_delete_what_another_holds_now(scene: Scene):
+    """A lapsed claim meets the new holder's right and changes nothing (L2)."""
+    [id] = scene.post()
+    late = scene.take(ttl=60)
+    scene.tick(60)
+    new = scene.take()
+    with pytest.raises(MessageClaimed):
+        scene.delete(id, late.id)
+    assert scene.held(new.id) == [id]
+
+
+def test_a_claim_of_another_queue_deletes_nothing(scene: Scene):
+    """A live claim counts in its own queue only."""
+    [id] = scene.post()
+    other = scene.at("other")
+    other.post()
+    foreign = other.take()
+    with pytest.raises(ClaimNotHeld):
+        scene.delete(id, foreign.id)
+    claim = scene.take()
+    with pytest.raises(MessageClaimed):
+        scene.delete(id, foreign.id)
+    other.delete(id, claim.id)
+    assert scene.held(claim.id) == [id]
+
+
+def test_many_are_deleted_claimed_or_not(scene: Scene):
+    """The owner's bulk delete stands above claims, skips what is missing and repeats, and ends emptied claims."""
+    posted = scene.post(4) + scene.post(1, delay=60)
+    claim = scene.take(2)
+    emptied = scene.take(1)
+    scene.delete_many([posted[0], "missing", posted[2], posted[0], posted[4], ""])
+    assert ids_of(scene.walk()) == [posted[1], posted[3]]
+    assert scene.held(claim.id) == [posted[1]]
+    with pytest.raises(ClaimNotFound):
+        scene.held(emptied.id)
+    scene.tick(61)
+    assert scene.claimable() == [posted[3]]
+
+
+def test_many_leave_other_queues_alone(scene: Scene):
+    """Ids of another queue are missing here."""
+    kept = scene.post(2)
+    other = scene.at("other")
+    other.post()
+    other.delete_many(kept)
+    scene.at("nowhere").delete_many(kept)
+    assert scene.page() == kept
+
+
+def test_many_with_claims_go_when_each_is_held(scene: Scene):
+    """Several claims together cover the messages; repeated ids, claims and a spare claim do no harm."""
+    posted = scene.post(4)
+    one, two, spare = scene.take(2), scene.take(1), scene.take(1)
+    scene.delete_many(posted[:3] + posted[:1], [one.id, two.id, two.id, spare.id, "unknown"])
+    assert ids_of(scene.walk()) == posted[3:]
+    assert scene.held(spare.id) == posted[3:]
+    with pytest.raises(ClaimNotFound):
+        scene.held(one.id)
+
+
+def test_many_with_claims_stay_when_one_is_not_held(scene: Scene):
+    """A single free message, or one of another claim, refuses the whole call, as the first such one says, and nothing
+    goes."""
+    posted = scene.post(3)
+    mine, other = scene.take(1), scene.take(1)
+    for ids, claims in [
+        ([posted[0], posted[1]], [mine.id]),
+        ([posted[0], posted[1], posted[2]], [mine.id]),
+        ([posted[0]], []),
+        ([posted[2], posted[0]], []),
+        ([posted[0]], ["unknown"]),
+        ([posted[0]], ["unknown", other.id]),
+    ]:
+        with pytest.raises(MessageClaimed):
+            scene.delete_many(ids, claims)
+    for ids, claims in [
+        ([posted[0], posted[2]], [mine.id]),
+        ([posted[2], posted[1]], [mine.id]),
+        ([posted[2]], [mine.id, other.id]),
+    ]:
+        with pytest.raises(ClaimNotHeld):
+            scene.delete_many(ids, claims)
+    assert ids_of(scene.walk()) == posted
+    assert scene.held(mine.id) == posted[:1]
+    assert scene.held(other.id) == posted[1:2]
+
+
+def test_many_go_without_claims_when_nobody_holds_them(scene: Scene):
+    """A caller without claims deletes what is ready, delayed or lapsed, and what is missing does no harm."""
+    posted = scene.post(2) + scene.post(1, delay=60) + scene.post(1)
+    scene.take(1, ttl=60)
+    scene.tick(60)
+    scene.delete_many([*posted[:3], "missing"], [])
+    assert ids_of(scene.walk()) == posted[3:]
+
+
+def test_many_with_a_lapsed_claim_stay(scene: Scene):
+    """A claim that has run out or was released covers nothing."""
+    posted = scene.post(2)
+    lapsed = scene.take(1, ttl=60)
+    released = scene.take(1)
+    scene.release(released.id)
+    scene.tick(60)
+    for claim in [lapsed, released]:
+        with pytest.raises(ClaimNotHeld):
+            scene.delete_many(ids_of(claim.messages), [claim.id])
+    assert ids_of(scene.walk()) == posted
+
+
+def test_many_missing_with_claims_are_fine(scene: Scene):
+    """What is not there needs no holder: the held ones go."""
+    posted = scene.post(2)
+    claim = scene.take()
+    scene.delete_many(["missing", posted[0]], [claim.id])
+    assert scene.held(claim.id) == posted[1:]
+
+
+def test_a_thousand_are_deleted_at_once(scene: Scene):
+    """Bulk delete takes as many ids as it is given."""
+    posted = scene.post(1100)
+    claim = scene.take(600)
+    scene.delete_many(posted[:1000])
+    assert ids_of(scene.walk()) == posted[1000:]
+    with pytest.raises(ClaimNotFound):
+        scene.held(claim.id)

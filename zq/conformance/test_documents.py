@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents: small documents, each changed as a whole and by its version (extensions 8)."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from zq.clock import ManualClock
+from zq.conformance.builders import OpenStore, together
+from zq.conformance.test_tenants import PROJECTS
+from zq.model.documents import Document, DocumentRef
+from zq.storage.api import Storage
+
+ODD = ["", "a", "a/b", "a:b", "a\x00", "a\x00b", "a\x01", "\x7f", "\xe9", "e\u0301", "\uffff", "\U0001f600", "\ud800"]
+
+
+class Shelf:
+    """Documents of one store, at one clock."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.clock = ManualClock(storage.now())
+
+    def put(self, ref: DocumentRef, value: bytes = b"{}", expected: str | None = None, ttl: int | None = None) -> bool:
+        expires = None if ttl is None else round(self.clock.now() + ttl, 3)
+        return self.storage.documents.put(ref, value, self.clock.now(), expected, expires)
+
+    def get(self, ref: DocumentRef) -> Document | None:
+        return self.storage.documents.get(ref, self.clock.now())
+
+    def one(self, ref: DocumentRef) -> Document:
+        found = self.get(ref)
+        assert found is not None
+        return found
+
+    def delete(self, ref: DocumentRef, expected: str | None = None) -> bool:
+        return self.storage.documents.delete(ref, self.clock.now(), expected)
+
+    def names(
+        self, project: str = "acme", kind: str = "topic", prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[str]:
+        """Of one page, which agrees with ``get`` about each of them."""
+        page = self.storage.documents.list(project, kind, prefix, after, limit, self.clock.now())
+        names = [document.ref.name for document in page.items]
+        assert page.next == (names[-1] if names else None)
+        assert page.items == [self.get(DocumentRef(project, kind, name)) for name in names]
+        return names
+
+
+def ref(name: str = "news", project: str = "acme", kind: str = "topic") -> DocumentRef:
+    return DocumentRef(project, kind, name)
+
+
+@pytest.fixture
+def shelf(storage: Storage) -> Shelf:
+    return Shelf(storage)
+
+
+def test_a_record_comes_back_as_it_was_put(shelf: Shelf):
+    """Any bytes, however many; with its end, or without one."""
+    for at, value in enumerate([b"", b"{}", b"\x00\xff", bytes(range(256)) * 2000]):
+        assert shelf.get(ref(f"n{at}")) is None
+        assert shelf.put(ref(f"n{at}"), value, ttl=60 if at % 2 else None)
+        found = shelf.one(ref(f"n{at}"))
+        assert found == Document(ref(f"n{at}"), value, found.version, shelf.clock.now() + 60 if at % 2 else None)
+        assert found.version != ""
+
+
+def test_a_record_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
+    """ "" expects none, a version that very state, None nothing; a refusal changes nothing."""
+    assert not shelf.put(ref(), b"0", expected="no-such-version")
+    assert shelf.get(ref()) is None
+    assert shelf.put(ref(), b"1", expected="")
+    first = shelf.one(ref())
+    assert not shelf.put(ref(), b"2", expected="", ttl=1)
+    assert not shelf.put(ref(), b"2", expected=first.version + "x")
+    assert shelf.one(ref()) == first
+    assert shelf.put(ref(), b"2", expected=first.version, ttl=60)
+    second = shelf.one(ref())
+    assert not shelf.put(ref(), b"3", expected=first.version)
+    assert shelf.one(ref()) == second
+    assert shelf.put(ref(), b"3")
+    assert (shelf.one(ref()).value, shelf.one(ref()).expires) == (b"3", None)
+
+
+def test_no_version_comes_again(shelf: Shelf):
+    """Though the value is the same, and the document was deleted or had expired meanwhile."""
+    versions = []
+    for at in range(30):
+        assert shelf.put(ref(), b"same", ttl=60 if at % 5 == 1 else None)
+        versions.append(shelf.one(ref()).version)
+        if at % 5 == 1:
+            shelf.clock.advance(60)
+        elif at % 5 == 3:
+            assert shelf.delete(ref())
+    assert len(set(versions)) == 30
+    for version in versions[:-1]:
+        assert not shelf.put(ref(), b"stale", expected=version)
+        assert not shelf.delete(ref(), expected=version)
+
+
+def test_a_record_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
+    """And only once; whether there was one is told."""
+    assert not shelf.delete(ref())
+    assert shelf.put(ref())
+    assert not shelf.delete(ref(), expected="no-such-version")
+    assert not shelf.delete(ref(), expected="")
+    version = shelf.one(ref()).version
+    assert shelf.delete(ref(), expected=version)
+    assert not shelf.delete(ref(), expected=version)
+    assert (shelf.get(ref()), shelf.names()) == (None, [])
+    assert shelf.put(ref(), expected="")
+    assert shelf.delete(ref())
+
+
+def test_an_expired_record_exists_for_no_verb(shelf: Shelf):
+    """From its very end on; it can be made anew, maintenance does not touch the new one, and it does not return."""
+    for name in ("a", "b", "c"):
+        assert shelf.put(ref(name), b"old", ttl=60)
+    assert shelf.put(ref("d"), b"old", ttl=61)
+    version = shelf.one(ref("a")).version
+    shelf.clock.advance(59.999)
+    assert shelf.names() == ["a", "b", "c", "d"]
+    shelf.clock.advance(0.001)
+    assert (shelf.get(ref("a")), shelf.names(), shelf.names(limit=1)) == (None, ["d"], ["d"])
+    assert not shelf.put(ref("a"), b"new", expected=version)
+    assert not shelf.delete(ref("a"))
+    assert not shelf.delete(ref("a"), expected=version)
+    assert shelf.put(ref("a"), b"new", expected="")
+    assert shelf.put(ref("b"), b"new", ttl=600)
+    while shelf.storage.maintain(shelf.clock.now()):
+        pass
+    assert shelf.names() == ["a", "b", "d"]
+    assert [shelf.one(ref(name)).value for name in "abd"] == [b"new", b"new", b"old"]
+    shelf.clock.advance(600)
+    assert shelf.names() == ["a"]
+
+
+def test_a_listing_goes_by_bytes_from_any_name(shelf: Shelf):
+    """Prefix, marker and limit together; a marker need not exist; nothing of another kind or project is there."""
+    names = sorted(
+        {*ODD, "b", "b.a", "b.b", "b.", "ba", "B"} - {""}, key=lambda name: name.encode("utf-8", "surrogatepass")
+    )
+    for name in reversed(names):
+        assert shelf.put(ref(name))
+        for project, kind in (("acme", "topi"), ("acme", "topic/"), ("acm", "etopic"), ("acme\x00", "topic")):
+            assert shelf.put(ref(name + "!", project, kind))
+    assert shelf.names() == names
+    for at, name in enumerate(names):
+        assert shelf.names(after=name, limit=3) == names[at + 1 : at + 4]
+    assert shelf.names(prefix="b") == ["b", "b.", "b.a", "b.b", "ba"]
+    assert shelf.names(prefix="b", after="b.") == ["b.a", "b.b", "ba"]
+    assert shelf.names(prefix="b.", after="a", limit=2) == ["b.", "b.a"]
+    assert shelf.names(prefix="b", after="b.aa", limit=1) == ["b.b"]
+    assert shelf.names(prefix="b", after="c") == shelf.names(prefix="bz") == shelf.names(prefix="[a-z]*") == []
+    assert shelf.names(prefix="a\x00") == ["a\x00", "a\x00b"]
+
+
+def test_records_with_odd_names_do_not_meet(shelf: Shelf):
+    """Whatever stands in project, kind and name: each is put, listed and deleted by its own full name."""
+    refs = [DocumentRef(project, "topic", "b") for project in ["", *PROJECTS, "\udfff"]]
+    refs += [DocumentRef("acme", kind, "b") for kind in ODD] + [DocumentRef("acme", "odd", name) for name in ODD[1:]]
+    for at, each in enumerate(refs):
+        assert shelf.put(each, b"%d" % at, expected="")
+    for at, each in enumerate(refs):
+        assert shelf.one(each).value == b"%d" % at
+        assert shelf.names(each.project, each.kind) == sorted(
+            (other.name for other in refs if other[:2] == each[:2]),
+            key=lambda name: name.encode("utf-8", "surrogatepass"),
+        )
+    for each in refs[::2]:
+        assert shelf.delete(each)
+    assert [shelf.get(each) is not None for each in refs] == [at % 2 == 1 for at in range(len(refs))]
+
+
+def test_of_many_who_change_one_state_one_succeeds(shelf: Shelf):
+    """Making, changing and deleting, thirty rounds each: one winner a round, and its value stands."""
+
+    for at in range(15):
+        version = shelf.one(ref()).version if at else ""
+        told = together(*(partial(shelf.put, ref(), b"%d" % own, version) for own in range(4)))
+        assert sorted(told) == [False, False, False, True]
+        assert shelf.one(ref()).value == b"%d" % told.index(True)
+    version = shelf.one(ref()).version
+    told = together(*[partial(shelf.delete, ref(), version)] * 3, partial(shelf.put, ref(), b"late", version))
+    assert sorted(told) == [False, False, False, True]
+    assert (shelf.get(ref()) is not None) == told[3]
+
+
+def test_no_change_of_many_is_lost(shelf: Shelf):
+    """Four who count up by compare and set, each with retries: every step is there."""
+    assert shelf.put(ref(), b"0")
+
+    def counter() -> None:
+        for _ in range(10):
+            while True:
+                found = shelf.one(ref())
+                if shelf.put(ref(), b"%d" % (int(found.value) + 1), found.version):
+                    break
+
+    together(*[counter] * 4)
+    assert shelf.one(ref()).value == b"40"
+
+
+@pytest.fixture
+def reopened(open_store: OpenStore) -> Iterator[Shelf]:
+    shelf = Shelf(open_store())
+    yield shelf
+    shelf.storage.close()
+
+
+@pytest.mark.durable
+def test_records_survive_a_restart(open_store: OpenStore, reopened: Shelf):
+    """With value, version and end; the deleted stay away, and what expires meanwhile has expired."""
+    shelf = reopened
+    for at in range(50):
+        assert shelf.put(ref(f"n{at:02}"), b"%d" % at, ttl=[None, 60, 600][at % 3])
+    assert shelf.delete(ref("n00"))
+    before = [shelf.get(ref(f"n{at:02}")) for at in range(50)]
+    shelf.storage.close()
+    shelf.storage = open_store()
+    assert [shelf.get(ref(f"n{at:02}")) for at in range(50)] == before
+    shelf.clock.advance(60)
+    assert shelf.names() == [f"n{at:02}" for at in range(1, 50) if at % 3 != 1]
+    shelf.clock.advance(540)
+    assert shelf.names() == [f"n{at:02}" for at in range(1, 50) if at % 3 == 0]

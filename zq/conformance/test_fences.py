@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fences: whoever holds an epoch that is not the last one cannot work on (extensions 9)."""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from zq.conformance.builders import DEADLINE, Scene, together
+from zq.errors import Fenced
+from zq.model import ClaimRef, Fence, Settled
+
+NAME = "etl.0"
+
+
+def test_epochs_of_a_fence_rise_from_one(scene: Scene):
+    """One at a time, for each name and each project alone."""
+    advance = scene.storage.transactions.advance_fence
+    assert [advance("acme", "job") for _ in range(3)] == [1, 2, 3]
+    for project, name in [("acme", "job2"), ("acme", "JOB"), ("acme", "jo"), ("rival", "job"), ("acme", "x" * 128)]:
+        assert advance(project, name) == 1
+    assert advance("acme", "job") == 4
+
+
+def test_epochs_that_are_given_out_at_once_differ(scene: Scene):
+    """Eight threads: nobody gets an epoch that another has, and none is skipped."""
+    advance = scene.storage.transactions.advance_fence
+
+    def some() -> list[int]:
+        return [advance("acme", "job") for _ in range(10)]
+
+    given = together(*[some] * 8)
+    assert sorted(epoch for epochs in given for epoch in epochs) == list(range(1, 81))
+    assert all(epochs == sorted(epochs) for epochs in given)
+
+
+def test_the_last_epoch_passes(scene: Scene):
+    """In every verb that takes a fence, as often as it is used."""
+    posted = scene.post(3)
+    fence = scene.fence()
+    for there in (False, True):
+        assert scene.named(NAME, 2, fence=fence) == (posted[:2], there)
+    scene.renew(NAME, ttl=600, fence=fence)
+    assert scene.settle(NAME, delete=posted[:1], fence=fence) == Settled(1)
+    scene.stage("s1")
+    told = scene.commit(1, ["s1"], [ClaimRef(scene.queue, NAME)], fence=fence)
+    assert (told.published, told.deleted) == (1, 1)
+
+
+@pytest.mark.parametrize("epoch", [1, 3, 2**31])
+def test_no_other_epoch_passes(scene: Scene, epoch: int):
+    """Neither an older one nor one that was never given out; and nothing is done."""
+    posted = scene.post(3)
+    scene.named(NAME, 2, ttl=60)
+    scene.stage("s1", 2)
+    assert [scene.fence().epoch for _ in range(2)] == [1, 2]
+    fence = Fence("job", epoch)
+    held = scene.get(posted)
+    for verb in (
+        partial(scene.named, NAME, fence=fence),
+        partial(scene.named, "etl.1", fence=fence),
+        partial(scene.renew, NAME, ttl=600, fence=fence),
+        partial(scene.settle, NAME, rest=True, fence=fence),
+        partial(scene.commit, 1, ["s1"], [ClaimRef(scene.queue, NAME)], fence=fence),
+        partial(scene.commit, 1, fence=fence),
+    ):
+        with pytest.raises(Fenced):
+            verb()
+        assert scene.get(posted) == held
+    assert scene.page() == posted[2:]
+    scene.tick(59.999)
+    assert scene.settle(NAME, rest=True) == Settled(2)
+    assert scene.commit(1, ["s1"]).published == 2
+
+
+def test_a_fence_of_another_name_or_project_does_not_pass(scene: Scene):
+    """An epoch is good for its own fence only, and a fence for its own project."""
+    scene.post(2)
+    scene.named(NAME, 2)
+    for _ in range(2):
+        fence = scene.fence()
+    rival = scene.at("jobs", project="rival")
+    rival.post(2)
+    rival.named(NAME, 2)
+    with pytest.raises(Fenced):
+        scene.settle(NAME, rest=True, fence=Fence("other", fence.epoch))
+    with pytest.raises(Fenced):
+        rival.settle(NAME, rest=True, fence=fence)
+    assert rival.fence().epoch == 1
+    assert scene.settle(NAME, rest=True, fence=fence) == Settled(2)
+
+
+def test_a_zombie_is_stopped_at_its_next_step(scene: Scene):
+    """A second job advances the fence: the first one's claim lives on, but only the second can work with it."""
+    posted = scene.post(2)
+    first = scene.fence()
+    scene.named(NAME, 2, fence=first)
+    second = scene.fence()
+    with pytest.raises(Fenced):
+        scene.renew(NAME, fence=first)
+    assert scene.named(NAME, 9, fence=second) == (posted, True)
+    with pytest.raises(Fenced):
+        scene.settle(NAME, delete=posted, fence=first)
+    assert scene.settle(NAME, delete=posted, fence=second) == Settled(2)
+    with pytest.raises(Fenced):
+        scene.named("etl.1", fence=first)
+
+
+def renewing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
+    """Ever longer; to be seen in the message's moment."""
+    [id] = scene.post(1)
+    scene.named(NAME)
+    return lambda at, fence: scene.renew(NAME, ttl=300 + at, fence=fence), lambda: scene.one(id).available
+
+
+def settling(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
+    """One message after the other; to be seen in the history."""
+
+    def step(at: int, fence: Fence) -> None:
+        scene.post(1)
+        scene.settle(scene.take(1).id, rest=True, history=600, fence=fence)
+
+    return step, lambda: scene.finished()
+
+
+def claiming(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
+    """One message after the other; to be seen in the count of the claimed."""
+
+    def step(at: int, fence: Fence) -> None:
+        scene.post(1)
+        scene.named(f"etl.{at}", 1, fence=fence)
+
+    return step, lambda: scene.counts()[0]
+
+
+def committing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
+    """One staged message after the other; to be seen in the queue and in the last batch."""
+
+    def step(at: int, fence: Fence) -> None:
+        scene.stage(f"s{at}", 1)
+        scene.commit(at, [f"s{at}"], fence=fence)
+
+    return step, lambda: (scene.page(), scene.last())
+
+
+@pytest.mark.parametrize("work", [renewing, settling, claiming, committing], ids=lambda work: work.__name__)
+def test_nothing_takes_effect_after_its_fence_was_advanced(scene: Scene, work):
+    """What the newcomer sees once it has its epoch, the zombie that works beside it changes no more."""
+    for turn in range(3):
+        room = scene.at("jobs", project=f"p{turn}")
+        step, seen = work(room)
+        old = room.fence()
+        warm = threading.Semaphore(0)
+
+        def zombie(step: Callable = step, old: Fence = old, warm: threading.Semaphore = warm) -> object:
+            deadline, at = time.monotonic() + DEADLINE, 0
+            while time.monotonic() < deadline:
+                try:
+                    step(at, old)
+                except Fenced:
+                    return None
+                warm.release()
+                at += 1
+            raise AssertionError("The fence stopped nobody.")
+
+        def newcomer(room: Scene = room, seen: Callable = seen, warm: threading.Semaphore = warm) -> object:
+            for _ in range(3):
+                assert warm.acquire(timeout=DEADLINE)
+            room.fence()
+            return seen()
+
+        assert together(zombie, newcomer)[1] == seen()

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expired and not removed yet: invisible to every verb, to the millisecond, however long the life was (S-A2, L3)."""
+
+import pytest
+
+from zq.conformance.builders import EVERYTHING, Scene, near
+from zq.errors import ClaimLapsed, ClaimNotFound
+from zq.limits import MAX_LIFE, MIN_TTL
+from zq.model import ClaimRef, ListFilter, Release, Settled, Stats
+
+
+def test_no_other_verb_knows_an_expired_message(scene: Scene):
+    """Every view, the listing of history, counts, moves: whatever asks, before anything was removed."""
+    posted = scene.post(3, ttl=60)
+    scene.post(2, ttl=60, delay=59)
+    scene.tick(59.999)
+    assert len(scene.walk()) == len(scene.tail()) == 5
+    scene.tick(0.001)
+    for view in (
+        ListFilter(),
+        ListFilter(claimed=True),
+        ListFilter(delayed=True),
+        EVERYTHING,
+        ListFilter("bob", claimed=True, delayed=True),
+    ):
+        assert scene.page(view) == []
+    assert scene.tail() == []
+    assert scene.history() == []
+    assert list(scene.storage.history.get(scene.queue, posted, scene.now)) == []
+    assert (scene.ready(), scene.due()) == (0, None)
+    assert scene.move(posted, "next") == []
+    assert not scene.at("next").exists()
+    assert scene.stats() == Stats()
+
+
+def test_no_verb_of_a_claim_knows_the_message_that_expired_with_it(scene: Scene):
+    """Get, renew, settle and commit find a claim that holds nothing; a release is quiet."""
+    [id] = scene.post(1, ttl=60)
+    claim = scene.take(ttl=60, grace=0).id
+    scene.tick(60)
+    for verb in (scene.held, scene.renew, lambda name: scene.settle(name, delete=[id], history=600)):
+        with pytest.raises(ClaimNotFound):
+            verb(claim)
+    with pytest.raises(ClaimLapsed):
+        scene.commit(1, settle=[ClaimRef(scene.queue, claim)])
+    scene.release(claim)
+    assert scene.finished() == []
+    assert scene.is_empty()
+
+
+def test_a_settlement_reaches_what_only_the_claim_keeps_alive(scene: Scene):
+    """Past the first expiry the held messages are deleted, given back and kept as if that had never been."""
+    first, second, third = scene.post(3, ttl=60)
+    claim = scene.take(ttl=600, grace=60)
+    scene.tick(60)
+    scene.reclaimed()
+    settled = scene.settle(claim.id, delete=[first], release=[Release(second)], history=600)
+    assert settled == Settled(deleted=1, released=1)
+    assert [finished[0] for finished in scene.finished()] == [first]
+    assert scene.claimable() == [second]
+    assert scene.held(claim.id) == [third]
+
+
+@pytest.mark.needs("depths")
+@pytest.mark.parametrize("ttl", [1, MIN_TTL, MAX_LIFE])
+def test_the_shortest_and_the_longest_life_end_at_the_millisecond(scene: Scene, ttl: int):
+    """Created + ttl, neither rounded nor run over; a round takes each when it is due and not before."""
+    posted = scene.post(2, ttl=ttl)
+    scene.reclaimed()
+    scene.tick(ttl - 0.001)
+    assert scene.reclaimed() == 0
+    assert scene.page() == posted
+    assert scene.one(posted[0]).expires == near(scene.now + 0.001)
+    scene.tick(0.001)
+    assert scene.expired() == 2
+    assert scene.reclaimed() == 2
+    assert scene.is_empty()
+
+
+def test_the_longest_claim_with_the_longest_grace_keeps_its_messages(scene: Scene):
+    """Lives that no clock of thirty-two bits can tell are kept as they are."""
+    posted = scene.post(1, ttl=MIN_TTL)
+    claim = scene.take(ttl=MAX_LIFE, grace=MAX_LIFE)
+    scene.tick(MAX_LIFE - 1)
+    scene.reclaimed()
+    assert scene.held(claim.id) == posted
+    scene.tick(MAX_LIFE)
+    assert scene.claimable() == posted
+    assert scene.one(posted[0]).claim_count == 2

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits that are more than one step: decided, then carried out in slices by whoever comes (extensions 9)."""
+
+from functools import partial
+
+import pytest
+
+from zq.broker import carrying
+from zq.broker.carrying import Carrier
+from zq.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.errors import (
+    ClaimLapsed,
+    ClaimNotFound,
+    CommitRunning,
+    CommitTooLarge,
+    MessageClaimed,
+    ProducerNotFound,
+    StageDiffers,
+    StageNotFound,
+)
+from zq.model import Bounds, ClaimRef, Commit, Committed, Draft, Move, Outcome, QueueRef, new_ids
+
+SOURCE = QueueRef("acme", "in")
+CLAIMS = ["etl.0", "etl.1"]
+HELD = [ClaimRef(SOURCE, CLAIMS[0], 600), ClaimRef(SOURCE, CLAIMS[1])]
+STAGES = ["s1", "s2"]
+FIGURES = Committed(1, 8, 6)
+
+
+class Job:
+    """Two claims of three messages each, and two stages of four messages each for two queues."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.other, self.source = scene, scene.at("other"), scene.at(SOURCE.name)
+        self.posted = self.source.post(7)
+        for claim in CLAIMS:
+            self.source.named(claim, 3, ttl=60)
+        self.here = scene.stage("s1", 3) + scene.stage("s2", 1)
+        self.there = self.other.stage("s1", 1) + self.other.stage("s2", 3)
+
+    def decide(self) -> Committed:
+        return self.scene.decide(1, STAGES, HELD)
+
+    def finish(self, most: int = 2) -> None:
+        for _ in range(50):
+            if not self.scene.carry_on(most):
+                return
+        raise AssertionError("The commit does not come to an end.")
+
+    def assert_done(self) -> None:
+        """All has happened, once, in order."""
+        assert (self.scene.page(), self.other.page()) == (self.here, self.there)
+        assert ids_of(self.source.walk()) == self.posted[6:]
+        assert sorted(self.source.finished()) == sorted((id, Outcome.DELETED) for id in self.posted[:3])
+        assert self.scene.last() == FIGURES
+        assert self.scene.commit(1, ["s1"]) == Committed(1, 8, 6, replayed=True)
+        assert self.scene.storage.transactions.unfinished(self.scene.now) == []
+
+
+@pytest.fixture
+def job(scene: Scene) -> Job:
+    return Job(scene)
+
+
+def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
+    """The answer has its figures and says that it is open; slices do it."""
+    assert job.decide() == Committed(1, 8, 6, open=True)
+    assert job.scene.last() == Committed(1, 8, 6, open=True)
+    assert job.scene.page() == job.other.page() == []
+    job.finish()
+    job.assert_done()
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+def test_slices_of_any_size_come_to_the_same(job: Job, most: int):
+    """One by one, across stages, and all at once."""
+    job.decide()
+    job.finish(most)
+    job.assert_done()
+
+
+def test_each_slice_is_bounded_and_goes_in_order(job: Job):
+    """What claims held goes first; then messages appear in order, stage by stage, no more at a time than was asked."""
+    job.decide()
+    before, shown = 6, []
+    for _ in range(50):
+        left = job.scene.carry_on(2)
+        claimed = job.source.counts()[0]
+        now = [len(job.scene.page()), len(job.other.page())]
+        assert before - claimed + sum(now) - sum(shown or [0]) <= 2
+        assert not sum(now) or not claimed
+        assert job.scene.page() == job.here[: now[0]]
+        assert job.other.page() == job.there[: now[1]]
+        before, shown = claimed, now
+        if not left:
+            break
+    job.assert_done()
+
+
+def test_what_a_decided_commit_holds_is_nobodys(job: Job):
+    """Its claims are gone for their holder, their messages stay claimed, and none lapses, however late it is."""
+    job.decide()
+    source = job.source
+    for seconds in (0, 61, 100):
+        source.tick(seconds)
+        assert source.counts() == (6, 1)
+        assert source.page() == job.posted[6:]
+        for claim in CLAIMS:
+            with pytest.raises(ClaimNotFound):
+                source.held(claim)
+            with pytest.raises(ClaimNotFound):
+                source.renew(claim)
+            with pytest.raises(ClaimNotFound):
+                source.settle(claim, rest=True)
+            source.release(claim)
+        for claim in ("", *CLAIMS):
+            with pytest.raises(MessageClaimed):
+                source.delete(job.posted[0], claim)
+        with pytest.raises(MessageClaimed):
+            source.storage.messages.delete(SOURCE, job.posted[:1], source.now, CLAIMS)
+        moves = [Move(id, "elsewhere") for id in job.posted[:6]]
+        assert source.storage.messages.move(SOURCE, moves, source.now) == []
+    source.post(1)
+    assert source.storage.queues.ready(SOURCE, 100, source.now).count == 2
+    assert len(source.claimable()) == 2
+    assert ids_of(source.storage.messages.pop(SOURCE, 10, source.now)) == []
+    job.finish()
+    assert job.scene.last() == FIGURES
+
+
+def test_the_name_of_a_settled_claim_is_free(job: Job):
+    """Another claim of that name has other messages, which the commit does not touch."""
+    job.decide()
+    assert job.source.named(CLAIMS[0], 5) == (job.posted[6:], False)
+    job.finish()
+    assert job.source.held(CLAIMS[0]) == sorted(job.posted[6:])
+
+
+def test_stages_of_a_decided_commit_are_safe(job: Job):
+    """Dropping does nothing, their time does not run out, and what is staged under their names is something else."""
+    job.decide()
+    for stage in STAGES:
+        job.scene.drop_stage(stage)
+    job.scene.tick(4000)
+    job.scene.reclaimed()
+    with pytest.raises((StageNotFound, CommitRunning)):
+        job.scene.decide(9, STAGES, producer="rival")
+    job.finish()
+    assert (job.scene.page(), job.other.page()) == (job.here, job.there)
+
+
+def test_messages_live_from_their_publishing_on(job: Job):
+    """Of the slice that publishes them."""
+    job.decide()
+    while job.scene.carry_on(1) and not job.scene.page():
+        pass
+    job.scene.tick(50)
+    first = job.scene.now - 50
+    job.finish()
+    created = [message.created for message in job.scene.walk()]
+    assert created[0] == pytest.approx(first, abs=0.001)
+    assert created[-1] == pytest.approx(job.scene.now, abs=0.001)
+    assert [message.available for message in job.scene.walk()] == pytest.approx(created, abs=0.001)
+
+
+def test_a_repeated_commit_finishes_the_open_one(job: Job):
+    """And answers with its figures; what it has staged besides is dropped."""
+    job.decide()
+    job.scene.carry_on()
+    job.scene.stage("again", 1)
+    assert job.scene.commit(1, ["again"], HELD) == Committed(1, 8, 6, replayed=True)
+    job.assert_done()
+    with pytest.raises(StageNotFound):
+        job.scene.commit(2, ["again"])
+
+
+def test_the_next_batch_finishes_the_one_before_it(job: Job):
+    """Whoever comes; the producer's batches take effect in order."""
+    job.decide()
+    more = job.scene.stage("next", 2)
+    assert job.scene.commit(2, ["next"]) == Committed(2, 2, 0)
+    assert job.scene.page() == job.here + more
+    assert job.other.page() == job.there
+
+
+def test_what_is_unfinished_is_listed_and_told_by_its_progress(job: Job):
+    """For whoever goes on with it: of all projects, another text after each slice, nothing once it is done."""
+    transactions = job.scene.storage.transactions
+    assert transactions.unfinished(job.scene.now) == []
+    job.decide()
+    seen = set()
+    while True:
+        found = transactions.unfinished(job.scene.now)
+        assert [(one.project, one.producer) for one in found] in ([("acme", "etl")], [])
+        assert transactions.unfinished(job.scene.now) == found
+        assert not seen.intersection(found)
+        seen.update(found)
+        if not job.scene.carry_on():
+            break
+    assert transactions.unfinished(job.scene.now) == []
+    assert len(seen) >= 5
+    assert not job.scene.carry_on()
+
+
+def test_many_may_carry_one_commit_out(job: Job):
+    """Each message is published once, in order, whoever does which slice."""
+    job.decide()
+    together(*[partial(job.finish, 1)] * 4)
+    job.assert_done()
+
+
+def test_others_use_the_queues_between_two_slices(job: Job):
+    """Posts come between published messages, claims take them, and nothing is lost or doubled."""
+    job.decide()
+    mine, taken = [], []
+    while job.scene.carry_on(1):
+        mine += job.scene.post(1)
+        taken += job.scene.claimable(1)
+    taken += job.scene.claimable()
+    assert sorted(taken) == sorted(mine + job.here)
+    assert [id for id in ids_of(job.scene.walk()) if id in job.here] == job.here
+
+
+def test_purge_and_deletion_beside_an_open_commit(job: Job):
+    """Pinned messages go with their queue; published ones go with theirs, and later ones are there."""
+    job.decide()
+    job.source.storage.queues.purge(SOURCE)
+    assert job.source.counts() == (0, 0)
+    fresh = job.source.post(2)
+    job.scene.carry_on(1)
+    job.other.storage.queues.delete(job.other.queue)
+    job.finish()
+    assert job.source.claimable() == fresh
+    assert (job.scene.page(), job.other.page()) == (job.here, job.there)
+    assert job.scene.last() == FIGURES
+
+
+def test_messages_that_were_deleted_meanwhile_are_no_hindrance(job: Job):
+    """Bulk deletion asks nobody's leave."""
+    job.decide()
+    job.source.delete_many(job.posted[1:5])
+    job.finish()
+    assert ids_of(job.source.walk()) == job.posted[6:]
+    assert job.scene.last() == FIGURES
+
+
+def test_a_commit_beyond_the_most_is_refused_before_anything_changed(job: Job):
+    """Both numbers are told; claims, stages and producer are as they were."""
+    with pytest.raises(CommitTooLarge, match="13 messages together; this one has 14"):
+        job.scene.commit(1, STAGES, HELD, bounds=Bounds(2, 13))
+    with pytest.raises(ProducerNotFound):
+        job.scene.last()
+    assert job.source.held(CLAIMS[0]) == sorted(job.posted[:3])
+    assert job.scene.commit(1, STAGES, HELD, bounds=Bounds(2, 14)) == FIGURES
+    job.assert_done()
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+def test_a_commit_whose_stages_hold_something_else_is_refused(job: Job, step: int):
+    """A.9: fewer or more than the job has staged, large or small; nothing has changed, and then it can be committed."""
+    bounds = Bounds(step, 1000)
+    for expected in ({"s1": 3}, {"s1": 4, "s2": 5}):
+        with pytest.raises(StageDiffers, match="holds 4 messages"):
+            job.scene.commit(1, STAGES, HELD, expected=expected, bounds=bounds)
+    with pytest.raises(ProducerNotFound):
+        job.scene.last()
+    assert job.source.held(CLAIMS[1]) == sorted(job.posted[3:6])
+    assert job.scene.commit(1, STAGES, HELD, expected={"s2": 4}, bounds=bounds) == FIGURES
+    job.assert_done()
+
+
+def test_a_large_commit_with_a_lapsed_claim_is_refused(job: Job):
+    """Nothing has changed: the other claim is held, the stages can be published."""
+    job.source.renew(CLAIMS[0], ttl=600)
+    job.scene.tick(61)
+    with pytest.raises(ClaimLapsed):
+        job.scene.commit(1, STAGES, HELD, bounds=Bounds(2, 1000))
+    assert job.source.held(CLAIMS[0]) == sorted(job.posted[:3])
+    assert job.source.claimable() == job.posted[6:] + job.posted[3:6]
+    assert job.scene.commit(1, STAGES, HELD[:1], bounds=Bounds(2, 1000)) == Committed(1, 8, 3)
+
+
+def test_a_large_commit_of_large_messages_is_carried_out_too(scene: Scene):
+    """However few they are, megabytes are no one step."""
+    new = [Draft(id, b'"%b"' % (b"x" * 200_000), 600, 0, "alice") for id in new_ids(30, scene.now)]
+    for first in range(0, 30, 10):
+        scene.storage.transactions.stage("acme", "s1", scene.queue, new[first : first + 10], scene.now, 600, 1 << 28)
+    assert scene.storage.transactions.commit(Commit("acme", "etl", 1, ["s1"], [], 3600), scene.now).open
+    slices = 1
+    while scene.carry_on(2000):
+        slices += 1
+    assert slices > 1
+    assert scene.page(limit=50) == ids_of(new)
+
+
+def test_what_nobody_carries_on_is_finished_by_whoever_looks_twice(job: Job):
+    """A look that sees progress since the last one leaves it to others; one that sees none goes on."""
+    looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
+    job.decide()
+    for _ in range(3):
+        looking.resume()
+        assert job.scene.carry_on(1)
+    assert job.scene.last().open
+    looking.resume()
+    for _ in range(100):  # each goes on where the last one was when its time was up
+        looking.resume()
+        if not job.scene.last().open:
+            break
+    job.assert_done()
+
+
+def test_who_carries_on_what_was_left_does_not_wait_for_itself(job: Job, monkeypatch: pytest.MonkeyPatch):
+    """Its own progress is no sign of another at work: each look after the second one goes on."""
+    monkeypatch.setattr(carrying, "SHARE", 0.0)  # one slice a look
+    looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
+    job.decide()
+    looking.resume()
+    looks = 0
+    while job.scene.last().open:
+        before = job.scene.storage.transactions.unfinished(job.scene.now)
+        looking.resume()
+        assert job.scene.storage.transactions.unfinished(job.scene.now) != before
+        looks += 1
+    assert looks > 2
+    job.assert_done()

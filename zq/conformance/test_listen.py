@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listeners hear of every queue in which a verb makes a message ready, whoever calls it (extensions 2)."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from zq.broker.redelivery import DeadLetters
+from zq.clock import ManualClock
+from zq.conformance.builders import DEADLINE, OpenStore, Scene, ids_of
+from zq.model import Move, QueueRef, Release
+from zq.storage.api import Storage
+
+pytestmark = [pytest.mark.needs("listen"), pytest.mark.every_server]
+
+SOON = 5.0
+"""Seconds within which a listener must have heard; drivers need milliseconds."""
+SPARE = ".spare"
+"""What the name of a queue ends with in which a deed is done once more, for a hint may be lost."""
+
+
+class Ear:
+    """A listener that remembers which queues it heard of."""
+
+    def __init__(self) -> None:
+        self._heard: set[QueueRef] = set()
+        self._news = threading.Condition()
+
+    def __call__(self, queue: QueueRef) -> None:
+        with self._news:
+            self._heard.add(queue)
+            self._news.notify_all()
+
+    def hears(self, queue: QueueRef) -> bool:
+        """Whether it has heard of the queue, or does so soon."""
+        with self._news:
+            return self._news.wait_for(lambda: queue in self._heard, SOON)
+
+
+Preparation = Callable[[Scene], object]
+Deed = Callable[[Scene], object]
+
+
+def nothing(scene: Scene) -> None:
+    """The deed needs no preparation."""
+
+
+def posted(scene: Scene) -> None:
+    scene.at(scene.queue.name + ".source").post(2)
+
+
+def claimed(scene: Scene) -> None:
+    scene.post(2)
+    scene.take(2, name="c1")
+
+
+def source_claimed(scene: Scene) -> None:
+    posted(scene)
+    scene.at(scene.queue.name + ".source").take(2, name="c1")
+
+
+def moved(scene: Scene) -> None:
+    source = scene.at(scene.queue.name + ".source")
+    source.move(source.page(), scene.queue.name)
+
+
+def settled_away(scene: Scene) -> None:
+    source = scene.at(scene.queue.name + ".source")
+    source.settle("c1", move=[Move(source.held("c1")[0], scene.queue.name)])
+
+
+def dead_lettered(scene: Scene) -> None:
+    source = scene.at(scene.queue.name + ".source")
+    assert source.claim(dead_letters=DeadLetters(scene.queue, 0, None)) is None
+
+
+def put_back(scene: Scene) -> None:
+    scene.settle("c1", release=[Release(scene.held("c1")[0])])
+
+
+def put_back_now(scene: Scene) -> None:
+    scene.release("c1", 0)
+
+
+def staged(scene: Scene) -> None:
+    scene.stage(scene.queue.name, 2)
+
+
+def committed(scene: Scene) -> None:
+    assert scene.commit(1, [scene.queue.name], producer=scene.queue.name).published == 2
+
+
+WAYS: dict[str, tuple[Preparation, Deed]] = {
+    "post": (nothing, lambda scene: scene.post()),
+    "release": (claimed, lambda scene: scene.release("c1")),
+    "release.with.delay.0": (claimed, put_back_now),
+    "settle.release": (claimed, put_back),
+    "settle.move": (source_claimed, settled_away),
+    "move": (posted, moved),
+    "dead.letter": (posted, dead_lettered),
+    "commit": (staged, committed),
+}
+
+
+@pytest.fixture
+def prepared(storage: Storage) -> Storage:
+    """A store with a queue and a spare one for each way, in which nothing is ready, left as the deeds need it."""
+    for name, (prepare, _) in WAYS.items():
+        for queue in (name, name + SPARE):
+            prepare(Scene(storage, ManualClock(storage.now()), QueueRef("acme", queue)))
+    return storage
+
+
+def check(listening: Storage, acting: Storage) -> None:
+    """Every deed is heard, and what it brought is there when it is."""
+    ear = Ear()
+    listening.listen(ear)
+    for name, (_, deed) in WAYS.items():
+        for queue in (QueueRef("acme", name), QueueRef("acme", name + SPARE)):
+            scene = Scene(acting, ManualClock(acting.now()), queue)
+            deed(scene)
+            if ear.hears(queue):
+                break
+        else:
+            pytest.fail(f"Nothing was heard of {name}.")
+        found = Scene(listening, scene.clock, queue)
+        assert found.ready() > 0
+        assert ids_of(found.take(1).messages) != []
+
+
+def test_a_listener_hears_what_its_own_process_does(prepared: Storage):
+    """Post, release, settlement, move, dead letters and publishing, each in a queue of its own."""
+    check(prepared, prepared)
+
+
+@pytest.mark.shared
+def test_a_listener_hears_what_another_process_does(open_store: OpenStore, prepared: Storage):
+    """The same by another connection to the store."""
+    acting = open_store()
+    check(prepared, acting)
+    acting.close()
+
+
+def test_a_listener_that_waits_wakes_a_claimer(storage: Storage, scene: Scene):
+    """What a server does with it: claim, wait for news, claim again; every message arrives."""
+    news = threading.Semaphore(0)
+    storage.listen(lambda queue: news.release())
+    taken: list[str] = []
+
+    def claimer() -> None:
+        while len(taken) < 40:
+            some = scene.claimable(7)
+            taken.extend(some)
+            if not some and not news.acquire(timeout=SOON):
+                return
+
+    worker = threading.Thread(target=claimer)
+    worker.start()
+    posted_ids = [id for _ in range(20) for id in scene.post(2)]
+    worker.join(DEADLINE)
+    assert sorted(taken) == sorted(posted_ids)

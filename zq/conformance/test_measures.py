@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a store tells of itself, beside its queues: the figures exist, mean what they say, and only totals rise."""
+
+import pytest
+
+from zq.conformance.builders import Scene, configure
+from zq.model.expiry import Expiry
+
+pytestmark = [pytest.mark.needs("measures"), pytest.mark.usefixtures("by_sweeps_alone")]
+
+KNOWN = {
+    "expired_removed_total",
+    "expired_waiting",
+    "store_messages",
+    "sweep_lag_seconds",
+    "delete_queue_length",
+    "delete_queue_capacity",
+    "delete_queue_dropped_total",
+    "compaction_filter_active",
+    "store_bytes",
+    "store_limit_bytes",
+    "store_pending_compaction_bytes",
+    "store_running_compactions",
+    "store_background_errors_total",
+    "store_corruptions_total",
+    "store_stall_seconds_total",
+    "store_compacted_bytes_total",
+    "store_syncs_total",
+}
+EVERYWHERE = {"expired_removed_total", "expired_waiting", "store_messages", "sweep_lag_seconds", "store_bytes"}
+
+
+def figure(scene: Scene, name: str) -> float:
+    """The sum of a measure over its labels."""
+    return sum(measure.value for measure in scene.storage.measures(scene.now) if measure.name == name)
+
+
+def test_every_measure_is_a_known_one_and_told_once(scene: Scene):
+    """Names that dashboards and alerts know; no name with the same labels twice; no figure below zero."""
+    scene.post(3)
+    told = list(scene.storage.measures(scene.now))
+    names = {measure.name for measure in told}
+    assert EVERYWHERE <= names <= KNOWN
+    series = [(measure.name, measure.labels) for measure in told]
+    assert len(series) == len(set(series))
+    assert [measure for measure in told if measure.value < 0] == []
+    layers = {labels for name, labels in series if name == "expired_removed_total"}
+    assert layers <= {(("layer", layer),) for layer in ("read", "sweep", "filter")}
+    assert (("layer", "sweep"),) in layers
+    assert all(labels[0][0] == "part" for name, labels in series if name == "store_bytes")
+
+
+def test_an_empty_store_has_nothing_to_remove(scene: Scene):
+    """No expired message and no lag, whatever was there before."""
+    scene.reclaimed()
+    assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
+    scene.post(3, ttl=60)
+    scene.tick(59.999)
+    assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
+
+
+def test_what_waits_for_removal_is_told_with_its_lag(scene: Scene):
+    """From the first expiry on the lag grows with the clock; a round ends it and counts what went."""
+    scene.post(10, ttl=60)
+    scene.post(4, ttl=90)
+    scene.post(2)
+    removed = figure(scene, "expired_removed_total")
+    scene.tick(60)
+    assert figure(scene, "expired_waiting") == 10
+    scene.tick(30)
+    assert figure(scene, "expired_waiting") == 14
+    assert 29.9 <= figure(scene, "sweep_lag_seconds") <= 30.1
+    assert figure(scene, "expired_removed_total") == removed
+    assert scene.reclaimed() == 14
+    assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
+    assert figure(scene, "expired_removed_total") == removed + 14
+
+
+def test_a_store_that_does_not_sweep_tells_how_far_it_is_behind(scene: Scene):
+    """The figures that an alert watches grow as long as nobody removes."""
+    configure(scene.storage, Expiry(sweep=False, delete_on_read=False))
+    scene.post(6, ttl=60)
+    scene.tick(600)
+    scene.reclaimed()
+    assert figure(scene, "expired_waiting") == 6
+    assert 539.9 <= figure(scene, "sweep_lag_seconds") <= 540.1
+
+
+def test_what_was_deleted_purged_or_popped_is_not_counted_as_expired(scene: Scene):
+    """Only time makes a message expire."""
+    removed = figure(scene, "expired_removed_total")
+    posted = scene.post(9)
+    scene.delete(posted[0])
+    scene.pop(2)
+    scene.storage.queues.purge(scene.queue)
+    scene.at("other").post(3)
+    scene.storage.queues.delete(scene.at("other").queue)
+    scene.reclaimed()
+    assert figure(scene, "expired_removed_total") == removed
+    assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
+
+
+def test_removal_by_reading_counts_too(scene: Scene):
+    """Whatever layer removes a message, each is counted once."""
+    configure(scene.storage, Expiry(delete_on_read=True))
+    removed = figure(scene, "expired_removed_total")
+    scene.post(25, ttl=60)
+    scene.tick(60)
+    assert scene.claim() is None
+    assert scene.walk() == []
+    scene.reclaimed()
+    assert figure(scene, "expired_waiting") == 0
+    assert figure(scene, "expired_removed_total") == removed + 25

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves: a message goes into another queue in one step, by its owner or by its holder (extensions 3, 4, law L7)."""
+
+import json
+import threading
+from functools import partial
+
+import pytest
+
+from zq.conformance.builders import Scene, drafts, ids_of, near, together
+from zq.model import Draft, ListFilter, Move, QueueRef, new_ids
+
+
+@pytest.fixture(params=["owner", "holder"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Who moves: ``messages.move`` takes ready messages, ``claims.settle`` those of the claim."""
+    return request.param
+
+
+def go(scene: Scene, way: str, moves: list[Move]) -> None:
+    """Move all, in this order; the holder claims whatever is ready first."""
+    if way == "owner":
+        assert scene.storage.messages.move(scene.queue, moves, scene.now) == [move.id for move in moves]
+    else:
+        claim = scene.take(1000, ttl=60)
+        assert scene.settle(claim.id, move=moves).moved == len(moves)
+
+
+def posted_with(scene: Scene, checksum: str, ttl: int = 600) -> str:
+    [id] = new_ids(1, scene.now)
+    scene.storage.messages.post(scene.queue, [Draft(id, b'{"old": 1}', ttl, 0, "bob", checksum)], scene.now)
+    return id
+
+
+def test_a_moved_message_arrives_whole_ready_and_unclaimed(scene: Scene, way: str):
+    """Id, body, client and checksum are kept; age, life and claim count start anew."""
+    id = posted_with(scene, "MD5:x")
+    scene.release(scene.take().id)
+    scene.tick(100)
+    go(scene, way, [Move(id, "next")])
+    there = scene.at("next")
+    found = there.one(id)
+    assert (found.created, found.expires, found.available) == (near(scene.now), near(scene.now + 600), near(scene.now))
+    assert (found.body, found.ttl, found.client, found.checksum) == (b'{"old": 1}', 600, "bob", "MD5:x")
+    assert (found.claim, found.claim_count, found.origin, found.origin_claim_count, found.reason) == ("", 0, "", 0, "")
+    assert there.claimable() == [id]
+
+
+def test_nothing_of_a_moved_message_stays_behind(scene: Scene, way: str):
+    """The source shows, counts, claims, pops, deletes and holds it no more, then and later (L3)."""
+    posted = scene.post(3)
+    go(scene, way, [Move(id, "next") for id in posted])
+    there = scene.at("next")
+    for seconds in (0, 60, 400):
+        scene.tick(seconds)
+        scene.reclaimed()
+        assert scene.get(posted) == []
+        assert scene.is_empty()
+        assert (scene.claim(), scene.pop()) == (None, [])
+        scene.delete(posted[0])
+        scene.delete_many(posted)
+        assert there.page() == posted
+        assert there.counts() == (0, 3)
+    scene.storage.queues.purge(scene.queue)
+    scene.storage.queues.delete(scene.queue)
+    assert there.claimable() == posted
+
+
+@pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
+def test_a_moved_message_lives_from_its_move_on(scene: Scene, way: str, given: int | None, lives: int):
+    """The ttl that the move gives, else its own, counted anew; maintenance knows the new end."""
+    id = posted_with(scene, "")
+    scene.tick(500)
+    go(scene, way, [Move(id, "next", given)])
+    there = scene.at("next")
+    assert (there.one(id).ttl, there.one(id).expires) == (lives, near(scene.now + lives))
+    scene.tick(lives - 0.001)
+    scene.reclaimed()
+    assert there.page() == [id]
+    scene.tick(0.001)
+    assert there.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("body", "given", "shown"), [(None, "", "MD5:x"), (b"[2]", "MD5:y", "MD5:y"), (b"[2]", "", "")]
+)
+def test_a_move_may_bring_a_new_body(scene: Scene, way: str, body: bytes | None, given: str, shown: str):
+    """A new body has the move's checksum or none, an old one keeps its own."""
+    id = posted_with(scene, "MD5:x")
+    go(scene, way, [Move(id, "next", body=body, checksum=given)])
+    found = scene.at("next").one(id)
+    assert (found.body, found.checksum) == (body or b'{"old": 1}', shown)
+
+
+def test_a_move_with_a_delay_waits(scene: Scene, way: str):
+    """Hidden to the last millisecond, and holding up nobody who comes after it."""
+    posted = scene.post(2)
+    go(scene, way, [Move(id, "next", delay=30) for id in posted])
+    there = scene.at("next")
+    assert there.page(ListFilter(delayed=True)) == posted
+    assert there.one(posted[0]).available == near(scene.now + 30)
+    fresh = there.post(1)
+    assert there.claimable() == fresh
+    scene.tick(29.999)
+    assert there.claim() is None
+    scene.tick(0.001)
+    assert there.claimable() == posted
+
+
+def test_moved_messages_join_the_order_as_fresh_ones_do(scene: Scene, way: str):
+    """Behind what waits there, in the order of the moves, and in front of what is posted after (L5)."""
+    posted = scene.post(4)
+    scene.tick(10)
+    there = scene.at("next")
+    before = there.post(2)
+    go(scene, way, [Move(id, "next") for id in posted[::-1]])
+    after = there.post(2)
+    assert there.page() == before + posted[::-1] + after
+    assert there.claimable() == before + posted[::-1] + after
+
+
+def test_a_move_by_a_slower_clock_keeps_its_place(scene: Scene, way: str):
+    """A moved message is available no earlier than the last fresh one of its new queue."""
+    posted = scene.post(1)
+    there = scene.at("next")
+    ahead = drafts(1, scene.now)
+    there.storage.messages.post(there.queue, ahead, scene.now + 0.05)
+    go(scene, way, [Move(posted[0], "next")])
+    scene.tick(0.05)
+    assert there.one(posted[0]).available == near(scene.now)
+    assert there.claimable() == ids_of(ahead) + posted
+
+
+def test_a_moved_message_comes_after_every_issued_marker(scene: Scene, way: str):
+    """It takes its sequence in its new queue with the move (L6)."""
+    posted = scene.post(2)
+    there = scene.at("next")
+    seen = there.post(5)
+    marker = there.one(seen[-1]).sequence
+    go(scene, way, [Move(id, "next") for id in posted])
+    assert there.page(marker=marker) == posted
+    assert [id for id in ids_of(there.walk(limit=2)) if id in posted] == posted
+
+
+def test_a_move_into_its_own_queue_is_a_new_place(scene: Scene, way: str):
+    """There once, under a new sequence, behind all others, with everything else started anew."""
+    posted = scene.post(3)
+    marker = scene.one(posted[-1]).sequence
+    scene.tick(10)
+    go(scene, way, [Move(posted[0], scene.queue.name, body=b"[1]")])
+    scene.tick(60)
+    assert scene.page() == posted[1:] + posted[:1]
+    assert scene.page(marker=marker) == posted[:1]
+    assert scene.counts() == (0, 3)
+    assert (scene.one(posted[0]).body, scene.one(posted[0]).created) == (b"[1]", near(scene.now - 60))
+    assert scene.pop(1) == (posted[1:2] if way == "owner" else posted[:1])
+
+
+def test_a_missing_queue_is_made_by_the_first_message_that_comes(scene: Scene, way: str):
+    """Without metadata; one that is there keeps its own; a move of nothing makes none."""
+    assert scene.move(["unknown"], "next") == []
+    assert not scene.at("next").exists()
+    posted = scene.post(2)
+    go(scene, way, [Move(posted[0], "next")])
+    made = scene.storage.queues.get(QueueRef("acme", "next"))
+    assert made is not None
+    assert json.loads(made.metadata) == {}
+    scene.storage.queues.update(made.ref, made.metadata, b'{"a": 1}')
+    scene.tick(60)
+    go(scene, way, [Move(posted[1], "next")])
+    made = scene.storage.queues.get(QueueRef("acme", "next"))
+    assert made is not None
+    assert made.metadata == b'{"a": 1}'
+    assert scene.storage.queues.count("acme") == 2
+
+
+def test_one_call_moves_into_several_queues(scene: Scene, way: str):
+    """Each with terms of its own; every queue gets its messages in the order of the moves."""
+    posted = scene.post(5)
+    names = ["a", "b", "a", scene.queue.name, "b"]
+    go(scene, way, [Move(id, name, ttl=100 + at) for at, (id, name) in enumerate(zip(posted, names, strict=True))])
+    assert scene.at("a").page() == [posted[0], posted[2]]
+    assert scene.at("b").page() == [posted[1], posted[4]]
+    assert [message.ttl for message in scene.at("a").walk() + scene.walk()] == [100, 102, 103]
+
+
+def test_hundreds_of_messages_are_moved_at_once(scene: Scene, way: str):
+    """In one call, in order."""
+    posted = scene.post(700)
+    go(scene, way, [Move(id, "next") for id in posted])
+    assert scene.is_empty()
+    assert scene.at("next").page() == posted
+    assert scene.at("next").claimable(1000) == posted
+
+
+def test_an_owner_moves_only_what_is_ready(scene: Scene):
+    """Claimed, delayed, waiting, expired, unknown and other queues' messages stay, and the answer leaves them out."""
+    expired = scene.post(1, ttl=5)
+    claimed = scene.post(1)
+    scene.tick(5)
+    claim = scene.take(1)
+    back = scene.post(1)
+    scene.release(scene.take(1).id, 60)
+    ready = scene.post(2)
+    delayed = scene.post(1, delay=60)
+    elsewhere = scene.at("elsewhere").post(1)
+    rival = scene.at("jobs", project="rival").post(1)
+    asked = [ready[1], *expired, *claimed, *back, *delayed, *elsewhere, *rival, "unknown", ready[0]]
+    assert scene.move(asked, "next") == ready[::-1]
+    assert scene.at("next").page() == ready[::-1]
+    assert scene.held(claim.id) == claimed
+    assert ids_of(scene.walk()) == claimed + back + delayed
+    assert scene.at("elsewhere").page() == elsewhere
+
+
+def test_movers_in_both_directions_lose_and_double_nothing(scene: Scene):
+    """Owners and holders move between two queues beside claimers: every message is in exactly one place in the end."""
+    other = scene.at("other")
+    posted = scene.post(40) + other.post(40)
+
+    def owner(here: Scene, there: Scene) -> list[str]:
+        for _ in range(15):
+            here.move(here.page(limit=5), there.queue.name)
+        return []
+
+    def holder(here: Scene, there: Scene) -> list[str]:
+        for _ in range(15):
+            claim = here.claim(4)
+            if claim is not None:
+                ids = ids_of(claim.messages)
+                told = here.settle(claim.id, rest=True, move=[Move(id, there.queue.name) for id in ids])
+                assert (told.moved, told.deleted, told.lost) == (len(ids), 0, [])
+        return []
+
+    def worker(here: Scene) -> list[str]:
+        done: list[str] = []
+        for _ in range(5):
+            claim = here.claim(1)
+            if claim is not None:
+                assert here.settle(claim.id, rest=True).deleted == 1
+                done += ids_of(claim.messages)
+        return done
+
+    both = [(scene, other), (other, scene)]
+    works = [partial(work, *rooms) for work in (owner, holder) for rooms in both] + [
+        partial(worker, r[0]) for r in both
+    ]
+    done = [id for some in together(*works) for id in some]
+    left = ids_of(scene.walk()) + ids_of(other.walk())
+    assert sorted(left + done) == sorted(posted)
+    assert scene.counts()[1] + other.counts()[1] == len(left)
+    assert sorted(scene.claimable() + other.claimable()) == sorted(left)
+
+
+def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
+    """Who looks at the source and then at the target finds it; who looks the other way round never finds it twice."""
+    posted = scene.post(40)
+    there = scene.at("next")
+    stop = threading.Event()
+
+    def mover() -> None:
+        try:
+            for id in posted:
+                claim = scene.take(1) if way == "holder" else None
+                if claim:
+                    scene.settle(claim.id, move=[Move(id, "next")])
+                else:
+                    scene.move([id], "next")
+        finally:
+            stop.set()
+
+    def watcher() -> None:
+        while not stop.is_set():
+            before, after = scene.get(posted), there.get(posted)
+            assert len({*ids_of(before), *ids_of(after)}) == 40
+            after, before = there.get(posted), scene.get(posted)
+            assert not {*ids_of(before)} & {*ids_of(after)}
+
+    together(mover, watcher)
+    assert there.page() == posted
+
+
+def test_many_large_messages_move_together(scene: Scene):
+    """More than a store may take in one command is still one move for each."""
+    body = b'"' + b"x" * 250_000 + b'"'
+    for _ in range(7):
+        drafts = [Draft(id, body, 3600, 0, "alice") for id in new_ids(10, scene.now)]
+        scene.storage.messages.post(scene.queue, drafts, scene.now)
+    ids = scene.page()
+    moves = [Move(id, "other") for id in ids]
+    assert list(scene.storage.messages.move(scene.queue, moves, scene.now)) == ids
+    assert scene.at("other").page() == ids
+    assert scene.is_empty()

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Idempotent requests: a repeat within the window gets the first answer and does nothing (extensions 6)."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from zq.conformance.builders import Scene, drafts, ids_of, once, together
+from zq.errors import ClaimNotFound, KeyReused, Repeated, StageFull, StageNotFound, ZqError
+from zq.model import IdempotencyKey, Move, Settled
+
+
+def answer_of(verb: Callable[[], object]) -> object:
+    """What the repeat of a request is told."""
+    with pytest.raises(Repeated) as told:
+        verb()
+    return told.value.answer
+
+
+def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
+    """As often as it is repeated, however many messages it would bring."""
+    posted = scene.post(3, once=once())
+    for count in (3, 1, 5):
+        assert answer_of(partial(scene.post, count, once=once())) == posted
+    assert scene.page() == posted
+    assert scene.counts() == (0, 3)
+
+
+def test_a_key_outlives_its_messages(scene: Scene):
+    """Consumed, purged or expired meanwhile: the repeat is still a repeat."""
+    posted = scene.post(2, ttl=60, once=once())
+    assert scene.pop(1) == posted[:1]
+    assert answer_of(partial(scene.post, once=once())) == posted
+    scene.storage.queues.purge(scene.queue)
+    assert answer_of(partial(scene.post, once=once())) == posted
+    scene.tick(60)
+    scene.reclaimed()
+    assert answer_of(partial(scene.post, once=once())) == posted
+    assert scene.is_empty()
+
+
+def test_a_key_for_another_request_is_refused(scene: Scene):
+    """Another digest under a known key stores nothing, and the first request can still be repeated."""
+    posted = scene.post(1, once=once(digest=b"one"))
+    with pytest.raises(KeyReused):
+        scene.post(1, once=once(digest=b"two"))
+    assert answer_of(partial(scene.post, once=once(digest=b"one"))) == posted
+    assert scene.page() == posted
+
+
+def test_a_key_is_forgotten_after_its_window(scene: Scene):
+    """Known to the last millisecond; then a new request, whatever its digest, with a window of its own."""
+    first = scene.post(1, once=once(window=60))
+    scene.tick(59.999)
+    scene.reclaimed()
+    assert answer_of(partial(scene.post, once=once(window=9999))) == first
+    scene.tick(0.001)
+    second = scene.post(2, once=once(digest=b"other", window=600))
+    assert scene.page() == first + second
+    scene.tick(599)
+    scene.reclaimed()
+    assert answer_of(partial(scene.post, once=once(digest=b"other"))) == second
+    scene.tick(1)
+    assert scene.reclaimed() == 0
+    assert len(scene.post(1, once=once())) == 1
+
+
+def test_keys_are_told_apart(scene: Scene):
+    """By every character, and by queue and project."""
+    keys = ["post:a", "post:A", "post:a ", "post:", "settle:a", "post:" + "x" * 255, "post:a/b", "post:a:", "a"]
+    rooms = [scene, scene.at("other"), scene.at("jobs", project="rival")]
+    made = {(room.queue, key): room.post(1, once=once(key)) for room in rooms for key in keys}
+    for room in rooms:
+        assert room.page() == [made[room.queue, key][0] for key in keys]
+        for key in keys:
+            assert answer_of(partial(room.post, once=once(key))) == made[room.queue, key]
+
+
+def test_a_post_that_was_not_stored_is_not_remembered(scene: Scene):
+    """Where the metadata were not the expected ones, the next attempt is the first."""
+    scene.storage.queues.create(scene.queue, b'{"a": 1}')
+    new = drafts(1, scene.now)
+    post = partial(scene.storage.messages.post, scene.queue, new, scene.now)
+    assert post(b"{}", once()) == b'{"a": 1}'
+    assert post(b'{"a": 1}', once()) is None
+    assert scene.page() == ids_of(new)
+
+
+def test_a_repeat_goes_before_what_is_expected(scene: Scene):
+    """Metadata that changed after the first attempt do not turn its repeat away."""
+    scene.storage.queues.create(scene.queue, b'{"a": 1}')
+    posted = scene.post(1, once=once())
+    post = scene.storage.messages.post
+    assert answer_of(partial(post, scene.queue, drafts(1, scene.now), scene.now, b"{}", once())) == posted
+    with pytest.raises(KeyReused):
+        post(scene.queue, drafts(1, scene.now), scene.now, b"{}", once(digest=b"other"))
+
+
+def test_keys_go_with_their_queue(scene: Scene):
+    """Deleted and made again, the queue knows no key; another queue keeps its own."""
+    scene.post(1, once=once())
+    other = scene.at("jobs2")
+    kept = other.post(1, once=once())
+    scene.storage.queues.delete(scene.queue)
+    posted = scene.post(1, once=once())
+    assert scene.page() == posted
+    assert answer_of(partial(other.post, once=once())) == kept
+
+
+def test_a_repeated_settlement_gets_the_first_answer(scene: Scene):
+    """While the claim lives, when it is gone, and under a claim that took what was put back; nothing is done."""
+    posted = scene.post(4)
+    claim = scene.take(4, name="c1")
+    settlement = {"delete": [posted[0], "unknown"], "move": [Move(posted[1], "next")], "once": once("settle:k")}
+    first = scene.settle(claim.id, **settlement)
+    assert first == Settled(1, 0, 1, 0, ["unknown"])
+    assert answer_of(partial(scene.settle, claim.id, **settlement)) == first
+    assert answer_of(partial(scene.settle, claim.id, rest=True, once=once("settle:k"))) == first
+    assert scene.held(claim.id) == sorted(posted[2:])
+    scene.settle(claim.id, rest=True)
+    assert answer_of(partial(scene.settle, claim.id, **settlement)) == first
+    with pytest.raises(KeyReused):
+        scene.settle(claim.id, rest=True, once=once("settle:k", b"other"))
+    assert scene.at("next").page() == posted[1:2]
+
+
+def test_a_settlement_that_found_no_claim_is_not_remembered(scene: Scene):
+    """The same key settles when there is something to settle."""
+    with pytest.raises(ClaimNotFound):
+        scene.settle("c1", rest=True, once=once("settle:k"))
+    scene.post(2)
+    scene.take(2, name="c1")
+    assert scene.settle("c1", rest=True, once=once("settle:k")) == Settled(2)
+
+
+def test_a_settlement_of_nothing_but_the_lost_is_remembered(scene: Scene):
+    """It was carried out: the claim was there."""
+    posted = scene.post(1)
+    claim = scene.take()
+    told = scene.settle(claim.id, delete=["unknown"], once=once("settle:k"))
+    assert answer_of(partial(scene.settle, claim.id, delete=["unknown"], once=once("settle:k"))) == told
+    assert scene.held(claim.id) == posted
+
+
+def test_a_repeated_staging_stages_nothing(scene: Scene):
+    """It gets the first ids, and the stage has its messages once; another digest is refused."""
+    staged = scene.stage("s1", 2, once=once())
+    assert answer_of(partial(scene.stage, "s1", 2, once=once())) == staged
+    with pytest.raises(KeyReused):
+        scene.stage("s1", 2, once=once(digest=b"other"))
+    assert scene.commit(1, ["s1"]).published == 2
+    assert scene.page() == staged
+    assert answer_of(partial(scene.stage, "s1", 2, once=once())) == staged
+    with pytest.raises(StageNotFound):
+        scene.commit(2, ["s1"])
+
+
+def test_a_key_of_a_staging_makes_no_queue(scene: Scene):
+    """It is the queue's all the same: who deletes the queue, missing or not, deletes it."""
+    staged = scene.stage("s1", 1, once=once())
+    assert not scene.exists()
+    assert scene.storage.queues.count("acme") == 0
+    assert answer_of(partial(scene.post, once=once())) == staged
+    scene.storage.queues.delete(scene.queue)
+    posted = scene.post(1, once=once())
+    assert scene.page() == posted
+
+
+def test_a_staging_that_found_no_room_is_not_remembered(scene: Scene):
+    """The same key stages when there is room."""
+    with pytest.raises(StageFull):
+        scene.stage("s1", 3, most_bytes=2, once=once())
+    staged = scene.stage("s1", 3, most_bytes=3, once=once())
+    assert scene.commit(1, ["s1"]).published == 3
+    assert scene.page() == staged
+
+
+def tried(work: Callable[[], object]) -> object:
+    """An answer; of a repeat the first one, of a refusal its class."""
+    try:
+        return work()
+    except Repeated as told:
+        return told.answer
+    except ZqError as refusal:
+        return type(refusal)
+
+
+def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
+    """Eight threads with one key, beside others without: one stores, and all are told its ids."""
+    for turn in range(8):
+        room = scene.at(f"q{turn % 4}")
+        before = len(room.walk())
+        keyed = [partial(tried, partial(room.post, 2, once=once(f"post:{turn}")))] * 8
+        told = together(*keyed, room.post, room.post)
+        assert told[:8] == [told[0]] * 8
+        assert len(room.get(told[0])) == 2
+        assert len(room.walk()) == before + 4
+
+
+def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
+    """Eight threads, two digests: whichever is first is stored once, the others of its kind are repeats."""
+    for turn in range(5):
+        room = scene.at(f"q{turn}")
+        works = [partial(room.post, once=once(digest=b"%d" % (at % 2))) for at in range(8)]
+        told = together(*(partial(tried, work) for work in works))
+        stored = room.page()
+        assert len(stored) == 1
+        assert {told.count(stored), told.count(KeyReused)} == {4}
+        assert told[::2] in ([stored] * 4, [KeyReused] * 4)
+
+
+def test_one_of_many_settlements_with_one_key_is_carried_out(scene: Scene):
+    """All are told what it did, though the claim ends with it."""
+    for turn in range(8):
+        room = scene.at(f"q{turn}")
+        posted = room.post(4)
+        claim = room.take()
+        key: IdempotencyKey = once("settle:k")
+        work = partial(room.settle, claim.id, rest=True, move=[Move(posted[0], "next")], once=key)
+        assert together(*[partial(tried, work)] * 6) == [Settled(3, 0, 1)] * 6
+        assert room.is_empty()
+    assert scene.at("next").counts() == (0, 8)

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds of giving space back go at the pace that they are told, and give an account of it (law L9)."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+from zq.conformance.builders import DEADLINE, Scene, configure, ids_of, once, together
+from zq.errors import Repeated
+from zq.model import QueueRef
+from zq.model.expiry import Expiry, Steps
+
+pytestmark = [pytest.mark.needs("depths"), pytest.mark.usefixtures("by_sweeps_alone")]
+IDLE = 8
+"""Most questions of one queue's round beyond those that removed something: one for each kind of thing, to find none."""
+UNSWEPT = Expiry(sweep=False, delete_on_read=False)
+SWEPT = Expiry(delete_on_read=False)
+
+
+class Account(Steps):
+    """Steps of one size, a bound on all of them, and what happened in each."""
+
+    def __init__(self, size: int, most: int = 100_000) -> None:
+        super().__init__(size, most)
+        self.steps: list[int] = []
+        """What each step has removed."""
+        self.allowed: list[int] = []
+        self.by_queue: Counter[QueueRef | None] = Counter()
+
+    def step(self) -> int:
+        self.steps.append(0)
+        self.allowed.append(super().step())
+        return self.allowed[-1]
+
+    def removed(self, count: int, queue: QueueRef | None = None) -> None:
+        super().removed(count, queue)
+        if count:
+            self.steps[-1] += count
+        self.by_queue[queue] += count
+
+    @property
+    def expired(self) -> int:
+        return sum(count for queue, count in self.by_queue.items() if queue is not None)
+
+
+def expire(scene: Scene, count: int, ttl: int = 60) -> None:
+    """So many messages in the queue that have expired, and nothing but time has gone by."""
+    for start in range(0, count, 1000):
+        scene.post(min(1000, count - start), ttl=ttl)
+    scene.tick(ttl)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_no_step_removes_more_than_it_may(scene: Scene, size: int):
+    """Each step is asked for and told, and together they remove everything."""
+    expire(scene, 23)
+    account = Account(size)
+    assert scene.storage.maintain(scene.now, None, account) == 23
+    assert all(done <= allowed for done, allowed in zip(account.steps, account.allowed, strict=True))
+    assert account.expired == 23
+    assert len(account.steps) <= -(-23 // size) + IDLE
+
+
+def test_a_round_stops_when_there_is_nothing_more(scene: Scene):
+    """What is not due is not asked for step by step: the number of steps follows the expired, not the living."""
+    scene.post(500, ttl=600)
+    scene.at("other").post(500, ttl=600)
+    expire(scene, 10)
+    account = Account(20)
+    assert scene.storage.maintain(scene.now, None, account) == 10
+    assert len(account.steps) <= 1 + 2 * IDLE
+    empty = Account(20)
+    assert scene.storage.maintain(scene.now, None, empty) == 0
+    assert len(empty.steps) <= 2 * IDLE
+    assert sum(empty.steps) == 0
+    assert len(scene.walk()) == 500
+
+
+def test_a_zero_ends_the_round_and_the_next_goes_on(scene: Scene):
+    """Exactly what the bound allows goes, the rest stays for the next rounds, and nobody sees any of it."""
+    expire(scene, 50)
+    kept = scene.post(3)
+    gone = []
+    for _ in range(4):
+        gone.append(scene.storage.maintain(scene.now, None, Account(10, most=20)))
+        assert ids_of(scene.walk()) == kept
+    assert gone == [20, 20, 10, 0]
+
+
+def test_a_pace_that_allows_nothing_ends_the_round_at_once(scene: Scene):
+    """Nothing is removed, and the next round does it."""
+    expire(scene, 5)
+    account = Account(0)
+    assert scene.storage.maintain(scene.now, None, account) == 0
+    assert sum(account.steps) == 0
+    assert scene.reclaimed() == 5
+
+
+def test_each_queue_is_told_with_what_it_lost(scene: Scene):
+    """Queues of two projects, some with nothing expired: the account is each one's own, and the answer is its sum."""
+    lost = {scene: 30, scene.at("b"): 5, scene.at("jobs", project="acme/"): 12, scene.at("a/b", project=""): 1}
+    for place, count in lost.items():
+        place.post(count, ttl=60)
+        place.post(2, ttl=600)
+    scene.at("whole").post(3, ttl=600)
+    scene.tick(60)
+    account = Account(7)
+    assert scene.storage.maintain(scene.now, None, account) == 48
+    assert +account.by_queue == {place.queue: count for place, count in lost.items()}
+    assert [len(place.walk()) for place in lost] == [2] * len(lost)
+
+
+def test_a_message_whose_life_a_claim_extended_is_not_removed(scene: Scene):
+    """Whether the claim came long before the expiry, at the last millisecond, or was renewed, lapsed and came anew."""
+    posted = scene.post(6, ttl=60)
+    early = scene.take(2, ttl=120, grace=60)
+    scene.tick(59.999)
+    late = scene.take(2, ttl=120, grace=60)
+    scene.tick(0.001)
+    assert scene.storage.maintain(scene.now, None, Account(1)) == 2
+    assert scene.held(early.id) == sorted(posted[:2])
+    scene.tick(59)
+    scene.renew(early.id, ttl=120, grace=60)
+    assert scene.storage.maintain(scene.now, None, Account(1)) == 0
+    scene.tick(61)  # the late claim has ended a second ago, its messages live on
+    assert scene.storage.maintain(scene.now, None, Account(1)) == 0
+    assert scene.held(early.id) == sorted(posted[:2])
+    assert scene.take(ttl=600, grace=60).messages[0].claim != late.id
+    scene.tick(120)
+    assert scene.storage.maintain(scene.now, None, Account(1)) == 2
+    assert ids_of(scene.walk()) == posted[2:4]
+
+
+def test_a_released_message_keeps_the_life_that_the_claim_gave_it(scene: Scene):
+    """The entry of its first expiry removes nothing, however the message was given back."""
+    posted = scene.post(2, ttl=60)
+    scene.release(scene.take(1, ttl=300, grace=60).id)
+    scene.release(scene.take(2, ttl=300, grace=60).id, delay=100)
+    scene.tick(60)
+    assert scene.storage.maintain(scene.now) == 0
+    scene.tick(40)
+    assert scene.claimable() == posted
+
+
+def test_what_is_no_message_is_told_without_a_queue(scene: Scene):
+    """Records of history and known keys go in the same rounds and are not counted as expired messages."""
+    scene.post(9, ttl=3600)
+    scene.pop(9, history=60)
+    [kept] = scene.post(1, ttl=60)
+    scene.storage.messages.delete(scene.queue, [kept], scene.now, history=60)
+    scene.tick(60)
+    account = Account(4)
+    assert scene.storage.maintain(scene.now, None, account) == 0
+    assert account.expired == 0
+    assert scene.history() == []
+
+
+def test_nothing_is_held_while_the_pace_rests(scene: Scene):
+    """Whatever the queue's users do while a round rests is done at once, and the round goes on as if it had not."""
+    living = scene.post(100)
+    expire(scene, 40)
+    taken: list[str] = []
+
+    class Resting(Account):
+        def step(self) -> int:
+            if len(taken) < 12:
+                claimer = threading.Thread(target=lambda: taken.extend(scene.claimable(2)), daemon=True)
+                claimer.start()
+                claimer.join(DEADLINE)
+                assert not claimer.is_alive(), "a claim waits for the round"
+            return super().step()
+
+    assert scene.storage.maintain(scene.now, None, Resting(10)) == 40
+    assert taken == living[: len(taken)]
+    assert len(taken) >= 8
+    assert ids_of(scene.walk()) == living
+
+
+def test_a_queue_that_goes_while_the_round_rests_is_left_alone(scene: Scene):
+    """Deleted and made anew between two steps: what is posted then is not the old queue's and stays."""
+    expire(scene, 40)
+    posted: list[str] = []
+
+    class Meddling(Account):
+        def step(self) -> int:
+            if len(self.steps) == 2:
+                scene.storage.queues.delete(scene.queue)
+                posted.extend(scene.post(5, ttl=60))
+            return super().step()
+
+    scene.storage.maintain(scene.now, None, Meddling(10))
+    scene.reclaimed()
+    assert ids_of(scene.walk()) == posted
+    assert scene.counts() == (0, 5)
+
+
+def test_a_store_that_does_not_sweep_hides_what_has_expired_all_the_same(scene: Scene):
+    """Off, nothing expired is removed and nothing of it is seen; on again, it goes."""
+    configure(scene.storage, UNSWEPT)
+    kept = scene.post(4)
+    expire(scene, 20)
+    assert scene.reclaimed() == 0
+    assert scene.expired() == 20
+    assert ids_of(scene.walk()) == kept
+    assert scene.counts() == (0, 4)
+    assert scene.claimable(4) == kept
+    configure(scene.storage, SWEPT)
+    assert scene.reclaimed() == 20
+    assert scene.expired() == 0
+    scene.tick(300)
+    assert scene.pop() == kept
+
+
+def test_a_store_that_does_not_sweep_gives_back_what_was_purged(scene: Scene):
+    """The space of purged and deleted queues, with what had expired in them, has nothing to do with the option."""
+    configure(scene.storage, UNSWEPT)
+    other = scene.at("other")
+    for place in (scene, other):
+        place.post(30, ttl=60)
+        place.post(30)
+    scene.tick(60)
+    scene.storage.queues.purge(scene.queue)
+    scene.storage.queues.delete(other.queue)
+    stay = scene.at("stay")
+    stay.post(5, ttl=60)
+    scene.tick(60)
+    for _ in range(20):
+        assert scene.storage.maintain(scene.now, None, Account(7)) == 0
+    assert scene.expired() == 0
+    assert stay.expired() == 5
+    configure(scene.storage, SWEPT)
+    assert scene.reclaimed() == 5, "what was purged counts as expired, or is there still"
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["by reading too", "by sweeps alone"])
+def test_a_reader_gets_the_same_with_and_without_removal_by_reading(scene: Scene, read: bool):
+    """Neither what is shown nor what is there in the end depends on who removes it."""
+    configure(scene.storage, Expiry(delete_on_read=read, delete_queue_size=3))
+    expire(scene, 20)
+    kept = scene.post(4)
+    for _ in range(3):
+        assert ids_of(scene.walk()) == kept
+        assert scene.counts() == (0, 4)
+        assert scene.ready() == 4
+    scene.reclaimed()
+    assert scene.expired() == 0
+    assert scene.claimable() == kept
+
+
+def test_options_change_while_verbs_and_rounds_run(scene: Scene):
+    """No verb fails, nothing that lives goes, nothing that has expired stays."""
+    expire(scene, 300)
+    living = scene.post(200)
+    options = [Expiry(), UNSWEPT, Expiry(delete_on_read=False), Expiry(delete_queue_size=1), Expiry(sweep_batch_size=1)]
+
+    def change() -> list[str]:
+        for _ in range(10):
+            for chosen in options:
+                configure(scene.storage, chosen)
+        return []
+
+    def take() -> list[str]:
+        return [id for _ in range(20) for id in scene.claimable(5)]
+
+    def sweep() -> list[str]:
+        for _ in range(10):
+            scene.storage.maintain(scene.now, None, Account(10, most=30))
+        return []
+
+    taken = [id for ids in together(change, take, take, sweep) for id in ids]
+    assert sorted(taken) == sorted(living)
+    configure(scene.storage, SWEPT)
+    scene.reclaimed()
+    assert scene.expired() == 0
+    assert sorted(ids_of(scene.walk())) == sorted(living)
+
+
+def test_a_known_key_ends_by_its_window_and_not_by_a_round(scene: Scene):
+    """Rounds at any pace, sweeping or not, leave a key that is still to be known."""
+    key = once(window=600)
+    scene.post(1, once=key)
+    scene.tick(599)
+    for options in (UNSWEPT, SWEPT):
+        configure(scene.storage, options)
+        scene.reclaimed()
+        with pytest.raises(Repeated):
+            scene.post(1, once=key)
+    scene.tick(1)
+    scene.reclaimed()
+    scene.post(1, once=key)

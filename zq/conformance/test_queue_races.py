@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues in races: one of many creators and updates wins, and a removal is whole (extensions 1)."""
+
+import json
+import threading
+from functools import partial
+
+import pytest
+
+from zq.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.errors import ClaimNotFound
+
+pytestmark = pytest.mark.every_server
+
+
+def test_one_of_many_updates_wins(scene: Scene):
+    """Of eight that replace the same metadata exactly one succeeds, and its value stands."""
+    scene.storage.queues.create(scene.queue, b"{}")
+    expected = b"{}"
+    for turn in range(20):
+        offers = [b'{"turn": %d, "by": %d}' % (turn, at) for at in range(8)]
+        won = together(*(partial(scene.storage.queues.update, scene.queue, expected, offer) for offer in offers))
+        assert sorted(won) == [False] * 7 + [True]
+        expected = offers[won.index(True)]
+        found = scene.storage.queues.get(scene.queue)
+        assert found is not None
+        assert found.metadata == expected
+
+
+def test_concurrent_counting_by_compare_and_set_loses_nothing(scene: Scene):
+    """Six that read, add one and retry make the sum."""
+    scene.storage.queues.create(scene.queue, b'{"n": 0}')
+
+    def count() -> None:
+        added = 0
+        while added < 25:
+            found = scene.storage.queues.get(scene.queue)
+            assert found is not None
+            more = b'{"n": %d}' % (json.loads(found.metadata)["n"] + 1)
+            added += scene.storage.queues.update(scene.queue, found.metadata, more)
+
+    together(*[count] * 6)
+    found = scene.storage.queues.get(scene.queue)
+    assert found is not None
+    assert json.loads(found.metadata) == {"n": 150}
+
+
+def test_one_of_many_creators_creates(scene: Scene):
+    """Create beside lazy creation by posts: one True at most per queue, and the count is right."""
+    for turn in range(10):
+        room = scene.at(f"q{turn}")
+        creators = [partial(room.storage.queues.create, room.queue, b'{"by": %d}' % at) for at in range(4)]
+        made = together(*creators, room.post, room.post)[:4]
+        assert made.count(True) <= 1
+        found = room.storage.queues.get(room.queue)
+        assert found is not None
+        assert json.loads(found.metadata) == ({"by": made.index(True)} if True in made else {})
+        assert room.counts() == (0, 2)
+    assert scene.storage.queues.count("acme") == 10
+
+
+@pytest.mark.parametrize("way", ["delete", "purge"])
+def test_a_post_racing_the_removal_of_its_queue_is_whole_or_gone(scene: Scene, way: str):
+    """After any interleaving each post is there with all its messages or with none, and all verbs agree on which."""
+    scene.storage.queues.create(scene.queue, b'{"a": 1}')
+    stop = threading.Event()
+    left = threading.Semaphore(0)
+
+    def producer() -> list[list[str]]:
+        try:
+            return [scene.post(5) for _ in range(40)]
+        finally:
+            left.release()
+
+    def remover() -> list[list[str]]:
+        while not stop.is_set():
+            getattr(scene.storage.queues, way)(scene.queue)
+        return []
+
+    def stopper() -> list[list[str]]:
+        for _ in range(4):
+            left.acquire(timeout=DEADLINE)
+        stop.set()
+        return []
+
+    results = together(*[producer] * 4, remover, stopper)
+    last = scene.post(2)
+    listed = ids_of(scene.walk())
+    assert listed[-2:] == last
+    there = set(listed)
+    posts = [batch for batches in results[:4] for batch in batches]
+    assert {len(there & set(batch)) for batch in posts} <= {0, 5}
+    assert set(ids_of(scene.get([id for batch in posts for id in batch] + last))) == there
+    assert scene.counts() == (0, len(listed))
+    assert scene.exists()
+    assert scene.storage.queues.count("acme") == 1
+    assert scene.claimable() == listed
+
+
+def test_claims_racing_the_removal_of_their_queue_leave_nothing(scene: Scene):
+    """Claiming, renewing and deleting beside queue deletion: no claim and no message outlives it."""
+    stop = threading.Event()
+    left = threading.Semaphore(0)
+
+    def worker() -> list[str]:
+        names = []
+        try:
+            for _ in range(30):
+                scene.post(4)
+                claim = scene.claim(3)
+                if claim is None:
+                    continue
+                names.append(claim.id)
+                try:
+                    scene.renew(claim.id)
+                    scene.delete(claim.messages[0].id, claim.id)
+                except ClaimNotFound:
+                    continue
+        finally:
+            left.release()
+        return names
+
+    def remover() -> list[str]:
+        while not stop.is_set():
+            scene.storage.queues.delete(scene.queue)
+        return []
+
+    def stopper() -> list[str]:
+        for _ in range(3):
+            left.acquire(timeout=DEADLINE)
+        stop.set()
+        return []
+
+    claims = [name for names in together(*[worker] * 3, remover, stopper) for name in names]
+    scene.storage.queues.delete(scene.queue)
+    assert scene.is_empty()
+    assert not scene.exists()
+    for claim in claims:
+        with pytest.raises(ClaimNotFound):
+            scene.held(claim)
+    scene.tick(400)
+    assert scene.claimable() == []

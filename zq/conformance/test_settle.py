@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settling a claim: commit, roll back and move in one round trip (extensions 3, laws L2, L3 and L7)."""
+
+import contextlib
+from functools import partial
+
+import pytest
+
+from zq.clock import ManualClock
+from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, together
+from zq.errors import ClaimNotFound
+from zq.model import ListFilter, Move, Release, Settled
+
+pytestmark = pytest.mark.every_server
+
+
+def test_a_settlement_does_what_it_says_to_each_message(scene: Scene):
+    """Deleted, put back, put back for later, moved, buried, and two that it does not name: each is where it belongs."""
+    posted = scene.post(7)
+    claim = scene.take(7)
+    told = scene.settle(
+        claim.id,
+        delete=posted[:1],
+        release=[Release(posted[1]), Release(posted[2], 30)],
+        move=[Move(posted[3], "next"), Move(posted[4], "dead", reason="schema mismatch")],
+    )
+    assert told == Settled(1, 2, 1, 1, [])
+    assert scene.held(claim.id) == sorted(posted[5:])
+    assert scene.page() == posted[1:2]
+    assert scene.page(ListFilter(delayed=True)) == posted[1:3]
+    assert ids_of(scene.walk()) == posted[1:3] + posted[5:]
+    assert scene.counts() == (2, 2)
+    assert scene.at("next").claimable() == posted[3:4]
+    assert scene.at("dead").claimable() == posted[4:5]
+
+
+def test_a_settlement_of_all_ends_the_claim(scene: Scene):
+    """With its last message the claim is gone for every verb, whichever way the message went."""
+    for turn, way in enumerate(["delete", "rest", "release", "move"]):
+        room = scene.at(f"q{turn}")
+        [id] = room.post(1)
+        claim = room.take()
+        settlement = {
+            "delete": {"delete": [id]},
+            "rest": {"rest": True},
+            "release": {"release": [Release(id)]},
+            "move": {"move": [Move(id, "next")]},
+        }[way]
+        assert room.settle(claim.id, **settlement).lost == []
+        for verb in (room.held, room.renew, partial(room.settle, rest=True)):
+            with pytest.raises(ClaimNotFound):
+                verb(claim.id)
+        assert room.counts() == (0, 1 if way == "release" else 0)
+
+
+def test_the_rest_is_whatever_the_claim_holds_besides(scene: Scene):
+    """Named ones go their own way, those that others hold or wait for stay."""
+    posted = scene.post(8)
+    claim, other = scene.take(5), scene.take(1)
+    told = scene.settle(claim.id, rest=True, release=[Release(posted[1])], move=[Move(posted[2], "next")])
+    assert told == Settled(3, 1, 1, 0, [])
+    assert ids_of(scene.walk()) == posted[1:2] + posted[5:]
+    assert scene.held(other.id) == posted[5:6]
+    assert scene.claimable() == posted[1:2] + posted[6:]
+
+
+def test_a_thousand_messages_are_settled_at_once(scene: Scene):
+    """A large claim is settled by name as well as by the rest."""
+    posted = scene.post(1500)
+    claim = scene.take(1000)
+    back = [Release(id) for id in posted[200:400]]
+    assert scene.settle(claim.id, delete=posted[:200], release=back) == Settled(200, 200, 0, 0, [])
+    assert scene.counts() == (600, 700)
+    assert scene.settle(claim.id, rest=True) == Settled(600)
+    assert scene.page(limit=2000) == posted[200:400] + posted[1000:]
+    assert scene.counts() == (0, 700)
+
+
+def test_what_the_claim_does_not_hold_is_lost_and_not_touched(scene: Scene):
+    """Gone, free, delayed, another's, another queue's and unknown ones are told in the order of naming."""
+    posted = scene.post(6)
+    elsewhere = scene.at("elsewhere").post(1)
+    claim, other = scene.take(4), scene.take(1)
+    delayed = scene.post(1, delay=60)
+    scene.delete_many(posted[:1])
+    told = scene.settle(
+        claim.id,
+        delete=[posted[4], "unknown", posted[1]],
+        release=[Release(delayed[0], 0), Release(posted[2]), Release(posted[0])],
+        move=[Move(elsewhere[0], "next"), Move(posted[3], "next"), Move(posted[5], "next")],
+    )
+    assert told.lost == [posted[4], "unknown", delayed[0], posted[0], elsewhere[0], posted[5]]
+    assert (told.deleted, told.released, told.moved, told.buried) == (1, 1, 1, 0)
+    assert scene.held(other.id) == posted[4:5]
+    assert ids_of(scene.walk()) == [posted[2], posted[4], posted[5], delayed[0]]
+    assert scene.page() == [posted[2], posted[5]]
+    assert scene.at("elsewhere").page() == elsewhere
+    assert scene.at("next").page() == posted[3:4]
+
+
+def test_a_repeat_while_the_claim_lives_is_harmless(scene: Scene):
+    """Everything named is lost, what the claim still holds stays its own."""
+    posted = scene.post(4)
+    claim = scene.take()
+    settlement = {"delete": posted[:1], "release": [Release(posted[1], 60)], "move": [Move(posted[2], "next")]}
+    assert scene.settle(claim.id, **settlement) == Settled(1, 1, 1)
+    assert scene.settle(claim.id, **settlement) == Settled(lost=posted[:3])
+    assert scene.held(claim.id) == posted[3:]
+    assert scene.at("next").page() == posted[2:3]
+
+
+def test_a_late_holder_settles_nothing(scene: Scene):
+    """From its end on the claim is unknown, though nobody has taken its messages yet, and when another has."""
+    posted = scene.post(2)
+    late = scene.take(ttl=60)
+    scene.tick(60)
+    with pytest.raises(ClaimNotFound):
+        scene.settle(late.id, delete=posted[:1], move=[Move(posted[1], "next")])
+    claim = scene.take()
+    with pytest.raises(ClaimNotFound):
+        scene.settle(late.id, rest=True)
+    assert scene.held(claim.id) == sorted(posted)
+    assert not scene.at("next").exists()
+
+
+def test_a_holder_settles_to_the_last_millisecond(scene: Scene):
+    """The end of the claim is the boundary, for a renewed one the new end."""
+    posted = scene.post(2)
+    claim = scene.take(ttl=60)
+    scene.renew(claim.id, ttl=100)
+    scene.tick(99.999)
+    assert scene.settle(claim.id, delete=posted) == Settled(2)
+    assert scene.is_empty()
+
+
+@pytest.mark.parametrize("claim", ["unknown", "", "a/b"])
+def test_an_unknown_claim_settles_nothing(scene: Scene, claim: str):
+    """In a missing queue, which is not made, and beside a live claim."""
+    with pytest.raises(ClaimNotFound):
+        scene.settle(claim, rest=True)
+    assert not scene.exists()
+    posted = scene.post(2)
+    held = scene.take(1)
+    with pytest.raises(ClaimNotFound):
+        scene.settle(claim, delete=posted)
+    with pytest.raises(ClaimNotFound):
+        scene.at("other").settle(held.id, rest=True)
+    assert scene.held(held.id) == posted[:1]
+    assert scene.counts() == (1, 1)
+
+
+def test_a_message_put_back_returns_to_its_place(scene: Scene):
+    """Without a delay in front of those posted later; with delay 0 behind them, since its moment is now."""
+    posted = scene.post(2)
+    claim = scene.take(2)
+    scene.tick(5)
+    later = scene.post(1)
+    scene.tick(5)
+    assert scene.settle(claim.id, release=[Release(posted[0], 0), Release(posted[1])]) == Settled(released=2)
+    assert scene.one(posted[0]).available == near(scene.now)
+    assert scene.one(posted[1]).available == near(scene.now - 10)
+    assert [message.claim_count for message in scene.get(posted)] == [1, 1]
+    assert scene.claimable() == [posted[1], *later, posted[0]]
+
+
+def test_a_message_put_back_for_later_waits(scene: Scene):
+    """Hidden from claim, pop and default listing to the last millisecond."""
+    posted = scene.post(2)
+    claim = scene.take(2)
+    scene.settle(claim.id, release=[Release(posted[0], 30)])
+    scene.tick(29.999)
+    assert (scene.claim(), scene.pop(), scene.page()) == (None, [], [])
+    assert scene.page(ListFilter(delayed=True)) == posted[:1]
+    scene.tick(0.001)
+    assert scene.claimable() == posted[:1]
+    assert scene.held(claim.id) == posted[1:]
+
+
+def test_settled_messages_do_not_come_back(scene: Scene):
+    """Deleted ones exist for no verb, with maintenance and past the end of the claim (L3)."""
+    posted = scene.post(3)
+    claim = scene.take(ttl=60)
+    scene.settle(claim.id, delete=posted[:2])
+    for seconds in (0, 60, 400):
+        scene.tick(seconds)
+        scene.reclaimed()
+        assert ids_of(scene.walk(EVERYTHING)) == posted[2:]
+        assert scene.get(posted) == scene.get(posted[2:])
+    assert scene.claimable() == posted[2:]
+
+
+def attempt(scene: Scene, claim: str, ids: list[str], back: bool = False) -> Settled:
+    """Delete all or put all back; if the claim is gone, all are lost."""
+    try:
+        return scene.settle(claim, delete=[] if back else ids, release=[Release(id, 60) for id in ids if back])
+    except ClaimNotFound:
+        return Settled(lost=ids)
+
+
+def test_two_settlements_of_one_claim_share_no_message(scene: Scene):
+    """Each message is settled by one of the two; the other one has lost it, or finds the claim gone."""
+    for turn in range(20):
+        room = scene.at(f"q{turn}")
+        posted = room.post(6)
+        claim = room.take()
+        settle = partial(attempt, room, claim.id, posted)
+        one, two = together(settle, partial(settle, back=turn % 2 == 1))
+        assert sorted(one.lost + two.lost) == sorted(posted)
+        assert one.deleted + two.deleted + two.released == 6
+        assert room.counts() == (0, two.released)
+
+
+def test_a_settlement_races_the_end_of_its_claim(scene: Scene):
+    """A holder that settles at the last moment and claimers after it: every message is worked on by one of them."""
+    for turn in range(10):
+        room = scene.at(f"q{turn}")
+        posted = room.post(8)
+        late = room.take(8, ttl=60)
+        holder = Scene(room.storage, ManualClock(room.now + 59.999), room.queue)
+        room.tick(60)
+        told, *taken = together(partial(attempt, holder, late.id, posted), *[partial(room.claimable, 2)] * 4)
+        claimed = [id for some in taken for id in some] + room.claimable()
+        assert sorted(claimed) == sorted(told.lost)
+        assert told.deleted == 8 - len(claimed)
+        assert ids_of(room.walk()) == [id for id in posted if id in claimed]
+        assert room.counts() == (len(claimed), 0)
+
+
+@pytest.mark.parametrize("rival", ["renew", "release"])
+def test_a_settlement_races_its_own_holder(scene: Scene, rival: str):
+    """What is deleted stays gone, and only what was released first is lost; in the end the claim is gone."""
+    for turn in range(10):
+        room = scene.at(f"q{turn}")
+        posted = room.post(5)
+        claim = room.take()
+
+        def interfere(room: Scene = room, claim: str = claim.id) -> Settled:
+            with contextlib.suppress(ClaimNotFound):
+                getattr(room, rival)(claim)
+            return Settled()
+
+        told = together(partial(attempt, room, claim.id, posted), interfere)[0]
+        assert told.deleted + len(told.lost) == 5
+        assert room.page() == [id for id in posted if id in told.lost]
+        assert told.lost == [] or rival == "release"
+        with pytest.raises(ClaimNotFound):
+            room.held(claim.id)

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staged posts: nobody sees them until a commit publishes them, as fresh posts of that moment (extensions 9)."""
+
+import contextlib
+from functools import partial
+
+import pytest
+
+from zq.conformance.builders import Scene, drafts, ids_of, near, together
+from zq.errors import StageFull, StageNotFound
+from zq.model import Draft, ListFilter, QueueRef, Stats, new_ids
+
+pytestmark = pytest.mark.every_server
+
+
+def test_nobody_sees_what_is_staged(scene: Scene):
+    """No queue is made, and none shows, counts, claims, pops, moves or deletes it."""
+    staged = scene.stage("s1", 3)
+    assert not scene.exists()
+    posted = scene.post(1)
+    assert scene.page(ListFilter(claimed=True, delayed=True)) == posted
+    assert scene.get(staged) == []
+    assert scene.counts() == (0, 1)
+    assert scene.pop() == posted
+    assert (scene.claim(), scene.stats(), scene.ready(), scene.due()) == (None, Stats(), 0, None)
+    assert (scene.history(), scene.tail()) == ([], [])
+    scene.delete_many(staged)
+    assert scene.move(staged, "next") == []
+    scene.storage.queues.purge(scene.queue)
+    assert scene.commit(1, ["s1"]).published == 3
+    assert scene.page() == staged
+
+
+def test_staged_messages_begin_when_they_are_published(scene: Scene):
+    """Created, expiry and delay run from the commit; id, body, client, ttl and checksum are the draft's."""
+    [at_once, later] = new_ids(2, scene.now)
+    new = [Draft(at_once, b'{"a": 1}', 60, 0, "bob", "MD5:x"), Draft(later, b"[2]", 600, 30, "alice")]
+    scene.storage.transactions.stage("acme", "s1", scene.queue, new, scene.now, 3600, 1000)
+    scene.tick(100)
+    scene.reclaimed()
+    assert scene.commit(1, ["s1"]).published == 2
+    first, second = scene.walk()
+    assert (first.id, first.body, first.client, first.ttl, first.checksum) == (at_once, b'{"a": 1}', "bob", 60, "MD5:x")
+    assert (second.id, second.body, second.client, second.ttl, second.checksum) == (later, b"[2]", "alice", 600, "")
+    assert [message.created for message in (first, second)] == [near(scene.now)] * 2
+    assert [message.expires - scene.now for message in (first, second)] == [near(60), near(600)]
+    assert [message.available - scene.now for message in (first, second)] == [near(0), near(30)]
+    assert [message.claim_count for message in (first, second)] == [0, 0]
+    assert scene.claimable() == [at_once]
+    scene.tick(30)
+    assert scene.claimable() == [later]
+    scene.tick(330)
+    assert scene.page() == [later]
+
+
+def test_published_messages_join_the_order_as_fresh_ones_do(scene: Scene):
+    """Behind what waits, whenever they were staged; stages in the order of the commit, each in its own (L5, L6)."""
+    one = scene.stage("s1", 2)
+    before = scene.post(2)
+    two = scene.stage("s2", 2)
+    one += scene.stage("s1", 1)
+    before += scene.post(1)
+    marker = scene.one(before[-1]).sequence
+    assert scene.commit(1, ["s2", "s1"]).published == 5
+    after = scene.post(1)
+    assert scene.page(marker=marker) == two + one + after
+    assert ids_of(scene.walk(limit=2)) == before + two + one + after
+    assert scene.claimable() == before + two + one + after
+
+
+def test_a_commit_by_a_slower_clock_keeps_its_place(scene: Scene):
+    """Published messages are available no earlier than the last fresh one of their queue."""
+    staged = scene.stage("s1", 1)
+    ahead = drafts(1, scene.now)
+    scene.storage.messages.post(scene.queue, ahead, scene.now + 0.05)
+    scene.commit(1, ["s1"])
+    scene.tick(0.05)
+    assert scene.one(staged[0]).available == near(scene.now)
+    assert scene.claimable() == ids_of(ahead) + staged
+
+
+def test_a_stage_may_hold_messages_for_several_queues(scene: Scene):
+    """Missing ones are made by the commit, without metadata; those that are there keep theirs."""
+    other = scene.at("other")
+    other.storage.queues.create(other.queue, b'{"a": 1}')
+    here, there = scene.stage("s1", 2), other.stage("s1", 1)
+    here += scene.stage("s1", 1)
+    there += other.stage("s1", 1)
+    assert scene.commit(1, ["s1"]).published == 5
+    assert (scene.page(), other.page()) == (here, there)
+    queues = scene.storage.queues
+    assert [queue.metadata for queue in queues.list("acme", "", 10).items] == [b"{}", b'{"a": 1}']
+    assert queues.count("acme") == 2
+
+
+def test_a_dropped_stage_is_gone(scene: Scene):
+    """It cannot be published; dropping again, or what was never there, is fine; the name can be used anew."""
+    scene.stage("s1", 2)
+    kept = scene.stage("s2", 1)
+    for name in ("s1", "s1", "unknown"):
+        scene.drop_stage(name)
+    with pytest.raises(StageNotFound):
+        scene.commit(1, ["s1"])
+    anew = scene.stage("s1", 1)
+    assert scene.commit(1, ["s1", "s2"]).published == 2
+    assert scene.page() == anew + kept
+
+
+def test_a_published_stage_is_gone_and_its_messages_stay(scene: Scene):
+    """Dropping it undoes nothing; its name begins anew."""
+    staged = scene.stage("s1", 2)
+    scene.commit(1, ["s1"])
+    scene.drop_stage("s1")
+    assert scene.page() == staged
+    with pytest.raises(StageNotFound):
+        scene.commit(2, ["s1"])
+    more = scene.stage("s1", 1)
+    assert scene.commit(2, ["s1"]).published == 1
+    assert scene.page() == staged + more
+
+
+def test_a_stage_is_gone_a_while_after_its_first_messages(scene: Scene):
+    """To the last millisecond it can be published; later messages do not keep it; maintenance takes it away."""
+    scene.stage("s1", 1, lives=60)
+    kept = scene.stage("s2", 1, lives=60)
+    scene.tick(59)
+    scene.stage("s1", 1, lives=9999)
+    scene.tick(0.999)
+    scene.reclaimed()
+    assert scene.commit(1, ["s2"]).published == 1
+    scene.tick(0.001)
+    with pytest.raises(StageNotFound):
+        scene.commit(2, ["s1"])
+    anew = scene.stage("s1", 1, lives=60)
+    scene.reclaimed()
+    assert scene.commit(2, ["s1"]).published == 1
+    assert scene.page() == kept + anew
+    scene.stage("s3", 5, lives=60)
+    scene.tick(60)
+    scene.reclaimed()
+    assert scene.reclaimed() == 0
+    with pytest.raises(StageNotFound):
+        scene.commit(3, ["s3"])
+
+
+def test_a_full_stage_takes_nothing_more(scene: Scene):
+    """Bodies of all its queues together count; what does not fit is refused as a whole, what is there stays."""
+    staged = scene.stage("s1", 4, most_bytes=10)
+    other = scene.at("other")
+    others = other.stage("s1", 5, most_bytes=10)
+    for room in (scene, other):
+        with pytest.raises(StageFull):
+            room.stage("s1", 2, most_bytes=10)
+    staged += scene.stage("s1", 1, most_bytes=10)
+    with pytest.raises(StageFull):
+        scene.stage("s1", 1, most_bytes=10)
+    with pytest.raises(StageFull):
+        scene.stage("s2", 3, most_bytes=2)
+    with pytest.raises(StageNotFound):
+        scene.commit(1, ["s2"])
+    assert scene.commit(1, ["s1"]).published == 10
+    assert (scene.page(), other.page()) == (staged, others)
+
+
+def test_a_stage_of_many_messages_takes_nothing_more(scene: Scene):
+    """S4: messages of all its queues together count; what does not fit is refused as a whole, what is there stays."""
+    staged = scene.stage("s1", 4, most_messages=5)
+    other = scene.at("other")
+    with pytest.raises(StageFull):
+        other.stage("s1", 2, most_messages=5)
+    others = other.stage("s1", 1, most_messages=5)
+    with pytest.raises(StageFull):
+        scene.stage("s1", 1, most_messages=5)
+    with pytest.raises(StageFull):
+        scene.stage("s2", 6, most_messages=5)
+    assert scene.commit(1, ["s1"]).published == 5
+    assert (scene.page(), other.page()) == (staged, others)
+
+
+def test_names_of_stages_are_told_apart(scene: Scene):
+    """By every character, and by project."""
+    names = ["s", "S", "s.1", "s.", "s.10", "s-1", "x" * 128]
+    staged = {name: scene.stage(name, 1) for name in names}
+    rival = scene.at("jobs", project="rival")
+    theirs = rival.stage("s", 2)
+    scene.drop_stage("s.1")
+    rival.drop_stage("S")
+    assert scene.commit(1, ["S", "s"]).published == 2
+    assert scene.page() == staged["S"] + staged["s"]
+    assert rival.commit(1, ["s"]).published == 2
+    assert rival.page() == theirs
+    assert scene.commit(2, ["s-1", "s.", "s.10", "x" * 128]).published == 4
+
+
+def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
+    """In whatever pieces a driver does it: all are there when the answer comes, in order, in every queue."""
+    other = scene.at("other")
+    here, there = [], []
+    for at in range(4):
+        here += scene.stage(f"s{at % 2}", 300)
+        there += other.stage(f"s{at % 2}", 50)
+    assert scene.commit(1, ["s0", "s1"]).published == 1400
+    assert scene.page(limit=2000) == here[:300] + here[600:900] + here[300:600] + here[900:]
+    assert other.claimable(2000) == there[:50] + there[100:150] + there[50:100] + there[150:]
+
+
+def test_many_stage_at_once(scene: Scene):
+    """Eight threads into one stage, for two queues: everything is there once, messages of one call stand together."""
+    rooms = [scene, scene.at("other")]
+
+    def some(room: Scene) -> list[list[str]]:
+        return [room.stage("s1", 3) for _ in range(5)]
+
+    made = together(*[partial(some, rooms[at % 2]) for at in range(8)])
+    assert scene.commit(1, ["s1"]).published == 8 * 15
+    for at, room in enumerate(rooms):
+        batches = [batch for batches in made[at::2] for batch in batches]
+        place = {id: index for index, id in enumerate(room.page())}
+        assert sorted(place) == sorted(id for batch in batches for id in batch)
+        assert all([place[id] - place[batch[0]] for id in batch] == [0, 1, 2] for batch in batches)
+
+
+def test_a_stage_cannot_be_overfilled_by_many_at_once(scene: Scene):
+    """The bound is checked in the step that stores."""
+
+    def some() -> int:
+        with contextlib.suppress(StageFull):
+            return len(scene.stage("s1", 3, most_bytes=10))
+        return 0
+
+    stored = sum(together(*[some] * 8))
+    assert stored == 9
+    assert scene.commit(1, ["s1"]).published == 9
+
+
+def test_staging_beside_a_commit_loses_and_doubles_nothing(scene: Scene):
+    """What comes too late for the commit makes a new stage of that name; nothing is published in part."""
+    for turn in range(8):
+        room = Scene(scene.storage, scene.clock, QueueRef("acme", f"q{turn}"))
+        first = room.stage("s1", 3)
+        works = [partial(room.stage, "s1", 3)] * 3
+        *staged, told = together(*works, partial(room.commit, turn * 2, ["s1"]))
+        published = len(room.page())
+        assert (told.published, published % 3) == (published, 0)
+        with contextlib.suppress(StageNotFound):
+            room.commit(turn * 2 + 1, ["s1"])
+        assert room.page()[:3] == first
+        assert sorted(room.page()) == sorted(first + [id for some in staged for id in some])

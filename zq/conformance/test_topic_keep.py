@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of a log: the oldest batches fall off by bytes and by number, never too early, and readers are told."""
+
+import pytest
+
+from zq.clock import ManualClock
+from zq.conformance.builders import once
+from zq.conformance.topic_builders import ROOMY, Log, entries
+from zq.errors import Repeated
+from zq.model.topics import Retention
+from zq.storage.api import Storage
+
+
+@pytest.fixture
+def log(storage: Storage, clock: ManualClock) -> Log:
+    return Log(storage, clock)
+
+
+def publish_and_check(log: Log, keep: Retention, shapes: list[tuple[int, int]], most: int) -> None:
+    """Batches of (messages, bytes of each) of several topics: after each, what must be there is, and what must not is
+    not. ``most``: bytes or messages that are kept, whichever ``shapes`` come to first."""
+    made: list[tuple[int, int]] = []
+    dropped = 0
+    for at, (count, size) in enumerate(shapes):
+        numbers = log.publish(f"t{at % 3}", count, size=size, keep=keep)
+        made.append((numbers[-1], count * size if most == keep.size else count))
+        told = log.read()
+        seen = [batch.last for batch in told.batches]
+        total, allowed, due = 0, 0, 0
+        for last, weight in reversed(made):
+            total += weight
+            if last != numbers[-1]:
+                allowed = max(allowed, last * (total > most))
+                due = max(due, last * (total > most * 9 / 8))
+        assert max(due, dropped) <= told.dropped <= allowed
+        assert told.dropped in (0, *(last for last, _ in made))
+        assert seen == [last for last, _ in made if last > told.dropped]
+        assert told.last == numbers[-1]
+        dropped = told.dropped
+    assert dropped > 0
+
+
+SHAPES = [(1 + at * 5 % 7, 10 + at * 11 % 40) for at in range(24)]
+
+
+def test_batches_fall_off_by_number_and_by_bytes(log: Log):
+    """None before it and all since are more than is kept, every one when they are an eighth more; the newest stays."""
+    keeps = [
+        (Retention(10**9, 40), SHAPES),
+        (Retention(10**9, 1), SHAPES[:5]),
+        (Retention(1500, 10**9), SHAPES),
+        (Retention(1, 10**9), SHAPES[:5]),
+    ]
+    for at, (keep, shapes) in enumerate(keeps):
+        publish_and_check(log.of(f"p{at}"), keep, shapes, min(keep))
+
+
+def test_a_batch_larger_than_all_that_is_kept_stays_until_the_next(log: Log):
+    """By number and by bytes: it alone is left, and is whole; then it has fallen off."""
+    for keep in (Retention(10**9, 10), Retention(1000, 10**9)):
+        old = log.publish("a", 2, size=40, keep=keep)
+        large = log.publish("a", 30, size=200, keep=keep)
+        assert log.sequences() == log.sequences("a") == large
+        assert log.read().dropped == old[-1]
+        small = log.publish("b", 1, keep=keep)
+        assert log.sequences() == small
+        assert (log.sequences("a"), log.figures("a"), log.read("a").dropped) == ([], (0, 0, 0), large[-1])
+
+
+def test_what_fell_off_is_read_by_nobody_and_counted_nowhere(log: Log):
+    """By name, by glob, from any marker, in stats; every reader is told up to where."""
+    made = [log.publish(f"t{at % 2}", 2, keep=Retention(10**9, 8)) for at in range(20)]
+    dropped = log.read().dropped
+    assert dropped == made[15][1]
+    kept = [numbers for numbers in made if numbers[0] > dropped]
+    for after in (0, made[0][0], dropped - 1, dropped):
+        for match in ("**", "t*"):
+            assert log.sequences(match, after) == [number for numbers in kept for number in numbers]
+            assert log.read(match, after).dropped == dropped
+    for at in range(2):
+        own = [number for numbers in kept for number in numbers if numbers in made[at::2]]
+        assert log.sequences(f"t{at}") == own
+        assert log.figures(f"t{at}") == (len(own), own[0], own[-1])
+        assert log.read(f"t{at}", limit=1).dropped == dropped
+    log.reclaim()
+    assert (log.sequences(), log.read().dropped) == ([number for numbers in kept for number in numbers], dropped)
+
+
+def test_purges_and_expiry_drop_nothing_and_spare_nothing(log: Log):
+    """What they took still counts until it has fallen off; ``dropped`` tells of neither."""
+    keep = Retention(10**9, 16)
+    first = log.publish("kept", 4, keep=keep)
+    log.publish("purged", 6, keep=keep)
+    log.purge("purged")
+    log.publish("expired", 6, ttl=60, keep=keep)
+    log.clock.advance(60)
+    log.reclaim()
+    assert (log.sequences(), log.read().dropped) == (first, 0)
+    new = log.publish("kept", 3, keep=keep)
+    assert log.sequences() == new
+    assert log.read().dropped == first[-1]
+
+
+def test_a_log_that_is_to_be_smaller_shrinks_and_one_that_is_to_be_larger_grows(log: Log):
+    """Each publish says what is kept; what has fallen off does not return."""
+    made = [number for _ in range(20) for number in log.publish("news", 2)]
+    assert log.sequences() == made
+    made += log.publish("news", 2, keep=Retention(10**9, 8))
+    dropped = log.read().dropped
+    assert dropped == made[-9]
+    made += [number for _ in range(20) for number in log.publish("news", 2, keep=ROOMY)]
+    assert log.sequences() == [number for number in made if number > dropped]
+    assert log.read().dropped == dropped
+
+
+def test_logs_of_other_projects_keep_their_own(log: Log):
+    """One that overflows takes nothing from a neighbour."""
+    neighbours = [log.of(project) for project in ("acm", "acme/", "acmf", "acme\x00")]
+    kept = [room.publish("news", 3, keep=Retention(10**9, 8)) for room in neighbours]
+    for _ in range(20):
+        log.publish("news", 3, keep=Retention(10**9, 8))
+    log.reclaim()
+    for room, numbers in zip(neighbours, kept, strict=True):
+        assert (room.sequences(), room.read().dropped, room.figures()[0]) == (numbers, 0, 3)
+
+
+def test_a_repeat_is_known_when_its_batch_has_fallen_off(log: Log):
+    """Keys live by their window, not by their messages."""
+    [first] = log.publish(once=once())
+    for _ in range(5):
+        log.put("news", entries(9), Retention(10**9, 4))
+    assert log.read().dropped > first
+    with pytest.raises(Repeated) as told:
+        log.publish(once=once())
+    assert told.value.answer == first

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listeners hear what is published in the projects that they follow, by whatever process (extensions 8)."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from zq.clock import ManualClock
+from zq.conformance.builders import OpenStore, once, together
+from zq.conformance.topic_builders import Follower, Log, entries
+from zq.errors import KeyReused, Repeated
+from zq.model.topics import Entry, Retention
+
+pytestmark = pytest.mark.every_server
+
+
+@pytest.fixture(params=[pytest.param(False, id="one"), pytest.param(True, id="two", marks=pytest.mark.shared)])
+def logs(request: pytest.FixtureRequest, open_store: OpenStore) -> Iterator[tuple[Log, Log]]:
+    """(the listener's, the publisher's): one connection, or two to one store."""
+    apart = request.param
+    listening = open_store()
+    acting = open_store() if apart else listening
+    clock = ManualClock(listening.now())
+    yield Log(listening, clock), Log(acting, clock)
+    acting.close()
+    if apart:
+        listening.close()
+
+
+def test_what_is_published_is_told_as_it_is_read(logs: tuple[Log, Log]):
+    """Batch by batch, in order, of every topic, small and large, soon; though the project was new when followed."""
+    reading, acting = logs
+    follower = Follower(reading.storage, "acme")
+    numbers = [acting.publish(f"t{at % 3}", 1 + at % 4, ttl=60 + at)[0] for at in range(20)]
+    numbers.append(acting.put("large", [Entry(b"1" * 300_000, 60)] * 5))
+    assert follower.hears_of(numbers[-1])
+    told = follower.batches()
+    assert [batch.sequence for batch in told] == numbers
+    assert told == reading.walk()
+
+
+def test_it_is_told_within_a_second_however_long_nothing_was_published(logs: tuple[Log, Log]):
+    """One by one, each when the one before has been heard: nobody waits for a next one or for a round. One of the
+    hints may be lost."""
+    reading, acting = logs
+    follower = Follower(reading.storage, "acme")
+    waits = []
+    for _ in range(3):
+        [number] = acting.publish()
+        published = time.monotonic()
+        assert follower.hears_of(number)
+        waits.append(time.monotonic() - published)
+    assert sorted(waits)[1] < 1.0
+
+
+def test_projects_that_are_not_followed_are_not_told(logs: tuple[Log, Log]):
+    """Neither before nor after nor beside it, whatever their names; each that is followed is told its own."""
+    reading, acting = logs
+    others = ["", "acme/", "acm", "acme\x00", "ACME", "*", "\ud800"]
+    followed = ["acme", "a:b", "\U0001f600", "\udfff"]
+    follower = Follower(reading.storage, *followed)
+    for at, project in enumerate([*others, *followed]):
+        acting.of(project).publish("news", 1 + at)
+    for project in followed:
+        last = acting.of(project).publish("end")[0]
+        assert follower.hears_of(last, project)
+        assert follower.batches(project) == reading.of(project).walk()
+    assert {project for project, _ in follower.told} == set(followed)
+
+
+def test_a_project_that_is_followed_no_more_is_told_no_more(logs: tuple[Log, Log]):
+    """And is again when it is followed again; what came between is in the log only."""
+    reading, acting = logs
+    follower = Follower(reading.storage, "acme", "other")
+    first = acting.publish()[0]
+    assert follower.hears_of(first)
+    for _ in range(2):
+        follower.unsubscribe["acme"]()
+    between = acting.publish()[0]
+    assert follower.hears_of(acting.of("other").publish()[0], "other")
+    again = Follower(reading.storage, "acme")
+    last = acting.publish()[0]
+    assert again.hears_of(last)
+    assert [batch.sequence for batch in again.batches()] == [last]
+    assert [batch.sequence for batch in follower.batches()] == [first]
+    assert [batch.sequence for batch in reading.walk()] == [first, between, last]
+
+
+def test_each_of_two_listeners_is_told(logs: tuple[Log, Log]):
+    """And the one goes on when the other has ended."""
+    reading, acting = logs
+    first, second = Follower(reading.storage, "acme"), Follower(reading.storage, "acme")
+    number = acting.publish()[0]
+    assert first.hears_of(number)
+    assert second.hears_of(number)
+    first.unsubscribe["acme"]()
+    number = acting.publish()[0]
+    assert second.hears_of(number)
+    assert number not in [batch.sequence for batch in first.batches()]
+
+
+def test_a_purge_is_told_as_a_loss(logs: tuple[Log, Log]):
+    """What the listener remembers of the project is to be forgotten; batches after it are told."""
+    reading, acting = logs
+    follower = Follower(reading.storage, "acme", "other")
+    assert follower.hears_of(acting.publish()[0])
+    follower.told.clear()
+    acting.purge()
+    assert follower.hears_of_loss()
+    assert follower.hears_of(acting.publish()[0])
+    assert ("other", None) not in follower.told
+
+
+def test_many_publishers_are_told_in_order(logs: tuple[Log, Log]):
+    """Six at once: every batch that is not trimmed yet is told, and in the order of sequence."""
+    reading, acting = logs
+    follower = Follower(reading.storage, "acme")
+
+    def publisher(at: int) -> list[int]:
+        log = (reading, acting)[at % 2]
+        return [log.put(f"t{at % 3}", entries(3), Retention(10**9, 100)) for _ in range(15)]
+
+    made = sorted(number for numbers in together(*(partial(publisher, at) for at in range(6))) for number in numbers)
+    assert follower.hears_of(made[-1])
+    told = [batch.sequence for batch in follower.batches()]
+    assert told == sorted(told)
+    assert set(told) <= set(made)
+    assert {batch.sequence for batch in reading.walk()} <= set(told)
+
+
+def test_a_repeat_and_a_refusal_are_not_told(logs: tuple[Log, Log]):
+    """Only what is in the log is."""
+    reading, acting = logs
+    follower = Follower(reading.storage, "acme")
+    first = acting.publish(once=once())[0]
+    for key, refusal in [(once(), Repeated), (once(digest=b"other"), KeyReused)]:
+        with pytest.raises(refusal):
+            acting.publish(once=key)
+    last = acting.publish()[0]
+    assert follower.hears_of(last)
+    assert [batch.sequence for batch in follower.batches()] == [first, last]
+
+
+def test_a_reader_goes_over_from_the_log_to_what_is_told(logs: tuple[Log, Log]):
+    """As a server does it: follow, read to the end, then live; each message once, whatever is both read and told."""
+    reading, acting = logs
+    seen = acting.publish("a", 3)
+    follower = Follower(reading.storage, "acme")
+    more = [number for _ in range(5) for number in acting.publish("a", 2)]
+    assert reading.sequences() == seen + more
+    last = [number for _ in range(5) for number in acting.publish("a", 2)]
+    assert follower.hears_of(last[-2])
+    live = [one.sequence for batch in follower.batches() for one in batch.messages(more[-1], reading.now)]
+    assert live == last

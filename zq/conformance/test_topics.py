@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics: what is published is read, by its own project only, until it expires or is purged (extensions 8)."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from zq.clock import ManualClock
+from zq.conformance.builders import OpenStore, once, together
+from zq.conformance.test_tenants import PROJECTS
+from zq.conformance.topic_builders import Log, entries
+from zq.errors import KeyReused, Repeated
+from zq.model import Edge, Stats
+from zq.model.topics import Batch, Entry, Retention
+from zq.storage.api import Storage
+
+pytestmark = pytest.mark.every_server
+
+TOPICS = ["b", "b.b", "b/b", "b:b", "b\x01", "*", "é", "\ud800", "x" * 64]
+
+
+@pytest.fixture
+def log(storage: Storage, clock: ManualClock) -> Log:
+    return Log(storage, clock)
+
+
+def test_a_batch_comes_back_whole(log: Log):
+    """Topic, moment, every body to the last byte, ttl and checksum; its sequences follow each other."""
+    bodies = [b"null", b'"\\u0000\\ud800"', '"é\U0001f600"'.encode(), b" " * 70_000 + b"1", b"\x00\xff"]
+    batch = [Entry(body, 60 + at, "SHA256:ab" if at % 2 else "") for at, body in enumerate(bodies)]
+    first = log.put("news", batch)
+    assert first >= 1
+    told = log.read("news")
+    assert told.batches == log.read().batches == [Batch("news", first, log.now, batch)]
+    assert (told.position, told.more, told.last, told.dropped) == (first + 4, False, first + 4, 0)
+    assert log.stats() == Stats(0, 5, Edge(str(first), log.now, first), Edge(str(first + 4), log.now, first + 4))
+
+
+def test_topics_of_a_project_stand_in_one_order(log: Log):
+    """Every batch begins above all before it, of whatever topic, and is read there and in its topic."""
+    posted = [(topic, log.publish(topic, 1 + at % 3)) for at, topic in enumerate(["a", "b", "a.c", "b", "a"] * 4)]
+    numbers = [number for _, batch in posted for number in batch]
+    assert numbers == sorted(set(numbers))
+    assert log.sequences() == numbers
+    assert log.read().last == numbers[-1]
+    for match, topics in {
+        "a": {"a"},
+        "b": {"b"},
+        "a*": {"a"},
+        "a**": {"a", "a.c"},
+        "*": {"a", "b"},
+        "c": set(),
+    }.items():
+        assert log.sequences(match) == [number for topic, batch in posted for number in batch if topic in topics]
+
+
+def test_every_project_has_a_log_of_its_own(log: Log):
+    """One topic name in 26 hostile projects: each is read, counted, purged and remembers keys by itself."""
+    rooms = [log.of(project) for project in ["", *PROJECTS, "\udfff"]]
+    made = [room.publish("news", 1 + at % 3, once=once()) for at, room in enumerate(rooms)]
+    for at, (room, numbers) in enumerate(zip(rooms, made, strict=True)):
+        assert room.sequences() == room.sequences("news") == numbers
+        assert (room.read().last, room.figures()[0]) == (numbers[-1], 1 + at % 3)
+        with pytest.raises(Repeated) as told:
+            room.publish(once=once())
+        assert told.value.answer == numbers[0]
+    for room in rooms[::2]:
+        room.purge()
+    assert [room.sequences() for room in rooms] == [numbers * (at % 2) for at, numbers in enumerate(made)]
+
+
+def test_topics_with_odd_names_do_not_meet(log: Log):
+    """Each is read, counted and purged by its own name only, beside lookalikes in lookalike projects."""
+    rooms = [log, *(log.of(project) for project in ("acme/b", "acmeb", "acme:", "acme\x00"))]
+    made = {(room.project, topic): room.publish(topic, 2) for room in rooms for topic in TOPICS if "*" not in topic}
+    for room in rooms:
+        for topic in (topic for topic in TOPICS if "*" not in topic):
+            assert room.sequences(topic) == made[room.project, topic]
+            assert room.figures(topic) == (2, *made[room.project, topic])
+    log.purge("b")
+    for (project, topic), numbers in made.items():
+        assert log.of(project).sequences(topic) == ([] if (project, topic) == ("acme", "b") else numbers)
+
+
+def test_a_name_with_a_star_is_a_name_to_verbs_without_patterns(log: Log):
+    """Nothing but ``read`` knows patterns."""
+    kept = log.publish("news")
+    assert log.stats("*") == Stats()
+    log.purge("*")
+    log.purge("**")
+    assert log.sequences() == kept
+
+
+def test_a_log_without_messages_answers(log: Log):
+    """No project, no topic: nothing is there, nothing fails, and nothing is made by looking."""
+    for after in (0, 7, 2**62):
+        told = log.read("news", after)
+        assert (told.batches, told.position, told.more, told.last, told.dropped) == ([], after, False, 0, 0)
+    log.purge()
+    assert log.stats() == Stats()
+    [first] = log.publish("other")
+    assert log.stats() == Stats()
+    assert (log.read("news").position, log.read("news").last) == (first, first)
+
+
+def test_expired_messages_are_left_out_by_their_own_ttl(log: Log):
+    """Message by message within a batch, to the millisecond; the rest stands where it stood."""
+    first = log.put("news", [Entry(b"0", 60), Entry(b"1", 600), Entry(b"2", 61), Entry(b"3", 60)])
+    log.clock.advance(59.999)
+    assert log.sequences() == [first, first + 1, first + 2, first + 3]
+    log.clock.advance(0.001)
+    assert log.sequences() == log.sequences("news") == [first + 1, first + 2]
+    assert log.figures() == (2, first + 1, first + 2)
+    log.clock.advance(1)
+    log.reclaim()
+    assert log.sequences() == [first + 1]
+    assert log.figures() == (1, first + 1, first + 1)
+    log.clock.advance(539)
+    assert (log.sequences(), log.stats()) == ([], Stats())
+
+
+def test_a_purge_hides_what_was_published_before_it(log: Log):
+    """Of exactly that topic; what is published after it is read, and hidden by the next one."""
+    old, other = log.publish("news", 3), log.publish("news.a", 2)
+    log.purge()
+    told = log.read("news")
+    assert (told.batches, told.position, told.last, told.dropped) == ([], other[-1], other[-1], 0)
+    assert log.stats() == Stats()
+    assert log.sequences() == log.sequences("**", old[0]) == other
+    new = log.publish("news", 2)
+    assert new[0] > other[-1]
+    assert (log.sequences("news"), log.figures()) == (new, (2, *new))
+    log.reclaim()
+    assert log.sequences() == other + new
+    log.purge()
+    log.purge()
+    assert log.sequences() == other
+
+
+def test_purges_beside_publishers_hide_whole_batches_from_the_start(log: Log):
+    """Whatever is left of a topic is what came last in it, and whole; other topics lose nothing."""
+
+    def publisher(topic: str) -> list[list[int]]:
+        return [log.publish(topic, 3) for _ in range(15)]
+
+    def purger() -> list[list[int]]:
+        for _ in range(15):
+            log.purge("a")
+        return []
+
+    of_a, again, of_b, _ = together(*(partial(publisher, topic) for topic in "aab"), purger)
+    left = log.sequences("a")
+    everything = sorted(number for batch in of_a + again for number in batch)
+    assert left == everything[len(everything) - len(left) :]
+    assert len(left) % 3 == 0
+    assert log.sequences("b") == [number for batch in of_b for number in batch]
+    log.purge("a")
+    assert log.sequences("a") == []
+
+
+def test_a_repeated_publish_stores_nothing_and_gets_the_first_sequence(log: Log):
+    """In the whole project, whatever has become of the first; another digest is refused; after the window it is new."""
+    first = log.publish("news", 3, ttl=60, once=once())[0]
+    for change in (
+        lambda: None,
+        log.purge,
+        partial(log.clock.advance, 60),
+        log.reclaim,
+        partial(log.clock.advance, 3539.999),
+    ):
+        change()
+        for topic in ("news", "other"):
+            with pytest.raises(Repeated) as told:
+                log.publish(topic, 2, once=once())
+            assert told.value.answer == first
+            with pytest.raises(KeyReused):
+                log.publish(topic, 2, once=once(digest=b"other"))
+    assert (log.sequences(), log.read().last) == ([], first + 2)
+    other = log.publish(once=once("post:K"))
+    log.clock.advance(0.001)
+    assert log.sequences() == other
+    again = log.publish("news", 1, once=once(digest=b"other"))
+    log.reclaim()
+    assert log.sequences() == other + again
+    assert log.of("rival").publish(once=once()) == log.of("rival").sequences()
+
+
+def test_of_many_publishers_with_one_key_one_publishes(log: Log):
+    """The key is remembered in the same step: the others are told its sequence."""
+
+    def publisher(key: str) -> tuple[bool, object]:
+        try:
+            return True, log.publish("news", 2, once=once(key))[0]
+        except Repeated as told:
+            return False, told.answer
+
+    for at in range(5):
+        told = together(*[partial(publisher, f"post:{at}")] * 6)
+        assert sorted(published for published, _ in told) == [False] * 5 + [True]
+        assert {first for _, first in told} == {first for published, first in told if published}
+        assert log.figures()[0] == 2 * (at + 1)
+
+
+@pytest.fixture
+def reopened(open_store: OpenStore) -> Iterator[Log]:
+    """A log whose store is closed and opened again."""
+    storage = open_store()
+    log = Log(storage, ManualClock(storage.now()))
+    yield log
+    log.storage.close()
+
+
+REMOVALS: dict[str, Callable[[Log], object]] = {
+    "none": lambda log: None,
+    "purge": lambda log: log.purge(),
+    "expire": lambda log: log.reclaim(),
+    "fall off": lambda log: log.put("other", entries(9, ttl=60), keep=Retention(10, 4)),
+}
+
+
+@pytest.mark.durable
+def test_a_restart_keeps_logs_and_gives_no_sequence_again(open_store: OpenStore, reopened: Log):
+    """Batches, floors, keys and what fell off are as they were; new batches stand above all, though nothing is left."""
+    rooms = [reopened.of(name) for name in REMOVALS]
+    tops = [
+        room.put("news", entries(3, ttl=60 if room.project == "expire" else 600), once=once()) + 2 for room in rooms
+    ]
+    first = [top - 2 for top in tops]
+    reopened.clock.advance(60)
+    for room in rooms:
+        REMOVALS[room.project](room)
+    dropped = [room.read().dropped for room in rooms]
+    assert dropped == [0, 0, 0, tops[3]]
+    for _ in range(2):
+        seen = [room.messages() for room in rooms]
+        tops = [room.read().last for room in rooms]
+        reopened.storage.close()
+        reopened.storage = open_store()
+        rooms = [reopened.of(name) for name in REMOVALS]
+        assert [room.messages() for room in rooms] == seen
+        assert [room.read().dropped for room in rooms] == dropped
+        for at, room in enumerate(rooms):
+            marker = max(tops[at], room.read().last)
+            with pytest.raises(Repeated) as told:
+                room.publish(once=once())
+            assert told.value.answer == first[at]
+            [number] = room.publish("other")
+            assert number > marker
+            assert room.sequences("**", marker) == room.sequences("**", tops[at]) == [number]

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens in a server, for observers: ``zq.metrics`` is one, and none is needed."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
+from zq.model.topics import Entry
+
+
+class Events:
+    """Each method is called after what it is named after, by any thread; it must return at once and raise nothing.
+
+    These do nothing: a listener overrides those that it wants to hear of.
+    """
+
+    # The HTTP interface.
+
+    def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
+        """A request was answered. ``route``: the path's template, "" if there is none; ``waited``: it was to wait."""
+
+    # The store.
+
+    def store_called(self, verb: str, seconds: float) -> None:
+        """A verb of the store, as ``messages.post``, took so long, whether it answered or raised."""
+
+    # The use cases.
+
+    def posted(self, drafts: Sequence[Draft]) -> None:
+        """Messages were stored for the first time."""
+
+    def claimed(self, claim: Claim, now: Seconds) -> None:
+        """A claim was made, not found again under its name."""
+
+    def popped(self, messages: Messages, now: Seconds) -> None:
+        """Messages were removed from a queue without a claim."""
+
+    def finished(self, outcome: Outcome, count: int) -> None:
+        """Messages finished, as far as the answer said: popped ones come with ``popped`` instead."""
+
+    def committed(self, commit: Committed) -> None:
+        """A commit was made, or answered again."""
+
+    def published(self, entries: Sequence[Entry]) -> None:
+        """Messages were published to a topic for the first time."""
+
+    def waiting(self, change: int) -> None:
+        """So many requests more (or fewer) wait for messages."""
+
+    def woken(self, found: bool) -> None:
+        """A waiting request looked again, and found something or not."""
+
+    def turned_away(self) -> None:
+        """A request was to wait, and there was no slot for it."""
+
+    def streams(self, change: int) -> None:
+        """So many streams more (or fewer) are open."""
+
+    def streamed(self, count: int) -> None:
+        """A stream was sent so many messages."""
+
+    def stream_refused(self) -> None:
+        """There was no slot for a stream."""
+
+    def stream_dropped(self) -> None:
+        """A stream's reader took nothing and was hung up on."""
+
+    # Active expiry.
+
+    def expired(self, count: int, queue: QueueRef) -> None:
+        """So many expired messages of a queue were removed."""
+
+    def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
+        """A round is over. ``exhausted``: it removed as much as a round may; ``rested``: seconds of it without work."""
+
+    def throttled(self, ratio: float, share: float) -> None:
+        """How long requests took beside a round, relative to what they take otherwise; its share of the time."""
+
+
+# The events of a server without observers.
+NO_EVENTS: Final = Events()
+
+
+class Refusal(StrEnum):
+    """Why an engine turned a request or a connection away, before the application saw it; the label of the metric."""
+
+    HEAD = "head_timeout"
+    BODY = "body_timeout"
+    ANSWER = "send_timeout"
+    IDLE = "idle_timeout"
+    QUEUE = "overload"
+    CONNECTIONS = "connections"
+    MEMORY = "memory"
+    MALFORMED = "malformed"
+
+
+# Counted for the process: an engine serves before there is an application, and so a listener.
+_refused: dict[str, int] = dict.fromkeys(Refusal, 0)
+_counting = threading.Lock()
+
+
+def refused(reason: Refusal) -> None:
+    """An engine has turned away one more."""
+    with _counting:
+        _refused[reason] += 1
+
+
+def refusals() -> Mapping[str, int]:
+    """How many engines have turned away so far in this process, by reason."""
+    with _counting:
+        return {str(reason): count for reason, count in _refused.items()}

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/quota`` and ``/v2/admin/project…``: what projects may use, and who says so (tenancy 5)."""
+
+from typing import Any, Final
+
+import falcon
+import msgspec
+from msgspec import UNSET, UnsetType, structs
+
+from zq import wire
+from zq.broker import Broker
+from zq.broker.quotas import Quotas
+from zq.errors import InvalidBody, InvalidParameter, NotBuilt
+from zq.http import query
+from zq.http.tenant import Audience
+from zq.limits import project_id
+from zq.model.quotas import Project, State, checked
+from zq.wire import answers
+
+NOBODY: Final = "This server does not ask who calls (auth_strategy is empty), so it cannot bound anybody."
+
+
+class Change(msgspec.Struct):
+    """The body of a PUT: what is left out stays."""
+
+    limits: dict[str, Any] | UnsetType = UNSET
+    state: State | UnsetType = UNSET
+
+
+_decoder: Final = msgspec.json.Decoder(Change)
+
+
+class _Quotas:
+    """What these resources have in common."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def _quotas(self) -> Quotas:
+        if self._broker.quotas is None:
+            raise NotBuilt(NOBODY)
+        return self._broker.quotas
+
+
+class QuotaDocument(_Quotas):
+    """``/v2/quota``: of the caller's project."""
+
+    policy = {"GET": "quota:get"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        allotment = self._quotas.of(req.context.project)
+        used = dict(self._quotas.used(req.context.project))
+        exact, age = dict.fromkeys(used, True), 0
+        stored = self._quotas.stored(req.context.project)
+        if stored is not None:
+            used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
+            exact |= dict.fromkeys(("stored_messages", "stored_bytes"), stored.exact)
+            age = stored.age
+        told = {"limits": structs.asdict(allotment.quota), "state": allotment.state, "used": used}
+        resp.data = wire.encode(told | {"exact": exact, "age": age})
+
+
+class ProjectCollection(_Quotas):
+    """``/v2/admin/projects``: those of which an administrator has said something."""
+
+    audience = Audience.OPERATOR
+    policy = {"GET": "admin:projects"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        limit = query.integer(req, "limit")
+        page = self._quotas.list(query.text(req, "marker"), limit)
+        links = []
+        if page.next is not None:
+            links = [answers.next_link("/v2/admin/projects", query.repeated({"limit": limit}) | {"marker": page.next})]
+        resp.data = wire.encode({"projects": [_shown(*each) for each in page.items], "links": links})
+
+
+class ProjectItem(_Quotas):
+    """``/v2/admin/project?project=<id>``"""
+
+    audience = Audience.OPERATOR
+    policy = {"GET": "admin:project", "PUT": "admin:project_update", "DELETE": "admin:project_delete"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        project = _named(req)
+        self._show(resp, project, self._quotas.read(project))
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response) -> None:
+        project, change = _named(req), wire.decode(_decoder, query.needed_body(req))
+        if change.limits is UNSET and change.state is UNSET:
+            raise InvalidBody("The body must name limits or state.")
+        limits = None if change.limits is UNSET else checked(change.limits)
+        said = self._quotas.write(project, lambda old: _changed(old, limits, change.state))
+        self._show(resp, project, said)
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """One step of it; the server goes on by itself."""
+        project = _named(req)
+        self._broker.removal.begin(self._quotas, project)
+        self._show(resp, project, self._quotas.read(project))
+        resp.status = falcon.HTTP_202
+
+    def _show(self, resp: falcon.Response, project: str, said: Project) -> None:
+        resp.data = wire.encode(_shown(project, said) | {"used": self._quotas.used(project)})
+
+
+def _named(req: falcon.Request) -> str:
+    given = req.params.get("project")
+    if not given:
+        raise InvalidParameter("project is missing.")
+    return project_id(given if isinstance(given, str) else ",".join(given))
+
+
+def _changed(old: Project, limits: dict[str, int] | None, state: State | UnsetType) -> Project:
+    return structs.replace(
+        old, limits=old.limits if limits is None else limits, state=old.state if state is UNSET else state
+    )
+
+
+def _shown(project: str, said: Project) -> dict[str, Any]:
+    return {"project": project} | structs.asdict(said)

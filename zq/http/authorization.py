@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the caller may do, and how fast: judged before a responder runs (tenancy 2, 4, 6).
+
+A resource says with ``policy`` which rule each method falls under, and with ``verbs`` which scope verb, where that is
+not the rule's own. Whatever else a request names, in its query or its body, its responder has judged by
+``req.context.allowance``, before anything is done. With ``req.context.messages`` it tells about how many messages the
+request was.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import falcon
+
+from zq.auth.policy import RULES
+from zq.auth.policy import Policy as TablePolicy
+from zq.broker.quotas import Quotas, check_state
+from zq.broker.rates import Account
+from zq.http import suspension
+from zq.model.allowance import Allowance, Policy
+from zq.model.identity import Identity
+from zq.model.quotas import State
+from zq.model.scopes import Kind, Scopes
+
+# The parameters of paths that name what a request is about, and what kind of thing that is.
+NAMED: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC, "name": Kind.WORK, "producer": Kind.WORK}
+# Callers whose rights one process remembers.
+MOST_REMEMBERED: Final = 10_000
+# Methods that change nothing.
+READING: Final = frozenset({"GET", "HEAD"})
+# Rules that hold whatever the state of the caller's own project is.
+ALWAYS: Final = frozenset({name for name in RULES if name.startswith("admin:")} | {"quota:get", "limits:get"})
+# As a name of the module: reading it off its class takes longer than to compare it.
+ACTIVE: Final = State.ACTIVE
+
+
+class Answer(falcon.Response):
+    """One that takes headers as they are, for several in each answer are always alike."""
+
+    __slots__ = ()
+
+    def put_headers(self, headers: Mapping[str, str]) -> None:
+        """Set these, whose names are in lower case."""
+        self._headers.update(headers)
+
+
+class Authorization:
+    """Falcon middleware, behind the one that leaves ``identity`` in ``req.context``.
+
+    Leaves ``allowance`` there, and ``check_state`` for requests that go on for long.
+    """
+
+    def __init__(self, policy: Policy, quotas: Quotas | None, tells: Callable[[], bool]) -> None:
+        """``quotas`` None: nobody is asked who it is, and so nobody is bounded. ``tells``: whether answers say what is
+        left of rates."""
+        self._policy = policy
+        self._quotas = quotas
+        self._tells = tells
+        self._allowances: dict[int, Allowance] = {}
+        if isinstance(policy, TablePolicy):
+            policy.forget = self._allowances.clear
+
+    def process_resource(
+        self, req: falcon.Request, _resp: falcon.Response, resource: Any, params: Mapping[str, str]
+    ) -> None:
+        try:
+            rule = resource.policy[req.method]
+        except (AttributeError, KeyError):
+            return  # open to everybody, or no such method
+        context = req.context
+        context.rule, context.params = rule, params
+        identity: Identity = context.identity
+        if self._quotas is not None and identity.project:
+            self._admit(self._quotas, req, identity.project, rule)
+        allowance = self._allowances.get(id(identity))
+        if allowance is None or allowance.identity is not identity:
+            allowance = self._remember(identity)
+        context.allowance = allowance
+        if not (allowance.known.get(rule) or allowance.permits(rule)):
+            raise allowance.refusal(rule, *about(params))
+        if allowance.scopes is not None:
+            _judge(allowance, allowance.scopes, rule, resource, req.method, params)
+
+    def process_response(self, req: falcon.Request, resp: Answer, _resource: object, _req_succeeded: bool) -> None:
+        if self._quotas is None:
+            return
+        context = req.context
+        account: Account | None = getattr(context, "account", None)
+        if account is None:
+            return
+        now = self._quotas.now()
+        if suspension.SUSPENDED in req.env:
+            account.leave(now, 0, 0)
+            return
+        if getattr(context, "admitted", False):
+            size = getattr(context, "received", 0) + len(resp.data or b"")
+            account.leave(now, getattr(context, "messages", 0), size)
+        if self._tells() and (headers := account.headers(now)):
+            resp.put_headers(headers)
+
+    def _remember(self, identity: Identity) -> Allowance:
+        """By the object, which is the same for as long as the credential is known; the oldest goes."""
+        if len(self._allowances) >= MOST_REMEMBERED:
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread has made room
+                del self._allowances[next(iter(self._allowances))]
+        self._allowances[id(identity)] = allowance = Allowance(self._policy, identity)
+        return allowance
+
+    def _admit(self, quotas: Quotas, req: falcon.Request, project: str, rule: str) -> None:
+        """Count the request. Raises ``TooManyRequests``, and ``NotAuthorized`` for a project in another state."""
+        context, now = req.context, quotas.now()
+        allotment = quotas.of(project, now)
+        context.account = account = allotment.account
+        if suspension.RESUMED in req.env:
+            account.resume()
+        else:
+            account.enter(now)
+        context.admitted = True
+        if rule not in ALWAYS:
+            changes = req.method not in READING
+            if allotment.state is not ACTIVE:
+                check_state(allotment.state, changes)
+            context.check_state = _check_state, quotas, project, changes  # called by few
+
+
+def _check_state(quotas: Quotas, project: str, changes: bool) -> None:
+    check_state(quotas.of(project).state, changes)
+
+
+def _judge(
+    allowance: Allowance, scopes: Scopes, rule: str, resource: Any, method: str, params: Mapping[str, str]
+) -> None:
+    """Whether the scopes allow it; of a request whose path names nothing, its responder finds out."""
+    known = RULES.get(rule)
+    verb = known.verb if known else None
+    if known is not None and known.everywhere and verb is not None:
+        allowance.judge_all(rule, verb)
+        return
+    if (own := getattr(resource, "verbs", None)) is not None:
+        verb = own.get(method, verb)
+    if verb is not None:
+        for name, value in params.items():  # as in ``about``, which costs a call
+            if (kind := NAMED.get(name)) is not None:
+                if not scopes.allows(verb, kind, value):
+                    raise allowance.refusal(rule, kind, value)
+                return
+
+
+def about(params: Mapping[str, str]) -> tuple[Kind | None, str]:
+    """What the path names; nothing, where it names no more than the project."""
+    for name, value in params.items():
+        kind = NAMED.get(name)
+        if kind is not None:
+            return kind, value
+    return None, ""

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/quota``, ``/v2/tokens`` and what administrators have, in OpenAPI."""
+
+from typing import Final
+
+from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
+from zq.http.tokens import MOST as MOST_TOKENS
+from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
+from zq.model.quotas import MOST, Quota, State
+
+ASKED: Final = (400, 403, 406, 503)
+IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
+COUNTS: Final = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
+FLAGS: Final = {"type": "object", "additionalProperties": {"type": "boolean"}}
+STATE: Final = {"enum": [str(state) for state in State]}
+
+
+def administration() -> Json:
+    """The operations of each path."""
+    named = query("project", IDS, "The project.", required=True)
+    one = {200: answer("The project.", "Project")}
+    paging = [
+        query("marker", TEXT, "Where the page before has ended."),
+        query("limit", integer(1, 100, default=20), "Most projects of the page."),
+    ]
+    return {
+        "/v2/quota": {
+            "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
+        },
+        "/v2/admin/projects": {
+            "get": operation(
+                "list_projects",
+                "The projects of which an administrator has said something",
+                {200: answer("A page.", "ProjectPage")},
+                parameters=paging,
+            )
+        },
+        "/v2/admin/project": {
+            "get": operation("get_project", "What was said of a project", one, parameters=[named]),
+            "put": operation(
+                "update_project",
+                "Give a project values of its own, or another state",
+                one,
+                parameters=[named],
+                body=body("ProjectChange", required=True),
+                errors=(409,),
+            ),
+            "delete": operation(
+                "delete_project",
+                "Remove all that is a project's, step by step",
+                {202: answer("Where that is.", "Project")},
+                parameters=[named],
+                errors=(409,),
+            ),
+        },
+    }
+
+
+def schemas() -> Json:
+    """The bodies of these."""
+    values = {name: integer(0, MOST) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
+    own = {"type": "object", "properties": values, "additionalProperties": False}
+    said = {
+        "project": IDS,
+        "limits": reference("schemas", "OwnLimits"),
+        "state": STATE,
+        "deleting": {"type": "boolean"},
+    }
+    page = {
+        "projects": {"type": "array", "items": _object(said)},
+        "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
+    }
+    return {
+        "OwnLimits": own,
+        "QuotaReport": _object(
+            {"limits": reference("schemas", "OwnLimits"), "state": STATE, "used": COUNTS, "exact": FLAGS}
+            | {"age": {"type": "number", "minimum": 0}}
+        ),
+        "Project": _object(said | {"used": COUNTS}),
+        "ProjectPage": _object(page),
+        "ProjectChange": {
+            "type": "object",
+            "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},
+            "minProperties": 1,
+        },
+    }
+
+
+def _object(properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": sorted(properties)}
+
+
+def tokens() -> Json:
+    """By path and method."""
+    project = query("project", TEXT, "Whose tokens; all, if it is absent.")
+    needed = query("project", TEXT, "Whose token it is to be.", required=True)
+    return _tokens("/v2/tokens", "", [], []) | _tokens("/v2/admin/tokens", "admin_", [project], [needed])
+
+
+def _tokens(path: str, prefix: str, project: list[Json], needed: list[Json]) -> Json:
+    page = [
+        query("marker", TEXT, "List ids after this one."),
+        query("limit", integer(1, MOST_TOKENS, default=DEFAULT_PAGE), "Tokens in the page."),
+    ]
+    made = answer("The token, shown this once.", "MadeToken", "Location")
+    whose = "any project" if prefix else "the project"
+    collection = {
+        "get": operation(
+            f"{prefix}list_tokens",
+            f"List tokens of {whose}",
+            {200: answer("A page.", "TokenPage")},
+            parameters=page + project,
+        ),
+        "post": operation(
+            f"{prefix}create_token",
+            f"Make a token of {whose}",
+            {201: made},
+            parameters=needed,
+            body=body("TokenTerms", required=False),
+        ),
+    }
+    return {path: collection} | _token(path, prefix, project, whose, made)
+
+
+def _token(path: str, prefix: str, project: list[Json], whose: str, made: Json) -> Json:
+    """The paths of one token."""
+    return {
+        f"{path}/{{token}}": {
+            "get": operation(
+                f"{prefix}get_token",
+                f"A token of {whose}",
+                {200: answer("Without its secret.", "Token")},
+                parameters=project,
+                errors=[404],
+            ),
+            "delete": operation(
+                f"{prefix}revoke_token", f"Revoke a token of {whose}", {204: answer("Revoked.")}, parameters=project
+            ),
+        },
+        f"{path}/{{token}}/rotate": {
+            "post": operation(
+                f"{prefix}rotate_token",
+                f"Make a twin of a token of {whose}, which ends within a day",
+                {201: made},
+                parameters=project,
+                errors=[404],
+            )
+        },
+    }

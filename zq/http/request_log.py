@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives every response its request id, has it counted and, where the operator wants it, a line in the log."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+from uuid import uuid4
+
+import falcon
+
+from zq.audit import Audit, Entry
+from zq.events import Events
+from zq.http import suspension
+from zq.http.authorization import Answer, about
+from zq.http.faults import context
+
+LOG = logging.getLogger("zq.requests")
+# The key under which the environment keeps when a request came, over its waits.
+BEGAN = "zq.began"
+# Methods that change nothing.
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Statuses of what a credential is not for, or a project may not do now.
+REFUSED: Final = frozenset({401, 403, 429})
+# Rules of changes that the audit log has; so has it those of some routes, whatever their rule.
+CHANGES: Final = frozenset({"queues:delete", "queues:purge", "topics:delete", "topics:purge"})
+CHANGING: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
+ROUTES: Final = ("/redrive", "/replay", "/share")
+
+
+class RequestLog:
+    """Falcon middleware; the outermost, so that no answer goes without an id."""
+
+    def __init__(self, log_requests: Callable[[], bool], events: Events, audit: Audit) -> None:
+        self._log_requests = log_requests
+        self._events = events
+        self._audit = audit
+
+    def process_request(self, req: falcon.Request, resp: Answer) -> None:
+        req.context.began = req.env.setdefault(BEGAN, time.monotonic())
+        identity = f"req-{uuid4()}"
+        req.context.request_id = identity
+        resp.put_headers({"x-openstack-request-id": identity, "x-content-type-options": "nosniff"})
+
+    def process_response(
+        self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
+    ) -> None:
+        if suspension.SUSPENDED in req.env:
+            return  # nothing was answered
+        took = time.monotonic() - req.context.began
+        status = getattr(req.context, "counted_as", resp.status_code)
+        waited = getattr(req.context, "waits", False)
+        self._events.answered(req.method, req.uri_template or "", status, took, waited)
+        if status in REFUSED:
+            if self._audit.on:
+                self._audit.refused(_entry(req, status))
+        elif req.method not in READING and self._audit.on and _is_change(req):
+            self._audit.did(_entry(req, status))
+        if self._log_requests():
+            LOG.info("request", extra=context(req) | {"status": status, "seconds": round(took, 6)})
+
+
+def _is_change(req: falcon.Request) -> bool:
+    """Whether the audit log has the request, which changes something."""
+    rule = getattr(req.context, "rule", "")
+    return rule in CHANGES or rule.startswith(CHANGING) or (req.uri_template or "").endswith(ROUTES)
+
+
+def _entry(req: falcon.Request, status: int) -> Entry:
+    """The audit log's line of a request."""
+    context = req.context
+    identity = getattr(context, "identity", None)
+    return Entry(
+        request_id=context.request_id,
+        project=identity.project if identity else "",
+        credential=identity.credential if identity else "",
+        peer=str(req.env.get("REMOTE_ADDR", "")),
+        method=req.method,
+        rule=getattr(context, "rule", ""),
+        object=_object(req),
+        outcome="refused" if status in REFUSED else "done" if status < 400 else f"failed with {status}",
+        why=getattr(context, "why", ""),
+    )
+
+
+def _object(req: falcon.Request) -> str:
+    """What the request is about, as ``queue jobs``."""
+    kind, name = about(getattr(req.context, "params", {}))
+    return f"{kind} {name}" if kind else str(req.params.get("project", ""))

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/queues`` and ``/v2/topics``, which have almost all in common: metadata, stats, purge (contract 6, 13).
+
+``word`` is queue or topic: it stands in the context, in the policy's rules and, with an s, in paths and listings.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import falcon
+
+from zq import wire
+from zq.broker import Broker
+from zq.broker.metadata import check_operations
+from zq.broker.resources import MetadataResource
+from zq.errors import InvalidBody, InvalidParameter, UnsupportedMediaType
+from zq.http import query
+from zq.model.allowance import Allowance
+from zq.model.scopes import Kind, Verb
+from zq.wire import answers
+
+# The media type of a metadata patch.
+PATCH_TYPE = "application/openstack-messaging-v2.0-json-patch"
+
+Resources = MetadataResource[Any, Any]
+
+
+class ResourceCollection:
+    """``/v2/<word>s``"""
+
+    parameters: ClassVar[tuple[str, ...]] = ("marker", "limit", "detailed", "name")
+    """Those that are no metadata filters."""
+
+    def __init__(self, resources: Resources, word: str) -> None:
+        self._resources = resources
+        self._key = f"{word}s"
+        self._kind = Kind(word)
+        self.policy = {"GET": f"{word}s:get_all"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode(self._page(req, {}))
+
+    def _page(self, req: falcon.Request, repeated: dict[str, Any]) -> dict[str, Any]:
+        """A page; its link to the next one repeats what the listing was asked for, and ``repeated``."""
+        limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
+        filters = self._filters(req)
+        page = self._resources.list(
+            req.context.project, query.text(req, "marker"), limit, name, filters, self._visible(req)
+        )
+        links = []
+        if page.next is not None:
+            given = query.repeated({"limit": limit, "detailed": detailed, "name": name} | repeated)
+            if page.cut:  # who follows the link must not get what was not asked for
+                given = {**{key: str(req.params[key]) for key in filters}, **given}
+            links = [answers.next_link(f"/v2/{self._key}", given | {"marker": page.next})]
+        return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
+
+    def _visible(self, req: falcon.Request) -> Callable[[str], bool] | None:
+        """Which names the caller may see; None = all."""
+        allowance: Allowance = req.context.allowance
+        return allowance.visible(Verb.OBSERVE, self._kind)
+
+    def _entry(self, name: str, metadata: dict[str, Any], detailed: bool) -> dict[str, Any]:
+        entry: dict[str, Any] = {"name": name, "href": f"/v2/{self._key}/{name}"}
+        return entry | {"metadata": self._resources.shown(name, metadata)} if detailed else entry
+
+    def _filters(self, req: falcon.Request) -> dict[str, int | str]:
+        """The metadata filters: every parameter that the listing does not know."""
+        filters: dict[str, int | str] = {}
+        for key, value in req.params.items():
+            if key not in self.parameters:
+                if not isinstance(value, str):
+                    raise InvalidParameter(f"{key[:80]}: a metadata filter takes one value.")
+                filters[key] = query.as_integer(key, value) if query.looks_like_integer(value) else value
+        return filters
+
+
+class QueueCollection(ResourceCollection):
+    """``/v2/queues``"""
+
+    parameters: ClassVar[tuple[str, ...]] = (*ResourceCollection.parameters, "with_count")
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker.queues, "queue")
+        self._count = broker.queues.count
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        with_count = query.boolean(req, "with_count")
+        answer = self._page(req, {"with_count": with_count})
+        if with_count and (count := self._count(req.context.project, self._visible(req))):
+            answer["count"] = count
+        resp.data = wire.encode(answer)
+
+
+class _One:
+    """A resource of the queue or topic that the path names."""
+
+    def __init__(self, resources: Resources, word: str, **policy: str) -> None:
+        self._resources = resources
+        self._word = word
+        self.policy = {method: f"{word}s:{verb}" for method, verb in policy.items()}
+
+    def _ref(self, req: falcon.Request) -> Any:
+        return getattr(req.context, self._word)
+
+
+class ResourceItem(_One):
+    """``/v2/<word>s/{<word>}``"""
+
+    def __init__(self, resources: Resources, word: str, max_metadata: int) -> None:
+        super().__init__(resources, word, GET="get", PUT="create", PATCH="update", DELETE="delete")
+        self._max_metadata = max_metadata
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        resp.data = wire.encode(self._resources.metadata(self._ref(req)))
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        ref = self._ref(req)
+        created = self._resources.create(ref, query.body(req, self._max_metadata), req.context.allowance)
+        resp.status = falcon.HTTP_201 if created else falcon.HTTP_204
+        resp.set_header("Location", f"/v2/{self._word}s/{ref.name}")
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        raw = query.body(req, self._max_metadata)
+        if req.content_type != PATCH_TYPE:
+            raise UnsupportedMediaType(f"Content-Type must be {PATCH_TYPE}.")
+        if not raw:
+            raise InvalidBody("The body is missing.")
+        operations = wire.patch(raw)
+        check_operations(operations)
+        resp.data = wire.encode(self._resources.patch(self._ref(req), operations, req.context.allowance))
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        self._resources.delete(self._ref(req))
+        resp.status = falcon.HTTP_204
+
+
+class ResourceStats(_One):
+    """``/v2/<word>s/{<word>}/stats``"""
+
+    def __init__(self, resources: Resources, word: str) -> None:
+        super().__init__(resources, word, GET="stats")
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        detailed, ref = query.boolean(req, "detailed"), self._ref(req)
+        seen = self._resources.stats(ref)
+        resp.data = answers.stats(f"/v2/{self._word}s/{ref.name}", seen.value, seen.now, bool(detailed))
+
+
+class ResourcePurge(_One):
+    """``/v2/<word>s/{<word>}/purge``"""
+
+    def __init__(self, resources: Resources, word: str) -> None:
+        super().__init__(resources, word, POST="purge")
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        raw = query.body(req)
+        self._resources.purge(self._ref(req), wire.purge_types(raw) if raw else None)
+        resp.status = falcon.HTTP_204

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the service says of itself: its versions and routes, its limits, whether it works, what it has counted, and what
+it does not have yet (contract 2 to 4, extensions 10)."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import falcon
+from msgspec.structs import asdict
+
+from zq import lifecycle, limits, wire
+from zq.broker import Broker
+from zq.errors import NotBuilt
+from zq.http.tenant import Audience
+
+VERSIONS: Final = {
+    "versions": [
+        {
+            "id": "2",
+            "status": "CURRENT",
+            "updated": "2014-9-24T04:06:47Z",
+            "media-types": [
+                {"base": "application/json", "type": "application/vnd.openstack.messaging-v2+json"},
+            ],
+            "links": [{"href": "/v2/", "rel": "self"}],
+        }
+    ]
+}
+
+QUEUE: Final = "/v2/queues/{queue_name}"
+RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
+    # rel, template, methods, whether a body can be posted, names of parameters that differ from the variable's
+    ("rel/queues", "/v2/queues{?marker,limit,detailed}", "GET", False, {"limit": "queue_limit"}),
+    ("rel/queue", QUEUE, "GET PUT DELETE PATCH", False, {}),
+    ("rel/queue_stats", f"{QUEUE}/stats", "GET", False, {}),
+    ("rel/queue_purge", f"{QUEUE}/purge", "POST", True, {}),
+    (
+        "rel/messages",
+        QUEUE + "/messages{?marker,limit,echo,include_claimed}",
+        "GET",
+        False,
+        {"limit": "messages_limit"},
+    ),
+    ("rel/post_messages", f"{QUEUE}/messages", "POST", True, {}),
+    ("rel/messages_delete", QUEUE + "/messages{?ids,pop}", "DELETE", False, {}),
+    ("rel/message_delete", QUEUE + "/messages/{message_id}{?claim}", "DELETE", False, {"claim": "claim_id"}),
+    ("rel/message_get", QUEUE + "/messages/{message_id}", "GET", False, {}),
+    ("rel/claim", QUEUE + "/claims/{claim_id}", "GET", False, {}),
+    ("rel/post_claim", QUEUE + "/claims{?limit}", "POST", True, {"limit": "claim_limit"}),
+    ("rel/patch_claim", QUEUE + "/claims/{claim_id}", "PATCH", True, {}),
+    ("rel/delete_claim", QUEUE + "/claims/{claim_id}", "DELETE", False, {}),
+    ("rel/ping", "/v2/ping", "GET", False, {}),
+)
+
+
+class Versions:
+    """``/``"""
+
+    audience = Audience.ANYONE
+    open = True
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.status = falcon.HTTP_300
+        resp.data = wire.encode(VERSIONS)
+
+
+class Home:
+    """``/v2/``"""
+
+    policy = {"GET": "limits:get"}
+
+    def __init__(self) -> None:
+        self._document = wire.encode({"resources": {row[0]: _entry(*row[1:]) for row in RESOURCES}})
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.content_type = "application/json-home"
+        resp.cache_control = ["max-age=86400"]
+        resp.data = self._document
+
+
+def _entry(template: str, methods: str, posts: bool, renamed: dict[str, str]) -> dict[str, Any]:
+    hints: dict[str, Any] = {"allow": methods.split(), "formats": {"application/json": {}}}
+    if posts:
+        hints["accept-post"] = ["application/json"]
+    entry: dict[str, Any] = {"href-template": template, "hints": hints}
+    variables = [name for part in template.split("{")[1:] for name in part.split("}")[0].lstrip("?").split(",")]
+    if variables:
+        entry["href-vars"] = {name: f"param/{renamed.get(name, name)}" for name in variables}
+    return entry
+
+
+# Bounds that no option changes.
+FIXED = {
+    "min_message_ttl": limits.MIN_TTL,
+    "min_claim_ttl": limits.MIN_TTL,
+    "min_claim_grace": limits.MIN_TTL,
+    "min_history_ttl": limits.MIN_TTL,
+    "default_page": limits.DEFAULT_PAGE,
+    "max_ids": limits.MAX_IDS,
+    "max_queue_name": limits.MAX_NAME,
+    "max_project_id": limits.MAX_PROJECT,
+    "max_control_body": limits.MAX_CONTROL_BODY,
+    "max_idempotency_key": limits.MAX_KEY,
+    "max_reason": limits.MAX_REASON,
+    "max_batch": limits.MAX_BATCH,
+    "max_name": limits.MAX_FREE_NAME,
+    "max_committed": limits.MAX_COMMITTED,
+    "max_commit_body": limits.MAX_COMMIT_BODY,
+}
+
+
+class LimitsDocument:
+    """``/v2/limits``"""
+
+    policy = {"GET": "limits:get"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._fixed = asdict(broker.limits) | FIXED
+        self._default_ttls = broker.default_ttls
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode(self._fixed | {"default_message_ttl": self._default_ttls.default})
+
+
+class Health:
+    """``/healthz``: the process serves."""
+
+    audience = Audience.PROBE
+    open = True
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode({"status": "ok"})
+
+    on_head = on_get
+
+
+class Readiness:
+    """``/readyz``: the store answers and the server is not about to end, else 503 with what is wrong."""
+
+    audience = Audience.PROBE
+    open = True
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        if lifecycle.is_stopping():
+            raise falcon.HTTPServiceUnavailable(title="Stopping", description="The server is stopping.", retry_after=1)
+        self._broker.check_ready()
+        resp.data = wire.encode({"status": "ok"})
+
+    on_head = on_get
+
+
+class Ping:
+    """``/v2/ping`` (contract 4)."""
+
+    policy = {"GET": "ping:get", "HEAD": "ping:get"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.status = falcon.HTTP_204
+        if not self._broker.store_answers():
+            resp.status = falcon.HTTP_503
+            resp.set_header("Retry-After", "1")
+
+    def on_head(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.status = falcon.HTTP_204
+
+
+TEXT_FORMAT: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsPage:
+    """``/metrics``"""
+
+    audience = Audience.PROBE
+    open = True
+
+    def __init__(self, page: Callable[[], bytes]) -> None:
+        self._page = page
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.content_type = TEXT_FORMAT
+        resp.data = self._page()
+
+    on_head = on_get
+
+
+class GuardedMetricsPage(MetricsPage):
+    """``/metrics`` where callers are authenticated: it tells of all projects, so it is for administrators."""
+
+    audience = Audience.OPERATOR
+    open = False
+    media = falcon.MEDIA_TEXT
+    policy = {"GET": "admin:server", "HEAD": "admin:server"}
+
+
+SUBSCRIPTIONS = "subscriptions"
+
+
+class NotBuiltRoute:
+    """A route that this version does not have yet: 400 and a sentence, for callers to tell it from a typo.
+
+    Not 501, which python-zaqarclient and all that is built on it take for success (decision 0046). ``feature`` says
+    what is missing. Whoever builds it drops its line in ``app``.
+    """
+
+    def __init__(self, feature: str, **rules: str) -> None:
+        """``rules``: of each method."""
+        self.policy = rules
+        self._sentence = f"This version of zq does not have {feature} yet."
+        for method in rules:
+            setattr(self, f"on_{method.lower()}", self._refuse)
+
+    def _refuse(self, _req: falcon.Request, _resp: falcon.Response, **_params: str) -> None:
+        raise NotBuilt(self._sentence)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/tokens`` and below, for a project's own; ``/v2/admin/tokens`` and below, for administrators (tenancy 5).
+
+A secret is shown once, when it is made. Nobody makes a token that is for more than his own credential.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import falcon
+from msgspec import UNSET
+
+from zq import limits, wire
+from zq.auth.tokens import DEFAULT_DAYS, Grant, Made, Stored, Token, Tokens
+from zq.errors import Invalid, InvalidParameter, NotAuthorized
+from zq.http import query
+from zq.http.tenant import Audience
+from zq.model.identity import ADMIN, MEMBER, Identity
+from zq.model.scopes import Verb, exceed, parse
+from zq.wire import answers
+from zq.wire.tokens import TokenTerms, shown, token_terms
+
+# Tokens in one page.
+MOST: Final = 100
+# Characters of a token's name, or of the user whom it stands for.
+MAX_TEXT: Final = 256
+# Roles of one token.
+MAX_ROLES: Final = 20
+EXCEEDS: Final = "A token must not be for more than the credential that makes it."
+ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
+
+
+class _Project:
+    """Tokens of the caller's project: for whoever may manage everything of it."""
+
+    path = "/v2/tokens"
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    def _id(self, given: str) -> str:
+        """The id that a path names. Raises ``Invalid`` for a whole token, which no path should hold."""
+        if given.startswith("zq_"):
+            raise Invalid("A token is named by its id, the ten characters after zq_.")
+        return given
+
+    def _caller(self, req: falcon.Request) -> Identity:
+        """Who asks. Raises ``NotAuthorized`` unless that is somebody who was authenticated, and manages everything."""
+        identity: Identity = req.context.identity
+        scopes = parse(identity.scopes)
+        if not identity.credential or not (scopes is None or scopes.everywhere(Verb.MANAGE)):
+            raise req.context.allowance.refusal(type(self).policy[req.method])  # type: ignore[attr-defined]
+        return identity
+
+    def _project(self, req: falcon.Request) -> str | None:
+        """Whose tokens the request is about; None = anybody's."""
+        return self._caller(req).project
+
+    def _grant(self, req: falcon.Request, terms: TokenTerms) -> Grant:
+        maker = self._caller(req)
+        own = _given_on(maker)
+        roles = _roles(terms.roles) or sorted(own)
+        if not own.issuperset(roles) or exceed(parse(terms.scopes), parse(maker.scopes)):
+            raise NotAuthorized(EXCEEDS)
+        return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
+
+
+class _Anybodys(_Project):
+    """Tokens of any project, named by a parameter."""
+
+    path = "/v2/admin/tokens"
+    audience = Audience.OPERATOR
+
+    def _project(self, req: falcon.Request) -> str | None:
+        project = query.text(req, "project")
+        return limits.project_id(project) if project else None
+
+    def _grant(self, req: falcon.Request, terms: TokenTerms) -> Grant:
+        project = self._project(req)
+        if project is None:
+            raise InvalidParameter("project must name the project of the token.")
+        return _grant(terms, project, roles=_roles(terms.roles), user=terms.user, by=req.context.identity.credential)
+
+
+class _Collection(_Project):
+    """All tokens, and new ones."""
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        project = self._project(req)
+        limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MOST)
+        page = self._tokens.list(project or "", query.text(req, "marker"), limit)
+        links = []
+        if page.next is not None:
+            given = query.repeated({"limit": query.integer(req, "limit"), "project": query.text(req, "project")})
+            links = [answers.next_link(self.path, given | {"marker": page.next})]
+        resp.data = wire.encode({"tokens": [_shown(token) for token in page.items], "links": links})
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        grant = self._grant(req, token_terms(query.body(req)))
+        _show_once(resp, self.path, self._tokens.create(grant))
+
+
+class _Item(_Project):
+    """One token."""
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
+        resp.data = wire.encode(_shown(self._tokens.get(self._id(token), self._project(req))))
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
+        self._tokens.revoke(self._id(token), self._project(req))
+        resp.status = falcon.HTTP_204
+
+
+class _Rotation(_Project):
+    """A twin of a token, which ends within a day."""
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
+        project, maker = self._project(req), req.context.identity
+        old = self._tokens.get(self._id(token), project).stored
+        if project is not None and _exceeds(old, maker):
+            raise NotAuthorized(EXCEEDS)
+        made = self._tokens.rotate(token, project, by=maker.credential, expires=maker.expires)
+        _show_once(resp, self.path, made)
+
+
+class TokenCollection(_Collection):
+    """``/v2/tokens``"""
+
+    policy = {"GET": "tokens:get_all", "POST": "tokens:create"}
+
+
+class TokenItem(_Item):
+    """``/v2/tokens/{token}``"""
+
+    policy = {"GET": "tokens:get", "DELETE": "tokens:delete"}
+
+
+class TokenRotation(_Rotation):
+    """``/v2/tokens/{token}/rotate``"""
+
+    policy = {"POST": "tokens:create"}
+
+
+class AdminTokenCollection(_Anybodys, _Collection):
+    """``/v2/admin/tokens``"""
+
+    policy = {"GET": "admin:tokens", "POST": "admin:tokens"}
+
+
+class AdminTokenItem(_Anybodys, _Item):
+    """``/v2/admin/tokens/{token}``; what is no token of ours is the id of a JSON Web Token."""
+
+    policy = {"GET": "admin:tokens", "DELETE": "admin:tokens"}
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
+        if not self._tokens.revoke(self._id(token), self._project(req)):
+            if len(token) > MAX_TEXT:
+                raise Invalid(f"The id of a token has at most {MAX_TEXT} characters.")
+            self._tokens.deny(token)
+        resp.status = falcon.HTTP_204
+
+
+class AdminTokenRotation(_Anybodys, _Rotation):
+    """``/v2/admin/tokens/{token}/rotate``"""
+
+    policy = {"POST": "admin:tokens"}
+
+
+ROUTES: Final[Mapping[str, type[_Project]]] = {
+    "/v2/tokens": TokenCollection,
+    "/v2/tokens/{token}": TokenItem,
+    "/v2/tokens/{token}/rotate": TokenRotation,
+    "/v2/admin/tokens": AdminTokenCollection,
+    "/v2/admin/tokens/{token}": AdminTokenItem,
+    "/v2/admin/tokens/{token}/rotate": AdminTokenRotation,
+}
+
+
+def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -> Grant:
+    days = DEFAULT_DAYS if terms.days is UNSET else limits.within("days", terms.days, 1, limits.MAX_REMEMBERED)
+    for field in ("name", "user"):
+        text = getattr(terms, field)
+        if len(text) > MAX_TEXT or not text.isprintable():
+            raise Invalid(f"{field} must be at most {MAX_TEXT} printable characters.")
+    parse(terms.scopes)
+    return Grant(project=project, name=terms.name, scopes=terms.scopes or None, days=days, roles=roles, **more)
+
+
+def _roles(given: Sequence[str]) -> list[str]:
+    roles = [role.lower() for role in given]
+    if len(roles) > MAX_ROLES or not all(map(ROLE.fullmatch, roles)):
+        raise Invalid(f"roles must be at most {MAX_ROLES} words of 1 to 64 characters from a-z 0-9 _ . : and -.")
+    return roles
+
+
+def _given_on(maker: Identity) -> frozenset[str]:
+    """The roles that a maker may give on to his project: his own, but not the deployment's."""
+    return maker.roles - {ADMIN} or frozenset({MEMBER})
+
+
+def _exceeds(old: Stored, maker: Identity) -> bool:
+    """Whether a twin of this token would be more than its maker's, or speak for another user."""
+    other = old.user not in ("", maker.user)
+    return other or exceed(parse(old.scopes), parse(maker.scopes)) or not _given_on(maker) | maker.roles >= {*old.roles}
+
+
+def _shown(token: Token) -> dict[str, Any]:
+    return shown(token.id, token.stored, token.used)
+
+
+def _show_once(resp: falcon.Response, path: str, made: Made) -> None:
+    resp.status = falcon.HTTP_201
+    resp.set_header("Location", f"{path}/{made.token.id}")
+    resp.set_header("Cache-Control", "no-store")
+    resp.data = wire.encode({"token": made.text} | _shown(made.token))

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store whose verbs are timed."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import get_annotations
+from types import SimpleNamespace
+from typing import Final, ParamSpec, TypeVar, cast
+
+from zq.events import Events
+from zq.model import QueueRef, Seconds
+from zq.model.expiry import Expiry, Pace
+from zq.model.quotas import Usage
+from zq.model.stats import Depth, Measure
+from zq.storage import api, capabilities
+from zq.storage.api import Storage
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# The interfaces whose verbs are timed, by their names in a store.
+CONTROLLERS: Final[dict[str, type]] = {
+    "queues": api.QueueController,
+    "messages": api.MessageController,
+    "claims": api.ClaimController,
+    "history": capabilities.HistoryController,
+    "transactions": capabilities.TransactionController,
+    "topics": capabilities.TopicController,
+    "documents": api.DocumentController,
+}
+
+
+Notify = Callable[[str, float], None]
+
+
+def timed(storage: Storage, *listeners: Events) -> Storage:
+    """The same store; each listener's ``store_called`` is called for each call of its controllers' verbs."""
+    calls = [listener.store_called for listener in listeners]
+    return _Timed(storage, calls[0] if len(calls) == 1 else _to_all(calls))
+
+
+class _Timed:
+    """Everything but the controllers is the store's own."""
+
+    def __init__(self, storage: Storage, notify: Notify) -> None:
+        self._storage = storage
+        self.queues = cast(api.QueueController, _timed(storage.queues, "queues", notify))
+        self.messages = cast(api.MessageController, _timed(storage.messages, "messages", notify))
+        self.claims = cast(api.ClaimController, _timed(storage.claims, "claims", notify))
+        self.history = cast(capabilities.HistoryController, _timed(storage.history, "history", notify))
+        self.transactions = cast(
+            capabilities.TransactionController, _timed(storage.transactions, "transactions", notify)
+        )
+        self.topics = cast(capabilities.TopicController, _timed(storage.topics, "topics", notify))
+        self.documents = cast(api.DocumentController, _timed(storage.documents, "documents", notify))
+
+    def now(self) -> Seconds:
+        return self._storage.now()
+
+    def doubted(self) -> Seconds:
+        return self._storage.doubted()
+
+    def ping(self) -> None:
+        self._storage.ping()
+
+    def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
+        return self._storage.maintain(now, expiry, pace)
+
+    def usage(self, project: str, now: Seconds) -> Usage | None:
+        return self._storage.usage(project, now)
+
+    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._storage.depths(now, queues, most)
+
+    def measures(self, now: Seconds) -> Sequence[Measure]:
+        return self._storage.measures(now)
+
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        self._storage.listen(listener)
+
+    def close(self) -> None:
+        self._storage.close()
+
+
+def _timed(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
+    """The controller's verbs, each bound once, and what else it has; or what stands for one that is missing."""
+    if isinstance(controller, capabilities.Missing):
+        return controller
+    promised = CONTROLLERS[name]
+    return SimpleNamespace(
+        **{verb: _notifying(getattr(controller, verb), f"{name}.{verb}", notify) for verb in _verbs(promised)},
+        **{fact: getattr(controller, fact) for fact in get_annotations(promised)},
+    )
+
+
+def _verbs(promised: type) -> list[str]:
+    return [name for name, member in vars(promised).items() if callable(member) and not name.startswith("_")]
+
+
+def _notifying(method: Callable[P, T], verb: str, notify: Notify) -> Callable[P, T]:
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        began = time.perf_counter()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            notify(verb, time.perf_counter() - began)
+
+    return call
+
+
+def _to_all(listeners: Sequence[Notify]) -> Notify:
+    def notify(verb: str, seconds: float) -> None:
+        for listener in listeners:
+            listener(verb, seconds)
+
+    return notify

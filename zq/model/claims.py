@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims: what one asks for, what it grants, and what is settled in it."""
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from zq.model.messages import Message, Move
+from zq.model.queues import UNBOUNDED, Seconds
+from zq.model.transactions import Fence
+
+Moment = TypeVar("Moment", int, float)
+
+# How often a claim, or a pop, looks again because all that it met had expired, or were dead letters.
+MAX_LOOKS: Final = 64
+
+
+class Lease(Struct, frozen=True):
+    """What a claim grants: the messages are its holder's for ``ttl`` seconds."""
+
+    claim: str
+    ttl: int
+    grace: int
+
+    def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
+        """A held message's (ttl, expires): one that would expire before the claim ends lives until its end + grace.
+
+        Contract 8.1. In whatever unit the store counts moments; ``second`` is one second of it.
+        """
+        if expires < ends:
+            return self.ttl + self.grace, ends + self.grace * second
+        return ttl, expires
+
+
+class ClaimRequest(Struct, frozen=True):
+    """What a claim asks for: up to ``limit`` ready messages under ``lease``."""
+
+    lease: Lease
+    limit: int
+    waits: tuple[int, ...] = ()
+    """Redelivery delays in seconds: how long a message stays away after its first, second, … claim has ended; the last
+    one holds for all later claims. () = not at all."""
+    max_claims: int | None = None
+    """A message that was handed out so often is not handed out again."""
+    most_bytes: int = UNBOUNDED
+    """The claim ends before the bodies are more together, but not before the first message."""
+    named: bool = False
+    """If a claim of this id lives, it is the answer."""
+    fence: Fence | None = None
+    expected: bytes | None = None
+    """The queue's metadata by which the other terms were chosen; None = whatever they are."""
+
+    def wait(self, count: int) -> int:
+        """Seconds that a message stays away after its ``count``-th claim; the first is 1."""
+        return self.waits[min(count, len(self.waits)) - 1] if self.waits else 0
+
+
+class Release(Struct, frozen=True):
+    """A held message given back: after ``delay`` seconds; None = after its redelivery delay, or to its place."""
+
+    id: str
+    delay: int | None = None
+
+
+class Settlement(Struct, frozen=True):
+    """What becomes of the messages of a claim (extensions 3). No id stands in it twice.
+
+    ``rest``: delete whatever the claim holds besides those named. ``history``: seconds for which the queue keeps
+    an entry of each.
+    """
+
+    delete: Sequence[str] = ()
+    rest: bool = False
+    release: Sequence[Release] = ()
+    move: Sequence[Move] = ()
+    history: int = 0
+
+
+class Settled(Struct, frozen=True):
+    """What a settlement did; ``lost`` = the ids that the claim did not hold any more, in the order of naming."""
+
+    deleted: int = 0
+    released: int = 0
+    moved: int = 0
+    buried: int = 0
+    lost: list[str] = []
+
+
+class Claim(Struct, frozen=True):
+    """A live claim: ``created`` is its creation or last renewal.
+
+    ``lapsed``: how many of its messages it took over from claims that had lapsed; told when it is made only.
+    """
+
+    id: str
+    ttl: int
+    created: Seconds
+    messages: list[Message]
+    lapsed: int = 0
+
+
+class Claimed(Struct, frozen=True):
+    """What became of a ``ClaimRequest``."""
+
+    claim: Claim | None = None
+    """None: there was nothing to claim."""
+    existing: bool = False
+    """The claim of that id was there before."""
+    spent: list[str] = []
+    """Ids of messages that were met and were handed out ``max_claims`` times: they stay as they are."""
+    metadata: bytes | None = None
+    """The queue's metadata, if they are not the ``expected`` ones: nothing was claimed then."""

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages on their way in, in a queue, on their way elsewhere, and finished."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from zq.model.queues import Seconds, T
+
+
+class Draft(Struct, frozen=True):
+    """A message on its way in, every default already decided. ``delay`` 0 = claimable at once."""
+
+    id: str
+    body: bytes
+    ttl: int
+    delay: int
+    client: str
+    checksum: str = ""
+
+
+class Message(Struct, frozen=True):
+    """A message as one verb saw it at one moment. ``claim`` is set only while that claim lives.
+
+    ``available`` alone decides whether it can be claimed: it is ready while ``available <= now < expires``. A claim
+    sets it to its own end plus the redelivery wait, so a claim that lapses needs no work: its messages are ready again.
+    """
+
+    id: str
+    body: bytes
+    ttl: int
+    created: Seconds
+    expires: Seconds
+    available: Seconds
+    sequence: int
+    client: str
+    claim: str = ""
+    claim_count: int = 0
+    checksum: str = ""
+    origin: str = ""
+    """Of a dead letter: name of the queue that it came from; with its claim count there and why it came."""
+    origin_claim_count: int = 0
+    reason: str = ""
+
+    def age(self, now: Seconds) -> int:
+        """Whole seconds since creation, never negative."""
+        return max(0, int(now - self.created))
+
+
+Messages = list[Message]
+"""A name of its own, since ``list`` is a verb of the controllers."""
+
+
+class Move(Struct, frozen=True):
+    """A message's way into queue ``to`` of its project, every default already decided.
+
+    It keeps its id and loses its claim count. ``ttl`` None = its own, counted anew; ``body`` None = its own.
+    With a ``reason`` it goes as a dead letter: it keeps its age and remembers origin, claim count there and reason.
+    Without, its age restarts, and what it may have remembered of that kind is forgotten.
+    """
+
+    id: str
+    to: str
+    ttl: int | None = None
+    delay: int = 0
+    body: bytes | None = None
+    checksum: str = ""
+    """Of a new body."""
+    reason: str = ""
+
+
+class Outcome(StrEnum):
+    """How a message finished."""
+
+    DELETED = "deleted"
+    POPPED = "popped"
+    MOVED = "moved"
+    DEAD_LETTERED = "dead_lettered"
+
+
+class HistoryEntry(Struct, frozen=True):
+    """An entry of history, or (``outcome`` None) a message that lives.
+
+    ``message`` is as it was when it finished, but for its claim id, which is gone; its ``sequence`` is its own in the
+    queue. ``position`` is the entry's in the order of finishing. ``finished`` never falls along that order.
+    """
+
+    message: Message
+    outcome: Outcome | None = None
+    finished: Seconds = 0.0
+    position: int = 0
+
+
+class Span(NamedTuple):
+    """Moments from ``since`` on that are before ``until``."""
+
+    since: Seconds
+    until: Seconds
+
+
+class IdempotencyKey(Struct, frozen=True):
+    """A request that is to have its effect once (extensions 6): ``window`` seconds long a repeat gets the first answer.
+
+    ``key``: the verb and the caller's key; unique in its queue. ``digest``: of all that a repeat must have in common.
+    """
+
+    key: str
+    digest: bytes
+    window: int
+
+
+def portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) -> Iterator[T]:
+    """The first of the items: those whose bodies have up to ``most_bytes`` together, but one at least."""
+    left = most_bytes
+    for at, item in enumerate(items):
+        left -= len(body_of(item))
+        if left < 0 and at:
+            return
+        yield item
+
+
+def age(since: Seconds, now: Seconds) -> int:
+    """Whole seconds from ``since`` to ``now``, never negative."""
+    return max(0, int(now - since))
+
+
+def new_ids(count: int, now: Seconds) -> list[str]:
+    """Fresh ids of 32 hex digits: 12 of the moment, so that stores insert in order, and 20 random ones.
+
+    An id says nothing of queue or sequence and is kept by a move.
+    """
+    noise = os.urandom(10 * count).hex()
+    prefix = f"{int(now * 1000):012x}"
+    return [prefix + noise[start : start + 20] for start in range(0, 20 * count, 20)]

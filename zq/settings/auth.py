@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of how callers prove who they are: section ``[auth]``, and what belongs to it elsewhere."""
+
+import os
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from oslo_config import cfg
+
+from zq.errors import StartRefused
+from zq.model.identity import AuthOptions, JwtOptions
+
+JWT: Final = JwtOptions()
+STRATEGIES: Final = ("", "proxy", "token", "jwt", "token,jwt", "keystone")
+# The section that keystonemiddleware reads, whatever stands in it.
+KEYSTONE: Final = "keystone_authtoken"
+
+STRATEGY: Final = cfg.StrOpt(
+    "auth_strategy",
+    default="",
+    help="How callers prove who they are: proxy, token, jwt, token,jwt or keystone. Empty: they are believed.",
+)
+CONTROL: Final = cfg.StrOpt(
+    "control",
+    default="",
+    help="Unix socket by which zq-server token reaches a server that has an embedded store open; none: no such socket. "
+    "Default: control.sock in the folder of the store.",
+)
+AUTH: Final = [
+    cfg.StrOpt(
+        "proxy_secret_file",
+        default="",
+        mutable=True,
+        help="For proxy: a file of mode 0600 or 0640 with one or two secrets, a line of at least 32 bytes each. A "
+        "proxy proves itself by one of them in X-ZQ-Proxy-Secret.",
+    ),
+    cfg.IntOpt("token_max_days", default=366, min=1, max=3660, help="Most days that a token lives."),
+    cfg.StrOpt(
+        "bootstrap_token_file",
+        default="",
+        help="A file with a token, which is stored as an administrator's while there is none of any.",
+    ),
+    cfg.StrOpt("jwt_issuer", default="", help="For jwt: what iss must be, exactly."),
+    cfg.StrOpt("jwt_audience", default="", help="For jwt: what aud must be, or hold, exactly."),
+    cfg.StrOpt("jwt_jwks", default="", help="For jwt: the keys of the issuer, a file or an https URL."),
+    cfg.ListOpt("jwt_algorithms", default=list(JWT.algorithms), help="Algorithms of signatures; never none or HS256."),
+    cfg.StrOpt("jwt_project_claim", default=JWT.project_claim, help="Claim that names the project; dots lead down."),
+    cfg.StrOpt("jwt_roles_claim", default=JWT.roles_claim, help="Claim that names the roles; dots lead down."),
+    cfg.StrOpt("jwt_scope_claim", default=JWT.scope_claim, help="Claim that names the scopes; dots lead down."),
+    cfg.IntOpt(
+        "jwt_leeway",
+        default=JWT.leeway,
+        min=0,
+        max=60,
+        help="Seconds by which the issuer's clock may differ from ours.",
+    ),
+    cfg.IntOpt(
+        "jwt_max_age", default=JWT.max_age, min=1, max=31_622_400, help="Most seconds between iat and exp of a token."
+    ),
+    cfg.StrOpt("jwt_type", default="", help="What typ in the header must be, as at+jwt. Empty: anything."),
+    cfg.IntOpt(
+        "jwks_max_stale",
+        default=JWT.max_stale,
+        min=0,
+        max=604_800,
+        help="Seconds for which the last keys serve when none can be had from jwt_jwks.",
+    ),
+]
+
+
+def control_path(given: str, uri: str) -> str:
+    """Where the control socket is; "" for none, as of a store that can be opened besides."""
+    if given:
+        return "" if given == "none" else os.path.abspath(given)
+    parts = urlsplit(uri)
+    return os.path.abspath(os.path.join(unquote(parts.path), "control.sock")) if parts.scheme == "rocksdb" else ""
+
+
+def auth_options(conf: cfg.ConfigOpts) -> AuthOptions:
+    """What is configured. Raises ``StartRefused``."""
+    given: dict[str, Any] = {option.dest: conf.auth[option.dest] for option in AUTH}
+    strategy = conf.auth_strategy.replace(" ", "")
+    if strategy not in STRATEGIES:
+        names = ", ".join(STRATEGIES[1:-1])
+        raise StartRefused(f"auth_strategy must be empty, {names} or {STRATEGIES[-1]}; it is {strategy[:100]!r}.")
+    jwt = JwtOptions(
+        issuer=given["jwt_issuer"],
+        audience=given["jwt_audience"],
+        jwks=given["jwt_jwks"],
+        algorithms=tuple(given["jwt_algorithms"]),
+        project_claim=given["jwt_project_claim"],
+        roles_claim=given["jwt_roles_claim"],
+        scope_claim=given["jwt_scope_claim"],
+        leeway=given["jwt_leeway"],
+        max_age=given["jwt_max_age"],
+        max_stale=given["jwks_max_stale"],
+        type=given["jwt_type"],
+    )
+    return AuthOptions(
+        strategy=strategy,
+        proxy_secret_file=given["proxy_secret_file"],
+        token_max_days=given["token_max_days"],
+        bootstrap_token_file=given["bootstrap_token_file"],
+        jwt=jwt,
+        behind_proxy=conf.server.behind_proxy,
+        certificates=conf.auth.certificates,
+    )

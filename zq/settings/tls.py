@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of TLS, in ``[server]`` and ``[auth]``, and which of them go together."""
+
+from typing import Final, Protocol
+
+from oslo_config import cfg
+
+from zq.errors import StartRefused
+
+# The oldest version of TLS that may be spoken.
+VERSIONS: Final = ("1.2", "1.3")
+TLS: Final = [
+    cfg.StrOpt(
+        "tls_cert",
+        default="",
+        help="Serve by TLS: the file of the certificate, behind it those of its issuers (PEM). gunicorn reads it again "
+        "at HUP.",
+    ),
+    cfg.StrOpt("tls_key", default="", help="The file of the key of tls_cert (PEM, PKCS #8, without a password)."),
+    cfg.StrOpt(
+        "tls_client_ca",
+        default="",
+        help="The file of authorities (PEM): only clients with a certificate of one of them may connect.",
+    ),
+    cfg.StrOpt("tls_min", default=VERSIONS[0], choices=VERSIONS, help="The oldest version of TLS that is spoken."),
+]
+CERTIFICATES: Final = cfg.StrOpt(
+    "certificates",
+    default="",
+    mutable=True,
+    help="For token, with gunicorn and tls_client_ca: a file (TOML) that says which project, roles and "
+    "scopes the subjects of certificates have.",
+)
+
+
+class Chosen(Protocol):
+    """What is looked at of the settings."""
+
+    @property
+    def tls_cert(self) -> str: ...
+    @property
+    def tls_key(self) -> str: ...
+    @property
+    def tls_client_ca(self) -> str: ...
+    @property
+    def engine(self) -> str: ...
+
+
+def check_tls(chosen: Chosen, strategy: str, certificates: str) -> None:
+    """Refuse options of which one needs another. Raises ``StartRefused``."""
+    if bool(chosen.tls_cert) != bool(chosen.tls_key):
+        raise StartRefused("[server] tls_cert and tls_key must be set both, or none of them.")
+    if chosen.tls_client_ca and not chosen.tls_cert:
+        raise StartRefused("[server] tls_client_ca needs tls_cert and tls_key.")
+    if certificates and not (strategy == "token" and chosen.engine == "gunicorn" and chosen.tls_client_ca):
+        raise StartRefused(
+            "[auth] certificates needs auth_strategy = token, engine = gunicorn and [server] tls_client_ca."
+        )

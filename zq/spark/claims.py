@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claims of a batch: making, adopting, settling and releasing them, keeping them alive, and prefetching the next
+batch's.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+
+from zq.client import Message, Queue
+from zq.errors import ClaimNotFound, Fenced, QueueNotFound, ZqError
+from zq.model import Fence
+from zq.spark.options import ClaimingOptions, Connection
+from zq.wire.extensions import Released
+
+# Claims of one batch at most: a commit settles no more.
+MOST_CLAIMS: Final = 1000
+# Claims in a row that may be missing between others: all of their messages were settled.
+GAP: Final = 100
+# Bytes of messages that the driver inlines into a batch's tasks, which then need not ask the server for them.
+INLINED_BYTES: Final = 8 * 2**20
+# Batches whose claims an earlier process may have made, some time ago: the next one, and one that it had prefetched.
+INHERITED: Final = 2
+# Seconds that the end of a run waits for a prefetch that is under way.
+PATIENCE: Final = 5.0
+T = TypeVar("T")
+
+
+class Heartbeat:
+    """Renews claims regularly. Its thread begins with the first claim and dies with the process, so the claims of a
+    process that was killed lapse."""
+
+    def __init__(self, connection: Connection, queue: str, ttl: int, pause: float) -> None:
+        """``ttl``: seconds that each renewal gives a claim; ``pause``: seconds between renewals."""
+        self._connection = connection
+        self._queue = queue
+        self._ttl = ttl
+        self._pause = pause
+        self.fence: Fence | None = None
+        """Under which it renews, as soon as there is one: claims of a successor have the same names."""
+        self._names: set[str] = set()
+        self._changing = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def keep_alive(self, claims: Iterable[str], at_once: bool = False) -> None:
+        """Renew these claims too, from now on. ``at_once``: they were not made just now, and may be about to lapse."""
+        names = list(claims)
+        for claim in names if at_once else ():
+            self._renew(claim)
+        with self._changing:
+            self._names.update(names)
+            if self._thread is None and self._names:
+                self._thread = threading.Thread(target=self._renew_all, name="zq-heartbeat", daemon=True)
+                self._thread.start()
+
+    def drop(self, claims: Iterable[str]) -> None:
+        """Renew these claims no more: they are over."""
+        with self._changing:
+            self._names.difference_update(claims)
+
+    def stop(self) -> None:
+        """Renew nothing any more."""
+        self._stopped.set()
+
+    def is_stopped(self) -> bool:
+        """Whether nothing is renewed any more."""
+        return self._stopped.is_set()
+
+    def _renew_all(self) -> None:
+        while not self._stopped.wait(self._pause):
+            with self._changing:
+                names = sorted(self._names)
+            for claim in names:
+                self._renew(claim)
+
+    def _renew(self, claim: str) -> None:
+        try:
+            self._connection.client().queue(self._queue).renew(claim, ttl=self._ttl, fence=self.fence)
+        except ClaimNotFound:
+            self.drop([claim])
+        except Fenced:
+            self.stop()
+        except ZqError:
+            return  # the next renewal may come in time
+
+
+@dataclass
+class ClaimedBatch:
+    """What a batch has claimed so far. Its claims are named ``<prefix>.0``, ``<prefix>.1`` …"""
+
+    prefix: str
+    messages: int = 0
+    claims: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of the messages of each."""
+    inlined: dict[str, bytes] = field(default_factory=dict)
+    """The messages of as many claims as there is room for, as JSON: they do not change while a claim lives."""
+    claim_count: int = 0
+    """How often each of the messages was claimed at least."""
+    room: int = INLINED_BYTES
+
+    def add(self, name: str, messages: list[Message]) -> None:
+        """Another claim."""
+        fewest = min(message.claim_count for message in messages)
+        self.claim_count = min(self.claim_count, fewest) if self.messages else fewest
+        self.messages += len(messages)
+        self.claims[name] = [message.id for message in messages]
+        content = msgspec.json.encode(messages)
+        if len(content) + sum(map(len, self.inlined.values())) <= self.room:
+            self.inlined[name] = content
+
+
+class BatchClaimer:
+    """Claims messages for batches, under a fence, and keeps the claims alive. Any thread, one at a time."""
+
+    def __init__(self, options: ClaimingOptions, fence: Fence, heartbeat: Heartbeat) -> None:
+        self._options = options
+        self._fence = fence
+        self._heartbeat = heartbeat
+        self._size = options.claim_size or options.connection.client().limits()["max_messages_per_claim_or_pop"]
+        self._fills = 0
+
+    def fill(self, batch: ClaimedBatch, most: int, wait: int) -> None:
+        """Claim up to ``most`` messages in all. The first claim of a batch waits so many seconds for some to come."""
+        self._fills += 1
+        inherited = self._fills <= INHERITED
+        while batch.messages < most and len(batch.claims) < MOST_CLAIMS:
+            name = f"{batch.prefix}.{len(batch.claims)}"
+            messages = self._claim(name, min(self._size, most - batch.messages), 0 if batch.claims else wait)
+            if not messages:
+                return
+            self._heartbeat.keep_alive([name], at_once=inherited)
+            batch.add(name, messages)
+
+    def adopt(self, batch: ClaimedBatch, prefixes: Iterable[str]) -> None:
+        """Add what claims of these prefixes still hold: those of a run that died. Nothing new is claimed."""
+        try:
+            claimed = self._queue().stats().claimed
+        except QueueNotFound:
+            return
+        for prefix in prefixes:
+            missing = 0
+            for number in range(MOST_CLAIMS):
+                if batch.messages >= claimed or len(batch.claims) == MOST_CLAIMS or missing > GAP:
+                    break
+                missing = 0 if self._adopted(batch, f"{prefix}.{number}") else missing + 1
+
+    def _adopted(self, batch: ClaimedBatch, name: str) -> bool:
+        try:
+            self._queue().renew(name, ttl=self._options.ttl, fence=self._fence)
+            messages = self._queue().held(name).messages
+        except ClaimNotFound:
+            return False
+        self._heartbeat.keep_alive([name])
+        batch.add(name, messages)
+        return True
+
+    def settle(self, names: Iterable[str]) -> None:
+        """Delete all messages of these claims: they are done."""
+        for name in names:
+            try:
+                self._queue().settle(name, delete="*", fence=self._fence)
+            except ClaimNotFound:
+                continue  # the sink's commit has settled it, or it lapsed and its messages come again
+            finally:
+                self._heartbeat.drop([name])
+
+    def release(self, batch: ClaimedBatch) -> None:
+        """Release its messages. Under the fence: a successor has claims of the same names."""
+        for name, ids in list(batch.claims.items()):
+            self._heartbeat.drop([name])
+            try:
+                self._queue().settle(name, release=map(Released, ids), fence=self._fence)
+            except ClaimNotFound:
+                continue
+            except ZqError:
+                return  # they lapse
+
+    def _claim(self, name: str, size: int, wait: int) -> list[Message]:
+        asked = time.monotonic()
+        claim = self._queue().claim(size, ttl=self._options.ttl, wait=wait, name=name, fence=self._fence)
+        if wait and not claim.messages:
+            # A server on which too many wait already answers at once; Spark would ask again without a pause.
+            time.sleep(max(0.0, min(1.0, asked + wait - time.monotonic())))
+        return claim.messages
+
+    def _queue(self) -> Queue:
+        return self._options.connection.client().queue(self._options.queue)
+
+
+class Prefetch:
+    """The next batch, which is claimed in the background while the one before is worked on; one at most."""
+
+    def __init__(self) -> None:
+        self._batch: ClaimedBatch | None = None
+        self._filled: Future[None] | None = None
+
+    def start(self, batch: ClaimedBatch, fill: Callable[[], None]) -> None:
+        """Have ``fill`` claim messages for the batch, in the background."""
+        self._batch, self._filled = batch, in_background(fill)
+
+    def take(self) -> ClaimedBatch | None:
+        """The batch as it was filled, and no prefetch any more; None if there is none. Raises what ``fill`` raised."""
+        batch = self._batch
+        if self._filled is not None:
+            self._filled.result()
+        self._batch = self._filled = None
+        return batch
+
+    def stop(self) -> ClaimedBatch | None:
+        """The batch that was not taken, for the caller to release; what is still under way is not waited for long."""
+        if self._filled is not None:
+            with suppress(ZqError, TimeoutError):
+                self._filled.result(PATIENCE)
+        return self._batch
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Do it in a thread of its own, which dies with the process."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # noqa: BLE001 (raised to whoever asks for the result)
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="zq-prefetch", daemon=True).start()
+    return outcome

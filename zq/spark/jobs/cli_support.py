@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the jobs have in common with the command line ``zq``: where the server is, how results and errors look, and the
+Spark session: the one that there is, the one of ``spark-submit``, or one on this machine.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from pyspark.sql import SparkSession
+
+from zq.cli.failures import failure, run_to_exit
+from zq.cli.progress import Progress
+from zq.cli.session import Command, Session, given, listen
+from zq.errors import ZqError
+from zq.spark import register
+from zq.spark.failures import SPARKS, reason
+from zq.spark.session import started, tasks
+
+
+class Job(Command):
+    """A program of its own, which takes the global options of ``zq``."""
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
+        """Run, and exit with a sentence and a code, whatever goes wrong on purpose."""
+        run = super().main
+        name = f"python -m zq.spark.jobs.{self.name}"
+        run_to_exit(lambda: run(args, **{**options, "prog_name": name, "standalone_mode": False}))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run with a session in the context, which repeats failed requests for long."""
+        listen()
+        ctx.obj = Session(given(ctx))
+        ctx.obj.patient = True
+        ctx.call_on_close(ctx.obj.close)
+        try:
+            return super().invoke(ctx)
+        except (ZqError, OSError) as error:
+            raise failure(error) from error
+        except SPARKS as error:
+            raise failure(reason(error)) from error
+
+
+def source(session: Session) -> dict[str, str]:
+    """The options with which ``format("zq")`` speaks to the session's server."""
+    place = session.connection
+    given = {"url": place.url, "project": place.project, "token": place.token, "clientId": place.client_id}
+    return {name: value for name, value in given.items() if value} | {"retryFor": str(int(session.retry_for))}
+
+
+@contextmanager
+def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[SparkSession]:
+    """A session that knows ``format("zq")`` and counts in UTC; ends with the block if it was made for it.
+
+    ``progress`` follows it. ``settings``: of ``spark.sql``, with ``_`` for each dot, for the length of the block.
+    """
+    running = SparkSession.getActiveSession()
+    spark = running or started(name)
+    wanted = {"spark.sql." + setting.replace("_", "."): value for setting, value in settings.items()}
+    wanted["spark.sql.session.timeZone"] = "UTC"
+    before = {setting: spark.conf.get(setting) for setting in wanted}
+    register(spark)
+    try:
+        for setting, value in wanted.items():
+            spark.conf.set(setting, value)
+        with progress.following(lambda: tasks(spark)):
+            yield spark
+    finally:
+        if running is None:
+            spark.stop()
+        else:
+            for setting, old in before.items():
+                spark.conf.set(setting, old or "")

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start of a server: the first lines of its log, and whether anybody could reach it without being authenticated."""
+
+import os
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from zq import __version__
+from zq.engines.listening import authority
+from zq.errors import StartRefused
+from zq.logs import without_secrets
+from zq.settings import Settings
+
+# How sentences begin that refuse or warn.
+NOBODY: Final = "Nobody is authenticated (auth_strategy is empty)"
+# How sentences end that refuse.
+WAYS_OUT: Final = "or accept it with [server] trust_network = true."
+
+
+def lines(chosen: Settings) -> Iterator[str]:
+    """What starts, on which store, where, and whom it believes: a sentence for each, without passwords."""
+    scheme = "https" if chosen.tls_cert else "http"
+    yield f"zq {__version__} starts under {chosen.engine} at {scheme}://{authority(chosen.bind, chosen.port)}."
+    yield f"Store: {_store(chosen.uri)}."
+    if chosen.metrics_port:
+        yield f"Metrics: http://{authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
+    if chosen.probes_bind:
+        yield f"Probes: http://{authority(*chosen.probes_bind)}/readyz, and /healthz there."
+    limits = chosen.limits
+    yield (
+        f"Defaults of every project: messages live {limits.default_message_ttl} s, "
+        f"claims {limits.default_claim_ttl} s and their grace {limits.default_claim_grace} s."
+    )
+    reach = "this machine only" if is_loopback(chosen.bind) else "other machines"
+    if chosen.auth.strategy:
+        yield f"Callers prove who they are by {chosen.auth.strategy}; reachable from {reach}."
+    else:
+        yield f"Callers are believed: no tokens are checked; reachable from {reach}."
+
+
+def _store(uri: str) -> str:
+    """A store as its owner finds it again: of the embedded one the folder too, where the URI leaves that open."""
+    parts = urlsplit(uri)
+    path = unquote(parts.path)
+    if parts.scheme == "rocksdb" and not path.startswith("/"):
+        return f"{uri} (the folder {os.path.abspath(path)})"
+    return without_secrets(uri)
+
+
+def check_exposure(chosen: Settings) -> list[str]:
+    """What the log must warn of. Raises ``StartRefused`` for what the operator has not accepted (tenancy 1)."""
+    if not (chosen.auth.strategy or chosen.trust_network):
+        _refuse_strangers(chosen)
+    return _warnings(chosen)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can be meant: an address of it, or ``localhost``. Other names may become anything."""
+    try:
+        return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse_strangers(chosen: Settings) -> None:
+    if not is_loopback(chosen.bind):
+        raise StartRefused(
+            f"{NOBODY}, so --bind {chosen.bind} would let everyone who reaches this machine read and delete all "
+            f"messages. Set auth_strategy, bind to 127.0.0.1, {WAYS_OUT}"
+        )
+    if chosen.admin_mode:
+        raise StartRefused(
+            f"{NOBODY}, so admin_mode = true would let everyone who reaches this server name himself an "
+            f"administrator. Set auth_strategy, leave admin_mode off, {WAYS_OUT}"
+        )
+
+
+def _warnings(chosen: Settings) -> list[str]:
+    found = []
+    if chosen.trust_network and not chosen.auth.strategy:
+        found.append(
+            f"{NOBODY} and [server] trust_network is true: everyone who reaches {chosen.bind}:{chosen.port} can read "
+            "and delete all messages, and may call himself anyone."
+        )
+    if bare := _hosts_without_tls(chosen.uri):
+        found.append(f"Messages and passwords go to the store at {', '.join(bare)} in clear: its URI asks for no TLS.")
+    return found
+
+
+def _hosts_without_tls(uri: str) -> list[str]:
+    """The hosts beyond this machine to which a store's URI connects in clear."""
+    parts = urlsplit(uri)
+    options = {name.lower(): value.lower() for name, value in parse_qsl(parts.query)}
+    tls = {
+        "redis": "",
+        "mongodb": options.get("tls", options.get("ssl", "")),
+        "mongodb+srv": options.get("tls", options.get("ssl", "true")),
+    }
+    if tls.get(parts.scheme, "true") == "true":
+        return []
+    hosts = [re.sub(r":[0-9]*$", "", host) for host in parts.netloc.rpartition("@")[2].split(",")]
+    return [host for host in hosts if host and not is_loopback(host) and "%2f" not in host.lower()]

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store in memory: the ordered engine over sorted dictionaries, for tests and demonstrations.
+
+It is volatile: when the process ends, however it ends, nothing of it is left.
+"""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from sortedcontainers import SortedDict
+
+from zq.errors import StartRefused
+from zq.model.expiry import Expiry
+from zq.model.stats import Measure
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.ordered.store import Housekeeping, Range, Store, Write
+
+LOG = logging.getLogger(__name__)
+# Items that one step of a scan reads, at first and at the most: a scan that is left early reads few in vain.
+FIRST: Final = 8
+MOST: Final = 512
+
+
+def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
+    """Open an empty store by ``memory:``. Raises ``StartRefused`` for a URI that says more than that."""
+    if uri != "memory:":
+        raise StartRefused(f"A store in memory has no name: it is memory: and not {uri!r}.")
+    LOG.info("The store is in memory: all messages are lost when this server stops.")
+    store = MemoryStore()
+    return OrderedStorage(lambda: store, expiry, store)
+
+
+class MemoryStore(Store, Housekeeping):
+    """Sorted dictionaries, one for each family, under one lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._families: defaultdict[str, SortedDict[bytes, bytes]] = defaultdict(SortedDict)
+        self._size = 0
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        with self._lock:
+            value: bytes | None = self._families[family].get(key)
+        return value
+
+    def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
+        with self._lock:
+            values = self._families[family]
+            return [values.get(key) for key in keys]
+
+    def scan(
+        self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        size = FIRST
+        while lower < upper:
+            with self._lock:
+                values = self._families[family]
+                keys = values.irange(lower, upper, (True, False), backwards)
+                found = [(key, values[key]) for key in islice(keys, size)]
+            yield from found
+            if len(found) < size:
+                return
+            last = found[-1][0]
+            lower, upper = (lower, last) if backwards else (last + b"\0", upper)
+            size = min(MOST, 4 * size)
+
+    def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
+        with self._lock:
+            for family, lower, upper in gone:
+                for key in list(self._families[family].irange(lower, upper, (True, False))):
+                    self._put(family, key, None)
+            for family, key, value in writes:
+                self._put(family, key, value)
+
+    def wait_durable(self, always: bool = False) -> None:
+        """Nothing outlives the process."""
+
+    def close(self) -> None:
+        with self._lock:
+            self._families.clear()
+
+    def measures(self) -> Iterator[Measure]:
+        yield Measure("store_bytes", self._size, (("part", "memory"),))
+
+    def _put(self, family: str, key: bytes, value: bytes | None) -> None:
+        values = self._families[family]
+        former = values.get(key)
+        if former is not None:
+            self._size -= len(key) + len(former)
+        if value is not None:
+            values[key] = value
+            self._size += len(key) + len(value)
+        elif former is not None:
+            del values[key]

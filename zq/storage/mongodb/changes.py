@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes that verbs share, in the caller's transaction: entering a queue, finishing, moving, checking a fence.
+
+A queue's counter gives messages their sequence and their moment in the step in which they enter the queue. A message
+finishes by being deleted or, on a queue with history, by becoming an entry of the history: positions and moments of
+these come from the queue's counter of finishing, in the same step, so that no reader can pass an entry that appears
+later. Finishing waits for no post.
+
+A fence is a document with the last epoch given out. A check writes the document too, in the transaction of what the
+fence protects. So an epoch given out meanwhile is either before that transaction, which then finds it, or after it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
+from pymongo.errors import DuplicateKeyError
+
+from zq.errors import Fenced
+from zq.model import Fence, Move, Outcome
+from zq.model.moments import FALSE_FUTURE
+from zq.storage.concurrency import GroupCommit
+from zq.storage.mongodb import layout
+from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.layout import CLAIM_FIELDS, BsonDocument, QueueKey
+
+
+def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
+    """A filter on what the claim holds, if it lives."""
+    return client.where(key, **held_by(claim, now), e={"$gt": DatetimeMS(now)})
+
+
+def held_by(claim: str, now: int) -> BsonDocument:
+    """The condition that a message is held by the claim."""
+    return {"c.i": layout.text(claim), "c.e": {"$gt": now}}
+
+
+def reserved_id(claim: str) -> Binary:
+    """What stands in ``c.i`` of what a commit has reserved under the claim."""
+    return Binary(layout.text(claim).encode())
+
+
+def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> BsonDocument:
+    """The statement that updates all that the claim holds."""
+    return {"q": held_filter(client, key, claim, now), "u": step, "multi": True, "hint": layout.HELD}
+
+
+# Of a missing queue, and of one that a post has made.
+NO_METADATA: Final = b"{}"
+# Queues whose metadata one command reads.
+LOOKUPS_AT_ONCE: Final = 256
+# An update.
+Step = BsonDocument | list[BsonDocument]
+
+
+class Arrivals(NamedTuple):
+    """How many messages (``number``) enter a queue; ``fresh`` = at which moment, if one of them has no delay."""
+
+    number: int
+    fresh: int | None
+
+
+class SequenceRange(NamedTuple):
+    """Where they enter: the first one's sequence, the moment from which those without delay are available, metadata."""
+
+    sequence: int
+    available: int
+    metadata: bytes
+
+
+def advance(
+    client: StoreClient, session: Session, arrivals: Mapping[QueueKey, Arrivals]
+) -> Mapping[QueueKey, SequenceRange]:
+    """Make room in the queues, which are created if they are missing; no other transaction can until this one ends.
+
+    Always in the order of names, so that two that need the same queues do not each hold what the other waits for.
+    """
+    steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
+    counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1})
+    return {key: _range(counter, arrivals[key].number) for key, counter in counters.items()}
+
+
+def increment(
+    client: StoreClient, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
+) -> Mapping[QueueKey, BsonDocument]:
+    """Change counters, or make them, always in the order of names; the fields that are asked for, as they are now."""
+    keys = sorted(steps, key=lambda key: key.counter)
+    if len(keys) == 1:
+        (key,) = keys
+        command = {"query": _identity(key), "update": steps[key], "upsert": True, "new": True, "fields": fields}
+        found = [client.modify(command, session) or {}]
+    else:
+        client.update([{"q": _identity(key), "u": steps[key], "upsert": True} for key in keys], session)
+        found = client.find(_counters_of(client, keys), fields=fields, session=session)
+    counters = {counter["_id"]: counter for counter in found}
+    return {key: counters[key.counter] for key in keys}
+
+
+def _counters_of(client: StoreClient, keys: Sequence[QueueKey]) -> BsonDocument:
+    """The filter that finds the counters of queues."""
+    return {"_id": {"$in": [key.counter for key in keys]}, **client.shards(key.shard for key in keys)}
+
+
+def _range(counter: BsonDocument, number: int) -> SequenceRange:
+    return SequenceRange(counter["k1"] - number + 1, counter.get("d1", 0), counter["b"])
+
+
+def _identity(key: QueueKey) -> BsonDocument:
+    return {"_id": key.counter, "s": key.shard}
+
+
+def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
+    made: BsonDocument = {
+        "n": key.shard,
+        "b": {"$ifNull": ["$b", NO_METADATA]},
+        "k1": {"$add": [{"$ifNull": ["$k1", 0]}, arrival.number]},
+    }
+    if arrival.fresh is not None:
+        believed = {"$lte": ["$d1", arrival.fresh + FALSE_FUTURE * 1000]}
+        made["d1"] = {"$cond": [believed, {"$max": ["$d1", arrival.fresh]}, arrival.fresh]}
+    return [{"$set": made}, {"$unset": "e"}]
+
+
+class MetadataLookup:
+    """Reads the metadata of queues, for all threads of a process: concurrent lookups are coalesced."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+        self._group_commit = GroupCommit[QueueKey, bytes | None](
+            self._read, capacity=LOOKUPS_AT_ONCE, timeout=client.timeout
+        )
+
+    def get(self, key: QueueKey) -> bytes | None:
+        """The queue's metadata; None if there is no such queue."""
+        return self._group_commit.submit(key)
+
+    def _read(self, keys: Sequence[QueueKey]) -> Sequence[bytes | None]:
+        named = _counters_of(self._client, keys)
+        found = {counter["_id"]: counter.get("b") for counter in self._client.find(named, fields={"b": 1})}
+        return [found.get(key.counter) for key in keys]
+
+
+# Messages that one update turns into history entries.
+MESSAGES_AT_ONCE: Final = 256
+
+
+class Ending(NamedTuple):
+    """How and when (milliseconds) messages finish; ``history``: seconds for which entries are kept, 0 = none."""
+
+    outcome: Outcome
+    now: int
+    history: int
+
+
+def finish(
+    client: StoreClient,
+    session: Session,
+    key: QueueKey,
+    doc_ids: Sequence[str],
+    ending: Ending,
+    conditions: Mapping[str, object] | None = None,
+    first: Sequence[BsonDocument] = (),
+) -> None:
+    """Finish the messages of these ``_id``, no two alike, in this order; raises ``Aborted`` if not all fit.
+
+    They fit if they are in the queue and meet the ``conditions``; after a search in the same transaction it needs none.
+    ``first``: stages of an update to be done before, when a history entry is made, for what must not be seen in it.
+    """
+    where = [
+        client.where(key, _id={"$in": list(doc_ids[start : start + MESSAGES_AT_ONCE])}, **(conditions or {}))
+        for start in range(0, len(doc_ids), MESSAGES_AT_ONCE)
+    ]
+    if not doc_ids:
+        return
+    if ending.history:
+        position, finished = _position(client, session, key, len(doc_ids), ending.now)
+        steps = [
+            [*first, *_recording(key, one["_id"]["$in"], position + at * MESSAGES_AT_ONCE, finished, ending)]
+            for at, one in enumerate(where)
+        ]
+        updates = [{"q": one, "u": step, "multi": True, "hint": "_id_"} for one, step in zip(where, steps, strict=True)]
+        gone = client.update(updates, session)
+    else:
+        gone = client.delete([{"q": one, "limit": 0, "hint": "_id_"} for one in where], session)
+    if gone != len(doc_ids):
+        raise Aborted
+
+
+def leave_copies(
+    client: StoreClient,
+    session: Session,
+    key: QueueKey,
+    found: Sequence[tuple[BsonDocument, Outcome]],
+    now: int,
+    history: int,
+) -> None:
+    """Leave history entries of messages, as they were found, that live on in other places."""
+    position, finished = _position(client, session, key, len(found), now)
+    copies = []
+    for at, (message, outcome) in enumerate(found, position):
+        copy = {
+            **message,
+            "_id": f"{key.records}/{at}",
+            "i": message["_id"],
+            "q": key.records,
+            "p": at,
+            "f": finished,
+            "x": outcome.value,
+            "z": message["e"],
+            "e": DatetimeMS(finished + history * 1000),
+        }
+        if "c" in copy:
+            copy["c"] = {"n": copy["c"]["n"]}
+        copies.append(copy)
+    client.insert(copies, session)
+
+
+def _recording(
+    key: QueueKey, doc_ids: Sequence[str], position: int, finished: int, ending: Ending
+) -> list[BsonDocument]:
+    """The update that makes history entries, with positions in the order of the ids."""
+    record: BsonDocument = {
+        "q": {"$literal": key.records},
+        "p": {"$add": [position, {"$indexOfArray": [{"$literal": doc_ids}, "$_id"]}]},
+        "f": finished,
+        "x": ending.outcome.value,
+        "z": {"$ifNull": ["$y.e", "$e"]},  # the owner's word stands above the reservations of commits
+        "d": {"$ifNull": ["$y.d", "$d"]},
+        "e": DatetimeMS(finished + ending.history * 1000),
+    }
+    return [{"$set": record}, {"$unset": [*CLAIM_FIELDS, "y"]}]
+
+
+def _position(client: StoreClient, session: Session, key: QueueKey, number: int, now: int) -> tuple[int, int]:
+    """The first of so many positions, and the moment of finishing; other transactions get theirs later."""
+    step = [
+        {"$set": {"p1": {"$add": [{"$ifNull": ["$p1", 0]}, number]}, "f1": {"$max": ["$f1", now]}}},
+        {"$unset": "e"},
+    ]
+    command: BsonDocument = {
+        "query": {"_id": key.finishing, "s": key.shard},
+        "update": step,
+        "upsert": True,
+        "new": True,
+    }
+    counter = client.modify(command, session) or {}
+    return counter["p1"] - number + 1, counter["f1"]
+
+
+# A message, wholly as it was found, and its move.
+MovedMessage = tuple[BsonDocument, Move]
+
+
+def counters(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
+    """The counters that moves write."""
+    targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
+    return {*targets, source.finishing} if history else targets
+
+
+def move(
+    client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int, history: int = 0
+) -> None:
+    """Move them all, in this order; raises ``Aborted`` if one of them has changed since it was found."""
+    if not moved:
+        return
+    arrivals = _arrivals(client, session, source, moved, now)
+    unchanged = [_unchanged(client, source, found) for found, _ in moved]
+    if client.sharded:  # where a document cannot go to another shard by a plain update
+        gone = client.delete([{"q": one, "limit": 1, "hint": "_id_"} for one in unchanged], session)
+        client.insert(arrivals, session)
+    else:
+        statements = zip(unchanged, arrivals, strict=True)
+        gone = client.update([{"q": one, "u": arrival, "hint": "_id_"} for one, arrival in statements], session)
+    if gone != len(moved):
+        raise Aborted
+    if history:
+        finished = [(found, Outcome.DEAD_LETTERED if each.reason else Outcome.MOVED) for found, each in moved]
+        leave_copies(client, session, source, finished, now, history)
+
+
+def _arrivals(
+    client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int
+) -> Sequence[BsonDocument]:
+    """What the messages become, each with the next sequence of its queue."""
+    targets = {each.to: layout.key(source.ref._replace(name=each.to)) for _, each in moved}
+    by_target: defaultdict[str, list[Move]] = defaultdict(list)
+    for _, each in moved:
+        by_target[each.to].append(each)
+    entering = {
+        targets[name]: Arrivals(len(moves), None if all(each.delay for each in moves) else now)
+        for name, moves in by_target.items()
+    }
+    ranges = advance(client, session, entering)
+    next_sequence = {name: ranges[target].sequence for name, target in targets.items()}
+    arrivals = []
+    for found, each in moved:
+        target = targets[each.to]
+        available = now + each.delay * 1000 if each.delay else ranges[target].available
+        position = {"s": target.shard, "q": target.messages, "k": next_sequence[each.to], "d": available}
+        arrivals.append({**_anew(source, found, each, now), **position})
+        next_sequence[each.to] += 1
+    return arrivals
+
+
+def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
+    """The message unclaimed, its life from now on."""
+    made = {field: value for field, value in found.items() if field not in ("c", "o", "r")}
+    made["t"] = found["t"] if each.ttl is None else each.ttl
+    made["e"] = DatetimeMS(now + made["t"] * 1000)
+    if each.reason:
+        made["o"] = {"q": source.shard, "n": found.get("c", layout.NO_CLAIM)["n"]}
+        made["r"] = layout.text(each.reason)
+    else:
+        made["a"] = now
+    if each.body is not None:
+        made["b"] = each.body
+        made.pop("m", None)
+        if each.checksum:
+            made["m"] = layout.text(each.checksum)
+    return made
+
+
+def _unchanged(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
+    """A filter that the message fits as long as it was not claimed, released or moved."""
+    claimed = {"c.n": found["c"]["n"]} if "c" in found else {}
+    return client.where(source, _id=found["_id"], k=found["k"], d=found["d"], e=found["e"], **claimed)
+
+
+def advance_fence(client: StoreClient, project: str, name: str) -> int:
+    """Give out the next epoch; the first is 1."""
+    command: BsonDocument = {
+        "query": _fence_identity(project, name),
+        "update": {"$inc": {"epoch": 1}},
+        "upsert": True,
+        "new": True,
+    }
+    while True:
+        try:
+            fence = client.modify(command) or {}
+        except DuplicateKeyError:  # two made it at once
+            continue
+        return int(fence["epoch"])
+
+
+def check_fence(client: StoreClient, session: Session, project: str, fence: Fence) -> None:
+    """Raise ``Fenced`` unless the epoch is the last one given out, and still is when the transaction commits."""
+    # Nothing given out yet is epoch 0. That document is made, so that the first epoch meets it.
+    touched = {"$set": {"epoch": {"$ifNull": ["$epoch", 0]}, "checks": {"$add": [{"$ifNull": ["$checks", 0]}, 1]}}}
+    command: BsonDocument = {
+        "query": _fence_identity(project, fence.name),
+        "update": [touched],
+        "upsert": True,
+        "new": True,
+    }
+    found = client.modify(command, session) or {}
+    if found["epoch"] != fence.epoch:
+        raise Fenced
+
+
+def _fence_identity(project: str, name: str) -> BsonDocument:
+    """The filter that finds it, or makes it."""
+    shard = layout.project_prefix(project) + layout.text(name)
+    return {"_id": "f" + shard, "s": shard}

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of the MongoDB store: ``{_id: "r" P length of the kind:kind/name, s, v: version, b: value, e: expiry}``.
+
+They are listed by ``_id``, which sorts as bytes do; all of a kind in a project have one shard key.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
+from pymongo.errors import DuplicateKeyError
+
+from zq.model import Page, Seconds
+from zq.model.documents import Document, DocumentRef
+from zq.storage.mongodb import layout
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.layout import BsonDocument
+
+# Greater than every character of a stored text.
+ABOVE_ALL: Final = "\u0100"
+
+
+class DocumentController:
+    """``zq.storage.capabilities.DocumentController`` on MongoDB."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+
+    def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
+        with self._client.verb():
+            found = self._client.find({**_identity(ref), **_living(now)})
+        return _record(ref, found[0]) if found else None
+
+    def put(
+        self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
+    ) -> bool:
+        document: BsonDocument = {"s": _shard(ref.project, ref.kind), "v": os.urandom(8).hex(), "b": Binary(value)}
+        if expires is not None:
+            document["e"] = DatetimeMS(layout.ms(expires))
+        with self._client.verb():
+            if expected is None:
+                self._client.upsert(_identity(ref), document)
+                return True
+            if expected:
+                changed = self._client.update([{"q": {**_identity(ref), **_version(expected, now)}, "u": document}])
+            else:
+                changed = self._create(ref, document, now)
+            # A first attempt, before the connection broke, may have done it.
+            return bool(changed or self._client.find({**_identity(ref), "v": document["v"]}))
+
+    def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
+        shard = _shard(project, kind)
+        begins = shard + layout.text(prefix)
+        names = {"$gt": shard + layout.text(after), "$gte": begins, "$lt": begins + ABOVE_ALL}
+        where = {"_id": names, **_living(now), **self._client.shards([shard])}
+        with self._client.verb():
+            found = self._client.find(where, limit=limit, sort={"_id": 1}, hint="_id_")
+        refs = [DocumentRef(project, kind, layout.original(one["_id"][len(shard) :])) for one in found]
+        documents = [_record(ref, one) for ref, one in zip(refs, found, strict=True)]
+        return Page(documents, refs[-1].name if refs else None)
+
+    def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
+        what = _living(now) if expected is None else _version(expected, now)
+        with self._client.verb():
+            # By a command that the server knows again when it is repeated: there is no trace of it to look for.
+            return self._client.messages.find_one_and_delete({**_identity(ref), **what}, {"_id": 1}) is not None
+
+    def _create(self, ref: DocumentRef, document: BsonDocument, now: Seconds) -> bool:
+        expired = {**_identity(ref), "e": {"$lte": DatetimeMS(layout.ms(now))}}
+        try:
+            return bool(self._client.update([{"q": expired, "u": document, "upsert": True}]))
+        except DuplicateKeyError:  # there is a living one, or another server has made it meanwhile
+            return False
+
+
+def _shard(project: str, kind: str) -> str:
+    """What the ``_id`` of every document of this kind begins with; whatever the names contain, no two are the same."""
+    stored = layout.text(kind)
+    return f"r{layout.project_prefix(project)}{len(stored)}:{stored}/"
+
+
+def _identity(ref: DocumentRef) -> BsonDocument:
+    shard = _shard(ref.project, ref.kind)
+    return {"_id": shard + layout.text(ref.name), "s": shard}
+
+
+def _living(now: Seconds) -> BsonDocument:
+    return {"e": {"$not": {"$lte": DatetimeMS(layout.ms(now))}}}
+
+
+def _version(expected: str, now: Seconds) -> BsonDocument:
+    return {"v": layout.text(expected), **_living(now)}
+
+
+def _record(ref: DocumentRef, found: Mapping[str, Any]) -> Document:
+    expires = found.get("e")
+    return Document(ref, bytes(found["b"]), found["v"], None if expires is None else int(expires) / 1000)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives space back: what has expired, and what purges, deletions and trims have left to be removed.
+
+MongoDB's own TTL monitor removes expired documents once a minute, by the index on ``e``. A round of active expiry does
+the same sooner, step by step, by the same index, so it costs what there is to remove and not what lives. Of several
+servers the one with the lease does it. A server that dies with it delays the others until it ends, some seconds of
+MongoDB's own clock; two that remove side by side would only do the same work twice.
+
+A purge or deletion is decided in one step: it notes in the queue's document up to which sequence (``g``) its messages
+go; a post is wholly before it or wholly after, since both write that document. Then the messages go, whatever a claim
+makes of them meanwhile, then, after a deletion (``g1``), the history entries and idempotency keys that belong to
+them, and the note is taken away. The verb returns when all are gone. Should the server die before, ``resume`` of any
+other one goes on. A deleted queue keeps its counters for a while, so that markers stay below whatever comes later.
+Purged topics and trimmed batches go the same way: see ``topic_log``.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final
+from uuid import uuid4
+
+from bson.datetime_ms import DatetimeMS
+
+from zq.model import QueueRef
+from zq.model.expiry import Pace
+from zq.storage.mongodb import layout, topic_log
+from zq.storage.mongodb.client import StoreClient, end_orphans
+from zq.storage.mongodb.commits import Commits
+from zq.storage.mongodb.feed import Feed
+from zq.storage.mongodb.group_commit import BEFORE_ALL
+from zq.storage.mongodb.layout import CLOCK, SWEEPER, BsonDocument, QueueKey
+
+# Seconds for which a round leads after it has asked.
+LEASE: Final = 5.0
+
+
+class LeaderLease:
+    """One round's lease, which ends with the context."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+        self._round = uuid4().hex
+        self._heard = 0.0
+        self._is_leader = False
+
+    def __enter__(self) -> "LeaderLease":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._is_leader:
+            with self._client.verb():
+                self._client.modify({"query": {"_id": SWEEPER, "round": self._round}, "remove": True}, collection=CLOCK)
+
+    def is_leader(self) -> bool:
+        """Whether this round has the lease, from now on for some seconds."""
+        if time.monotonic() - self._heard > LEASE / 2:
+            asked = time.monotonic()
+            with self._client.verb():
+                found = self._client.modify(self._command(), collection=CLOCK)
+            self._is_leader = found is not None and found["round"] == self._round
+            self._heard = asked
+        return self._is_leader
+
+    def _command(self) -> BsonDocument:
+        """The command that takes or renews the lease, unless it is another round's."""
+        free = {"$or": [{"$eq": ["$round", self._round]}, {"$lte": ["$until", "$$NOW"]}]}  # a missing one is less
+        end = {"$add": ["$$NOW", round(LEASE * 1000)]}
+        lease = {
+            "round": {"$cond": [free, self._round, "$round"]},
+            "until": {"$cond": [free, end, "$until"]},
+        }
+        return {"query": {"_id": SWEEPER}, "update": [{"$set": lease}], "upsert": True, "new": True}
+
+
+# Documents that one step removes.
+BATCH: Final = 5000
+# Milliseconds for which a deleted queue's counter is kept.
+REMEMBERED: Final = 60 * 86_400_000
+
+# A queue's or log's document, or the note of a topic's purge, with ``_id``, ``s``, ``g`` and maybe ``g1`` and ``d``;
+# empty = there is nothing to remove.
+Pending = BsonDocument
+NOTE: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
+
+
+class PendingDeletes:
+    """Removes the messages of purged and deleted queues, of purged topics, and trimmed batches of logs.
+
+    The purge of a topic ends with its notice in the feed, so that no process remembers what was purged.
+    """
+
+    def __init__(self, client: StoreClient, feed: Feed) -> None:
+        self._client = client
+        self._feed = feed
+
+    def mark(self, key: QueueKey, *, forget: bool) -> Pending:
+        """Decide; with ``forget`` the queue itself goes in the same step."""
+        last = {"$ifNull": ["$k1", 0]}
+        step: list[BsonDocument] = [{"$set": {"g": last}}]
+        if forget:
+            step[0]["$set"] |= {"g1": last, "e": {"$add": ["$$NOW", REMEMBERED]}}
+            step.append({"$unset": ["n", "b"]})
+        # A queue that was deleted by a server that died half-way is deleted once more.
+        concerned = {"$or": [{"n": {"$exists": True}}, {"g": {"$exists": True}}]}
+        command: BsonDocument = {
+            "query": {"_id": key.counter, "s": key.shard, **concerned},
+            "update": step,
+            "new": True,
+            "fields": NOTE,
+        }
+        pending = self._client.modify(command) or {}
+        if forget and not pending:  # a queue that was never posted to may have keys of stagings
+            known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
+            self._client.delete_all(known, hint=layout.OBSERVERS)
+        return pending
+
+    def carry_out(self, pending: Pending) -> None:
+        """Carry it out, however long it takes; each step keeps to the timeout."""
+        while pending and self._step(pending):
+            pass
+
+    def resume(self, pace: Pace) -> None:
+        """Carry out what others have left undone, as far as the pace goes."""
+        with self._client.verb():
+            found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=NOTE)
+        for pending in found:
+            while size := pace.step():
+                count = self._step(pending, size)
+                if not count:
+                    break
+                pace.removed(count)
+
+    def _step(self, pending: Pending, most: int = BATCH) -> int:
+        """Remove a batch, or take the note away when nothing is left."""
+        with self._client.verb():
+            if pending["s"].startswith(topic_log.LOG):
+                return self._log_step(pending, most)
+            removed = self._batch({"q": "m" + pending["s"]}, pending, "g", most)
+            if not removed and "g1" in pending:
+                known, records = {"q": "o" + pending["s"]}, {"q": "h" + pending["s"]}
+                removed = self._batch(records, pending, "g1", most) or self._batch(known, pending, "g1", most)
+                if not removed:
+                    self._forget_later("c" + pending["s"], pending["s"])
+            if not removed:
+                note = {"_id": pending["_id"], "s": pending["s"], "g": pending["g"], "g1": pending.get("g1")}
+                self._client.update([{"q": note, "u": {"$unset": {"g": "", "g1": ""}}}])
+        return removed
+
+    def _log_step(self, pending: Pending, most: int) -> int:
+        """The same for the trimmed batches of a log, or a purged topic, whose note is a document of its own."""
+        note = {field: pending[field] for field in ("_id", "s", "g")}
+        whole = pending["_id"] == pending["s"]
+        batches = {"q": pending["s"]} if whole else {"q": pending["s"], "d": pending["d"]}
+        removed = self._batch(batches, pending, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
+        if not removed and whole:
+            self._client.update([{"q": note, "u": {"$unset": {"g": ""}}}])
+        elif not removed:  # a server that dies in between leaves the note, and others notify again
+            self._feed.purge(topic_log.project_of(pending["s"]), pending["g"])
+            self._client.delete_all(note)
+        return removed
+
+    def _batch(self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS) -> int:
+        """Remove some documents up to the noted sequence; how many were found."""
+        where = {**what, "k": {"$lte": pending[bound]}, **self._client.shards([pending["s"]])}
+        found = self._client.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
+        if found:
+            bounds = {"$gte": found[0]["k"], "$lte": found[-1]["k"]}
+            self._client.delete_all({**where, "k": bounds}, hint=index)
+        return len(found)
+
+    def _forget_later(self, finishing: str, shard: str) -> None:
+        """The counter of finishing has as long to live as the queue's own; who finishes a message prolongs it."""
+        step = [{"$set": {"e": {"$add": ["$$NOW", REMEMBERED]}}}]
+        self._client.update([{"q": {"_id": finishing, "s": shard}, "u": step}])
+
+
+class ActiveExpiry:
+    """The rounds of one server, one at a time."""
+
+    def __init__(self, client: StoreClient, pending_deletes: PendingDeletes, commits: Commits) -> None:
+        self._client = client
+        self._pending_deletes = pending_deletes
+        self._commits = commits
+
+    def sweep(self, now: int, pace: Pace, *, expired: bool) -> int:
+        """One round, of what has ``expired`` only if so; how many expired messages went."""
+        with self._client.verb():
+            end_orphans(self._client.pymongo)
+        self._pending_deletes.resume(pace)
+        removed = self._clear(now, pace) if expired else 0
+        if drafts := self._commits.resume(now, stages=expired):
+            pace.removed(drafts)
+        return removed
+
+    def _clear(self, now: int, pace: Pace) -> int:
+        with self._client.verb():
+            due = self._find(now, 1)
+        if not due:
+            return 0
+        removed, met, size = 0, 0, 0
+        with LeaderLease(self._client) as lease:
+            while met == size and (size := pace.step()) and lease.is_leader():
+                with self._client.verb():
+                    met, gone, others = self._step(now, size)
+                removed += gone.total()
+                self._client.removals.add("sweep", gone.total())
+                for queue, count in gone.items():
+                    pace.removed(count, queue)
+                if others:
+                    pace.removed(others)
+        return removed
+
+    def _find(self, now: int, limit: int) -> list[BsonDocument]:
+        """What has expired, the oldest first."""
+        due = {"e": {"$lte": DatetimeMS(now)}}
+        return self._client.find(due, limit=limit, sort={"e": 1}, hint=layout.EXPIRY, fields={"s": 1, "q": 1})
+
+    def _step(self, now: int, size: int) -> tuple[int, Counter[QueueRef], int]:
+        """How many were found, how many messages of which queues were removed, and how much else."""
+        found = self._find(now, size)
+        messages = [one for one in found if one.get("q", "").startswith("m")]
+        others = [one for one in found if not one.get("q", "").startswith("m")]
+        removed = self._remove(others, now)
+        gone = self._remove(messages, now)
+        if gone < len(messages):  # a claim has kept it alive since, or somebody else was quicker
+            named = self._named(messages)
+            kept = {one["_id"] for one in self._client.find(named, fields={"_id": 1})}
+            messages = [one for one in messages if one["_id"] not in kept][:gone]
+        return len(found), Counter(layout.queue_of(one["s"]) for one in messages), removed
+
+    def _remove(self, found: Sequence[BsonDocument], now: int) -> int:
+        due = {"e": {"$lte": DatetimeMS(now)}}
+        return self._client.delete_all({**self._named(found), **due}) if found else 0
+
+    def _named(self, found: Sequence[BsonDocument]) -> BsonDocument:
+        return {"_id": {"$in": [one["_id"] for one in found]}, **self._client.shards(one["s"] for one in found)}

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims and pops of ready messages from the head of a queue.
+
+All requests of this process for one queue are coalesced: one search for all of them, bodies included, one update for
+the claims among them, one transaction for the pops. Every write repeats the conditions, so that of two processes that
+found the same message one gets it; the other one searches again, further back.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from bson.datetime_ms import DatetimeMS
+from cachetools import LRUCache
+from msgspec import Struct
+
+from zq.model import UNBOUNDED, ClaimRequest, Outcome, QueueRef, portion
+from zq.storage.concurrency import GroupCommit
+from zq.storage.mongodb import layout
+from zq.storage.mongodb.changes import NO_METADATA, Ending, MetadataLookup, finish
+from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
+
+# Messages that one search is to find for all requests of a group.
+CAPACITY: Final = 256
+# Index entries that the removal of expired ones reads: so many for each wanted message, and so many more.
+STEPS_PER_MESSAGE: Final = 4
+EXTRA_STEPS: Final = 1024
+# How often one group searches again because other processes took what it had found.
+MAX_ATTEMPTS: Final = 64
+# Claimers that are kept; they hold nothing but hints.
+MOST_CLAIMERS: Final = 10_000
+# Seconds for which a head hint is used, and for which searches skip messages after a collision.
+BELIEVED: Final = 2.0
+# Milliseconds that the head hint stays below what was found: servers' clocks differ.
+MARGIN: Final = 100
+# How many searches skip messages after one that met another process at the same messages.
+SKIPS: Final = 4
+CLAIM_ORDER: Final = {"d": 1, "k": 1}
+Announce = Callable[[QueueRef], None]
+
+
+class HeadHint:
+    """Where a process searches for ready messages of a queue. Safe for any number of threads.
+
+    Consumed and expired entries stay in the index for minutes, so a search from the beginning walks over all of them.
+    The head is a moment below which a search of this process found nothing. Another process may have released a message
+    to an earlier moment, so the hint is used for a short while and never when it finds too little.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._head = 0
+        self._until = 0.0
+        self._invalidations = 0
+        self._skips = 0
+        self._skip_until = 0.0
+
+    def start(self, want: int) -> tuple[int, int, int]:
+        """From which moment to search and how many messages to skip; and a token for ``found``."""
+        with self._lock:
+            head = self._head if time.monotonic() < self._until else 0
+            skip = 0
+            if self._skips and time.monotonic() < self._skip_until:
+                self._skips -= 1
+                skip = random.randrange(2 * want)
+            return head, skip, self._invalidations
+
+    def found(self, first: int, token: int, *, searched_all: bool) -> None:
+        """A search found ``first`` as the earliest moment of all, or of all from the former head on."""
+        with self._lock:
+            if token == self._invalidations:
+                self._head = max(0, first - MARGIN)
+                if searched_all:
+                    self._until = time.monotonic() + BELIEVED
+
+    def invalidate(self) -> int:
+        """This process has given a message an earlier moment, or found too little from the head on. A token."""
+        with self._lock:
+            self._invalidations += 1
+            self._until = 0.0
+            return self._invalidations
+
+    def collided(self) -> None:
+        """Another process took what this one had found."""
+        with self._lock:
+            self._skips, self._skip_until = SKIPS, time.monotonic() + BELIEVED
+
+
+class ClaimAttempt(Struct):
+    """One caller's claim, or its pop if there is no ``request``, and what has become of it.
+
+    ``messages``: the documents that it got; ``lapsed``: how many of these were under claims that had lapsed. ``spent``:
+    ids of messages that it met and must not hand out. ``metadata``: the queue's, if they are not the expected ones.
+    """
+
+    limit: int
+    now: int
+    request: ClaimRequest | None = None
+    most_bytes: int = UNBOUNDED
+    history: int = 0
+    messages: list[BsonDocument] = []
+    lapsed: int = 0
+    spent: list[BsonDocument] = []
+    metadata: bytes | None = None
+
+    def candidates(self, ready: Sequence[BsonDocument]) -> list[BsonDocument]:
+        """What it may get of what was found."""
+        return list(portion(ready[: self.limit], self.most_bytes, body_of))
+
+    def living(self, candidates: list[BsonDocument]) -> list[BsonDocument]:
+        """Those that may be handed out once more; the others are ``spent``."""
+        if self.request is None or self.request.max_claims is None:
+            return candidates
+        most = self.request.max_claims
+        self.spent = [found for found in candidates if layout.claim_count(found) >= most]
+        return [found for found in candidates if layout.claim_count(found) < most]
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.messages or self.spent)
+
+
+Candidates = tuple[ClaimAttempt, list[BsonDocument]]
+
+
+class QueueClaimer:
+    """Claims and pops messages of one queue, for all threads of this process."""
+
+    def __init__(self, client: StoreClient, key: QueueKey, lookup: MetadataLookup) -> None:
+        self._client = client
+        self._key = key
+        self._lookup = lookup
+        self.head_hint = HeadHint()
+        # Whether the last search found anything. Then the metadata are read before the next one: between a search and
+        # its update other processes come in between. Else they are not read in vain.
+        self._had_ready = False
+        self._group_commit = GroupCommit[ClaimAttempt, ClaimAttempt](
+            self._serve, weigh=lambda attempt: attempt.limit, capacity=CAPACITY, timeout=client.timeout
+        )
+
+    def submit(self, attempt: ClaimAttempt) -> ClaimAttempt:
+        """The attempt, with up to ``limit`` messages in the order of (available, sequence): as held, or as popped."""
+        return self._group_commit.submit(attempt)
+
+    def check_metadata(self, attempts: Sequence[ClaimAttempt]) -> list[ClaimAttempt]:
+        """The attempts that expect the queue's metadata as they are; the others get them."""
+        if not any(attempt.request and attempt.request.expected is not None for attempt in attempts):
+            return list(attempts)
+        metadata = self._lookup.get(self._key) or NO_METADATA
+        passed = []
+        for attempt in attempts:
+            if attempt.request is None or attempt.request.expected in (None, metadata):
+                passed.append(attempt)
+            else:
+                attempt.metadata = metadata
+        return passed
+
+    def search(self, want: int, now: int, most_bytes: int) -> list[BsonDocument]:
+        """Up to ``want`` living messages from the head, or so many that their bodies have ``most_bytes``; expired ones
+        that it meets are removed."""
+        head, skip, token = self.head_hint.start(want)
+        ready = self._ready(head, now, want, most_bytes, skip)
+        if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
+            head, skip, token = 0, 0, self.head_hint.invalidate()
+            ready = self._ready(head, now, want, most_bytes)
+        if any(int(found["e"]) <= now for found in ready):
+            self._remove_expired(head, now, want)
+            ready = [found for found in self._ready(head, now, want, most_bytes) if int(found["e"]) > now]
+            skip = 0
+        if ready and not skip:
+            self.head_hint.found(ready[0]["d"], token, searched_all=not head)
+        return ready
+
+    def claiming(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
+        """The statement that puts the candidates that are still ready under a claim."""
+        still_ready = self._client.where(self._key, _id={"$in": [found["_id"] for found in candidates]}, **_ready(now))
+        return {"q": still_ready, "u": layout.claiming(request, now), "multi": True, "hint": "_id_"}
+
+    def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimAttempt]:
+        now = max(attempt.now for attempt in attempts)
+        for attempt in attempts:
+            attempt.now = now  # side by side is as if all had read the latest clock
+        unanswered: Sequence[ClaimAttempt] = attempts
+        is_checked = False
+        for _ in range(MAX_ATTEMPTS):
+            if self._had_ready and not is_checked:
+                unanswered, is_checked = self.check_metadata(unanswered), True
+            if not unanswered:
+                break
+            most_bytes = sum(attempt.most_bytes for attempt in unanswered)
+            ready = self.search(sum(attempt.limit for attempt in unanswered), now, most_bytes)
+            self._had_ready = bool(ready)
+            if not ready:
+                break
+            if not is_checked:
+                unanswered, is_checked = self.check_metadata(unanswered), True
+            self._deal(unanswered, ready)
+            unanswered = [attempt for attempt in unanswered if not attempt.is_answered]
+        return attempts
+
+    def _deal(self, attempts: Sequence[ClaimAttempt], ready: list[BsonDocument]) -> None:
+        """Try to give what was found, first come, first served."""
+        claims: list[Candidates] = []
+        pops: list[Candidates] = []
+        for attempt in attempts:
+            candidates = attempt.candidates(ready)
+            ready = ready[len(candidates) :]
+            if living := attempt.living(candidates):
+                (claims if attempt.request else pops).append((attempt, living))
+        if claims:
+            self._claim(claims)
+        if pops:
+            self._pop(pops)
+
+    def _ready(self, head: int, now: int, want: int, most_bytes: int, skip: int = 0) -> list[BsonDocument]:
+        where = self._client.where(self._key, d={"$gte": head, "$lte": now})
+        return self._client.find(
+            where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, most_bytes=most_bytes
+        )
+
+    def _remove_expired(self, head: int, now: int, want: int) -> None:
+        """Remove the expired among a bounded number of entries; what lies behind is for the next call."""
+        where = self._client.where(self._key, d={"$gte": head, "$lte": now})
+        steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
+        fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
+        met = self._client.find(where, limit=steps, sort=CLAIM_ORDER, hint=layout.CLAIMS, fields=fields)
+        gone = [entry["k"] for entry in met if int(entry["e"]) <= now]
+        expired = self._client.where(self._key, k={"$in": gone}, e={"$lte": DatetimeMS(now)})
+        self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
+
+    def _claim(self, claims: Sequence[Candidates]) -> None:
+        """Put the candidates of each claim under it, in one update."""
+        updates = [self.claiming(attempt.request, some, attempt.now) for attempt, some in claims if attempt.request]
+        got_all = self._client.update(updates) == sum(len(candidates) for _, candidates in claims)
+        if not got_all:
+            self.head_hint.collided()
+        for attempt, candidates in claims:
+            assert attempt.request is not None
+            lapsed = {found["_id"] for found in candidates if layout.names_claim(found)}
+            for found in candidates:
+                layout.put_under(found, attempt.request, attempt.now)
+            attempt.messages = candidates if got_all else self._claimed_of(attempt.request, candidates)
+            attempt.lapsed = sum(found["_id"] in lapsed for found in attempt.messages)
+
+    def _claimed_of(self, request: ClaimRequest, candidates: Sequence[BsonDocument]) -> list[BsonDocument]:
+        """The candidates that the claim got."""
+        ids = [found["_id"] for found in candidates]
+        mine = {"_id": {"$in": ids}, "c.i": layout.text(request.lease.claim), "c.e": candidates[0]["c"]["e"]}
+        claimed = {one["_id"] for one in self._client.find(self._client.where(self._key, **mine), fields={"_id": 1})}
+        return [found for found in candidates if found["_id"] in claimed]
+
+    def _pop(self, pops: Sequence[Candidates]) -> None:
+        """Remove all candidates, or none if another process has touched one of them."""
+        finishing = [self._key.finishing] if any(attempt.history for attempt, _ in pops) else []
+        try:
+            with self._client.locks.locked(*finishing):
+                self._client.transaction(partial(self._remove_all, pops), retry_conflicts=False)
+        except Aborted:
+            self.head_hint.collided()
+            return
+        for attempt, candidates in pops:
+            attempt.messages = candidates
+
+    def _remove_all(self, pops: Sequence[Candidates], session: Session) -> None:
+        now = pops[0][0].now
+        for history in {attempt.history for attempt, _ in pops}:
+            doc_ids = [found["_id"] for attempt, some in pops if attempt.history == history for found in some]
+            finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, now, history), _ready(now))
+
+
+class QueueClaimers:
+    """The claimers of one process, one for each queue in use."""
+
+    def __init__(self, client: StoreClient, lookup: MetadataLookup) -> None:
+        self._client = client
+        self._lookup = lookup
+        self._lock = threading.Lock()
+        self._claimers = LRUCache[str, QueueClaimer](MOST_CLAIMERS)
+
+    def of(self, key: QueueKey) -> QueueClaimer:
+        """The queue's claimer, made when it is first asked for."""
+        with self._lock:
+            claimer = self._claimers.get(key.shard)
+            if claimer is None:
+                claimer = self._claimers[key.shard] = QueueClaimer(self._client, key, self._lookup)
+        return claimer
+
+    def invalidate(self, key: QueueKey) -> None:
+        """A message of the queue was given an earlier moment."""
+        with self._lock:
+            claimer = self._claimers.get(key.shard)
+        if claimer is not None:
+            claimer.head_hint.invalidate()
+
+
+def _ready(now: int) -> BsonDocument:
+    """What makes a message of a queue ready."""
+    return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}}

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reservations: what the claims of a commit hold is kept for it, so that nothing lapses until it is done or given up.
+
+A reserved message is under a claim that no caller can name and that does not end: ``c.i`` is binary, and ``c.e``, ``d``
+and ``e`` lie far ahead. So every verb takes it for claimed and none can touch it, but for purge and bulk deletion.
+``y`` keeps what was there, ``c``, ``d`` and ``e``, and says for whom: ``p`` the producer, ``i`` the attempt of its
+commit.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Final
+
+from bson.datetime_ms import DatetimeMS
+
+from zq.errors import ClaimLapsed
+from zq.model import ClaimRef, Outcome
+from zq.storage.mongodb import layout
+from zq.storage.mongodb.changes import Ending, finish, held_filter, reserved_id
+from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.producers import DECIDED
+
+# The year 2200.
+FAR: Final = 7_258_118_400_000
+# Claims whose messages one command touches.
+CLAIMS_AT_ONCE: Final = 50
+# Messages that one transaction changes.
+MESSAGES_AT_ONCE: Final = 1000
+# Bytes of messages that one transaction changes.
+BYTES_AT_ONCE: Final = 4 << 20
+# Messages that one transaction turns into history entries, bodies included, within a verb's time.
+ENTRIES_AT_ONCE: Final = 100
+UNRESERVE: Final[list[BsonDocument]] = [{"$set": {"c": "$y.c", "d": "$y.d", "e": "$y.e"}}, {"$unset": "y"}]
+
+# What claims hold: of each message ``_id``, ``s``, ``k`` and ``size``, its bytes.
+Holdings = Mapping[ClaimRef, Sequence[BsonDocument]]
+FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "size": {"$bsonSize": "$$ROOT"}}
+
+
+def visible_held(
+    client: StoreClient, key: QueueKey, claim: str, now: int, session: Session | None = None
+) -> list[BsonDocument]:
+    """What the claim holds, for those who only look: also what commits have reserved that are not decided yet."""
+    spellings = {"$in": [layout.text(claim), reserved_id(claim)]}
+    found = client.find({**held_filter(client, key, claim, now), "c.i": spellings}, hint=layout.HELD, session=session)
+    producers_ids = {message["y"]["p"] for message in found if "y" in message}
+    if not producers_ids:
+        return found
+    shards = client.shards(producer_id[1:] for producer_id in producers_ids)
+    named = {"_id": {"$in": list(producers_ids)}, "state": DECIDED, **shards}
+    decided = {record["attempt"] for record in client.find(named, fields={"attempt": 1}, session=session)}
+    return [message for message in found if message.get("y", {}).get("i") not in decided]
+
+
+class Reservations:
+    """What commits do to the messages of claims."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+
+    def holdings(self, claims: Sequence[ClaimRef], now: int, session: Session) -> Holdings:
+        """What the claims hold. Raises ``ClaimLapsed`` if one of them holds nothing."""
+        holdings = {}
+        for claim in claims:
+            live = held_filter(self._client, layout.key(claim.queue), claim.claim, now)
+            holdings[claim] = self._client.find(live, fields=FIELDS, hint=layout.HELD, session=session)
+            if not holdings[claim]:
+                raise ClaimLapsed.of(claim.claim)
+        return holdings
+
+    def finish_small(self, holdings: Holdings, now: int, session: Session) -> None:
+        """Delete what was found in this transaction."""
+        together: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
+        for claim, found in holdings.items():
+            together[layout.key(claim.queue), claim.history].extend(found)
+        for (key, history), found in together.items():
+            doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
+            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+
+    def parts(self, holdings: Holdings) -> Iterator[Sequence[tuple[ClaimRef, BsonDocument]]]:
+        """What is to be reserved, as much at a time as one transaction may hold."""
+        chosen: list[tuple[ClaimRef, BsonDocument]] = []
+        weight = 0
+        for claim, found in holdings.items():
+            for message in found:
+                if chosen and (len(chosen) == MESSAGES_AT_ONCE or weight + message["size"] > BYTES_AT_ONCE):
+                    yield chosen
+                    chosen, weight = [], 0
+                chosen.append((claim, message))
+                weight += message["size"]
+        if chosen:
+            yield chosen
+
+    def reserve(
+        self, messages: Sequence[tuple[ClaimRef, BsonDocument]], record: BsonDocument, now: int, session: Session
+    ) -> None:
+        """Reserve them for the commit under way. Raises ``ClaimLapsed`` if a claim has lost one of them."""
+        shards = self._client.shards(message["s"] for _, message in messages)
+        named = {"_id": {"$in": [message["_id"] for _, message in messages]}, **shards}
+        found = {message["_id"]: message for message in self._client.find(named, hint="_id_", session=session)}
+        for claim, message in messages:
+            if not _holds(claim, found.get(message["_id"], {}), now):
+                raise ClaimLapsed.of(claim.claim)
+        # In a transaction, MongoDB takes four times as long for updates that change indexes as for this.
+        self._client.delete_all(named, session=session)
+        self._client.insert([_reserved(message, record) for message in found.values()], session)
+
+    def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
+        """Give back what the attempt has reserved, as it was."""
+        for start in range(0, len(claims), CLAIMS_AT_ONCE):
+            kept = [self._kept(claim, attempt) for claim in claims[start : start + CLAIMS_AT_ONCE]]
+            with self._client.verb():
+                self._client.update([{"q": one, "u": UNRESERVE, "multi": True, "hint": layout.HELD} for one in kept])
+
+    def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
+        """Delete up to ``most`` messages that the attempt has reserved; with how many of the claims it is done."""
+        first = claims[0]
+        group = list(
+            takewhile(lambda one: (one.queue, one.history) == (first.queue, first.history), claims[:CLAIMS_AT_ONCE])
+        )
+        limit = min(most, ENTRIES_AT_ONCE) if first.history else most
+        spellings = {"$in": [reserved_id(claim.claim) for claim in group]}
+        kept = self._client.where(layout.key(first.queue), **{"c.i": spellings, "y.i": attempt})
+        found = self._client.find(kept, limit=limit, fields={"k": 1}, hint=layout.HELD, session=session)
+        doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
+        ending = Ending(Outcome.DELETED, now, first.history)
+        finish(self._client, session, layout.key(first.queue), doc_ids, ending, first=UNRESERVE)
+        return len(group) if len(found) < limit else 0
+
+    def _kept(self, claim: ClaimRef, attempt: str) -> BsonDocument:
+        return self._client.where(layout.key(claim.queue), **{"c.i": reserved_id(claim.claim), "y.i": attempt})
+
+
+def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
+    """Whether the live claim holds this message."""
+    terms = found.get("c", {})
+    return bool(
+        found
+        and found["q"] == layout.key(claim.queue).messages
+        and terms.get("i") == layout.text(claim.claim)
+        and terms["e"] > now
+        and int(found["e"]) > now
+    )
+
+
+def _reserved(found: BsonDocument, record: BsonDocument) -> BsonDocument:
+    """What becomes of a held message."""
+    former = {"p": record["_id"], "i": record["attempt"], "c": found["c"], "d": found["d"], "e": found["e"]}
+    terms = {**found["c"], "i": reserved_id(layout.original(found["c"]["i"])), "e": FAR}
+    return {**found, "y": former, "c": terms, "d": FAR, "e": DatetimeMS(FAR)}

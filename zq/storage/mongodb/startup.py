@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a URI to a connected client and a prepared database, or to the sentence that says what is wrong.
+
+Every option of PyMongo may stand in the URI and wins over the settings, but reads always go to the primary: the laws
+are about one order of events, which only the primary knows.
+"""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+from pymongo import MongoClient
+from pymongo.database import Database
+from pymongo.errors import (
+    ConfigurationError,
+    ConnectionFailure,
+    InvalidName,
+    InvalidURI,
+    OperationFailure,
+    PyMongoError,
+)
+from pymongo.uri_parser import parse_uri
+from pymongo.write_concern import WriteConcern
+
+from zq.errors import StartRefused, Unavailable
+from zq.storage.mongodb.client import Client
+from zq.storage.mongodb.layout import FEED, INDEXES, MESSAGES, SHARD_KEY, BsonDocument
+
+LOG = logging.getLogger(__name__)
+AUTHENTICATION_FAILED: Final = 18
+UNAUTHORIZED: Final = 13
+PROBE_MS: Final = 1000
+BARRED: Final = '/\\."$*<>:|?'
+
+
+class Address(Struct, frozen=True):
+    """Where a store is and how it is to be used; no field holds a password but ``uri``."""
+
+    uri: str
+    hosts: tuple[tuple[str, int | None], ...]
+    options: Mapping[str, Any]
+    user: str
+    database: str
+    timeout: float
+    durable: WriteConcern
+
+    @property
+    def where(self) -> str:
+        """The hosts, for a sentence."""
+        return ", ".join(host if port is None else f"{host}:{port}" for host, port in self.hosts)
+
+
+def parse(uri: str, timeout: float, database: str, write_concern: str, journal: bool) -> Address:
+    """The address that a URI and the settings make. Raises ``StartRefused``, ``Unavailable``."""
+    if not timeout > 0:
+        raise StartRefused(f"[storage:mongodb] timeout must be more than 0 seconds; it is {timeout}.")
+    try:
+        found = parse_uri(uri, validate=True, warn=False)
+    except InvalidURI as error:
+        raise StartRefused(f"The store's URI is no MongoDB URI: {_reason(error, uri)}") from error
+    except (ConfigurationError, ValueError, TypeError) as error:
+        if uri.startswith("mongodb+srv:") and not isinstance(error, ValueError) and "option" not in str(error).lower():
+            raise Unavailable("The DNS records of the store's mongodb+srv address cannot be read.") from error
+        raise StartRefused(f"The store's URI has an option that cannot be used: {_reason(error, uri)}") from error
+    if found.get("collection"):
+        raise StartRefused(
+            "The store's URI names a database with a dot in it. A name has none of / \\ . \" $ * < > : | ?"
+        )
+    name = found["database"] or database
+    if not 0 < len(name.encode()) < 64 or set(name) & {*BARRED, " ", "\0"}:
+        raise StartRefused(
+            f"{name!r} cannot be the name of a MongoDB database: 1 to 63 bytes, without blanks and {' '.join(BARRED)}"
+        )
+    options: dict[str, Any] = {key.lower(): value for key, value in found["options"].items()}
+    durable = _write_concern(options, write_concern, journal)
+    return Address(uri, tuple(found["nodelist"]), options, found["username"] or "", name, timeout, durable)
+
+
+def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
+    """Of the URI, else of the settings; a weak one is warned about."""
+    asked = options.get("w", write_concern)
+    w = int(asked) if isinstance(asked, str) and asked.isdigit() else asked
+    j = options.get("journal", journal)
+    if w == 0:
+        raise StartRefused(
+            "A write concern of 0 acknowledges what may not be stored at all: use majority, or 1 at least."
+        )
+    if w != "majority" or not j:
+        LOG.warning(
+            "Write concern w=%s journal=%s: a message whose post was acknowledged may be lost, and a claimed one "
+            "handed out twice, when %s. Use majority with journal to rule that out.",
+            w,
+            j,
+            "a server fails" if w == "majority" else "the primary changes",
+        )
+    return WriteConcern(w=w, j=j, wtimeout=options.get("wtimeoutms"))
+
+
+def connect(address: Address) -> tuple[Client, bool]:
+    """A client whose server answers as a primary or as a cluster's router, and whether it is the latter.
+
+    Raises ``StartRefused`` or ``Unavailable`` with a sentence.
+    """
+    client = _client(address)
+    try:
+        hello = client.admin.command("hello")
+        client.get_database(address.database).command({"listCollections": 1, "nameOnly": True, "filter": {"name": "-"}})
+        return client, _is_cluster(hello, address)
+    except (StartRefused, Unavailable):
+        client.close()
+        raise
+    except PyMongoError as error:
+        client.close()
+        raise _refusal(address, error) from error
+
+
+def _client(address: Address) -> Client:
+    wait = round(address.timeout * 1000)
+    defaults: Mapping[str, Any] = {"serverSelectionTimeoutMS": wait, "connectTimeoutMS": wait, "appName": "zq"}
+    chosen = {name: value for name, value in defaults.items() if name.lower() not in address.options}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return MongoClient(address.uri, readPreference="primary", **chosen)
+    except (ConfigurationError, InvalidName, ValueError, TypeError) as error:
+        reason = _reason(error, address.uri)
+        raise StartRefused(f"The store's URI has options that cannot be used together: {reason}") from error
+    except PyMongoError as error:
+        raise _refusal(address, error) from error
+
+
+def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
+    """Whether a router answered; refuses what can keep no law."""
+    if hello.get("msg") == "isdbgrid":
+        return True
+    if "setName" not in hello:
+        raise StartRefused(
+            f"The MongoDB server at {address.where} is a standalone, which has no transactions. Start mongod with "
+            "--replSet rs0 and call rs.initiate() once in mongosh; a set of one member will do."
+        )
+    if not hello.get("isWritablePrimary"):
+        raise Unavailable(
+            f"The MongoDB server at {address.where} is not the primary of its replica set. Leave directConnection out "
+            "of the URI and give replicaSet, so that the primary is found."
+        )
+    return False
+
+
+def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailable:
+    """The sentence for what went wrong at the first contact."""
+    if isinstance(error, OperationFailure) and error.code in (AUTHENTICATION_FAILED, UNAUTHORIZED):
+        who = f"the user {address.user!r}" if address.user else "a client without a user"
+        return StartRefused(
+            f"MongoDB at {address.where} does not let {who} use the database {address.database!r}: check the name, the "
+            "password, authSource in the URI, and that the user has the role readWrite."
+        )
+    wanted = address.options.get("replicaset")
+    if isinstance(error, ConnectionFailure | ConfigurationError) and wanted:
+        actual = _set_name(address)
+        if actual is not None and actual != wanted:
+            named = f"belongs to the replica set {actual!r}" if actual else "belongs to no replica set"
+            return StartRefused(f"The server at {address.where} {named}, but the URI says replicaSet={wanted}.")
+    return Unavailable(f"No MongoDB server that can serve answered at {address.where} within {address.timeout:g} s.")
+
+
+def _set_name(address: Address) -> str | None:
+    """The set that any of the hosts belongs to; "" = none, None = no answer."""
+    for host, port in address.hosts:
+        tls = {name: value for name, value in address.options.items() if name.startswith("tls")}
+        probe: MongoClient[BsonDocument] = MongoClient(
+            host, port, directConnection=True, serverSelectionTimeoutMS=PROBE_MS, connectTimeoutMS=PROBE_MS, **tls
+        )
+        try:
+            return str(probe.admin.command("hello").get("setName", ""))
+        except PyMongoError:
+            continue
+        finally:
+            probe.close()
+    return None
+
+
+def _reason(error: Exception, uri: str) -> str:
+    """PyMongo's reason, unless it might quote a secret."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    secret = uri.rpartition("@")[0].rpartition("/")[2]
+    parts = [part for part in (secret, secret.partition(":")[2]) if part]
+    return "its user and password cannot be read." if any(part in text for part in parts) else text.rstrip(".") + "."
+
+
+OPTIONS_CONFLICT: Final = frozenset({85, 86})
+NAMESPACE_EXISTS: Final = 48
+FEED_BYTES: Final = 4 << 20
+# For building an index that is missing in a large collection.
+WITHIN_MS: Final = 600_000
+
+
+def ensure_indexes(client: Client, database: str) -> None:
+    """Make what is missing; costs one quick command when nothing is. Raises ``StartRefused``, ``Unavailable``."""
+    try:
+        client.get_database(database).command(
+            {"createIndexes": MESSAGES, "indexes": list(INDEXES), "maxTimeMS": WITHIN_MS}
+        )
+    except OperationFailure as error:
+        if error.code in OPTIONS_CONFLICT:
+            raise StartRefused(
+                f"The collection {database}.{MESSAGES} has indexes of another layout: use another database."
+            ) from error
+        raise _unprepared() from error
+    except PyMongoError as error:
+        raise _unprepared() from error
+
+
+def ensure_feed(client: Client, database: str) -> None:
+    """Make the capped collection of the feed, or let one of an earlier version grow."""
+    store = client.get_database(database)
+    try:
+        store.command({"create": FEED, "capped": True, "size": FEED_BYTES})
+    except OperationFailure as error:
+        if error.code != NAMESPACE_EXISTS:
+            raise _unprepared() from error
+        _enlarge_feed(store)
+    except PyMongoError as error:
+        raise _unprepared() from error
+
+
+def _enlarge_feed(store: Database[BsonDocument]) -> None:
+    """A server that cannot has a feed that breaks, and is mended, more often."""
+    with contextlib.suppress(OperationFailure):
+        found = list(store.list_collections(filter={"name": FEED}))
+        if found and found[0]["options"].get("size", FEED_BYTES) < FEED_BYTES:
+            store.command({"collMod": FEED, "cappedSize": FEED_BYTES})
+
+
+def check_sharded(client: Client, database: str) -> None:
+    """Refuse a cluster on which the collection was not prepared."""
+    try:
+        found = client.get_database("config")["collections"].find_one({"_id": f"{database}.{MESSAGES}"})
+    except PyMongoError as error:
+        raise _unprepared() from error
+    if found is None or found.get("dropped") or found.get("key") != SHARD_KEY:
+        raise StartRefused(
+            f"The collection {database}.{MESSAGES} is not sharded by {{s: 'hashed'}}: run zq-server --init-store once, "
+            "as a user with the role clusterAdmin."
+        )
+
+
+def shard(client: Client, database: str) -> None:
+    """Shard the collection, if it is not yet; on a cluster only."""
+    try:
+        client.admin.command({"enableSharding": database})
+        client.admin.command({"shardCollection": f"{database}.{MESSAGES}", "key": SHARD_KEY})
+    except OperationFailure as error:
+        raise StartRefused(
+            f"The collection {database}.{MESSAGES} cannot be sharded by {{s: 'hashed'}}: the user needs the role "
+            "clusterAdmin, and a collection that is sharded otherwise must be dropped first."
+        ) from error
+    except PyMongoError as error:
+        raise _unprepared() from error
+
+
+def _unprepared() -> Unavailable:
+    return Unavailable("The store's collection and indexes could not be made or checked. Try again later.")

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the log of a project's topics lies among the messages: a counter, and a document for each published batch.
+
+======= ================================================ ===============================================================
+field   of a batch                                       of the counter, which lives for ever
+======= ================================================ ===============================================================
+``_id`` "l" P last sequence                              "l" P
+``s``   "l" P: the shard key; equal for all of the log
+``q``   "l" P                                            -
+``k``   last sequence in this document                   -
+``d``   topic; so the indexes of queues find batches     -
+        by topic and sequence, and tell the topics of
+        a log without the documents
+``e``   largest expiry; the TTL index removes it         -
+``a``   created                                          -
+``b``   entries, as msgpack                              -
+``t``   ``[ttl, how many entries have it]``, of each     -
+``f``   first sequence of the whole batch                -
+``z``   bytes published before the whole batch           -
+``w``   which transaction stored it                      -
+``k1``  -                                                last sequence given; none is left out, so it is the number of
+                                                         messages ever published too
+``z1``  -                                                bytes of bodies ever published
+``x``   -                                                last sequence that was trimmed
+``k0``  -                                                messages and bytes up to which what was published was let fall
+``z0``                                                   off when it was looked at last
+``g``   -                                                documents up to this sequence are to be removed
+======= ================================================ ===============================================================
+
+A batch that is too large for one document lies in several, which are read as batches of their own, but trimmed as one.
+A purge is noted as ``{_id: "g" P topic, s: "l" P, d: topic, g: the log's last sequence at that moment}`` until it is
+carried out and notified (``PendingDeletes``). Idempotency keys are those of a queue, named "l" P.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import msgspec
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
+from bson.timestamp import Timestamp
+
+from zq.model import QueueRef
+from zq.model.topics import EVERYTHING, Batch, Entry, LogSlice, Pattern
+from zq.storage.mongodb import layout
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.layout import BsonDocument, QueueKey, original, project_prefix, queue_of, text
+
+LOG: Final = "l"
+PURGE: Final = "g"
+# Bytes of entries in one document.
+LARGEST: Final = 8 << 20
+# Bytes of an entry beside its body and checksum, and more.
+OVERHEAD: Final = 64
+
+
+class LogPosition(NamedTuple):
+    """Where a batch enters the log, and the transaction in which it does."""
+
+    sequence: int
+    before: int
+    writer: str
+
+
+@lru_cache(maxsize=4096)
+def key(project: str) -> QueueKey:
+    """The log's names, which no queue's can be."""
+    prefix = project_prefix(project)
+    name = LOG + prefix
+    return QueueKey(QueueRef(project, ""), name, name, name, prefix)
+
+
+def project_of(shard: str) -> str:
+    """The project of the log that is called so."""
+    return queue_of(shard.removeprefix(LOG)).project
+
+
+def purge_note(key: QueueKey, topic: str) -> BsonDocument:
+    """The filter that finds the note of a purge, or makes it."""
+    return {"_id": PURGE + key.project + text(topic), "s": key.shard}
+
+
+def documents(
+    key: QueueKey, topic: str, entries: Sequence[Entry], now: int, position: LogPosition
+) -> Iterator[BsonDocument]:
+    """A batch as it is stored."""
+    last = position.sequence - 1
+    for part in _parts(entries):
+        last += len(part)
+        yield {
+            "_id": f"{key.counter}{last}",
+            "s": key.shard,
+            "q": key.messages,
+            "k": last,
+            "d": text(topic),
+            "e": DatetimeMS(now + 1000 * max(entry.ttl for entry in part)),
+            "a": now,
+            "b": Binary(msgspec.msgpack.encode([_storable(entry) for entry in part])),
+            "t": [list(pair) for pair in Counter(entry.ttl for entry in part).items()],
+            "f": position.sequence,
+            "z": position.before,
+            "w": position.writer,
+        }
+
+
+def before(found: BsonDocument) -> int:
+    """The sequence before the first in this document."""
+    return int(found["k"] - sum(count for _, count in found["t"]))
+
+
+def batch(found: BsonDocument) -> Batch:
+    """The model's batch."""
+    entries = ENTRIES.decode(found["b"])
+    if not all(entry.checksum.isascii() for entry in entries):
+        entries = [Entry(entry.body, entry.ttl, original(entry.checksum)) for entry in entries]
+    return Batch(original(found["d"]), found["k"] - len(entries) + 1, found["a"] / 1000, entries)
+
+
+def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    start = weight = 0
+    for at, entry in enumerate(entries):
+        more = len(entry.body) + len(entry.checksum) + OVERHEAD
+        if weight + more > LARGEST and at > start:
+            yield entries[start:at]
+            start, weight = at, 0
+        weight += more
+    yield entries[start:]
+
+
+def _storable(entry: Entry) -> Entry:
+    return entry if entry.checksum.isascii() else Entry(entry.body, entry.ttl, text(entry.checksum))
+
+
+ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
+
+
+# Of a snapshot; False = there is none.
+Moment = Timestamp | bool
+# Batches that one read passes.
+MOST: Final = 1000
+# Bytes that it carries.
+WEIGHT: Final = 1 << 20
+
+
+class Span(NamedTuple):
+    """What one read goes over: the documents that fit, by an index (``hint``), up to a sequence."""
+
+    conditions: BsonDocument
+    hint: str
+    end: int
+
+
+class Reader:
+    """Reads logs."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+
+    def last(self, key: QueueKey) -> int:
+        """The last sequence of the log, which no fail-over gives again; 0 = there is none."""
+        found = self._client.find(_counter(key), fields={"k1": 1}, committed=True)
+        return int(found[0]["k1"]) if found else 0
+
+    def dropped(self, key: QueueKey) -> int:
+        """The last sequence that was trimmed."""
+        found = self._client.find(_counter(key), fields={"x": 1})
+        return int(found[0].get("x", 0)) if found else 0
+
+    def read(self, key: QueueKey, after: int, limit: int, pattern: Pattern) -> LogSlice:
+        """As ``TopicController.read`` says."""
+        counters, moment = self._client.snapshot(_counter(key))
+        counter: BsonDocument = counters[0] if counters else {}
+        last, dropped = int(counter.get("k1", 0)), int(counter.get("x", 0))
+        start = max(after, dropped)
+        if start >= last:
+            return LogSlice([], max(after, last), False, last, dropped)
+        span = self._span(key, start, limit, pattern, last, moment)
+        most = min(limit, MOST)
+        found = self._client.find(
+            span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
+        )
+        if not moment:  # what was trimmed meanwhile may be gone from between these, or not
+            dropped = max(dropped, self.dropped(key))
+        kept = [one for one in found if one["k"] > dropped]
+        batches = _portion(kept, start, limit)
+        whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < WEIGHT
+        position = max(dropped, span.end if whole else batches[-1].last if batches else 0)
+        last = max(last, dropped)
+        return LogSlice(batches, position, position < last, last, dropped)
+
+    def _span(self, key: QueueKey, start: int, limit: int, pattern: Pattern, last: int, moment: Moment) -> Span:
+        behind: BsonDocument = {"$gt": start, "$lte": last}
+        if pattern.topic:
+            return Span(self._client.where(key, d=layout.text(pattern.topic), k=behind), layout.CLAIMS, last)
+        everything = self._client.where(key, k=behind)
+        if pattern.text == EVERYTHING:
+            return Span(everything, layout.OBSERVERS, last)
+        named = self._client.find(
+            everything,
+            limit=MOST,
+            sort={"k": 1},
+            hint=layout.OBSERVERS,
+            fields={"_id": 0, "k": 1, "d": 1},  # which the index has
+            snapshot=moment,
+        )
+        end = int(named[-1]["k"]) if len(named) == MOST else last
+        meant = [one["k"] for one in named if pattern.matches(layout.original(one["d"]))]
+        return Span(self._client.where(key, k={"$in": meant[: limit + 1]}), layout.OBSERVERS, end)
+
+
+def _counter(key: QueueKey) -> BsonDocument:
+    return {"_id": key.counter, "s": key.shard}
+
+
+def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
+    """The batches that make so many messages together, or so many bytes, but one at least."""
+    batches: list[Batch] = []
+    count = weight = 0
+    for one in found:
+        weight += len(one["b"])
+        if batches and (count >= limit or weight > WEIGHT):
+            break
+        batches.append(batch(one))
+        count += batches[-1].last - max(start, batches[-1].sequence - 1)
+    return batches

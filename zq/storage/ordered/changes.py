@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One atomic change to messages: the only place that writes a message and all its index entries; moves; and the
+idempotency keys that are written with a change.
+
+A change collects writes; ``commit`` applies them in one batch and only then touches what memory knows of the queues.
+The caller holds the locks of all queues concerned from before the first read until after ``commit``.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import msgpack, structs
+
+from zq.errors import KeyReused, Repeated
+from zq.model import Draft, IdempotencyKey, Move, Outcome, QueueRef
+from zq.model.moments import FALSE_FUTURE
+from zq.model.quotas import OVERHEAD
+from zq.storage.ordered import due, layout
+from zq.storage.ordered.layout import Found, IndexPlace, Known, StoredEntry, StoredMessage, Tally
+from zq.storage.ordered.registry import QueueState
+from zq.storage.ordered.store import Store, Write
+
+
+class End(NamedTuple):
+    """How and when messages finish, and for how many seconds a record is kept of them; 0 = none."""
+
+    outcome: Outcome
+    history: int
+    now: int
+
+
+class Change:
+    """Messages inserted, removed and rewritten together."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._writes: list[Write] = []
+        self._tallies: dict[QueueState, Tally] = {}
+        self._heads: dict[QueueState, bytes] = {}
+        self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
+        self._lowered: dict[QueueState, set[int]] = {}
+
+    def insert(self, state: QueueState, record: StoredMessage, body: bytes, now: int, delay: int = 0) -> None:
+        """Add a message behind all others of the queue; without delay available not before the last such one (L5)."""
+        tally = self._tally(state)
+        record.size = len(body) + OVERHEAD
+        tally.sequence += 1
+        tally.count += 1
+        tally.bytes += record.size
+        if delay:
+            record.available = now + delay
+        else:
+            record.available = tally.fresh = now if tally.fresh > now + FALSE_FUTURE * 1000 else max(now, tally.fresh)
+        key = layout.pair.pack(state.number, tally.sequence)
+        self._writes += (
+            ("messages", key, layout.encode(record)),
+            ("bodies", key, self._sealed(state, record, body)),
+            ("expiry", layout.number.pack(record.expires) + key, b""),
+            ("ids", layout.id_key(state.project, record.id), key),
+        )
+        self._put_available(state, tally.sequence, record)
+
+    def post(self, state: QueueState, draft: Draft, now: int) -> None:
+        """Add a new message."""
+        record = StoredMessage(
+            id=draft.id,
+            created=now,
+            expires=now + draft.ttl * 1000,
+            available=now,
+            ttl=draft.ttl,
+            client=draft.client,
+            checksum=draft.checksum,
+        )
+        self.insert(state, record, draft.body, now, draft.delay * 1000)
+
+    def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
+        """Take a message away for good."""
+        tally = self._tally(state)
+        tally.count -= 1
+        tally.bytes -= record.size
+        self._writes += traces(state.number, state.project, sequence, record)
+
+    def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
+        """Take a message away and, where history is kept, leave a record of it."""
+        if end.history:
+            self._record(state, sequence, record, end)
+        self.remove(state, sequence, record)
+
+    def rewrite(
+        self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
+    ) -> None:
+        """Replace a message's record, and the index entries that differ from those of its old place.
+
+        ``body``: where the caller has read it, for a message that lives longer from now on.
+        """
+        number, key = state.number, layout.pair.pack(state.number, sequence)
+        self._writes.append(("messages", key, layout.encode(new)))
+        if old.available != new.available or old.expires != new.expires:
+            self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
+            self._put_available(state, sequence, new)
+        if old.expires != new.expires:
+            self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
+            self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
+            self._prolong(state, key, new, body)
+        if old.claim and old.claim != new.claim:
+            self._writes.append(("claims", layout.claim_prefix(number, old.claim) + key[8:], None))
+        if new.claim:
+            self._writes.append(
+                ("claims", layout.claim_prefix(number, new.claim) + key[8:], layout.number.pack(new.ends))
+            )
+        if new.available < old.available or new.ends < old.ends:
+            self._lowered.setdefault(state, set()).add(sequence)
+
+    def advance(self, state: QueueState, head: bytes) -> None:
+        """Once this is committed, claims go on at ``head``, but for entries made by this change."""
+        self._heads[state] = head
+
+    def also(self, *writes: Write) -> None:
+        """Write more in the same step: what is not a message."""
+        self._writes += writes
+
+    def commit(self) -> None:
+        """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
+        for state, tally in self._tallies.items():
+            self._writes.append(("tallies", layout.number.pack(state.number), layout.encode(tally)))
+        if self._writes:
+            self._store.write(self._writes)
+        for state, head in self._heads.items():
+            state.ready_cursor = state.ready_cursor.passed(head)
+        new = set(self._lowered)
+        for state, tally in self._tallies.items():
+            if tally.sequence > state.tally.sequence:
+                new.add(state)
+            state.tally = tally
+        for state, keys in self._made_available.items():
+            state.ready_cursor = state.ready_cursor.joined(keys)
+        for state, sequences in self._lowered.items():
+            state.visibility.invalidate(sequences)
+        for state in new:
+            if state.context.listener is not None:
+                state.context.listener(state.ref)
+
+    def _tally(self, state: QueueState) -> Tally:
+        tally = self._tallies.get(state)
+        if tally is None:
+            tally = self._tallies[state] = structs.replace(state.tally)
+        return tally
+
+    def _record(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
+        value = self._store.get("bodies", layout.pair.pack(state.number, sequence))
+        if value is None:  # it expired while this verb was under way
+            return
+        tally = self._tally(state)
+        tally.position += 1
+        tally.finished = max(end.now, tally.finished)
+        expires = tally.finished + end.history * 1000
+        kept = StoredEntry(
+            structs.replace(record, claim=""), layout.unsealed(value), sequence, end.outcome, tally.finished, expires
+        )
+        self._writes += due.history_writes(state.history, tally.position, kept)
+
+    def _prolong(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
+        """Stamp the body anew, or the compaction filter would take it at its former end."""
+        stored = None if body is not None else self._store.get("bodies", key)
+        if stored is not None:
+            body = layout.unsealed(stored)
+        if body is not None:
+            self._writes.append(("bodies", key, self._sealed(state, record, body)))
+
+    def _sealed(self, state: QueueState, record: StoredMessage, body: bytes) -> bytes:
+        return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
+
+    def _put_available(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
+        key = layout.triple.pack(state.number, record.available, sequence)
+        self._writes.append(("available", key, layout.number.pack(record.expires)))
+        self._made_available[state].append(key)
+
+
+def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> list[Write]:
+    """The deletion of all that a message has in the store, index entries first."""
+    key = layout.pair.pack(queue, sequence)
+    writes: list[Write] = [
+        ("available", layout.triple.pack(queue, record.available, sequence), None),
+        ("expiry", layout.number.pack(record.expires) + key, None),
+        ("ids", layout.id_key(project, record.id), None),
+    ]
+    if record.claim:
+        writes.append(("claims", layout.claim_prefix(queue, record.claim) + key[8:], None))
+    writes += (("bodies", key, None), ("messages", key, None))
+    return writes
+
+
+# Queues of the project by name; None for one that does not exist.
+Targets = dict[str, QueueState | None]
+
+
+class Routes(NamedTuple):
+    """Where messages come from, where they may go, for how long a record is kept where they were."""
+
+    source: QueueState
+    targets: Targets
+    history: int
+    now: int
+
+    def missing(self, moves: Iterable[Move]) -> list[QueueRef]:
+        """Queues that the moves need and that do not exist."""
+        return [ref for ref in targets(self.source.ref, moves) if self.targets[ref.name] is None]
+
+    def carry_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
+        """Take messages, by id, to the ends of other queues, in the order of the moves; which of them went.
+
+        One whose body has gone had expired while the verb was under way.
+        """
+        keys = [layout.pair.pack(self.source.number, found[move.id][0]) for move in moves]
+        carried = []
+        for move, value in zip(moves, store.get_many("bodies", keys), strict=True):
+            if value is not None:
+                self.carry(change, *found[move.id], layout.unsealed(value), move)
+                carried.append(move)
+        return carried
+
+    def carry(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
+        """Take a message from its queue to the other one's end."""
+        target = self.targets[move.to]
+        assert target is not None, "the caller has created what was missing"
+        outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED
+        change.finish(self.source, sequence, record, End(outcome, self.history, self.now))
+        moved = _moved(record, move, self.source.ref.name, self.now)
+        change.insert(target, moved, body if move.body is None else move.body, self.now, move.delay * 1000)
+
+
+def targets(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
+    """The queues that the moves name, each once."""
+    return [QueueRef(queue.project, name) for name in dict.fromkeys(move.to for move in moves)]
+
+
+def by_name(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
+    """Queues that were locked together."""
+    return {ref.name: state for ref, state in zip(refs, states, strict=True)}
+
+
+def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
+    """The record that a message has after the move; its place is given where it joins."""
+    ttl = record.ttl if move.ttl is None else move.ttl
+    return StoredMessage(
+        id=record.id,
+        created=record.created if move.reason else now,
+        expires=now + ttl * 1000,
+        available=now,
+        ttl=ttl,
+        client=record.client,
+        checksum=record.checksum if move.body is None else move.checksum,
+        origin=origin if move.reason else "",
+        origin_count=record.count if move.reason else 0,
+        reason=move.reason,
+    )
+
+
+class Owner(Protocol):
+    """Whose keys they are; ``history`` is the number that they go by."""
+
+    @property
+    def history(self) -> int: ...
+
+
+def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
+    """Raises ``Repeated`` (with an ``answer``, a type) or ``KeyReused`` if the owner knows the key."""
+    if idempotency_key is None or owner is None:
+        return
+    found = due.living(store, "keys", _key_prefix(owner, idempotency_key), now)
+    if found is not None:
+        known = layout.decode_known(found[1])
+        if known.digest != idempotency_key.digest:
+            raise KeyReused
+        store.wait_durable()  # the first attempt may still be waiting for its own, and this answer promises as much
+        raise Repeated(msgpack.decode(known.answer, type=answer))
+
+
+def remember_key(change: Change, owner: Owner, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
+    """Let the owner know the key, and what it was answered, as part of the change."""
+    change.also(*key_writes(owner, idempotency_key, answer, now))
+
+
+def key_writes(owner: Owner, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> list[Write]:
+    """The same, as writes, for a verb without a ``Change``."""
+    if idempotency_key is None:
+        return []
+    expires = now + idempotency_key.window * 1000
+    key = _key_prefix(owner, idempotency_key) + layout.number.pack(expires)
+    return due.writes("keys", key, layout.encode(Known(idempotency_key.digest, layout.encode(answer))), expires)
+
+
+def _key_prefix(owner: Owner, idempotency_key: IdempotencyKey) -> bytes:
+    return layout.ended(layout.number.pack(owner.history), idempotency_key.key)

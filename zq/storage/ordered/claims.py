@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims. A claim is nothing but what its messages' records say of it: put on, found, renewed, settled, released."""
+
+from zq.errors import ClaimNotFound
+from zq.model import (
+    Claim,
+    Claimed,
+    ClaimRequest,
+    Fence,
+    IdempotencyKey,
+    Lease,
+    Message,
+    Outcome,
+    QueueRef,
+    Seconds,
+    Settled,
+    Settlement,
+)
+from zq.storage.concurrency import StripedLocks
+from zq.storage.ordered import layout, stages
+from zq.storage.ordered.changes import Change, End, Routes, by_name, check_key, remember_key, targets
+from zq.storage.ordered.handle import Session, StoreHandle
+from zq.storage.ordered.layout import Found
+from zq.storage.ordered.registry import NO_METADATA, QueueState
+from zq.storage.ordered.scans import Ready, take
+from zq.storage.ordered.store import Store
+
+
+class ClaimController:
+    """``zq.storage.api.ClaimController`` over an ordered store."""
+
+    def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
+        self._handle = handle
+        self._stripes = stripes
+
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+        with self._handle as session:
+            attempt = ClaimAttempt(session, queue, request, layout.ms(now))
+            with self._stripes.locked(*stages.fence_names(queue.project, request.fence)):
+                stages.check_fence(session.store, queue.project, request.fence)
+                claimed = attempt.run()
+            if claimed.claim is not None:
+                session.store.wait_durable()
+        return claimed
+
+    def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
+        with self._handle as (store, registry), registry.locked(queue) as (state,):
+            found = claim_of(store, state, claim, layout.ms(now))
+        if found is None:
+            raise ClaimNotFound
+        return found
+
+    def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
+        moment = layout.ms(now)
+        with self._handle as (store, registry):
+            with self._stripes.locked(*stages.fence_names(queue.project, fence)), registry.locked(queue) as (state,):
+                stages.check_fence(store, queue.project, fence)
+                held = held_by(store, state, lease.claim, moment)
+                if state is None or not held:
+                    raise ClaimNotFound
+                change = Change(store)
+                for found in held:
+                    hold(change, state, found, lease, found[1].available - found[1].ends, moment)
+                change.commit()
+            store.wait_durable()
+
+    def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
+        moment = layout.ms(now)
+        with self._handle as (store, registry):
+            with registry.locked(queue) as (state,):
+                held = held_by(store, state, claim, moment)
+                if state is None or not held:
+                    return
+                change = Change(store)
+                for found in held:
+                    give_back(change, state, found, delay, moment)
+                change.commit()
+            store.wait_durable()
+
+    def settle(
+        self,
+        queue: QueueRef,
+        claim: str,
+        settlement: Settlement,
+        now: Seconds,
+        idempotency_key: IdempotencyKey | None = None,
+        fence: Fence | None = None,
+    ) -> Settled:
+        moment = layout.ms(now)
+        refs = targets(queue, settlement.move)
+        with self._handle as (store, registry):
+            settled = None
+            with self._stripes.locked(*stages.fence_names(queue.project, fence)):
+                while settled is None:
+                    with registry.locked(queue, *refs) as (state, *others):
+                        check_key(store, state, idempotency_key, Settled, moment)
+                        stages.check_fence(store, queue.project, fence)
+                        held = {found[1].id: found for found in held_by(store, state, claim, moment)}
+                        if state is None or not held:
+                            raise ClaimNotFound
+                        routes = Routes(state, by_name(refs, others), settlement.history, moment)
+                        missing = routes.missing(move for move in settlement.move if move.id in held)
+                        if not missing:
+                            change = Change(store)
+                            settled = settle_held(store, change, routes, held, settlement)
+                            remember_key(change, state, idempotency_key, settled, moment)
+                            change.commit()
+                    for ref in missing:
+                        registry.ensure(ref)
+            store.wait_durable()
+        return settled
+
+
+class ClaimAttempt:
+    """One claim in the making."""
+
+    def __init__(self, session: Session, queue: QueueRef, request: ClaimRequest, now: int) -> None:
+        self._session = session
+        self._queue = queue
+        self._request = request
+        self._now = now
+        self._messages: list[Message] = []
+        self._spent: list[str] = []
+        self._lapsed = 0
+
+    def run(self) -> Claimed:
+        """The claim, made or found; one change."""
+        store, registry = self._session
+        request, now = self._request, self._now
+        with registry.locked(self._queue) as (state,):
+            metadata = NO_METADATA if state is None else state.metadata
+            if request.expected not in (None, metadata):
+                return Claimed(metadata=metadata)
+            if state is None:
+                return Claimed()
+            found = claim_of(store, state, request.lease.claim, now) if request.named else None
+            if found is not None:
+                return Claimed(found, existing=True)
+            change = Change(store)
+            for item in take(store, state, request.limit, now, change, request.most_bytes):
+                self._meet(change, state, item)
+            change.commit()
+        if not self._messages:
+            return Claimed(spent=self._spent)
+        claim = Claim(request.lease.claim, request.lease.ttl, now / 1000, self._messages, self._lapsed)
+        return Claimed(claim, spent=self._spent)
+
+    def _meet(self, change: Change, state: QueueState, item: Ready) -> None:
+        """Claim a message, unless it was handed out too often."""
+        sequence, record, body = item
+        request, now = self._request, self._now
+        if request.max_claims is not None and record.count >= request.max_claims:
+            self._spent.append(record.id)
+            return
+        self._lapsed += record.claim != ""
+        record.former = record.available
+        record.count += 1
+        wait = request.wait(record.count) * 1000
+        hold(change, state, (sequence, record), request.lease, wait, now, body)
+        self._messages.append(layout.message(sequence, record, body, now))
+
+
+def hold(
+    change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
+) -> None:
+    """Put a message under a claim that starts now; when it lapses, the message stays away ``wait`` ms longer.
+
+    ``body``: as for ``Change.rewrite``.
+    """
+    sequence, record = found
+    place = record.index_place()
+    record.claim = lease.claim
+    record.claimed = now
+    record.lease = lease.ttl
+    record.ends = now + lease.ttl * 1000
+    record.available = record.ends + wait
+    record.ttl, record.expires = lease.extend(record.ttl, record.expires, record.ends, 1000)
+    change.rewrite(state, sequence, place, record, body)
+
+
+def give_back(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
+    """End the hold on a message: ready again after ``delay`` s, after its redelivery delay, or in its former place."""
+    sequence, record = found
+    place = record.index_place()
+    wait = record.available - record.ends
+    if delay is not None:
+        record.available = now + delay * 1000
+    else:
+        record.available = now + wait if wait else record.former
+    record.claim, record.ends = "", 0
+    change.rewrite(state, sequence, place, record)
+
+
+def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
+    """The live claim of this id with all that it holds, or None."""
+    held = held_by(store, state, claim, now)
+    if state is None or not held:
+        return None
+    bodies = store.get_many("bodies", [layout.pair.pack(state.number, sequence) for sequence, _ in held])
+    messages = [
+        layout.message(sequence, record, layout.unsealed(body), now)
+        for (sequence, record), body in zip(held, bodies, strict=True)
+        if body is not None
+    ]
+    terms = held[0][1]
+    return Claim(claim, terms.lease, terms.claimed / 1000, messages)
+
+
+def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
+    """All that a live claim holds, in sequence, without what a commit has reserved; nothing of a missing queue."""
+    if state is None:
+        return []
+    prefix = layout.claim_prefix(state.number, claim)
+    keys = [
+        layout.number.pack(state.number) + key[-8:] for key, _ in store.scan("claims", prefix, layout.after(prefix))
+    ]
+    held = []
+    for key, value in zip(keys, store.get_many("messages", keys), strict=True):
+        if value is not None:
+            record = layout.decode_record(value)
+            sequence = layout.pair.unpack(key)[1]
+            if record.claim == claim and record.held(now) and sequence not in state.reserved:
+                held.append((sequence, record))
+    return held
+
+
+def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
+    """The sequences of what ``held_by`` finds, by the index alone."""
+    if state is None:
+        return []
+    prefix = layout.claim_prefix(state.number, claim)
+    entries = store.scan("claims", prefix, layout.after(prefix))
+    live = (layout.number.unpack(key[-8:])[0] for key, ends in entries if layout.number.unpack(ends)[0] > now)
+    return [sequence for sequence in live if sequence not in state.reserved]
+
+
+def settle_held(
+    store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
+) -> Settled:
+    """Do with the held messages (by id) as they are settled, and say what was done."""
+    named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
+    deleted = [message for message in settlement.delete if message in held]
+    if settlement.rest:
+        spared = set(named)
+        deleted += [message for message in held if message not in spared]
+    end = End(Outcome.DELETED, settlement.history, routes.now)
+    for message in deleted:
+        change.finish(routes.source, *held[message], end)
+    released = [release for release in settlement.release if release.id in held]
+    for release in released:
+        give_back(change, routes.source, held[release.id], release.delay, routes.now)
+    moves = routes.carry_all(store, change, held, [move for move in settlement.move if move.id in held])
+    buried = sum(1 for move in moves if move.reason)
+    kept = held.keys() - {move.id for move in settlement.move} | {move.id for move in moves}
+    lost = [message for message in named if message not in kept]
+    return Settled(len(deleted), len(released), len(moves) - buried, buried, lost)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of the engine. Each is changed under its name's stripe."""
+
+import os
+
+from msgspec import Struct, msgpack
+
+from zq.model import Page, Seconds
+from zq.model.documents import Document, DocumentRef
+from zq.storage.concurrency import StripedLocks
+from zq.storage.ordered import due, layout
+from zq.storage.ordered.handle import StoreHandle
+from zq.storage.ordered.store import Store, Write
+
+
+class StoredDocument(Struct, array_like=True):
+    """A document's entry in ``documents``."""
+
+    value: bytes
+    version: str
+    expires: int | None
+
+
+decode = msgpack.Decoder(StoredDocument).decode
+
+
+class DocumentController:
+    """``zq.storage.api.DocumentController`` over an ordered store."""
+
+    def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
+        self._handle = handle
+        self._stripes = stripes
+
+    def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
+        with self._handle as (store, _):
+            stored = _find(store, _key(ref))
+        return _living(ref, stored, layout.ms(now))
+
+    def put(
+        self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
+    ) -> bool:
+        end = None if expires is None else layout.ms(expires)
+        return self._change(ref, now, expected, StoredDocument(value, os.urandom(8).hex(), end))
+
+    def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
+        owner, begin = _key(DocumentRef(project, kind, "")), _key(DocumentRef(project, kind, prefix))
+        start = max(begin, _key(DocumentRef(project, kind, after)) + b"\0") if after else begin
+        items: list[Document] = []
+        with self._handle as (store, _):
+            for key, value in store.scan("records", start, layout.after(begin)):
+                ref = DocumentRef(project, kind, key[len(owner) :].decode("utf-8", "surrogatepass"))
+                item = _living(ref, decode(value), layout.ms(now))
+                if item is not None:
+                    items.append(item)
+                if len(items) == limit:
+                    break
+        return Page(items, items[-1].ref.name if items else None)
+
+    def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
+        return self._change(ref, now, expected, None)
+
+    def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
+        """Put another one in the document's place, or none; whether it was the expected one. None is not deleted."""
+        key = _key(ref)
+        with self._handle as (store, _):
+            with self._stripes.locked(name(key)):
+                old = _find(store, key)
+                found = _living(ref, old, layout.ms(now))
+                if (found is None and new is None) or expected not in (None, "" if found is None else found.version):
+                    return False
+                store.write([*_traces(key, old), *(writes(key, new) if new is not None else ())])
+            store.wait_durable()
+        return True
+
+
+def name(key: bytes) -> bytes:
+    """What to hold while a document is changed."""
+    return b"document " + key
+
+
+def writes(key: bytes, document: StoredDocument) -> list[Write]:
+    """All entries of a document."""
+    value = layout.encode(document)
+    return (
+        [("records", key, value)] if document.expires is None else due.writes("records", key, value, document.expires)
+    )
+
+
+def expired(store: Store, key: bytes, moment: int) -> bool:
+    """Whether there is a document that expires at this moment."""
+    stored = _find(store, key)
+    return stored is not None and stored.expires == moment
+
+
+def _traces(key: bytes, document: StoredDocument | None) -> list[Write]:
+    return [(family, place, None) for family, place, _ in writes(key, document)] if document is not None else []
+
+
+def _key(ref: DocumentRef) -> bytes:
+    return (
+        layout.project_prefix(ref.project) + layout.project_prefix(ref.kind) + ref.name.encode("utf-8", "surrogatepass")
+    )
+
+
+def _find(store: Store, key: bytes) -> StoredDocument | None:
+    value = store.get("records", key)
+    return None if value is None else decode(value)
+
+
+def _living(ref: DocumentRef, stored: StoredDocument | None, now: int) -> Document | None:
+    if stored is None or (stored.expires is not None and stored.expires <= now):
+        return None
+    return Document(ref, stored.value, stored.version, None if stored.expires is None else stored.expires / 1000)

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expired messages are removed in two ways, for which Redis has the names.
+
+Lazy expiry: one thread removes what readers have met. Active expiry: rounds remove what has expired by the index
+``expiry``, and what purged and deleted queues left; the index is read from the front and only as far as it is due, so a
+round costs what there is to remove, not what lives. A message is removed under its queue's lock, and only if the index
+entry still has its expiry. What else expires goes the same way by the index ``due``, without locks but for stages and
+documents.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Final
+
+from zq.errors import StoreDamaged, Unavailable
+from zq.model import QueueRef
+from zq.model.expiry import Pace
+from zq.storage.concurrency import StripedLocks
+from zq.storage.ordered import documents, due, layout, logs, stages
+from zq.storage.ordered.changes import Change
+from zq.storage.ordered.handle import Session, StoreHandle
+from zq.storage.ordered.reclaim import PendingDeletes, Tombstones, forget_hidden
+from zq.storage.ordered.registry import QueueState
+from zq.storage.ordered.store import Store, Write
+
+LOG = logging.getLogger(__name__)
+# Things that active expiry removes in one write, which holds up every thread for as long as it lasts: a millisecond.
+SLICE: Final = 100
+# Seconds after each slice: a thread that waits for the interpreter would else wait for five milliseconds.
+BREATH: Final = 0.0001
+# Seconds after which active expiry reads the indexes from their beginnings again.
+AFRESH: Final = 3600.0
+# Messages that lazy expiry removes in one write.
+BATCH: Final = 100
+# Lazy expiry rests so many times as long as it worked: it works a fifth of its time at most.
+REST: Final = 4
+# Seconds that lazy expiry rests at most.
+LONGEST: Final = 0.5
+
+# Keys of ``messages``, each with a moment not before which the message expires, or it has been given longer life.
+Moments = dict[bytes, int]
+
+
+class ActiveExpiry:
+    """One round at a time: no two threads may be in one."""
+
+    def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
+        self._handle = handle
+        self._stripes = stripes
+        self.position = b""
+        self._due_position = b""
+        """No entry of ``expiry`` and ``due`` that is due lies before these: what is written expires later than now,
+        unless a verb stood still for longer than its message was to live."""
+        self._afresh = 0.0
+        self._first = 0
+        self._pending_deletes = PendingDeletes()
+        self._tombstones = Tombstones()
+        self._keys_went = True
+        """Whether idempotency keys were removed, so that a hidden queue may have none left. True at first, for those of
+        earlier starts."""
+        self.removed = 0
+
+    def sweep(self, now: int, pace: Pace) -> int:
+        """One round; returns how many expired messages went.
+
+        After one that had to end early the next begins with another kind, so that none waits for all of the others.
+        """
+        before = self.removed
+        if time.monotonic() > self._afresh:
+            self._afresh = time.monotonic() + AFRESH
+            self.position = self._due_position = b""
+        kinds: list[Callable[[Session, int], int]] = [
+            lambda session, size: self._pending_deletes.clear_queues(session.store, size, pace),
+            lambda session, size: self._clear_numbers(session, size, pace),
+            lambda session, size: self._tombstones.clear_trimmed(session, size, pace),
+            lambda session, size: self._tombstones.clear_purged(session, size, pace),
+        ]
+        if self._handle.context.expiry.sweep:
+            kinds[:0] = (
+                lambda session, size: self._remove_expired(session, now, size, pace),
+                lambda session, size: self._remove_due(session.store, now, size, pace),
+            )
+        first = self._first % len(kinds)
+        ended = [self._by_steps(pace, kind) for kind in kinds[first:] + kinds[:first]]
+        self._first = 0 if all(ended) else first + 1
+        return self.removed - before
+
+    def _by_steps(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
+        """Steps of one kind, in slices, until one found less than it might remove; False if the pace ended it."""
+        while left := pace.step():
+            while left:
+                asked = min(left, SLICE)
+                with self._handle as session:
+                    try:
+                        if step(session, asked) < asked:
+                            return True
+                    except StoreDamaged:  # noted where it was met; the other kinds go on
+                        return True
+                left -= asked
+                time.sleep(BREATH)
+        return False
+
+    def _remove_expired(self, session: Session, now: int, size: int, pace: Pace) -> int:
+        index = session.store.scan("expiry", self.position, layout.number.pack(now + 1), spare=True)
+        entries = [key for key, _ in islice(index, size)]
+        for number, moments in by_queue((entry[8:], layout.number.unpack_from(entry)[0]) for entry in entries):
+            count, queue = remove_expired(session, number, moments, sweeping=True)
+            if count:
+                self.removed += count
+                pace.removed(count, queue)
+        if entries:
+            self.position = entries[-1] + b"\0"
+        return len(entries)
+
+    def _clear_numbers(self, session: Session, size: int, pace: Pace) -> int:
+        if self._keys_went:
+            self._keys_went = False
+            forget_hidden(session)
+        return self._pending_deletes.clear_numbers(session.store, size, pace)
+
+    def _remove_due(self, store: Store, now: int, size: int, pace: Pace) -> int:
+        index = store.scan("due", self._due_position, layout.number.pack(now + 1), spare=True)
+        entries = list(islice(index, size))
+        writes: list[Write] = []
+        for entry, note in entries:
+            family, key = due.named(entry)
+            gone: list[Write] = [("due", entry, None), (family, key, None)]
+            if family == "history":
+                gone += due.history_traces(key, note)
+            elif family == "batches":
+                gone.append(logs.topic_delete(key, note))
+            elif family == "keys":
+                self._keys_went = True
+            elif family == "stages":
+                with self._stripes.locked(stages.name(key[:-8])):  # no commit may be reading it
+                    store.write([*gone, ("default", layout.PENDING_NUMBER + note, b"")])
+            elif family == "records":
+                with self._stripes.locked(documents.name(key)):  # it may have got a longer life
+                    store.write(gone if documents.expired(store, key, layout.number.unpack_from(entry)[0]) else [])
+                continue
+            writes += gone
+        if entries:
+            store.write(writes)
+            pace.removed(len(entries))
+            self._due_position = entries[-1][0] + b"\0"
+        return len(entries)
+
+
+class LazyExpiry:
+    """Works from ``start`` to ``close``."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+        self._queue = handle.context.lazy_queue
+        self._thread = threading.Thread(target=self._run, name="zq-lazy-expiry", daemon=True)
+        self.removed = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Forget what waits, and return when nothing is being removed any more."""
+        self._queue.close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._queue.wait():
+            began = time.monotonic()
+            self._remove(self._queue.take(BATCH))
+            time.sleep(min(LONGEST, REST * (time.monotonic() - began)))
+
+    def _remove(self, expired: Moments) -> None:
+        try:
+            with self._handle as session:
+                for number, its in by_queue(expired.items()):
+                    self.removed += remove_expired(session, number, its, sweeping=False)[0]
+        except Unavailable:
+            pass  # active expiry will find them
+        except Exception:  # the edge of this thread, which must outlive any one failure
+            LOG.critical("Removal failed for a reason that was not foreseen; active expiry will do it.", exc_info=True)
+
+
+def by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
+    """Expired messages by the queues' numbers."""
+    grouped: defaultdict[bytes, Moments] = defaultdict(dict)
+    for key, moment in expired:
+        grouped[key[:8]][key] = moment
+    return ((layout.number.unpack(number)[0], its) for number, its in grouped.items())
+
+
+def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
+    """Remove those of one queue's messages that expire at their moments, in one step; how many, and of which queue.
+
+    ``sweeping``: the moments come from the expiry index, whose entries go even where they point at nothing.
+    """
+    with _locked(session, number) as state:
+        if state is None:
+            return 0, None
+        change = Change(session.store)
+        count = 0
+        values = session.store.get_many("messages", list(moments), spare=True)
+        for (key, moment), value in zip(moments.items(), values, strict=True):
+            if value == b"":  # damaged: its index entries are what a salvage has of it
+                continue
+            record = layout.decode_record(value) if value is not None else None
+            if record is not None and record.expires <= moment:
+                change.remove(state, layout.pair.unpack(key)[1], record)
+                count += 1
+            elif sweeping:
+                change.also(("expiry", layout.number.pack(moment) + key, None))
+        change.commit()
+        return count, state.ref
+
+
+@contextmanager
+def _locked(session: Session, number: int) -> Iterator[QueueState | None]:
+    """The queue of a number, locked; None if no queue has it."""
+    state = session.registry.by_number(number)
+    if state is None:
+        yield None
+        return
+    with session.registry.locked(state.ref) as (held,):
+        yield state if held is state else None

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handle of the open store: every verb passes through it, and after a failed write the store is opened anew.
+
+A write that fails (a full disk, say) may leave a store refusing all others until it is opened again, and memory may
+know counters that never reached the disk. So once no verb is in flight any more, the next one closes the store, forgets
+the memory and opens both afresh, at most once a second; until that succeeds every verb raises ``Unavailable``.
+A store is opened anew on request too, for options that need it; then verbs wait instead.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from zq.errors import StartRefused, Unavailable
+from zq.storage.ordered import startup
+from zq.storage.ordered.registry import EngineContext, Registry
+from zq.storage.ordered.store import Store
+
+LOG = logging.getLogger(__name__)
+# Seconds between two attempts to open a store that failed.
+PAUSE: Final = 1.0
+
+
+class Session(NamedTuple):
+    """What a verb works on."""
+
+    store: Store
+    registry: Registry
+
+
+class StoreHandle:
+    """``with handle as (store, registry):`` is one verb."""
+
+    def __init__(self, open_store: Callable[[], Store], context: EngineContext, admit: Callable[[Store], None]) -> None:
+        """``admit`` checks the store that is opened first, before anything is given out or destroyed."""
+        self._open_store = open_store
+        self._gate = threading.Condition(threading.Lock())
+        self._active = 0
+        self._reopening = False
+        self._closed = False
+        self._tried = 0.0
+        self.context = context
+        self._session: Session | None = self._open(admit)
+
+    def __enter__(self) -> Session:
+        with self._gate:
+            while self._reopening:
+                self._gate.wait()
+            session = self._session
+            if session is None or session.store.failure is not None:
+                session = self._renew()
+            self._active += 1
+            return session
+
+    def __exit__(self, *_: object) -> None:
+        with self._gate:
+            self._active -= 1
+            if self._reopening:
+                self._gate.notify_all()
+
+    def reopen(self) -> None:
+        """Close the store and open it anew between verbs, which wait meanwhile. The caller is within none."""
+        with self._gate:
+            self._gate.wait_for(lambda: not self._reopening)
+            self._reopening = True
+            try:
+                self._gate.wait_for(lambda: not self._active)
+                if self._session is not None and not self._closed:
+                    self._shut(self._session.store)
+                    self._session = self._open()
+            except (StartRefused, Unavailable):
+                LOG.exception("The store could not be opened anew; the next verb tries again.")
+            finally:
+                self._reopening = False
+                self._gate.notify_all()
+
+    def close(self) -> None:
+        """Close the store once the verbs in flight are done; later ones raise ``Unavailable``."""
+        with self._gate:
+            self._closed = True
+        while self._active:
+            time.sleep(0.01)
+        with self._gate:
+            if self._session is not None:
+                self._shut(self._session.store)
+
+    def _open(self, admit: Callable[[Store], None] = lambda _: None) -> Session:
+        store = self._open_store()
+        try:
+            admit(store)
+            return Session(store, Registry(store, self.context, startup.count_start(store)))
+        except (StartRefused, Unavailable):
+            store.close()
+            raise
+
+    def _shut(self, store: Store) -> None:
+        self._session = None
+        store.close()
+
+    def _renew(self) -> Session:
+        moment = time.monotonic()
+        if self._closed or self._active or moment - self._tried < PAUSE:
+            raise Unavailable
+        self._tried = moment
+        if self._session is not None:
+            LOG.error("The store failed and is opened anew.", exc_info=self._session.store.failure)
+            self._shut(self._session.store)
+        try:
+            self._session = self._open()
+        except StartRefused as refusal:
+            LOG.error("The store cannot be opened anew: %s", refusal)
+            raise Unavailable from refusal
+        LOG.warning("The store is open again.")
+        return self._session

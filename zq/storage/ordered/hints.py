@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hints of a queue, in memory: each may be forgotten at any time, and must never be wrong.
+
+``ReadyCursor`` says where claims look for ready messages, ``VisibilityIndex`` which stretches have nothing to show to a
+listing, ``LazyExpiryQueue`` which expired messages readers have met.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Final, NamedTuple
+
+from zq.model import ListFilter
+from zq.storage.ordered.store import Store
+
+
+class LazyExpiryQueue:
+    """Keys of ``messages``, each once, in the order of meeting; for any number of readers and one consumer."""
+
+    def __init__(self) -> None:
+        self._met: dict[bytes, int] = {}
+        self._changed = threading.Condition(threading.Lock())
+        self._closed = False
+        self.capacity = 0
+        """How many may wait; 0 = readers hand over nothing."""
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._met)
+
+    def offer(self, keys: Iterable[bytes], now: int) -> None:
+        """Hand over what had expired at ``now``; never waits for the consumer."""
+        if not self.capacity:
+            return
+        with self._changed:
+            for key in keys:
+                if len(self._met) < self.capacity:
+                    self._met.setdefault(key, now)
+                elif key not in self._met:
+                    self.dropped += 1
+            self._changed.notify()
+
+    def wait(self) -> bool:
+        """Return when something has been met; False once closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._met or self._closed)
+            return not self._closed
+
+    def take(self, most: int) -> dict[bytes, int]:
+        """The oldest of what waits, each with the moment at which it had expired; they wait no more."""
+        with self._changed:
+            taken = dict(islice(self._met.items(), most))
+            for key in taken:
+                del self._met[key]
+        return taken
+
+    def close(self) -> None:
+        """Forget everything and let ``wait`` end."""
+        with self._changed:
+            self._met.clear()
+            self._closed = True
+            self._changed.notify()
+
+
+class ReadyCursor(NamedTuple):
+    """Where claims look for the ready messages of a queue: a hint, so that nothing is walked over twice.
+
+    Ready messages lie from ``head`` to ``low`` and from ``high`` on, in the order of ``available``.
+
+    Before ``head`` there is nothing, or what has expired and waits to be removed; so from ``low`` to ``high``, over
+    which claims had walked when a message was put back before it.
+    """
+
+    head: bytes
+    low: bytes
+    high: bytes
+
+    def entries(self, store: Store, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of ``available`` that may be ready, up to a key."""
+        if self.head < self.low:
+            yield from store.scan("available", self.head, min(self.low, upper), spare=True)
+        yield from store.scan("available", self.high, upper, spare=True)
+
+    def passed(self, head: bytes) -> "ReadyCursor":
+        """After a walk that goes on at ``head`` next time."""
+        return (
+            ReadyCursor(head, self.low, self.high) if head < self.low else ReadyCursor(head, head, max(head, self.high))
+        )
+
+    def joined(self, keys: Sequence[bytes]) -> "ReadyCursor":
+        """With new entries."""
+        early = [key for key in keys if key < self.high]
+        if not early:
+            return self
+        low = max(early) + b"\0"
+        if self.head >= self.low:  # what lay before the stretch has been walked over too
+            return ReadyCursor(min(early), low, self.high)
+        return ReadyCursor(min(self.head, *early), max(self.low, low), self.high)
+
+
+# Sequences in a block: what a walk can still have to step over, one by one, in front of a visible message.
+BLOCK: Final = 64
+# Blocks in a larger one.
+FANOUT: Final = 64
+# Sequences in a block of each level.
+SIZES: Final = (BLOCK, BLOCK * FANOUT, BLOCK * FANOUT * FANOUT)
+# A moment after all others, in ms.
+NEVER: Final = 1 << 62
+# Blocks of one level that are remembered.
+MAX_BLOCKS: Final = 1 << 18
+# Blocks, the oldest ones, that are forgotten when there are more.
+EVICTED: Final = MAX_BLOCKS // 8
+
+# Block number to moment, for each of ``SIZES``.
+Levels = tuple[dict[int, int], ...]
+
+
+class VisibilityIndex:
+    """Which blocks of one queue have nothing to show for a while, so that a listing steps over them at once.
+
+    Without it a page of ten would walk over a million claimed or delayed messages that lie in front. Sequences are
+    grouped in blocks, blocks in larger ones. For each kind of ``ListFilter`` a block may carry a moment before which no
+    message of it becomes visible. Whatever makes a message visible earlier invalidates its blocks, and a walk that
+    began before such a change may record nothing. ``record`` and ``invalidate`` are called under the queue's lock.
+    """
+
+    __slots__ = ("_kinds", "invalidations")
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[bool, bool], Levels] = {}
+        self.invalidations = 0
+        """Rises with every call of ``invalidate``: what a walk has to compare before it records anything."""
+
+    def skip(self, list_filter: ListFilter, sequence: int, now: int) -> int:
+        """The first sequence from ``sequence`` on that may have something to show."""
+        levels = self._kinds.get((list_filter.claimed, list_filter.delayed))
+        while levels is not None:
+            for size, blocks in zip(reversed(SIZES), reversed(levels), strict=True):
+                if blocks.get(sequence // size, 0) > now:
+                    sequence = (sequence // size + 1) * size
+                    break
+            else:
+                break
+        return sequence
+
+    def record(self, list_filter: ListFilter, moments: Mapping[int, int]) -> None:
+        """Note moments of blocks, and of the larger blocks that they complete.
+
+        The oldest go when there are too many: a plain dictionary, because a walk may note thousands in one step.
+        """
+        levels = self._kinds.setdefault((list_filter.claimed, list_filter.delayed), ({}, {}, {}))
+        levels[0].update(moments)
+        changed: Iterable[int] = moments
+        for blocks, parents in pairwise(levels):
+            changed = {block // FANOUT for block in changed}
+            for parent in changed:
+                children = [blocks.get(child, 0) for child in range(parent * FANOUT, (parent + 1) * FANOUT)]
+                parents[parent] = min(children)
+        for blocks in levels:
+            if len(blocks) > MAX_BLOCKS:
+                for block in list(islice(blocks, EVICTED)):
+                    del blocks[block]
+
+    def invalidate(self, sequences: Iterable[int]) -> None:
+        """Forget what was known of these messages' blocks: one of them may show earlier."""
+        self.invalidations += 1
+        for levels in self._kinds.values():
+            for size, blocks in zip(SIZES, levels, strict=True):
+                for sequence in sequences:
+                    blocks.pop(sequence // size, None)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""History of the engine: records of finished messages."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
+from zq.storage.ordered import due, layout
+from zq.storage.ordered.handle import StoreHandle
+from zq.storage.ordered.layout import StoredEntry
+from zq.storage.ordered.registry import QueueState
+from zq.storage.ordered.store import Store, binary_search
+
+# Above every position and sequence.
+LAST: Final = 1 << 62
+# Seconds after every moment.
+FAR: Final = 1e12
+# Entries that a listing of everything looks through under one lock, at the least.
+STRETCH: Final = 256
+
+
+class HistoryController:
+    """``zq.storage.api.HistoryController`` over an ordered store."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+
+    def list(
+        self,
+        queue: QueueRef,
+        marker: int,
+        limit: int,
+        span: Span | None,
+        now: Seconds,
+        most_bytes: int = UNBOUNDED,
+    ) -> Page[HistoryEntry]:
+        if span is None:
+            return self._list_all(queue, marker, limit, now, most_bytes)
+        with self._handle as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return Page([], None)
+            start = _first_since(store, state, min(marker, LAST) + 1, span.since)
+            records = islice(_records(store, state, start, span.until, layout.ms(now)), limit)
+            items = list(portion(records, most_bytes, _body))
+        return Page(items, str(items[-1].position) if items else None)
+
+    def _list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int) -> Page[HistoryEntry]:
+        items: list[HistoryEntry] = []
+        start = min(marker, LAST) + 1
+        with self._handle as (store, registry):
+            while len(items) < limit and start <= LAST:
+                with registry.locked(queue) as (state,):
+                    if state is None:
+                        break
+                    left = most_bytes - sum(len(_body(item)) for item in items)
+                    more, start = _stretch(store, state, start, limit - len(items), left, layout.ms(now))
+                found = [*items, *more]
+                items = list(portion(found, most_bytes, _body))
+                if len(items) < len(found):
+                    break
+        return Page(items, str(items[-1].message.sequence) if items else None)
+
+    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
+        with self._handle as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return []
+            found = [_latest(store, state, message, layout.ms(now)) for message in dict.fromkeys(ids)]
+        return [item for item in found if item is not None]
+
+
+def _records(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
+    """Living records from a position on that finished before ``until``."""
+    end = layout.ms(min(until, FAR))
+    lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
+    for key, value in store.scan("history", lower, upper):
+        kept = layout.decode_entry(value)
+        if kept.finished >= end:
+            return
+        if kept.expires > now:
+            yield _finished(key, kept)
+
+
+def _first_since(store: Store, state: QueueState, start: int, since: Seconds) -> int:
+    """The position from which on records finished at or after ``since``."""
+    begin = layout.ms(min(since, FAR))
+    end = state.tally.position + 1 if begin > 0 else start
+    return binary_search(
+        store, "history", state.history, start, end, lambda value: layout.decode_entry(value).finished < begin
+    )
+
+
+def _stretch(
+    store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
+) -> tuple[list[HistoryEntry], int]:
+    """Up to ``want`` messages and records of a locked queue from a sequence on, one at least if there is any with up to
+    ``most_bytes`` of bodies, and from where to go on."""
+    most = max(want, STRETCH)
+    lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
+    kept = list(islice(store.scan("sequences", lower, upper), most))
+    living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), most))
+    # Beyond the last entry that was read there may be more of its kind.
+    reach = min(layout.pair.unpack(entries[-1][0])[1] if len(entries) == most else LAST for entries in (kept, living))
+    items: list[HistoryEntry] = []
+    left = most_bytes
+    found = {layout.pair.unpack(key)[1]: (_living, key, value) for key, value in living}
+    found |= {layout.pair.unpack(key)[1]: (_kept, key, value) for key, value in kept}
+    for sequence in sorted(found):
+        if sequence > reach or len(items) == want:
+            break
+        read, key, value = found[sequence]
+        item = read(store, state, key, value, now)
+        if item is not None:
+            left -= len(_body(item))
+            if left < 0 and items:
+                reach = items[-1].message.sequence
+                break
+            items.append(item)
+    return items, (items[-1].message.sequence if len(items) == want else reach) + 1
+
+
+def _living(store: Store, state: QueueState, key: bytes, value: bytes, now: int) -> HistoryEntry | None:
+    """A message that lives, from its entry in ``messages``."""
+    record = layout.decode_record(value)
+    if record.expires <= now:
+        state.context.lazy_queue.offer([key], now)
+        return None
+    body = store.get("bodies", key)
+    if body is None:
+        return None
+    return HistoryEntry(layout.message(layout.pair.unpack(key)[1], record, layout.unsealed(body), now))
+
+
+def _kept(store: Store, state: QueueState, key: bytes, position: bytes, now: int) -> HistoryEntry | None:
+    """A record that lives, from an entry that ends in its position; ``key`` begins with the history's number."""
+    place = key[:8] + position
+    value = store.get("history", place)
+    kept = None if value is None else layout.decode_entry(value)
+    return _finished(place, kept) if kept is not None and kept.expires > now else None
+
+
+def _latest(store: Store, state: QueueState, message: str, now: int) -> HistoryEntry | None:
+    prefix = due.ending_prefix(state.history, message)
+    for key, _ in store.scan("endings", prefix, layout.after(prefix), backwards=True):
+        item = _kept(store, state, key, key[-8:], now)
+        if item is not None:
+            return item
+    return None
+
+
+def _body(item: HistoryEntry) -> bytes:
+    return item.message.body
+
+
+def _finished(key: bytes, kept: StoredEntry) -> HistoryEntry:
+    position = layout.pair.unpack(key)[1]
+    message = layout.message(kept.sequence, kept.record, kept.body, kept.finished)
+    return HistoryEntry(message, Outcome(kept.outcome), kept.finished / 1000, position)

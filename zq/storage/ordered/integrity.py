@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a store agrees with itself: every record with its index entries, and every entry with its record.
+
+Reads everything once in the order of keys and looks up the rest, so memory grows with the queues only. Pending
+deletes of purged and deleted queues are counted apart.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from zq.model.stats import Report
+from zq.storage.ordered import documents, due, layout, stages
+from zq.storage.ordered.layout import QueueRecord, StoredMessage
+from zq.storage.ordered.log_integrity import Findings, LogIntegrity, check_documents
+from zq.storage.ordered.store import TOP, Readable, Write
+
+# The key in ``messages`` that an entry of each of these is about.
+INDEXES: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
+    "bodies": lambda key, _: key,
+    "available": lambda key, _: key[:8] + key[16:],
+    "expiry": lambda key, _: key[8:],
+    "ids": lambda _, value: value,
+    "claims": lambda key, _: key[:8] + key[-8:],
+}
+# The same for ``history``.
+TRACES: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
+    "sequences": lambda key, value: key[:8] + value,
+    "endings": lambda key, _: key[:8] + key[-8:],
+}
+
+
+class Integrity(Findings):
+    """One check of an open store that nobody writes to; ``now`` by the machine's clock, in ms."""
+
+    def __init__(self, store: Readable, now: int) -> None:
+        super().__init__(store)
+        self._now = now
+        self._queues: dict[bytes, bytes] = {}
+        """The key in ``queues`` of each number that a queue has."""
+        self._histories: set[bytes] = set()
+        self._pending_queues = self.noted(layout.PENDING_QUEUE)
+        self._pending_numbers = self.noted(layout.PENDING_NUMBER)
+        self._staged: Counter[bytes] = Counter()
+        self._logs = LogIntegrity(self)
+
+    def report(self) -> Report:
+        """Look at everything."""
+        self._check_queues()
+        self._check_messages()
+        for family, message_of in INDEXES.items():
+            self._check_index(family, message_of)
+        self._check_history()
+        for family, record_of in TRACES.items():
+            self._check_trace(family, record_of)
+        self._check_staged()
+        self._check_logs()
+        self._check_ends()
+        check_documents(self)
+        self._check_due()
+        return super().report()
+
+    def _check_queues(self) -> None:
+        last = int.from_bytes(self.store.get("default", b"numbers") or b"")
+        for family in ("queues", "hidden"):
+            for key, value in self.entries(family):
+                record = self.decoded(layout.decode_queue, family, key, value)
+                if record is not None:
+                    self._check_queue(family, key, record, last)
+        for family in ("numbers", "tallies"):
+            for key, value in self.entries(family):
+                if key not in self._queues:
+                    self.found(f"{family}: {key.hex()} is no queue's number")
+                elif family == "numbers" and value != self._queues[key]:
+                    self.found(f"numbers: {key.hex()} names another queue than the one that has it")
+
+    def _check_queue(self, family: str, key: bytes, record: QueueRecord, last: int) -> None:
+        number = layout.number.pack(record.number)
+        if max(record.number, record.history) > last:
+            self.found(f"{family}: {key!r} has a number above the last one given")
+        if layout.number.pack(record.history) in self._histories:
+            self.found(f"{family}: {key!r} shares its history with another queue")
+        self._histories.add(layout.number.pack(record.history))
+        if family == "queues":
+            if number in self._queues:
+                self.found(f"queues: {key!r} shares its number with another queue")
+            self._queues[number] = key
+            for place in ("numbers", "tallies"):
+                if self.store.get(place, number) is None:
+                    self.found(f"{place}: nothing of the queue {key!r}")
+
+    def _check_messages(self) -> None:
+        counts: defaultdict[bytes, int] = defaultdict(int)
+        sizes: defaultdict[bytes, int] = defaultdict(int)
+        last: defaultdict[bytes, int] = defaultdict(int)
+        for key, value in self.entries("messages"):
+            number = key[:8]
+            record = self.decoded(layout.decode_record, "messages", key, value)
+            if record is None or self._is_pending_queue(number, "messages"):
+                continue
+            if number not in self._queues:
+                self.found(f"messages: {key.hex()} is of no queue")
+                continue
+            counts[number] += 1
+            sizes[number] += record.size
+            last[number] = layout.pair.unpack(key)[1]
+            self.check_wanted("messages", key, self._index_entries(key, record))
+            self._check_body(key, record)
+        for number, queue in self._queues.items():
+            tally = layout.decode_tally(self.store.get("tallies", number) or layout.encode(layout.Tally()))
+            if (tally.count, tally.bytes) != (counts[number], sizes[number]) or tally.sequence < last[number]:
+                has = f"{counts[number]} messages of {sizes[number]} bytes"
+                self.found(f"tallies: {tally} of {queue!r}, which has {has}")
+
+    def _check_body(self, key: bytes, record: StoredMessage) -> None:
+        body = self.store.get("bodies", key)
+        if body is None:
+            if record.expires > self._now:
+                self.found(f"bodies: nothing of the living message {key.hex()}")
+            else:
+                self.counted["expired messages whose body the filter took"] += 1
+        elif len(body) < layout.stamp.size or _stamp(body) < _stamp(layout.sealed(b"", record.expires, 0)):
+            self.found(f"bodies: {key.hex()} is stamped to go before its message expires")
+
+    def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
+        """Every entry is one that its message should have."""
+        for key, value in self.entries(family):
+            message = message_of(key, value)
+            if self._is_pending_queue(message[:8], family):
+                continue
+            stored = self.store.get("messages", message)
+            record = None if stored is None else self.decoded(layout.decode_record, "messages", message, stored)
+            if record is None:
+                self.found(f"{family}: {key.hex()} points at no message")
+            elif family != "bodies" and (family, key, value) not in self._index_entries(message, record):
+                self.found(f"{family}: {key.hex()} is not what the message it points at says")
+
+    def _check_history(self) -> None:
+        for key, value in self.entries("history"):
+            kept = self.decoded(layout.decode_entry, "history", key, value)
+            if kept is not None and not self._is_pending_number(key[:8], "history"):
+                number, position = layout.pair.unpack(key)
+                self.check_wanted("history", key, due.history_writes(number, position, kept))
+
+    def _check_trace(self, family: str, record_of: Callable[[bytes, bytes], bytes]) -> None:
+        for key, value in self.entries(family):
+            place = record_of(key, value)
+            if self._is_pending_number(key[:8], family):
+                continue
+            stored = self.store.get("history", place)
+            kept = None if stored is None else self.decoded(layout.decode_entry, "history", place, stored)
+            number, position = layout.pair.unpack(place)
+            if kept is None or (family, key, value) not in due.history_writes(number, position, kept):
+                self.found(f"{family}: {key.hex()} points at no history entry that says so")
+
+    def _check_staged(self) -> None:
+        """Staged messages belong to a stage, which knows how many they are."""
+        for key, _ in self.entries("staged"):
+            if not self._is_pending_number(key[:8], "staged", any_number=True):
+                self._staged[key[:8]] += 1
+        for key, value in self.entries("stages"):
+            stage = self.decoded(layout.decode_stage, "stages", key, value)
+            if stage is not None:
+                items = list(stages.messages(self.store, stage))
+                size = sum(len(item.draft.body) for item in items)
+                if (stage.count, stage.size) != (len(items), size):
+                    self._look("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
+                    self.found(f"stages: {key!r} says {stage.count} messages and has {len(items)}, {size} bytes")
+                self._staged.pop(layout.number.pack(stage.number), None)
+                note = layout.number.pack(stage.number)
+                self.check_wanted("stages", key, due.writes("stages", key, value, due.end_of(key), note))
+        self._check_open()
+        for number in self._staged:
+            self._look("default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP)))
+            self.found(f"staged: {number.hex()} is no stage's number")
+
+    def _check_open(self) -> None:
+        """Stages that open commits have taken hold as many messages as are left to be published; of the queues whose
+        messages they pin the numbers were given."""
+        for producer, value in stages.every_commit(self.store):
+            last = int.from_bytes(self.store.get("default", b"numbers") or b"")
+            commit = self.decoded(stages.decode_commit, "default", layout.COMMIT + producer, value)
+            if commit is not None and any(part.number > last for part in commit.reserved):
+                self.found(f"default: {producer!r} deletes from a queue whose number is above the last one given")
+            for rest in commit.rests if commit is not None else ():
+                count = self._staged.pop(layout.number.pack(rest.number), 0)
+                if count != rest.end - rest.at:
+                    self._look("staged", (layout.pair.pack(rest.number, at) for at in range(rest.at, rest.end)))
+                    self.found(
+                        f"default: {producer!r} has {rest.end - rest.at} messages to publish, and {count} are there"
+                    )
+
+    def _look(self, family: str, keys: Iterable[bytes]) -> None:
+        """Read these until damage hides one: a scan steps over it."""
+        for key in keys:
+            self.store.get(family, key)
+            if self.store.missed:
+                return
+
+    def _check_logs(self) -> None:
+        numbers = self._logs.check()
+        for number in numbers & self._histories:
+            self.found(f"logs: {number.hex()} is a queue's history too")
+        self._histories |= numbers
+
+    def _check_ends(self) -> None:
+        """What has its end in its key has its entry in ``due``."""
+        for family in ("keys", "producers"):
+            for key, value in self.entries(family):
+                if family == "producers" or not self._is_pending_number(key[:8], family):
+                    self.check_wanted(family, key, due.writes(family, key, value, due.end_of(key)))
+
+    def _check_due(self) -> None:
+        for key, note in self.entries("due"):
+            family, entry = due.named(key)
+            if family == "batches":
+                self._logs.check_due(key, note)
+                continue
+            value = self.store.get(family, entry)
+            if value is None:
+                self.found(f"due: {key.hex()} points at nothing in {family}")
+            elif self._end(family, entry, value) != layout.number.unpack_from(key)[0]:
+                self.found(f"due: {key.hex()} has another moment than what it points at in {family}")
+
+    def _end(self, family: str, entry: bytes, value: bytes) -> int | None:
+        """When what ``due`` points at expires."""
+        if family == "history":
+            kept = self.decoded(layout.decode_entry, family, entry, value)
+            return None if kept is None else kept.expires
+        if family == "records":
+            record = self.decoded(documents.decode, family, entry, value)
+            return None if record is None else record.expires
+        return due.end_of(entry)
+
+    def _index_entries(self, key: bytes, record: StoredMessage) -> list[Write]:
+        """What else there is of a message, its body excepted."""
+        return index_entries(layout.prefix_of(self._queues.get(key[:8], b"")), key, record)
+
+    def _is_pending_queue(self, number: bytes, family: str) -> bool:
+        if number not in self._pending_queues:
+            return False
+        self.counted[f"{family} of former queues"] += 1
+        return True
+
+    def _is_pending_number(self, number: bytes, family: str, any_number: bool = False) -> bool:
+        if number not in self._pending_numbers:
+            if not any_number and number not in self._histories:
+                self.found(f"{family}: {number.hex()} is no queue's history")
+            return False
+        self.counted[f"{family} of former owners"] += 1
+        return True
+
+
+def index_entries(project: bytes, key: bytes, record: StoredMessage) -> list[Write]:
+    """All entries of a message that lead to its record; ``project``: its ``layout.project_prefix``."""
+    number, sequence = layout.pair.unpack(key)
+    wanted: list[Write] = [
+        ("available", layout.triple.pack(number, record.available, sequence), layout.number.pack(record.expires)),
+        ("expiry", layout.number.pack(record.expires) + key, b""),
+        ("ids", layout.id_key(project, record.id), key),
+    ]
+    if record.claim:
+        claim = layout.claim_prefix(number, record.claim) + key[8:]
+        wanted.append(("claims", claim, layout.number.pack(record.ends)))
+    return wanted
+
+
+def _stamp(value: bytes) -> int:
+    stamp: int = layout.stamp.unpack(value[-layout.stamp.size :])[0]
+    return stamp

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in a store. All numbers big-endian; moments in milliseconds; q = a queue's 8-byte number.
+
+========= ==================================== ======================================================================
+family    key                                  value
+========= ==================================== ======================================================================
+default   "version" "clock" "numbers" "starts" schema version; largest moment seen; last number given; last start
+default   "doomed" q                           the key in ``queues``: pending deletes of a former queue, by its number
+default   "dropped" n                          nothing: the same of a history or a stage, by its number
+default   "commit" len(project) project name 00 OpenCommit: a commit that is decided and not done
+default   "fallen" n                           the key in ``logs``: index entries of trimmed batches are pending
+queues    len(project) project name            QueueRecord: its number, its metadata, the number h of its history
+hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for its keys
+numbers   q                                    the key in ``queues``
+tallies   q                                    Tally: the queue's counters
+messages  q sequence                           StoredMessage: all of it but its body; the observers' order
+bodies    q sequence                           the raw JSON body, and 4 bytes: its stamp, see ``sealed``
+available q available-at sequence              expires: *the* order of claims
+expiry    expires q sequence                   nothing: active expiry's order
+ids       len(project) project id              q sequence
+claims    q claim id 00 sequence               claim end: what a claim holds, lapsed ones until someone takes over
+history   h position                           StoredEntry: a finished message, its body included
+sequences h sequence                           position: history entries in the order of sequence
+endings   h id 00 position                     nothing: history entries of a message id
+keys      h key 00 expires                     Known: an idempotency key of the queue
+fences    len(project) project name            the last epoch given out
+stages    len(project) project name 00 expires Stage: its number n and size
+staged    n index                              Staged: a message to be published
+producers len(project) project name 00 expires Batch: its last commit
+logs      len(project) project                 LogRecord: number n of its log, last sequence, totals, what was trimmed
+batches   n last                               Stored: messages published together; the last one's sequence is the key
+topics    n len(topic) topic last              expires, first sequence, first expiry: the batches of a topic
+floors    n len(topic) topic                   sequence, key in ``logs``: up to there the topic was purged
+documents len(project) project len(kind) ...   StoredDocument: a document; the key ends in kind and name
+due       expires kind key                     what else expires: the entry ``key`` of ``FAMILY_OF[kind]``
+========= ==================================== ======================================================================
+
+A message has exactly one entry in messages, bodies, available, expiry and ids, and one in claims while its record
+names a claim. The compaction filter takes its body some time after it has expired, so a record without body is one of
+a message that has expired. Purging or deleting a queue only notes its number; active expiry deletes what it had.
+A queue's history and its keys go by a number of their own, which a purge keeps: h = the first one that the queue had.
+A history entry has exactly one entry in history, sequences, endings and due; what has its end in its key (keys,
+stages, producers) one there and one in due, so that active expiry can remove it by that alone, without a lock.
+A batch has one entry in batches, topics and due. When it is trimmed, its entry in batches goes with a whole range, and
+the others later; the keys of a log go by its number.
+"""
+
+from struct import Struct as Packing
+from typing import Final, NamedTuple
+
+from msgspec import Struct, msgpack
+
+from zq.model import Draft, Message, QueueRef, Seconds
+
+FAMILIES: Final = (
+    "default",
+    "queues",
+    "hidden",
+    "numbers",
+    "tallies",
+    "messages",
+    "bodies",
+    "available",
+    "expiry",
+    "ids",
+    "claims",
+    "history",
+    "sequences",
+    "endings",
+    "keys",
+    "fences",
+    "stages",
+    "staged",
+    "producers",
+    "logs",
+    "batches",
+    "topics",
+    "floors",
+    "records",  # documents, under the name that stores have for them
+    "due",
+)
+# The family whose values end in the moment from which on they may be destroyed: see ``sealed``.
+STAMPED: Final = "bodies"
+# The family of which large ranges are removed.
+TRIMMED: Final = "batches"
+VERSION: Final = b"4"
+# Without families that are empty in a new store.
+FORMER_VERSION: Final = b"3"
+# Bytes of the length in front of a project.
+LENGTH: Final = 4
+# Above every key that begins with the length of a project.
+END: Final = b"\xff" * LENGTH
+PENDING_QUEUE: Final = b"doomed"
+PENDING_NUMBER: Final = b"dropped"
+TRIMMED_LOG: Final = b"fallen"
+COMMIT: Final = b"commit"
+FAMILY_OF: Final = {
+    kind.encode()[:1]: kind for kind in ("batches", "history", "keys", "producers", "records", "stages")
+}
+KIND_OF: Final = {family: kind for kind, family in FAMILY_OF.items()}
+
+LATEST_STAMP: Final = (1 << 32) - 1
+
+stamp = Packing("<I")
+number = Packing(">Q")
+pair = Packing(">QQ")
+triple = Packing(">QQQ")
+
+
+class QueueRecord(Struct, array_like=True):
+    """A queue's entry in ``queues``."""
+
+    number: int
+    metadata: bytes
+    history: int
+
+
+class Tally(Struct, array_like=True):
+    """The counters of a queue: last sequence, last available-at of a fresh post, messages; last history entry; the
+    start (see ``startup.count_start``) by which they were written; the sizes of its messages together."""
+
+    sequence: int = 0
+    fresh: int = 0
+    count: int = 0
+    position: int = 0
+    finished: int = 0
+    start: int = 0
+    bytes: int = 0
+
+
+class IndexPlace(NamedTuple):
+    """Where the index entries of a message are, besides its sequence."""
+
+    available: int
+    expires: int
+    claim: str
+    ends: int
+
+
+class StoredMessage(Struct, array_like=True):
+    """A message without its body. ``claim`` lives while ``ends`` is to come; ``former`` = available before it.
+
+    ``size``: what the tally was told of it; 0 = nothing, by versions that did not count bytes.
+    """
+
+    id: str
+    created: int
+    expires: int
+    available: int
+    ttl: int
+    client: str
+    checksum: str = ""
+    claim: str = ""
+    claimed: int = 0
+    lease: int = 0
+    ends: int = 0
+    former: int = 0
+    count: int = 0
+    origin: str = ""
+    origin_count: int = 0
+    reason: str = ""
+    size: int = 0
+
+    def held(self, now: int) -> bool:
+        """Whether a live claim holds it."""
+        return self.ends > now and self.claim != ""
+
+    def index_place(self) -> IndexPlace:
+        """Its place now, to be compared with the one after a change."""
+        return IndexPlace(self.available, self.expires, self.claim, self.ends)
+
+
+# (sequence, record)
+Found = tuple[int, StoredMessage]
+
+
+class StoredEntry(Struct, array_like=True):
+    """A history entry."""
+
+    record: StoredMessage
+    body: bytes
+    sequence: int
+    outcome: str
+    finished: int
+    expires: int
+
+
+class Known(Struct, array_like=True):
+    """An idempotency key: what a repeat must have in common, and the encoded answer."""
+
+    digest: bytes
+    answer: bytes
+
+
+class Stage(Struct, array_like=True):
+    """A stage: where its messages lie, how many they are, the bytes of their bodies."""
+
+    number: int
+    count: int = 0
+    size: int = 0
+
+
+class Staged(Struct, array_like=True):
+    """A message to be published; ``draft`` is one of the queue's."""
+
+    queue: str
+    draft: Draft
+
+
+class Batch(Struct, array_like=True):
+    """A producer's last commit."""
+
+    batch: int
+    published: int
+    deleted: int
+
+
+encode = msgpack.Encoder().encode
+decode_queue = msgpack.Decoder(QueueRecord).decode
+decode_tally = msgpack.Decoder(Tally).decode
+decode_record = msgpack.Decoder(StoredMessage).decode
+decode_entry = msgpack.Decoder(StoredEntry).decode
+decode_known = msgpack.Decoder(Known).decode
+decode_stage = msgpack.Decoder(Stage).decode
+decode_staged = msgpack.Decoder(Staged).decode
+decode_batch = msgpack.Decoder(Batch).decode
+
+
+def ms(moment: Seconds) -> int:
+    """Seconds to stored milliseconds."""
+    return round(moment * 1000)
+
+
+def project_prefix(project: str) -> bytes:
+    """Where a project's queues begin; the length in front keeps projects apart whatever they contain."""
+    text = project.encode("utf-8", "surrogatepass")
+    return len(text).to_bytes(LENGTH, "big") + text
+
+
+def queue_key(ref: QueueRef) -> bytes:
+    return project_prefix(ref.project) + ref.name.encode("utf-8", "surrogatepass")
+
+
+def queue_ref(key: bytes) -> QueueRef:
+    """The queue whose key this is."""
+    prefix = prefix_of(key)
+    return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
+
+
+def id_key(project: bytes, message: str) -> bytes:
+    """Where an id leads from; ``project`` = its ``project_prefix``."""
+    return project + message.encode("utf-8", "surrogatepass")
+
+
+def project_of(key: bytes) -> str:
+    """The project that such a prefix stands for."""
+    return key[LENGTH:].decode("utf-8", "surrogatepass")
+
+
+def prefix_of(key: bytes) -> bytes:
+    """The project's part of a queue's key."""
+    return key[: LENGTH + int.from_bytes(key[:LENGTH])]
+
+
+def ended(prefix: bytes, name: str) -> bytes:
+    """Where the entries of a name begin. No name so used holds a zero byte: no other one's entries are met."""
+    return prefix + name.encode("utf-8", "surrogatepass") + b"\0"
+
+
+def claim_prefix(queue: int, claim: str) -> bytes:
+    """Where a claim's entries begin."""
+    return ended(number.pack(queue), claim)
+
+
+def after(prefix: bytes) -> bytes:
+    """The smallest key above all that begin with ``prefix``."""
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes([trimmed[-1] + 1])
+
+
+def sealed(body: bytes, expires: int, grace: int) -> bytes:
+    """A body as it is stored, so that a store's compaction filter takes it ``grace`` seconds after its expiry."""
+    seconds = -(-expires // 1000) + grace - 1
+    return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
+
+
+def unsealed(value: bytes) -> bytes:
+    """The body."""
+    return value[: -stamp.size]
+
+
+def message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Message:
+    """The model's message, as it stands at ``now``."""
+    return Message(
+        id=record.id,
+        body=body,
+        ttl=record.ttl,
+        created=record.created / 1000,
+        expires=record.expires / 1000,
+        available=record.available / 1000,
+        sequence=sequence,
+        client=record.client,
+        claim=record.claim if record.ends > now else "",
+        claim_count=record.count,
+        checksum=record.checksum,
+        origin=record.origin,
+        origin_claim_count=record.origin_count,
+        reason=record.reason,
+    )

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a check of a whole store finds; and whether the logs of topics, and documents, agree with themselves."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from msgspec import MsgspecError
+
+from zq.errors import StoreDamaged
+from zq.model.stats import Report
+from zq.storage.ordered import documents, due, layout, logs
+from zq.storage.ordered.logs import LogRecord, entries_of
+from zq.storage.ordered.store import TOP, Readable, Write
+
+T = TypeVar("T")
+# Contradictions that a report has as examples, at the most.
+EXAMPLES: Final = 20
+NOWHERE: Final = LogRecord(0)
+
+
+class _Lenient:
+    """A store in which what cannot be read is absent, and ``missed`` is set."""
+
+    def __init__(self, store: Readable) -> None:
+        self._store = store
+        self.scan = store.scan
+        self.missed = False
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        try:
+            return self._store.get(family, key)
+        except StoreDamaged:
+            self.missed = True
+            return None
+
+
+class Findings:
+    """Of one check of an open store that nobody writes to."""
+
+    def __init__(self, store: Readable) -> None:
+        self.store = _Lenient(store)
+        self.counted: Counter[str] = Counter()
+        self._contradictions = 0
+        self._examples: list[str] = []
+
+    def found(self, sentence: str) -> None:
+        """A contradiction, unless damage hides what it is about."""
+        if self.store.missed:
+            self.store.missed = False
+            self.counted["comparisons that damage prevents"] += 1
+            return
+        self._contradictions += 1
+        if len(self._examples) < EXAMPLES:
+            self._examples.append(f"{sentence}.")
+
+    def entries(self, family: str) -> Iterator[tuple[bytes, bytes]]:
+        """All of a family, counted."""
+        for item in self.store.scan(family, b"", TOP):
+            self.counted[family] += 1
+            yield item
+
+    def decoded(self, decode: Callable[[bytes], T], family: str, key: bytes, value: bytes) -> T | None:
+        """The value; None if it cannot be read, which is a contradiction."""
+        try:
+            return decode(value)
+        except (MsgspecError, ValueError):
+            self.found(f"{family}: {key.hex()} cannot be read")
+            return None
+
+    def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
+        """All of this is in the store, because of an entry of the family."""
+        for other, place, value in wanted:
+            stored = self.store.get(other, place)
+            if stored is None:
+                self.found(f"{other}: nothing that leads to {key.hex()} of {family}")
+            elif stored != value:
+                self.found(f"{other}: {place.hex()} does not say what {key.hex()} of {family} does")
+
+    def noted(self, kind: bytes) -> set[bytes]:
+        """The numbers that ``default`` has notes of this kind of."""
+        return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.after(kind))}
+
+    def report(self) -> Report:
+        """All of it, but for damage."""
+        return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])
+
+
+class LogIntegrity:
+    """The part of a check that is about logs. Index entries of trimmed batches are counted apart."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._logs: dict[bytes, LogRecord] = {}
+        self._keys: dict[bytes, bytes] = {}
+        """The key in ``logs`` of each number."""
+        self._trimmed_entries = findings.noted(layout.TRIMMED_LOG)
+
+    def check(self) -> set[bytes]:
+        """Look at everything; the numbers of all logs."""
+        last = int.from_bytes(self._findings.store.get("default", b"numbers") or b"")
+        for key, value in self._findings.entries("logs"):
+            record = self._findings.decoded(logs.decode_log, "logs", key, value)
+            if record is not None:
+                self._check_log(key, record, last)
+        self._check_batches()
+        self._check_topics()
+        for key, value in self._findings.entries("floors"):
+            log = self._logs.get(key[:8], NOWHERE)
+            if value[8:] != self._keys.get(key[:8]) or layout.number.unpack_from(value)[0] > log.last:
+                self._findings.found(f"floors: {key.hex()} is of no log, or above its end")
+        for number in self._trimmed_entries - self._logs.keys():
+            self._findings.found(f"default: {number.hex()}, of which batches were trimmed, is no log's number")
+        return set(self._logs)
+
+    def check_due(self, key: bytes, note: bytes) -> None:
+        """An entry of ``due`` about a batch is what the one in ``topics`` says; the batch is there or was trimmed."""
+        batch = due.named(key)[1]
+        value = self._findings.store.get(*logs.topic_delete(batch, note)[:2])
+        if value is None or value[:8] != key[:8]:
+            self._findings.found(f"due: {key.hex()} is not what topics says of the batch")
+        elif self._findings.store.get("batches", batch) is None and not self._is_trimmed(batch):
+            self._findings.found(f"due: {key.hex()} points at no batch")
+
+    def _check_log(self, key: bytes, record: LogRecord, last: int) -> None:
+        number = layout.number.pack(record.number)
+        if record.number > last or number in self._logs:
+            self._findings.found(f"logs: {key!r} has a number of another log, or above the last one given")
+        if record.dropped > record.last or record.gone_size > record.size or record.gone_messages > record.messages:
+            self._findings.found(f"logs: more of {key!r} was trimmed than there was")
+        self._logs[number] = record
+        self._keys[number] = key
+
+    def _check_batches(self) -> None:
+        reached: dict[bytes, tuple[int, int]] = {}
+        for key, value in self._findings.entries("batches"):
+            wanted = self._wanted(key, value)
+            if not wanted:
+                continue
+            log, stored = self._logs.get(key[:8], NOWHERE), logs.decode_stored(value)
+            self._findings.check_wanted("batches", key, wanted)
+            if not log.dropped < layout.pair.unpack(key)[1] <= log.last:
+                self._findings.found(f"batches: {key.hex()} is of no log, was trimmed, or is above its end")
+            size, messages = reached.get(key[:8], (0, 0))
+            if stored.size < size or stored.messages < messages:
+                self._findings.found(f"batches: {key.hex()} has smaller totals than those before it")
+            reached[key[:8]] = stored.size + stored.batch.size, stored.messages + len(stored.batch.entries)
+        for number, (size, messages) in reached.items():
+            log = self._logs.get(number, NOWHERE)
+            if size > log.size or messages > log.messages:
+                self._findings.found(f"logs: {number.hex()} has smaller totals than its batches")
+
+    def _check_topics(self) -> None:
+        for key, value in self._findings.entries("topics"):
+            batch = key[:8] + key[-8:]
+            if self._is_trimmed(batch):
+                self._findings.counted["topics of trimmed batches"] += 1
+                self._findings.check_wanted("topics", key, [("due", value[:8] + b"b" + batch, key[8:-8])])
+                continue
+            stored = self._findings.store.get("batches", batch)
+            if stored is None or ("topics", key, value) not in self._wanted(batch, stored):
+                self._findings.found(f"topics: {key.hex()} points at no batch that says so")
+
+    def _is_trimmed(self, batch: bytes) -> bool:
+        number, last = batch[:8], layout.number.unpack(batch[8:])[0]
+        return number in self._trimmed_entries and last <= self._logs.get(number, NOWHERE).dropped
+
+    def _wanted(self, key: bytes, value: bytes) -> list[Write]:
+        """All entries of a batch, by its own; itself included. None if it cannot be read."""
+        return self._findings.decoded(lambda stored: entries_of(key, stored), "batches", key, value) or []
+
+
+def check_documents(findings: Findings) -> None:
+    """Every record that expires is in ``due``."""
+    for key, value in findings.entries("records"):
+        record = findings.decoded(documents.decode, "records", key, value)
+        if record is not None:
+            findings.check_wanted("records", key, documents.writes(key, record))

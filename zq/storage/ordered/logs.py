@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs of topics: the batches of published messages as they lie in the store, and one state in memory for each log.
+
+Publishing and purging hold the log's lock from the first read to the write. Readers take no lock: ``Log.view`` is
+replaced as a whole once the write is done, so it never shows what is not in the store yet; but floors join the table
+that it has, and the log knows of a trim before the store shows it.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from cachetools import FIFOCache
+from msgspec import Raw, Struct, msgpack, structs
+
+from zq.errors import Unavailable
+from zq.model.topics import Batch, Entry, Retention
+from zq.storage.ordered import due, layout, startup
+from zq.storage.ordered.store import Range, Store, Write, binary_search
+
+
+class LogRecord(Struct, array_like=True, frozen=True):
+    """A log's entry in ``logs``. ``size`` and ``messages``: of all that was ever published in it.
+
+    ``gone_size`` and ``gone_messages``: what these were before the first batch that was not trimmed. ``start``: see
+    ``startup.count_start``; the one by which this was written.
+    """
+
+    number: int
+    last: int = 0
+    size: int = 0
+    messages: int = 0
+    dropped: int = 0
+    gone_size: int = 0
+    gone_messages: int = 0
+    start: int = 0
+
+
+class Header(Struct, array_like=True):
+    """The first fields of Stored. ``size`` and ``messages``: the log's before this batch. ``topic`` may be any text,
+    which msgpack has no way to write."""
+
+    topic: bytes
+    sequence: int
+    created: int
+    size: int
+    messages: int
+
+
+class Stored(Header, array_like=True):
+    """A batch; its entries are read only where they are wanted."""
+
+    entries: Raw
+
+    @property
+    def batch(self) -> Batch:
+        """As its readers get it."""
+        topic = self.topic.decode("utf-8", "surrogatepass")
+        return Batch(topic, self.sequence, self.created / 1000, decode_entries(self.entries))
+
+
+decode_log = msgpack.Decoder(LogRecord).decode
+decode_header = msgpack.Decoder(Header).decode
+decode_stored = msgpack.Decoder(Stored).decode
+decode_entries = msgpack.Decoder(list[Entry]).decode
+
+
+def key_of(number: int, topic: str) -> bytes:
+    """Where the batches of a topic begin in ``topics``, and its key in ``floors``."""
+    return layout.number.pack(number) + layout.project_prefix(topic)
+
+
+def topic_of(key: bytes) -> str:
+    """The topic that such a key is of."""
+    return layout.project_of(key[layout.number.size :])
+
+
+def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
+    """A batch, and all that leads to it."""
+    topic = batch.topic.encode("utf-8", "surrogatepass")
+    entries = Raw(layout.encode(batch.entries))
+    created = layout.ms(batch.created)
+    stored = Stored(topic, batch.sequence, created, before.size, before.messages, entries)
+    lives = [entry.ttl * 1000 for entry in batch.entries]
+    expires, key = created + max(lives), layout.pair.pack(before.number, batch.last)
+    index = key_of(before.number, batch.topic)
+    return [
+        *due.writes("batches", key, layout.encode(stored), expires, index[8:]),
+        ("topics", index + key[8:], layout.triple.pack(expires, batch.sequence, created + min(lives))),
+    ]
+
+
+def entries_of(key: bytes, value: bytes) -> list[Write]:
+    """All entries of a stored batch, itself included."""
+    stored = decode_stored(value)
+    before = LogRecord(layout.pair.unpack(key)[0], size=stored.size, messages=stored.messages)
+    return batch_writes(stored.batch, before)
+
+
+def batch_deletes(key: bytes, value: bytes) -> list[Write]:
+    """The removal of a batch, by its entry in ``topics``."""
+    batch = key[:8] + key[-8:]
+    return [("topics", key, None), *due.traces("batches", batch, layout.number.unpack_from(value)[0])]
+
+
+def topic_delete(batch: bytes, note: bytes) -> Write:
+    """The removal of its entry in ``topics``, by its own key and what ``due`` says."""
+    return ("topics", batch[:8] + note + batch[8:], None)
+
+
+# Topics of one log of which readers' findings are remembered.
+MOST_HEADS: Final = 10_000
+# Bytes that must have been trimmed before the store is asked to compact them.
+MUCH: Final = 8 << 20
+
+
+class LogView(NamedTuple):
+    """A log as it was at one moment. ``floors``: up to where topics were purged, and may be since."""
+
+    record: LogRecord
+    floors: dict[str, int]
+
+
+class Log:
+    """A project's log.
+
+    ``pending``: what subscribers are to be notified of, each with the last sequence that must be durable first;
+    ``notifying`` is locked meanwhile.
+    """
+
+    __slots__ = (
+        "_compacted",
+        "_forgotten",
+        "_heads",
+        "_learning",
+        "_seen",
+        "_trimming",
+        "history",
+        "key",
+        "lock",
+        "notifying",
+        "pending",
+        "project",
+        "view",
+    )
+
+    def __init__(self, project: str, view: LogView) -> None:
+        self.project = project
+        self.key = layout.project_prefix(project)
+        self.history = view.record.number
+        """The log's number; its idempotency keys go by it too."""
+        self.view = view
+        self.lock = threading.Lock()
+        self.notifying = threading.Lock()
+        self.pending: deque[tuple[int, Batch | None]] = deque()
+        self._heads: FIFOCache[str | None, int] = FIFOCache(MOST_HEADS)
+        self._learning = threading.Lock()
+        self._trimming = 0
+        self._forgotten: set[str] = set()
+        self._compacted = self._seen = LogRecord(self.history)
+
+    @property
+    def dropped(self) -> int:
+        """Up to where batches were trimmed, or may be at this moment: read it after a scan, and no trim is missed."""
+        return max(self._trimming, self.view.record.dropped)
+
+    def learn(self, topic: str | None, head: int) -> None:
+        """A reader has found that nothing lives of a topic, or (None) of all, up to there; nothing ever will."""
+        with self._learning:
+            self._heads[topic] = head
+
+    def head(self, topic: str | None) -> int:
+        """Up to where nothing lives of a topic, or (None) of all, as far as readers have found lately."""
+        try:  # without a lock: another thread may drop the entry between a look and a read
+            return self._heads[topic]
+        except KeyError:
+            return 0
+
+    def append(self, store: Store, batch: Batch, keep: Retention, also: Sequence[Write]) -> None:
+        """Store the batch and what goes with it in one step, in which the log is trimmed by ``keep``."""
+        old, floors = self.view
+        grown = structs.replace(
+            old, last=batch.last, size=old.size + batch.size, messages=old.messages + len(batch.entries)
+        )
+        record = _less_trimmed(store, grown, old, keep)
+        writes = [("logs", self.key, layout.encode(record)), *batch_writes(batch, old), *also]
+        gone: list[Range] = []
+        if record.dropped > old.dropped:
+            writes.append(("default", layout.TRIMMED_LOG + layout.number.pack(self.history), self.key))
+            gone.append(self._range(old.dropped, record.dropped))
+        self._trimming = record.dropped  # before the store shows it: no reader finds it gone and knows of no gap
+        try:
+            store.write(writes, gone)
+        except Unavailable:
+            self._trimming = old.dropped
+            raise
+        self.view = LogView(record, floors)
+
+    def trimmed(self) -> Range | None:
+        """What was trimmed since the last answer; called now and then, by one thread. None while more is trimmed, for
+        then stores compact by themselves, and while it is little."""
+        record, seen, former = self.view.record, self._seen, self._compacted
+        self._seen = record
+        if record.dropped != seen.dropped or record.gone_size - former.gone_size < MUCH:
+            return None
+        self._compacted = record
+        return self._range(former.dropped, record.dropped)
+
+    def _range(self, after: int, last: int) -> Range:
+        lower, upper = (layout.pair.pack(self.history, end + 1) for end in (after, last))
+        return "batches", lower, upper
+
+    def set_floor(self, store: Store, topic: str, floor: int) -> None:
+        """From now on nothing of the topic is read up to there."""
+        key = key_of(self.history, topic)
+        store.write([("floors", key, layout.number.pack(floor) + self.key)])
+        self.view.floors[topic] = floor
+        self._forgotten.discard(topic)
+
+    def forget_floor(self, topic: str) -> None:
+        """Nothing is left below it, nor is it in the store any more. Readers under way may still need it, so many are
+        forgotten at once, by a new table."""
+        self._forgotten.add(topic)
+        floors = self.view.floors
+        if 2 * len(self._forgotten) >= len(floors):
+            kept = {name: floor for name, floor in floors.items() if name not in self._forgotten}
+            self._forgotten.clear()
+            self.view = self.view._replace(floors=kept)
+
+
+class Logs:
+    """The logs of an open store; states are made when first asked for."""
+
+    def __init__(self, store: Store, new_number: Callable[[], int], start: int) -> None:
+        self._store = store
+        self._new_number = new_number
+        self._start = start
+        self._lock = threading.Lock()
+        self._logs: dict[str, Log] = {}
+
+    @property
+    def origin(self) -> int:
+        """Above all sequences of a log that earlier starts made and lost."""
+        return startup.origin(self._start)
+
+    def find(self, project: str) -> Log | None:
+        """The project's log; None if nothing was ever published in it."""
+        known = project in self._logs or self._store.get("logs", layout.project_prefix(project)) is not None
+        return self.ensure(project) if known else None
+
+    def trimmed(self) -> Iterator[Range]:
+        """See ``Log.trimmed``; of all logs that were asked for."""
+        return filter(None, (log.trimmed() for log in list(self._logs.values())))
+
+    def ensure(self, project: str) -> Log:
+        """The project's log. A new one is in the store once something has been appended."""
+        log = self._logs.get(project)
+        if log is None:
+            with self._lock:
+                log = self._logs.get(project)
+                if log is None:
+                    log = self._logs[project] = Log(project, self._load(project))
+        return log
+
+    def _load(self, project: str) -> LogView:
+        stored = self._store.get("logs", layout.project_prefix(project))
+        if stored is None:
+            return LogView(LogRecord(self._new_number(), startup.origin(self._start), start=self._start), {})
+        record = decode_log(stored)
+        prefix = layout.number.pack(record.number)
+        floors = self._store.scan("floors", prefix, layout.after(prefix))
+        return LogView(
+            structs.replace(record, last=record.last + startup.skipped(record.start, self._start), start=self._start),
+            {topic_of(key): layout.number.unpack_from(value)[0] for key, value in floors},
+        )
+
+
+def _less_trimmed(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
+    """The record of a log that has grown by one batch, which is not stored yet, once it is trimmed.
+
+    Nothing is trimmed until an eighth more than is kept has gathered, then that eighth: one removal for many batches.
+    """
+    size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages
+    if 8 * size <= 9 * keep.size and 8 * messages <= 9 * keep.messages:
+        return grown
+
+    def is_trimmed(value: bytes) -> bool:
+        header = decode_header(value)
+        return grown.size - header.size > keep.size or grown.messages - header.messages > keep.messages
+
+    first = binary_search(store, "batches", old.number, old.dropped + 1, old.last + 1, is_trimmed)
+    bounds = layout.pair.pack(old.number, first), layout.pair.pack(old.number, old.last + 1)
+    stays = next(store.scan("batches", *bounds), None)
+    before = old if stays is None else decode_header(stays[1])
+    return structs.replace(grown, dropped=first - 1, gone_size=before.size, gone_messages=before.messages)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of the engine."""
+
+from collections.abc import Sequence
+
+from zq.errors import ClaimNotHeld, MessageClaimed
+from zq.model import (
+    UNBOUNDED,
+    Draft,
+    IdempotencyKey,
+    ListFilter,
+    Message,
+    Messages,
+    Move,
+    Outcome,
+    Page,
+    QueueRef,
+    Seconds,
+)
+from zq.storage.ordered import layout, scans
+from zq.storage.ordered.changes import Change, End, Routes, by_name, check_key, remember_key, targets
+from zq.storage.ordered.handle import StoreHandle
+from zq.storage.ordered.layout import Found
+from zq.storage.ordered.registry import NO_METADATA, QueueState
+from zq.storage.ordered.scans import locate, take
+
+
+class MessageController:
+    """``zq.storage.api.MessageController`` over an ordered store."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+
+    def post(
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        expected: bytes | None = None,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> bytes | None:
+        moment = layout.ms(now)
+        with self._handle as (store, registry):
+            posted = False
+            while not posted:
+                with registry.locked(queue) as (state,):
+                    check_key(store, state or registry.hidden(queue), idempotency_key, list[str], moment)
+                    metadata = NO_METADATA if state is None else state.metadata
+                    if expected not in (None, metadata):
+                        return metadata
+                    if state is not None:
+                        change = Change(store)
+                        for draft in drafts:
+                            change.post(state, draft, moment)
+                        if idempotency_key is not None:
+                            remember_key(change, state, idempotency_key, [draft.id for draft in drafts], moment)
+                        change.commit()
+                        posted = True
+                if not posted:
+                    registry.ensure(queue)
+            store.wait_durable()
+        return None
+
+    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
+        moment = layout.ms(now)
+        with self._handle as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return []
+            found = locate(store, state, ids, moment)
+            keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
+            bodies = store.get_many("bodies", keys)
+        return [
+            layout.message(sequence, record, layout.unsealed(body), moment)
+            for (sequence, record), body in zip(found, bodies, strict=True)
+            if body is not None
+        ]
+
+    def list(
+        self,
+        queue: QueueRef,
+        marker: int,
+        limit: int,
+        list_filter: ListFilter,
+        now: Seconds,
+        most_bytes: int = UNBOUNDED,
+        expected: bytes | None = None,
+    ) -> Page[Message]:
+        with self._handle as (store, registry):
+            state = registry.find(queue)
+            metadata = NO_METADATA if state is None else state.metadata
+            if expected not in (None, metadata):
+                return Page([], None, metadata)
+            if state is None:
+                return Page([], None)
+            messages = scans.page(store, state, marker, limit, list_filter, layout.ms(now), most_bytes)
+        return Page(messages, str(messages[-1].sequence) if messages else None)
+
+    def delete(
+        self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
+    ) -> None:
+        moment = layout.ms(now)
+        with self._handle as (store, registry):
+            with registry.locked(queue) as (state,):
+                found = locate(store, state, ids, moment) if state is not None else []
+                if state is None or not found:
+                    return
+                if claims is not None:
+                    _check_holders(state, found, claims, moment)
+                change = Change(store)
+                for sequence, record in found:
+                    change.finish(state, sequence, record, End(Outcome.DELETED, history, moment))
+                change.commit()
+            store.wait_durable()
+
+    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
+        moment = layout.ms(now)
+        with self._handle as (store, registry):
+            with registry.locked(queue) as (state,):
+                if state is None:
+                    return []
+                change = Change(store)
+                taken = take(store, state, limit, moment, change, most_bytes)
+                for sequence, record, _ in taken:
+                    change.finish(state, sequence, record, End(Outcome.POPPED, history, moment))
+                change.commit()
+            if taken:
+                store.wait_durable()
+        return [layout.message(sequence, record, body, moment) for sequence, record, body in taken]
+
+    def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
+        moment = layout.ms(now)
+        refs = targets(queue, moves)
+        with self._handle as (store, registry):
+            while True:
+                with registry.locked(queue, *refs) as (state, *others):
+                    found = locate(store, state, [move.id for move in moves], moment) if state is not None else []
+                    ready = {f[1].id: f for f in found if not f[1].held(moment) and f[1].available <= moment}
+                    if state is None or not ready:
+                        return []
+                    chosen = list({move.id: move for move in moves if move.id in ready}.values())
+                    routes = Routes(state, by_name(refs, others), history, moment)
+                    missing = routes.missing(chosen)
+                    if not missing:
+                        change = Change(store)
+                        chosen = routes.carry_all(store, change, ready, chosen)
+                        change.commit()
+                        break
+                for ref in missing:
+                    registry.ensure(ref)
+            store.wait_durable()
+        return [move.id for move in chosen]
+
+
+def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
+    """The rules of contract 7.6. A reserved message is held by no claim that a caller may name."""
+    for sequence, record in found:
+        if not record.held(now):
+            if claims:
+                raise ClaimNotHeld
+        elif record.claim not in claims or sequence in state.reserved:
+            raise MessageClaimed

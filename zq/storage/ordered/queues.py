@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues of the engine."""
+
+from itertools import islice
+
+from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.storage.ordered import layout, scans, startup
+from zq.storage.ordered.handle import StoreHandle
+from zq.storage.ordered.registry import QueueState
+from zq.storage.ordered.store import Store
+
+
+class QueueController:
+    """``zq.storage.api.QueueController`` over an ordered store."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+
+    def create(self, queue: QueueRef, metadata: bytes) -> bool:
+        with self._handle as (store, registry):
+            created = registry.ensure(queue, metadata)
+            if created:
+                store.wait_durable()
+            return created
+
+    def get(self, queue: QueueRef) -> Queue | None:
+        with self._handle as (_, registry):
+            state = registry.find(queue)
+            return None if state is None else Queue(queue, state.metadata)
+
+    def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
+        with self._handle as (store, registry):
+            with registry.locked(queue) as (state,):
+                if state is None or state.metadata != expected:
+                    return False
+                registry.update(state, metadata)
+            store.wait_durable()
+            return True
+
+    def list(self, project: str, after: str, limit: int) -> Page[Queue]:
+        prefix = layout.project_prefix(project)
+        start = layout.queue_key(QueueRef(project, after)) + b"\0" if after else prefix
+        with self._handle as (store, _):
+            queues: list[Queue] = []
+            for key, value in store.scan("queues", start, layout.after(prefix)):
+                name = key[len(prefix) :].decode("utf-8", "surrogatepass")
+                queues.append(Queue(QueueRef(project, name), layout.decode_queue(value).metadata))
+                if len(queues) == limit:
+                    break
+        return Page(queues, queues[-1].ref.name if queues else None)
+
+    def count(self, project: str) -> int:
+        prefix = layout.project_prefix(project)
+        with self._handle as (store, _):
+            return sum(1 for _ in store.scan("queues", prefix, layout.after(prefix)))
+
+    def delete(self, queue: QueueRef) -> None:
+        with self._handle as (store, registry):
+            with registry.locked_or_hidden(queue) as state:
+                if state is None:
+                    return
+                registry.drop(state)
+            store.wait_durable()
+
+    def purge(self, queue: QueueRef) -> None:
+        with self._handle as (store, registry):
+            with registry.locked(queue) as (state,):
+                if state is None:
+                    return
+                registry.replace(state)
+            store.wait_durable()
+
+    def stats(self, queue: QueueRef, now: Seconds) -> Stats:
+        moment = layout.ms(now)
+        with self._handle as (store, registry), registry.locked(queue) as (state,):
+            if state is None:
+                return Stats()
+            total = state.tally.count - _expired(store, state, moment)
+            claimed = _claimed(store, state, moment)
+            ends = [scans.edge(store, state, moment, newest) if total else None for newest in (False, True)]
+        oldest, newest = (edge and Edge(edge[1].id, edge[1].created / 1000, edge[0]) for edge in ends)
+        return Stats(claimed, total - claimed, oldest, newest, state.tally.sequence - startup.origin(state.tally.start))
+
+    def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
+        moment = layout.ms(now)
+        with self._handle as (store, registry):
+            state = registry.find(queue)
+            if state is None:
+                return Ready()
+            present = layout.pair.pack(state.number, moment + 1)
+            came = state.ready_cursor.entries(store, present) if most else iter(())
+            ready = (
+                1 for key, expires in came if _moment(expires) > moment and _moment(key[-8:]) not in state.reserved
+            )
+            count = sum(1 for _ in islice(ready, most))
+            later = next(store.scan("available", present, state.bounds()[1], spare=True), None)
+        return Ready(count, None if later is None else layout.triple.unpack(later[0])[1] / 1000)
+
+
+def _expired(store: Store, state: QueueState, now: int) -> int:
+    """Messages of the queue that have expired and are not removed yet; its cost grows with those of all queues."""
+    due = store.scan("expiry", layout.number.pack(0), layout.number.pack(now + 1), spare=True)
+    number = layout.number.pack(state.number)
+    return sum(1 for key, _ in due if key[8:16] == number)
+
+
+def _claimed(store: Store, state: QueueState, now: int) -> int:
+    """Messages under a live claim, or reserved; grows with the claimed, lapsed ones included."""
+    entries, reserved = store.scan("claims", *state.bounds(), spare=True), state.reserved
+    return sum(1 for key, ends in entries if _moment(ends) > now or _moment(key[-8:]) in reserved)
+
+
+def _moment(value: bytes) -> int:
+    return int.from_bytes(value)

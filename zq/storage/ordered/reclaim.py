@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reclaims what no verb reaches: pending deletes and tombstones of logs.
+
+Pending deletes are what purged and deleted queues, their histories, and stages leave behind. Of logs there are entries
+of ``topics`` and ``due`` of batches that were trimmed, and purged ones. All goes in steps; each begins where the last
+one ended, not with its tombstones.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import NamedTuple
+
+from zq.model.expiry import Pace
+from zq.storage.ordered import due, layout, logs
+from zq.storage.ordered.changes import traces
+from zq.storage.ordered.handle import Session
+from zq.storage.ordered.logs import Log
+from zq.storage.ordered.store import Store, Write
+
+
+class Removal(NamedTuple):
+    """A thing that was found at ``key`` of ``family``, and how it is removed."""
+
+    family: str
+    key: bytes
+    writes: list[Write]
+
+
+class PendingDeletes:
+    """Clears, in steps, what purged and deleted queues, their histories, and stages have left."""
+
+    def __init__(self) -> None:
+        self._begin: dict[tuple[str, bytes], bytes] = {}
+        """By family and number: the key from which on something is left."""
+
+    def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
+        """Remove messages of former queues, up to ``size``; how many there were."""
+        return self._clear(store, layout.PENDING_QUEUE, self._messages, size, pace)
+
+    def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
+        """Remove what is left of former histories and stages, up to ``size`` things; how many there were."""
+        return self._clear(store, layout.PENDING_NUMBER, self._entries_left, size, pace)
+
+    def _clear(
+        self,
+        store: Store,
+        kind: bytes,
+        removals: Callable[[Store, bytes, bytes], Iterator[Removal]],
+        size: int,
+        pace: Pace,
+    ) -> int:
+        found = 0
+        for note, value in store.scan("default", kind, layout.after(kind)):
+            number = note[len(kind) :]
+            batch = list(islice(removals(store, number, value), size - found))
+            writes = [*chain.from_iterable(removal.writes for removal in batch)]
+            last = len(batch) < size - found
+            store.write([*writes, ("default", note, None)] if last else writes)
+            if batch:
+                pace.removed(len(batch))
+            self._begin |= {(removal.family, number): removal.key + b"\0" for removal in batch}
+            if last:
+                self._begin = {place: key for place, key in self._begin.items() if place[1] != number}
+            found += len(batch) or 1
+            if found >= size:
+                break
+        return found
+
+    def _messages(self, store: Store, number: bytes, queue_key: bytes) -> Iterator[Removal]:
+        queue = layout.number.unpack(number)[0]
+        project = layout.prefix_of(queue_key)
+        for key, value in self._rest(store, "messages", number):
+            sequence = layout.pair.unpack(key)[1]
+            yield Removal("messages", key, traces(queue, project, sequence, layout.decode_record(value)))
+
+    def _entries_left(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
+        for key, value in self._rest(store, "history", number):
+            kept = layout.decode_entry(value)
+            ended = due.traces("history", key, kept.expires)
+            yield Removal("history", key, [*ended, *due.history_traces(key, due.history_note(kept))])
+        for key, _ in self._rest(store, "keys", number):
+            yield Removal("keys", key, due.traces("keys", key, due.end_of(key)))
+        for key, _ in self._rest(store, "staged", number):
+            yield Removal("staged", key, [("staged", key, None)])
+
+    def _rest(self, store: Store, family: str, number: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return store.scan(family, self._begin.get((family, number), number), layout.after(number))
+
+
+def forget_hidden(session: Session) -> None:
+    """Forget what is hidden in the place of queues and knows no key any more."""
+    for key, _ in session.store.scan("hidden", b"", layout.END):
+        ref = layout.queue_ref(key)
+        with session.registry.locked_or_hidden(ref) as state:
+            if state is not None and state is session.registry.hidden(ref):
+                numbers = (layout.number.pack(state.history), layout.number.pack(state.history + 1))
+                if next(session.store.scan("keys", *numbers), None) is None:
+                    session.registry.drop(state)
+
+
+# (the key in ``topics`` at which a scan goes on, what is to be removed in front of it)
+Steps = Iterator[tuple[bytes, list[Write]]]
+
+
+class Tombstones:
+    """Removes what trimmed batches and purged topics have left in logs; used by one thread."""
+
+    def __init__(self) -> None:
+        self._passes: dict[bytes, tuple[int, bytes]] = {}
+        """By the log's number: up to where it was trimmed when the pass through it began, and the key to go on at."""
+        self._turn = layout.TRIMMED_LOG
+        """The note, in ``default``, of the log whose turn was last."""
+        self._served: set[bytes] = set()
+        """Notes of logs whose pass has ended in this round."""
+        self._begin: dict[bytes, bytes] = {}
+        """By the topic's key: the key from which on something is left of a purged topic."""
+
+    def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
+        """Remove index entries of trimmed batches, in up to ``size`` steps; how many there were.
+
+        A step goes through a log's living topics too, so logs take turns, and each is gone through once in a round.
+        """
+        scan, middle = session.store.scan, self._turn + b"\0"
+        notes = chain(
+            scan("default", middle, layout.after(layout.TRIMMED_LOG)), scan("default", layout.TRIMMED_LOG, middle)
+        )
+        found = 0
+        for note, key in notes:
+            log = None if note in self._served else session.registry.logs.find(layout.project_of(key))
+            if log is not None:
+                self._turn = note
+                found += self._clear_log(session.store, log, note, size - found, pace) or 1
+            if found >= size:
+                return found
+        self._served.clear()
+        return found
+
+    def clear_purged(self, session: Session, size: int, pace: Pace) -> int:
+        """Remove what was purged, up to ``size`` batches; how many there were."""
+        found = 0
+        for key, value in session.store.scan("floors", b"", layout.END * 3):
+            log = session.registry.logs.find(layout.project_of(value[layout.number.size :]))
+            if log is not None:
+                found += self._clear_topic(session.store, log, (key, value), size - found, pace) or 1
+            if found >= size:
+                break
+        return found
+
+    def _clear_log(self, store: Store, log: Log, note: bytes, size: int, pace: Pace) -> int:
+        number = layout.number.pack(log.history)
+        dropped, begin = self._passes.get(number, (log.view.record.dropped, number))
+        steps = list(islice(_trimmed_entries(store, number, begin, dropped), size))
+        store.write([*chain.from_iterable(writes for _, writes in steps)])
+        pace.removed(sum(1 for _, writes in steps if writes))
+        if len(steps) == size:
+            self._passes[number] = dropped, steps[-1][0]
+        else:
+            self._passes.pop(number, None)
+            self._served.add(note)
+            with log.lock:
+                if dropped == log.view.record.dropped:
+                    store.write([("default", note, None)])
+        return len(steps)
+
+    def _clear_topic(self, store: Store, log: Log, floor: tuple[bytes, bytes], size: int, pace: Pace) -> int:
+        prefix, value = floor
+        end = prefix + layout.number.pack(layout.number.unpack_from(value)[0] + 1)
+        entries = list(islice(store.scan("topics", self._begin.get(prefix, prefix), end), size))
+        store.write([*chain.from_iterable(logs.batch_deletes(*entry) for entry in entries)])
+        pace.removed(len(entries))
+        if len(entries) == size:
+            self._begin[prefix] = entries[-1][0] + b"\0"
+        else:
+            self._begin.pop(prefix, None)
+            with log.lock:
+                if store.get("floors", prefix) == value:
+                    store.write([("floors", prefix, None)])
+                    log.forget_floor(logs.topic_of(prefix))
+        return len(entries)
+
+
+def _trimmed_entries(store: Store, number: bytes, begin: bytes, dropped: int) -> Steps:
+    """Topic by topic, since the entries of trimmed batches come first in each. The batches themselves are removed."""
+    while (entry := next(store.scan("topics", begin, layout.after(number)), None)) is not None:
+        topic = entry[0][:-8]
+        for key, value in store.scan("topics", entry[0], topic + layout.number.pack(dropped + 1)):
+            yield key + b"\0", [write for write in logs.batch_deletes(key, value) if write[0] != "batches"]
+        begin = layout.after(topic)
+        yield begin, []

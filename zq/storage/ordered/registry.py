@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queues of an open store, in memory: numbers, counters, locks and hints.
+
+A verb that changes a queue holds its lock from the first read to the write; several locks are taken in the order of
+queue numbers, and the registry's own lock only inside them. Purge and delete replace or drop a ``QueueState``: the old
+one is ``gone``, and a thread that waited for its lock finds the queue again. All this is what the store says, or a hint
+that may be forgotten.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+from msgspec import structs
+
+from zq.model import QueueRef
+from zq.model.expiry import Expiry
+from zq.storage.ordered import layout, stages, startup
+from zq.storage.ordered.hints import LazyExpiryQueue, ReadyCursor, VisibilityIndex
+from zq.storage.ordered.layout import QueueRecord, Tally
+from zq.storage.ordered.logs import Logs
+from zq.storage.ordered.store import Housekeeping, Store, Write
+
+NO_METADATA = b"{}"
+# The end of claims whose messages a commit has reserved, for all readers: never.
+RESERVED = 1 << 62
+
+
+class EngineContext:
+    """What queues know of the server around them; kept while stores are opened anew."""
+
+    def __init__(self, expiry: Expiry, housekeeping: Housekeeping) -> None:
+        self.lazy_queue = LazyExpiryQueue()
+        self.housekeeping = housekeeping
+        self.listener: Callable[[QueueRef], None] | None = None
+        """Is called with each queue that has something new."""
+        self.configure(expiry)
+
+    def configure(self, expiry: Expiry) -> None:
+        """Give space back by these options from now on."""
+        self.expiry = expiry
+        self.lazy_queue.capacity = expiry.delete_queue_size if expiry.delete_on_read else 0
+
+
+class QueueState:
+    """One queue; ``ready_cursor``: for claims, ``visibility`` and ``walking``: for listings."""
+
+    __slots__ = (
+        "context",
+        "gone",
+        "history",
+        "key",
+        "lock",
+        "metadata",
+        "number",
+        "project",
+        "ready_cursor",
+        "ref",
+        "reserved",
+        "tally",
+        "visibility",
+        "walking",
+    )
+
+    def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally, context: EngineContext) -> None:
+        self.ref = ref
+        self.key = layout.queue_key(ref)
+        self.project = layout.project_prefix(ref.project)
+        self.number = record.number
+        self.metadata = record.metadata
+        self.history = record.history
+        self.context = context
+        self.tally = tally
+        self.lock = threading.Lock()
+        self.gone = False
+        self.ready_cursor = ReadyCursor(*[layout.number.pack(record.number)] * 3)
+        self.visibility = VisibilityIndex()
+        self.walking = threading.Lock()
+        self.reserved: set[int] = set()
+        """Sequences of messages that a commit is going to delete: no verb touches them, and they stay claimed."""
+
+    def bounds(self) -> tuple[bytes, bytes]:
+        """The range of this queue's keys in every family that begins with a queue number."""
+        return layout.number.pack(self.number), layout.number.pack(self.number + 1)
+
+
+class Registry:
+    """Every queue of one open store, and the logs of topics; states are made when first asked for."""
+
+    def __init__(self, store: Store, context: EngineContext, start: int) -> None:
+        """``start``: see ``startup.count_start``."""
+        self._store = store
+        self._start = start
+        self.context = context
+        self._lock = threading.Lock()
+        self._states: dict[QueueRef, QueueState] = {}
+        self._hidden: dict[QueueRef, QueueState] = {}
+        self.logs = Logs(store, self.new_number, start)
+        self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
+        self._reserved = stages.reserved_sequences(store)
+        """Of queues that were not asked for yet, by number."""
+        for key, value in store.scan("hidden", b"", layout.END, spare=True):
+            ref = layout.queue_ref(key)
+            self._hidden[ref] = QueueState(ref, layout.decode_queue(value), Tally(), context)
+
+    def find(self, ref: QueueRef) -> QueueState | None:
+        """The queue, or None."""
+        return self._states.get(ref) or self._load(ref)
+
+    def hidden(self, ref: QueueRef) -> QueueState | None:
+        """What stands for a queue that does not exist: it knows idempotency keys, and is never listed."""
+        return self._hidden.get(ref)
+
+    def by_number(self, number: int) -> QueueState | None:
+        """The queue that owns a number; None for a former one, of which deletes are pending."""
+        key = self._store.get("numbers", layout.number.pack(number))
+        if not key:
+            return None
+        state = self.find(layout.queue_ref(key))
+        return state if state is not None and state.number == number else None
+
+    @contextmanager
+    def locked(self, *refs: QueueRef) -> Iterator[list[QueueState | None]]:
+        """The queues, locked; None for one that does not exist while the others are held."""
+        while True:
+            states = [self.find(ref) for ref in refs]
+            locks = [state.lock for state in sorted(set(filter(None, states)), key=lambda state: state.number)]
+            for lock in locks:
+                lock.acquire()
+            try:
+                if all(state is self._states.get(ref) for state, ref in zip(states, refs, strict=True)):
+                    yield states
+                    return
+            finally:
+                for lock in locks:
+                    lock.release()
+
+    @contextmanager
+    def locked_or_hidden(self, ref: QueueRef) -> Iterator[QueueState | None]:
+        """The queue, or what is hidden in its place, locked."""
+        while True:
+            state = self.find(ref) or self._hidden.get(ref)
+            with nullcontext() if state is None else state.lock:
+                if state is None or not state.gone:
+                    yield state
+                    return
+
+    def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA) -> bool:
+        """Create the queue if it is missing; whether it was. It knows what was hidden in its place."""
+        while True:
+            hidden = self._hidden.get(ref)
+            with nullcontext() if hidden is None else hidden.lock, self._lock:
+                if self._states.get(ref) or self._load_locked(ref):
+                    return False
+                if hidden is self._hidden.get(ref):
+                    self._create(ref, metadata, hidden)
+                    return True
+
+    def hide(self, ref: QueueRef) -> None:
+        """Put something that no verb lists in the place of a missing queue, for its idempotency keys."""
+        with self._lock:
+            if not (self._states.get(ref) or self._load_locked(ref) or self._hidden.get(ref)):
+                number = self._last_number + 1
+                record = QueueRecord(number, NO_METADATA, number)
+                entry: Write = ("hidden", layout.queue_key(ref), layout.encode(record))
+                self._store.write([("default", b"numbers", layout.number.pack(number)), entry])
+                self._last_number = number
+                self._hidden[ref] = QueueState(ref, record, Tally(), self.context)
+
+    def replace(self, state: QueueState) -> None:
+        """Give a locked queue a new number and no messages: a purge in one step."""
+        with self._lock:
+            record = QueueRecord(self._last_number + 1, state.metadata, state.history)
+            successor = QueueState(state.ref, record, structs.replace(state.tally, count=0, bytes=0), self.context)
+            self._store.write([*self._births(successor, record), *self._deaths(state)])
+            self._last_number = record.number
+            self._states[state.ref] = successor
+            state.gone = True
+
+    def drop(self, state: QueueState) -> None:
+        """Remove a locked queue, or what is hidden in its place, in one step."""
+        with self._lock:
+            dropped: Write = ("default", layout.PENDING_NUMBER + layout.number.pack(state.history), b"")
+            family, states = ("hidden", self._hidden) if state.ref in self._hidden else ("queues", self._states)
+            self._store.write([(family, state.key, None), dropped, *self._deaths(state)])
+            del states[state.ref]
+            state.gone = True
+
+    def tallies(self, project: str) -> Iterator[Tally]:
+        """The counters of the project's queues, as the store has them."""
+        prefix = layout.project_prefix(project)
+        owners = (layout.decode_queue(value) for _, value in self._store.scan("queues", prefix, layout.after(prefix)))
+        numbers = [layout.number.pack(owner.number) for owner in owners]
+        return (layout.decode_tally(value) for value in self._store.get_many("tallies", numbers) if value)
+
+    def new_number(self) -> int:
+        """A number that no queue has or had."""
+        with self._lock:
+            self._store.write([("default", b"numbers", layout.number.pack(self._last_number + 1))])
+            self._last_number += 1
+            return self._last_number
+
+    def update(self, state: QueueState, metadata: bytes) -> None:
+        """Replace a locked queue's metadata."""
+        record = QueueRecord(state.number, metadata, state.history)
+        self._store.write([("queues", state.key, layout.encode(record))])
+        state.metadata = metadata
+
+    def _load(self, ref: QueueRef) -> QueueState | None:
+        if self._store.get("queues", layout.queue_key(ref)) is None:
+            return None
+        with self._lock:
+            return self._states.get(ref) or self._load_locked(ref)
+
+    def _load_locked(self, ref: QueueRef) -> QueueState | None:
+        stored = self._store.get("queues", layout.queue_key(ref))
+        if stored is None:
+            return None
+        record = layout.decode_queue(stored)
+        counted = self._store.get("tallies", layout.number.pack(record.number))
+        tally = layout.decode_tally(counted) if counted else Tally()
+        skipped = startup.skipped(tally.start, self._start)
+        tally.sequence += skipped
+        tally.position += skipped
+        tally.start = self._start
+        state = QueueState(ref, record, tally, self.context)
+        state.reserved = self._reserved.pop(record.number, set())
+        self._states[ref] = state
+        return state
+
+    def _create(self, ref: QueueRef, metadata: bytes, hidden: QueueState | None) -> None:
+        number = self._last_number + 1
+        record = QueueRecord(number, metadata, number if hidden is None else hidden.history)
+        origin = startup.origin(self._start)
+        state = QueueState(ref, record, Tally(origin, position=origin, start=self._start), self.context)
+        shown: list[Write] = [("hidden", state.key, None)] if hidden is not None else []
+        self._store.write([*self._births(state, record), *shown])
+        self._last_number = number
+        self._states[ref] = state
+        if hidden is not None:
+            del self._hidden[ref]
+            hidden.gone = True
+
+    def _births(self, state: QueueState, record: QueueRecord) -> list[Write]:
+        number = layout.number.pack(record.number)
+        return [
+            ("default", b"numbers", number),
+            ("queues", state.key, layout.encode(record)),
+            ("numbers", number, state.key),
+            ("tallies", number, layout.encode(state.tally)),
+        ]
+
+    def _deaths(self, state: QueueState) -> list[Write]:
+        number = layout.number.pack(state.number)
+        return [
+            ("default", layout.PENDING_QUEUE + number, state.key),
+            ("numbers", number, None),
+            ("tallies", number, None),
+        ]

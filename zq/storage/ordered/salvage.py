@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A new store of all that can be read of a damaged one, and a list of what cannot; and the part that is about logs.
+
+Records are copied, and everything that leads to them is made anew, so that the new store agrees with itself. Pending
+deletes, of purged and deleted queues, are not copied. Counters never go back.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import structs
+
+from zq.storage.ordered import layout, logs, startup
+from zq.storage.ordered.logs import LogRecord, entries_of
+from zq.storage.ordered.salvage_commits import NamedThings, OpenCommits
+from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy, Wreck
+from zq.storage.ordered.salvage_queues import Queues
+from zq.storage.ordered.store import TOP
+
+# By how much the next number is above all that are known, if the last one is not.
+LOST_NUMBERS: Final = 1_000_000
+
+
+class Salvage(Copy):
+    """One salvage; its answers are ``saved`` and ``lost``."""
+
+    def run(self) -> None:
+        """Copy everything."""
+        startup.check_readable(self.rescue)
+        starts, numbers, clock = (self.noted(key) for key in (b"starts", b"numbers", b"clock"))
+        logs_part = Logs(self)
+        self.starts = starts if starts is not None else _latest_start(self.rescue)
+        commits = OpenCommits(self)
+        queues = Queues(self, commits.reserved)
+        queues.run()
+        logs_part.run()
+        named = NamedThings(self, queues.histories | logs_part.numbers, commits)
+        named.run()
+        commits.copy(queues.numbers, named.producers)
+        self.lost += (f"{count} {kind}, whose owner is lost" for kind, count in self.strays.items() if count)
+        given = numbers if numbers is not None else self.top + LOST_NUMBERS
+        for key, value in (
+            (b"version", layout.VERSION),
+            (b"starts", layout.number.pack(self.starts)),
+            (b"numbers", layout.number.pack(max(given, self.top))),
+            (b"clock", layout.number.pack(self.now if clock is None else clock)),
+        ):
+            self.write([("default", key, value)])
+        self.flush()
+
+
+def _latest_start(rescue: Wreck) -> int:
+    """The largest start that a counter was written by, and one more."""
+    tallies = (layout.decode_tally(value).start for _, value in rescue.entries("tallies") if value is not None)
+    records = (logs.decode_log(value).start for _, value in rescue.entries("logs") if value is not None)
+    return max([0, *tallies, *records]) + 1
+
+
+class Logs:
+    """``numbers``: of all logs, by which their keys go."""
+
+    def __init__(self, salvage: Copy) -> None:
+        self._salvage = salvage
+        self._rescue = salvage.rescue
+        self._logs: dict[bytes, tuple[bytes, LogRecord]] = {}
+        """(key, record) by number."""
+        self._strangers: Counter[bytes] = Counter()
+
+    @property
+    def numbers(self) -> set[bytes]:
+        return set(self._logs)
+
+    def run(self) -> None:
+        names = self._names()
+        for key, value in self._rescue.entries("logs", lambda: names):
+            record = logs.decode_log(value) if value is not None else self._estimated(key, names[key])
+            self._logs[layout.number.pack(record.number)] = key, record
+            self._salvage.top = max(self._salvage.top, record.number)
+        for key, value in self._rescue.entries("batches", self._batch_keys):
+            self._copy_batch(key, value)
+        for key, value in self._rescue.entries("floors"):
+            if value is not None and key[:8] in self._logs:
+                self._salvage.save("purged topics", [("floors", key, value)])
+        for number, (key, record) in self._logs.items():
+            self._salvage.save("logs of topics", [("logs", key, layout.encode(self._raised(number, record)))])
+        for number, count in self._strangers.items():
+            log = layout.number.unpack(number)[0]
+            self._salvage.lost.append(f"{count} batches of topics, in log {log} of which the project is not known")
+            self._salvage.top = max(self._salvage.top, log)
+
+    def _names(self) -> dict[bytes, bytes]:
+        """Numbers of logs by their keys, as far as other families name them."""
+        floors = {value[8:]: key[:8] for key, value in self._rescue.scan("floors", b"", TOP)}
+        notes = self._rescue.scan("default", layout.TRIMMED_LOG, layout.after(layout.TRIMMED_LOG))
+        return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
+
+    def _estimated(self, key: bytes, number: bytes) -> LogRecord:
+        """What a log that was lost must be, by the batches that it has."""
+        self._salvage.lost.append(f"The counters of the topics of project {layout.project_of(key)!r}")
+        start = self._salvage.starts
+        record = LogRecord(layout.number.unpack(number)[0], startup.origin(start) + LOST_COUNTER, start=start)
+        first = next(self._rescue.scan("batches", number, layout.after(number)), None)
+        if first is None:
+            return record
+        header = logs.decode_header(first[1])
+        return structs.replace(
+            record, dropped=header.sequence - 1, gone_size=header.size, gone_messages=header.messages
+        )
+
+    def _batch_keys(self) -> Iterator[bytes]:
+        for key, _ in self._rescue.scan("topics", b"", TOP):
+            yield key[:8] + key[-8:]
+
+    def _copy_batch(self, key: bytes, value: bytes | None) -> None:
+        found = self._logs.get(key[:8])
+        last = layout.pair.unpack(key)[1]
+        if found is None:
+            self._strangers[key[:8]] += 1
+        elif last > found[1].dropped and value is None:
+            project = layout.project_of(found[0])
+            self._salvage.lost.append(f"The batch of topics of project {project!r} that ends at sequence {last}")
+        elif last > found[1].dropped and value is not None:
+            stored = logs.decode_stored(value)
+            size, messages = stored.size + stored.batch.size, stored.messages + len(stored.batch.entries)
+            record = found[1]
+            self._logs[key[:8]] = (
+                found[0],
+                structs.replace(
+                    record,
+                    last=max(record.last, last),
+                    size=max(record.size, size),
+                    messages=max(record.messages, messages),
+                ),
+            )
+            self._salvage.save("batches", entries_of(key, value))
+
+    def _raised(self, number: bytes, record: LogRecord) -> LogRecord:
+        """With an end that no floor lies above."""
+        floors = self._rescue.scan("floors", number, layout.after(number))
+        last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])
+        return structs.replace(
+            record,
+            last=last,
+            size=max(record.size, record.gone_size),
+            messages=max(record.messages, record.gone_messages),
+        )

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a salvage that is about queues: their messages, claims, counters and histories."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from msgspec import Struct, structs
+
+from zq.errors import StoreDamaged
+from zq.model.quotas import OVERHEAD
+from zq.storage.ordered import due, layout, startup
+from zq.storage.ordered.integrity import index_entries
+from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
+from zq.storage.ordered.registry import NO_METADATA
+from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy
+from zq.storage.ordered.store import TOP
+
+
+class Trace(Struct):
+    """What index entries say of a message."""
+
+    id: str = ""
+    expires: int = 0
+    available: int = 0
+
+
+def named(key: bytes) -> str:
+    """A queue for people."""
+    ref = layout.queue_ref(key)
+    return f"queue {ref.name} of project {ref.project!r}"
+
+
+class Queues:
+    """``reserved``: what open commits are to delete; ``histories``: the numbers of all histories, and so of keys, that
+    someone owns."""
+
+    def __init__(self, salvage: Copy, reserved: Mapping[int, set[int]]) -> None:
+        self._salvage = salvage
+        self._rescue = salvage.rescue
+        self._reserved = reserved
+        self.histories: set[bytes] = set()
+        self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
+        """(key, record) by number."""
+        self._counts: Counter[bytes] = Counter()
+        self._bytes: Counter[bytes] = Counter()
+        self._last: defaultdict[bytes, int] = defaultdict(int)
+        """The largest sequence met, by a queue's number; and so positions and moments, by that of a history."""
+        self._positions: defaultdict[bytes, int] = defaultdict(int)
+        self._finished: defaultdict[bytes, int] = defaultdict(int)
+
+    @property
+    def numbers(self) -> set[bytes]:
+        """Of all queues that are in the new store."""
+        return set(self._records)
+
+    def run(self) -> None:
+        self._copy_queues()
+        self._copy_messages()
+        self._copy_history()
+        self._write_tallies()
+
+    def _copy_queues(self) -> None:
+        numbers = {value: key for key, value in self._rescue.entries("numbers") if value is not None}
+        for key, value in self._rescue.entries("queues", lambda: numbers):
+            if value is None:
+                number = layout.number.unpack(numbers[key])[0]
+                record = QueueRecord(number, NO_METADATA, number)
+                self._salvage.lost.append(f"The metadata and the former history of {named(key)}")
+            else:
+                record = layout.decode_queue(value)
+            self._add(key, record)
+        for key, value in self._rescue.entries("hidden"):
+            if value is not None:
+                record = layout.decode_queue(value)
+                self._own(record)
+                self._salvage.save("hidden", [("hidden", key, value)])
+
+    def _add(self, key: bytes, record: QueueRecord) -> None:
+        number = layout.number.pack(record.number)
+        self._own(record)
+        self._records[number] = key, record
+        self._salvage.save("queues", [("queues", key, layout.encode(record)), ("numbers", number, key)])
+
+    def _own(self, record: QueueRecord) -> None:
+        self.histories.add(layout.number.pack(record.history))
+        self._salvage.top = max(self._salvage.top, record.number, record.history)
+
+    @cached_property
+    def _pending_deletes(self) -> set[bytes]:
+        """Numbers of former queues."""
+        notes = self._rescue.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))
+        return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
+
+    @cached_property
+    def _traces(self) -> dict[bytes, Trace]:
+        """Of messages whose records may be damaged."""
+        spans = self._rescue.gaps("messages")
+        traces: defaultdict[bytes, Trace] = defaultdict(Trace)
+        if spans:
+            for key, value in self._rescue.scan("ids", b"", TOP):
+                if value in spans:
+                    traces[value].id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
+            for key, _ in self._rescue.scan("expiry", b"", TOP):
+                if key[8:] in spans:
+                    traces[key[8:]].expires = layout.number.unpack_from(key)[0]
+            for key, _ in self._rescue.scan("available", b"", TOP):
+                if key[:8] + key[16:] in spans:
+                    traces[key[:8] + key[16:]].available = layout.triple.unpack(key)[1]
+        return dict(traces)
+
+    def _copy_messages(self) -> None:
+        for key, value in self._rescue.entries("messages", lambda: self._traces):
+            number = key[:8]
+            if number in self._pending_deletes:
+                continue
+            if number not in self._records and not self._adopt(number):
+                self._salvage.lost.append(f"Message {key.hex()}, of a queue of which nothing is known")
+                continue
+            self._last[number] = max(self._last[number], layout.pair.unpack(key)[1])
+            record = self._restored(key) if value is None else layout.decode_record(value)
+            if record is not None:
+                self._copy_message(key, record)
+
+    def _copy_message(self, key: bytes, record: StoredMessage) -> None:
+        queue = self._records[key[:8]][0]
+        try:
+            body = self._rescue.get("bodies", key)
+        except StoreDamaged:
+            body = None
+            self._salvage.lost.append(f"Message {record.id} of {named(queue)}: its body{self._fate(key)}")
+        else:
+            if body is None and record.expires > self._salvage.now:
+                self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
+        if body is not None:
+            record.size = len(layout.unsealed(body)) + OVERHEAD
+            writes = [("messages", key, layout.encode(record)), ("bodies", key, body)]
+            self._salvage.save("messages", [*writes, *index_entries(layout.prefix_of(queue), key, record)])
+            self._counts[key[:8]] += 1
+            self._bytes[key[:8]] += record.size
+
+    def _restored(self, key: bytes) -> StoredMessage | None:
+        """A record by what index entries say of it: of a message that was never claimed."""
+        queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
+        trace, now = self._traces[key], self._salvage.now
+        if not trace.id or not trace.expires or not trace.available:
+            message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
+            self._salvage.lost.append(f"{message} of {named(queue)}: its record{self._fate(key)}")
+            return None
+        created = min(trace.available, trace.expires, now)
+        ttl = max(1, round((trace.expires - created) / 1000))
+        self._salvage.lost.append(f"Of message {trace.id} of {named(queue)}, which was saved: client, claim and counts")
+        return StoredMessage(trace.id, created, trace.expires, trace.available, ttl, "")
+
+    def _fate(self, key: bytes) -> str:
+        """What would have become of a message anyhow."""
+        number, sequence = layout.pair.unpack(key)
+        return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
+
+    def _adopt(self, number: bytes) -> bool:
+        """Make a queue for messages whose queue is lost, if their project is known."""
+        key = self._orphans.get(number)
+        if key is not None:
+            self._salvage.lost.append(f"Name, metadata and history of a queue, whose messages are in {named(key)} now")
+            self._add(key, QueueRecord(layout.number.unpack(number)[0], NO_METADATA, layout.number.unpack(number)[0]))
+        return key is not None
+
+    @cached_property
+    def _orphans(self) -> dict[bytes, bytes]:
+        """Keys for queues of numbers that are no known queue's."""
+        found = {}
+        for key, value in self._rescue.scan("ids", b"", TOP):
+            if value[:8] not in self._records and value[:8] not in found:
+                name = f"salvaged-{layout.number.unpack_from(value)[0]}"
+                found[value[:8]] = layout.prefix_of(key) + name.encode()
+        return found
+
+    def _copy_history(self) -> None:
+        for key, value in self._rescue.entries("history", self._history_keys):
+            if key[:8] in self._salvage.dropped:
+                continue
+            if key[:8] not in self.histories:
+                self._salvage.strays[f"records of history {key[:8].hex()}"] += 1
+                continue
+            number, position = layout.pair.unpack(key)
+            self._positions[key[:8]] = max(self._positions[key[:8]], position)
+            if value is None:
+                self._salvage.lost.append(f"Record {position} of the history {number} ({self._owner(key[:8])})")
+                continue
+            kept = layout.decode_entry(value)
+            self._finished[key[:8]] = max(self._finished[key[:8]], kept.finished)
+            self._salvage.save("history", due.history_writes(number, position, kept))
+
+    def _owner(self, history: bytes) -> str:
+        number = layout.number.unpack(history)[0]
+        return next((named(key) for key, record in self._records.values() if record.history == number), "no queue")
+
+    def _history_keys(self) -> Iterator[bytes]:
+        """Where there are records of history, by what leads to them."""
+        for key, value in self._rescue.scan("sequences", b"", TOP):
+            yield key[:8] + value
+        for key, _ in self._rescue.scan("endings", b"", TOP):
+            yield key[:8] + key[-8:]
+
+    def _write_tallies(self) -> None:
+        start = self._salvage.starts
+        for number, (key, record) in self._records.items():
+            history = layout.number.pack(record.history)
+            try:
+                value = self._rescue.get("tallies", number)
+                tally = layout.decode_tally(value) if value else None
+            except StoreDamaged:
+                tally = None
+            if tally is None:
+                beyond = startup.origin(start) + LOST_COUNTER
+                tally = Tally(self._last[number] + beyond, 0, 0, self._positions[history] + beyond, 0, start)
+                self._salvage.lost.append(f"The counters of {named(key)}; they go on far above what is known")
+            tally = structs.replace(
+                tally,
+                count=self._counts[number],
+                bytes=self._bytes[number],
+                sequence=max(tally.sequence, self._last[number]),
+                position=max(tally.position, self._positions[history]),
+                finished=max(tally.finished, self._finished[history]),
+            )
+            self._salvage.write([("tallies", number, layout.encode(tally))])

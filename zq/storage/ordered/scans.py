@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How messages are found: by claims and pops in the order of availability, by observers in sequence, and by ids.
+
+Ready means available <= now < expires. Nothing else decides: a claimed message stands further behind, at its claim's
+end plus the redelivery wait, and so the messages of a claim that lapsed come into the scanned range by themselves.
+``take`` and ``locate`` need the queue's lock where messages are changed; observers take none and change only hints.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from zq.errors import StoreDamaged
+from zq.model import UNBOUNDED, ListFilter, Message
+from zq.storage.ordered import layout
+from zq.storage.ordered.changes import Change
+from zq.storage.ordered.hints import BLOCK, NEVER
+from zq.storage.ordered.layout import Found, StoredMessage
+from zq.storage.ordered.registry import RESERVED, QueueState
+from zq.storage.ordered.store import UNREADABLE, Store, each
+
+# Entries that one claim may step over for each message that it wants.
+STEPS_PER_MESSAGE = 4
+# Entries that it may step over besides.
+EXTRA_STEPS = 4096
+# Pages of messages none of which can be read that one claim steps over.
+MAX_DAMAGED = 64
+
+
+class Ready(NamedTuple):
+    """A ready message."""
+
+    sequence: int
+    record: StoredMessage
+    body: bytes
+
+
+def take(
+    store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
+) -> list[Ready]:
+    """Up to ``limit`` ready messages, with up to ``most_bytes`` of bodies unless it is one message, in the order of
+    (available, sequence), all of which ``change`` must deal with.
+
+    Expired messages are stepped over, a bounded number of them (L10), and left to be removed. So are messages that
+    cannot be read, as long as some can: a damaged block does not bring a queue to a stand.
+    """
+    damaged = False
+    for _ in range(MAX_DAMAGED):
+        entries, expired, head = _scan(store, state, limit, now)
+        if expired:
+            state.context.lazy_queue.offer(expired, now)
+        ready, unread, rest = _read(store, entries, most_bytes)
+        change.advance(state, rest or head)
+        if ready or not unread:
+            break
+        damaged = True
+        state.ready_cursor = state.ready_cursor.passed(
+            head
+        )  # nothing there can be taken, whatever becomes of the change
+    if damaged and not ready:
+        raise StoreDamaged(UNREADABLE)
+    return ready
+
+
+def _read(store: Store, entries: Sequence[bytes], most_bytes: int) -> tuple[list[Ready], int, bytes]:
+    """What can be read of the messages of these entries, how many cannot, and the first entry whose body is too much;
+    ``b""`` = none is."""
+    ready: list[Ready] = []
+    unread, left = 0, most_bytes
+    keys = [entry[:8] + entry[16:] for entry in entries]
+    values, bodies = (each(store, family, keys, spare=True) for family in ("messages", "bodies"))
+    for entry, value, stored in zip(entries, values, bodies, strict=True):
+        if value and stored:
+            body = layout.unsealed(stored)
+            left -= len(body)
+            if left < 0 and ready:
+                return ready, unread, entry
+            ready.append(Ready(layout.triple.unpack(entry)[2], layout.decode_record(value), body))
+        elif b"" in (value, stored):
+            unread += 1
+    return ready, unread, b""
+
+
+def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[bytes], list[bytes], bytes]:
+    """Entries of up to ``limit`` live messages, keys of the expired ones in front of them, and where to begin next
+    time."""
+    live: list[bytes] = []
+    expired: list[bytes] = []
+    head, steps = state.ready_cursor.head, 0
+    patience = STEPS_PER_MESSAGE * limit + EXTRA_STEPS
+    for key, value in state.ready_cursor.entries(store, layout.pair.pack(state.number, now + 1)):
+        head = key + b"\0"
+        if state.reserved and layout.triple.unpack(key)[2] in state.reserved:
+            steps += 1
+            continue
+        if layout.number.unpack(value)[0] > now:
+            live.append(key)
+        else:
+            expired.append(key[:8] + key[16:])
+        if len(live) == limit or len(live) + len(expired) + steps >= patience:
+            break
+    else:  # nothing else has come yet: next time not over what is being removed
+        head = max(head, layout.pair.pack(state.number, now + 1))
+    return live, expired, head
+
+
+# Empty blocks in a row that a walk records.
+MAX_EMPTY = 1 << 15
+# Blocks that listings walk side by side before they go on one at a time.
+SHORT = 16
+# Blocks after which a walk records what it has learnt.
+HANDFUL = 8
+
+
+def page(
+    store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, most_bytes: int
+) -> list[Message]:
+    """Up to ``limit`` messages above ``marker`` that the filter shows; fewer only if there are no more, or if the next
+    body would make more than ``most_bytes``."""
+    messages: list[Message] = []
+    left = most_bytes
+    while (want := limit - len(messages)) > 0:
+        found = _visible(store, state, marker, want, list_filter, now)
+        keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
+        for (sequence, record), stored in zip(found, each(store, "bodies", keys), strict=True):
+            if stored is not None:  # else it was removed, or expired, after the walk saw it
+                body = layout.unsealed(stored)
+                left -= len(body)
+                if left < 0 and messages:
+                    return messages
+                messages.append(layout.message(sequence, record, body, now))
+        if len(found) < want:
+            break
+        marker = found[-1][0]
+    return messages
+
+
+def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
+    """The oldest or the newest unexpired message."""
+    for key, value in store.scan("messages", *state.bounds(), backwards=newest, spare=True):
+        record = layout.decode_record(value)
+        if record.expires > now:
+            return layout.pair.unpack(key)[1], record
+    return None
+
+
+def _visible(
+    store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int
+) -> list[Found]:
+    """Up to ``limit`` records above ``marker`` that the filter shows."""
+    found: list[Found] = []
+    position = _advance(store, state, marker + 1, limit, list_filter, now, found, SHORT)
+    if position is not None:
+        # A long way: one listing at a time, so that the others use what it records instead of walking beside it.
+        with state.walking:
+            _advance(store, state, position, limit, list_filter, now, found, NEVER)
+    return found
+
+
+def _advance(
+    store: Store,
+    state: QueueState,
+    position: int,
+    limit: int,
+    list_filter: ListFilter,
+    now: int,
+    found: list[Found],
+    blocks: int,
+) -> int | None:
+    """Add what the filter shows to ``found``, in as many walks as blocks with nothing to show interrupt.
+
+    None when the limit or the end is reached; else, ``blocks`` being walked, where to go on.
+    """
+    while len(found) < limit:
+        position = state.visibility.skip(list_filter, position, now)
+        walk = _Walk(state, list_filter, now, blocks)
+        for sequence, record in walk.records(store, position):
+            if _hidden_until(record, list_filter, now) == 0:
+                if record.client != list_filter.without or not list_filter.without:
+                    found.append((sequence, record))
+                if len(found) == limit:
+                    break
+        walk.record_blocks()
+        if walk.position is None or len(found) == limit:
+            break
+        position, blocks = walk.position, walk.blocks
+        if not blocks:
+            return position
+    return None
+
+
+def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
+    """0 if the filter shows the record now, else the moment from which it may."""
+    if record.expires <= now:
+        return NEVER
+    if record.ends > now and record.claim:
+        if list_filter.claimed:
+            return 0
+        return record.ends if list_filter.delayed else max(record.ends, record.available)
+    if record.available > now and not list_filter.delayed:
+        return record.available
+    return 0
+
+
+class _Walk:
+    """One scan until the next block that is known to have nothing to show; it learns of others."""
+
+    def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
+        self._state, self._filter, self._now = state, list_filter, now
+        self.blocks = blocks
+        """How many more may be walked."""
+        self._invalidations = state.visibility.invalidations
+        self._open_block = state.tally.sequence // BLOCK
+        """From this block on messages may still be added."""
+        self._learnt: dict[int, int] = {}
+        self._expired: list[bytes] = []
+        self.position: int | None = None
+        """Where to go on, behind a block with nothing to show or later; None at the end of the queue."""
+
+    def records(self, store: Store, start: int) -> Iterator[Found]:
+        """Every record from ``start`` on, up to the next block that is known to have nothing to show."""
+        state, list_filter, now = self._state, self._filter, self._now
+        block = start // BLOCK
+        until = NEVER if start <= 1 or start % BLOCK == 0 else 0
+        lower = layout.pair.pack(state.number, min(start, NEVER))
+        for key, value in store.scan("messages", lower, state.bounds()[1]):
+            sequence = layout.pair.unpack(key)[1]
+            if sequence // BLOCK != block:
+                self._note(block, until, sequence // BLOCK)
+                self.blocks -= 1
+                if not self.blocks or state.visibility.skip(list_filter, sequence, now) != sequence:
+                    self.position = sequence
+                    return
+                block, until = sequence // BLOCK, NEVER
+            record = layout.decode_record(value)
+            if sequence in state.reserved:
+                record.ends = RESERVED
+            until = min(until, _hidden_until(record, list_filter, now))
+            if record.expires <= now:
+                self._expired.append(key)
+            yield sequence, record
+        self._note(block, until, self._open_block)
+
+    def _note(self, block: int, until: int, next_block: int) -> None:
+        """A block was walked to its end; the blocks between it and the next one are empty."""
+        if until > self._now and block < self._open_block:
+            self._learnt[block] = until
+        for empty in range(block + 1, min(next_block, self._open_block, block + MAX_EMPTY)):
+            self._learnt[empty] = NEVER
+        if len(self._learnt) >= HANDFUL:
+            self.record_blocks()  # early: another walk over the same stretch need not go to its end
+
+    def record_blocks(self) -> None:
+        """Record what was learnt, unless a message was made visible earlier meanwhile; and what had expired."""
+        if self._expired:
+            self._state.context.lazy_queue.offer(self._expired, self._now)
+            self._expired = []
+        if self._learnt:
+            with self._state.lock:
+                if self._state.visibility.invalidations == self._invalidations:
+                    self._state.visibility.record(self._filter, self._learnt)
+            self._learnt = {}
+
+
+def locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, StoredMessage]]:
+    """(sequence, record) of those ids that live in this queue, in the order asked for, each once."""
+    places = store.get_many("ids", [layout.id_key(state.project, message) for message in dict.fromkeys(ids)])
+    number = layout.number.pack(state.number)
+    keys = [place for place in places if place is not None and place[:8] == number]
+    found = []
+    for key, value in zip(keys, store.get_many("messages", keys), strict=True):
+        if value is not None:
+            record, sequence = layout.decode_record(value), layout.pair.unpack(key)[1]
+            if sequence in state.reserved:
+                record.ends = RESERVED
+            if record.expires > now:
+                found.append((sequence, record))
+            else:
+                state.context.lazy_queue.offer([key], now)
+    return found

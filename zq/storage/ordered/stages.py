@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages: messages that nobody sees until a commit publishes them; fences; and commits that are decided and not done.
+
+The caller holds the stage's, the fence's or the producer's lock.
+
+An open commit is one entry in ``default``, behind ``COMMIT``: what is left to do. Of each claim's queue, by its number,
+it has the sequences of what is to be deleted; and of each stage the number under which its messages lie. A stage that a
+commit has taken has no entry in ``stages`` any more. The sequences are reserved: memory has them as
+``QueueState.reserved``, so that no verb touches these messages.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import Struct, msgpack
+
+from zq.errors import Fenced, StageFull
+from zq.model import Draft, Fence, QueueRef
+from zq.storage.ordered import due, layout
+from zq.storage.ordered.layout import COMMIT, Stage, Staged
+from zq.storage.ordered.store import Readable, Store, Write
+
+
+def prefix(project: str, stage: str) -> bytes:
+    """Where the stage's key begins; its end follows."""
+    return layout.ended(layout.project_prefix(project), stage)
+
+
+def name(prefix: bytes) -> bytes:
+    """What to hold while the stage is used."""
+    return b"stage " + prefix
+
+
+def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
+    """The stage and its key, if it lives."""
+    found = due.living(store, "stages", prefix, now)
+    return None if found is None else (found[0], layout.decode_stage(found[1]))
+
+
+def open_until(
+    store: Store, new_number: Callable[[], int], prefix: bytes, now: int, expires: int
+) -> tuple[bytes, Stage]:
+    """The stage and its key; a new one, which nothing is written of yet, if none lives."""
+    return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
+
+
+def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
+    """Drafts for a queue put behind what is staged; ``most``: bytes and messages. Raises ``StageFull``."""
+    size = stage.size + sum(len(draft.body) for draft in drafts)
+    grown = Stage(stage.number, stage.count + len(drafts), size)
+    if size > most[0] or grown.count > most[1]:
+        raise StageFull
+    writes = due.writes("stages", key, layout.encode(grown), due.end_of(key), layout.number.pack(stage.number))
+    for index, draft in enumerate(drafts, stage.count):
+        writes.append(("staged", layout.pair.pack(stage.number, index), layout.encode(Staged(queue, draft))))
+    return writes
+
+
+def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
+    """What is staged, in the order of staging."""
+    bounds = layout.number.pack(stage.number), layout.number.pack(stage.number + 1)
+    return (layout.decode_staged(value) for _, value in store.scan("staged", *bounds))
+
+
+def item(value: bytes) -> Staged:
+    """A staged message."""
+    return layout.decode_staged(value)
+
+
+def removal(key: bytes, stage: Stage) -> list[Write]:
+    """Forget a stage; active expiry deletes its messages."""
+    dropped = layout.PENDING_NUMBER + layout.number.pack(stage.number)
+    return [*due.traces("stages", key, due.end_of(key)), ("default", dropped, b"")]
+
+
+def removal_of_all(store: Store, prefix: bytes) -> list[Write]:
+    """Forget every stage of this name, the living one and what expired."""
+    found = store.scan("stages", prefix, layout.after(prefix))
+    return [write for key, value in found for write in removal(key, layout.decode_stage(value))]
+
+
+def fence_names(project: str, fence: Fence | None) -> list[bytes]:
+    """What a verb that was given this fence must hold."""
+    return [] if fence is None else [fence_name(project, fence.name)]
+
+
+def fence_name(project: str, fence: str) -> bytes:
+    return b"fence " + _fence_key(project, fence)
+
+
+def check_fence(store: Store, project: str, fence: Fence | None) -> None:
+    """Raises ``Fenced`` unless this is the last epoch given out."""
+    if fence is not None and fence.epoch != _last_epoch(store, _fence_key(project, fence.name)):
+        raise Fenced
+
+
+def advance_fence(store: Store, project: str, fence: str) -> int:
+    """Give out the next epoch."""
+    key = _fence_key(project, fence)
+    epoch = _last_epoch(store, key) + 1
+    store.write([("fences", key, layout.number.pack(epoch))])
+    return epoch
+
+
+def _fence_key(project: str, fence: str) -> bytes:
+    return layout.queue_key(QueueRef(project, fence))
+
+
+def _last_epoch(store: Store, key: bytes) -> int:
+    return int.from_bytes(store.get("fences", key) or b"")
+
+
+class Reserved(Struct, array_like=True):
+    """Messages of one queue that are to be deleted; ``history`` as in ``model.ClaimRef``."""
+
+    number: int
+    history: int
+    sequences: list[int]
+
+
+class StageRest(Struct, array_like=True):
+    """A stage that is to be published: its number, and the indexes of what is left of it, and the bytes of that."""
+
+    number: int
+    at: int
+    end: int
+    size: int = 0
+
+
+class OpenCommit(Struct, array_like=True):
+    """A commit's figures, and what is left to do of it."""
+
+    batch: int
+    published: int
+    deleted: int
+    reserved: list[Reserved]
+    rests: list[StageRest]
+
+
+decode_commit = msgpack.Decoder(OpenCommit).decode
+
+
+def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
+    """The open commit of the producer of this key."""
+    value = store.get("default", COMMIT + producer)
+    return None if value is None else decode_commit(value)
+
+
+def every_commit(store: Readable) -> Iterator[tuple[bytes, bytes]]:
+    """The key of each producer that has an open commit, and the entry as it is stored."""
+    for key, value in store.scan("default", COMMIT, layout.after(COMMIT)):
+        yield key[len(COMMIT) :], value
+
+
+def commit_write(producer: bytes, commit: OpenCommit) -> Write:
+    """The entry; none if nothing is left to do."""
+    left = commit.reserved or commit.rests
+    return "default", COMMIT + producer, layout.encode(commit) if left else None
+
+
+def usage(store: Store, project: str) -> tuple[int, int]:
+    """How many messages of the project are staged, and the bytes of their bodies; those of open commits included."""
+    prefix = layout.project_prefix(project)
+    found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.after(prefix))]
+    begun = COMMIT + prefix
+    opened = (decode_commit(value) for _, value in store.scan("default", begun, layout.after(begun)))
+    rests = [rest for commit in opened for rest in commit.rests]
+    count = sum(stage.count for stage in found) + sum(rest.end - rest.at for rest in rests)
+    return count, sum(stage.size for stage in found) + sum(max(0, rest.size) for rest in rests)
+
+
+def reserved_sequences(store: Store) -> dict[int, set[int]]:
+    """The sequences that open commits have reserved, by the numbers of their queues."""
+    found: defaultdict[int, set[int]] = defaultdict(set)
+    for _, value in every_commit(store):
+        for part in decode_commit(value).reserved:
+            found[part.number].update(part.sequences)
+    return found

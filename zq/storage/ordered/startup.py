@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens when a store is opened: its version and the machine's clock are checked, and the start is counted.
+
+Expiry destroys data for good, so a clock that stands days ahead of what the store last saw is not taken at its word;
+neither is one that fell back, since moments in the store would lie in the future. A small step back is waited out.
+A clock that leaps ahead while the store is in use is believed once that has lasted (decision 0055).
+
+Starts are counted on disk, as the boot epoch, so that no sequence is ever given twice. After a power cut the last
+writes may be gone, and with them sequences that a reader has already seen as a marker. So a counter is larger by
+``EPOCH_STRIDE`` for each start since the one that wrote it, whether or not the starts between wrote anything that
+lasted: above all that they gave out, unless more than that many of one counter were lost in all.
+"""
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from zq.errors import StartRefused, StoreDamaged
+from zq.model import Seconds
+from zq.storage.ordered import layout
+from zq.storage.ordered.store import Readable, Store
+
+LOG = logging.getLogger(__name__)
+# Milliseconds that the clock may have gone back since the store was in use: they are waited out.
+STEP_BACK_MS = 60_000
+# Seconds that the machine's clock may go ahead at once without being doubted.
+LEAP: Final = 60.0
+# Seconds that it has to stay there until it is believed.
+LASTING: Final = 300.0
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def uptime() -> float:
+    """Seconds since the machine started, those in which it slept too; nobody can set this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class StorageClock:
+    """The machine's clock without leaps ahead that have not lasted, and not behind what the store had ``seen``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: Seconds | None = None
+        self._leapt = 0.0
+        self.seen: Seconds = 0.0
+        self.latest: Seconds = 0.0
+        """The largest moment that was given out: what the store has to remember."""
+        self.doubted: Seconds = 0.0
+        """Seconds that the machine's clock is ahead of this one while it is not believed."""
+        self._offset: Seconds | None = None
+
+    @property
+    def offset(self) -> Seconds:
+        """What is believed to be the time at which the machine started."""
+        return self._offset or 0.0
+
+    def believe(self, offset: Seconds) -> None:
+        """Go on from an offset that was known before this clock was looked at."""
+        with self._lock:
+            self._offset, self.latest = offset, 0.0
+
+    def now(self) -> Seconds:
+        with self._lock:
+            ran = uptime()
+            self._look(time.time() - ran, ran)
+            moment = max(self.seen, ran + self.offset)
+            self.latest = max(self.latest, moment)
+            return moment
+
+    def _look(self, offset: Seconds, ran: Seconds) -> None:
+        """Believe that offset, or doubt it."""
+        leap = 0.0 if self._offset is None else offset - self._offset
+        if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
+            self._since, self._leapt = ran, leap
+            LOG.error(LEAPT, leap, LASTING)
+        if leap > LEAP and self._since is not None and ran - self._since < LASTING:
+            self.doubted = leap
+            return
+        if self._since is not None:
+            LOG.warning(STAYED if leap > LEAP else WENT_BACK, abs(self._leapt))
+        self._since, self.doubted, self._offset = None, 0.0, offset
+
+
+LEAPT: Final = (
+    "This machine's clock has leapt ahead by %.0f seconds. It is not believed before it has stayed there for %.0f "
+    "seconds, since messages would expire for good: until then the server is not ready. If it is wrong, set it."
+)
+STAYED: Final = "This machine's clock has stayed where it leapt to, %.0f seconds ahead, and is believed now."
+WENT_BACK: Final = "This machine's clock, which had leapt ahead by %.0f seconds, is right again."
+
+
+def check_version(store: Store) -> None:
+    """Refuse a store of another layout; mark a new one, and one that lacks only what is made when it is opened."""
+    found = store.get("default", b"version")
+    if found in (None, layout.FORMER_VERSION):
+        store.write([("default", b"version", layout.VERSION)])
+    else:
+        _check_layout(found)
+
+
+def check_readable(store: Readable) -> None:
+    """Refuse a store of another layout, unless damage hides which one it has."""
+    with suppress(StoreDamaged):
+        found = store.get("default", b"version")
+        if found not in (None, layout.FORMER_VERSION):
+            _check_layout(found)
+
+
+def _check_layout(found: bytes | None) -> None:
+    if found is not None and found != layout.VERSION:
+        raise StartRefused(
+            f"The store has layout {found.decode(errors='replace')}, this zq needs {layout.VERSION.decode()}: "
+            "use the zq that wrote it, or another store."
+        )
+
+
+def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
+    """Set the clock to what the store has seen. ``max_jump`` in seconds; 0 believes any clock."""
+    seen, now = last_seen(store), layout.ms(clock.now())
+    if seen and max_jump:
+        ahead = timedelta(milliseconds=now - seen)
+        today, then = (datetime.fromtimestamp(moment / 1000, UTC).isoformat(" ", "seconds") for moment in (now, seen))
+        if ahead > timedelta(seconds=max_jump):
+            raise StartRefused(
+                f"This machine's clock says {today}, {ahead.days} days after the store was last in use ({then}). If "
+                "that is right, start once with --force-clock; if not, set the clock: messages would expire for good."
+            )
+        if ahead < timedelta(milliseconds=-STEP_BACK_MS):
+            raise StartRefused(
+                f"This machine's clock says {today}, but the store was in use at {then}. Set the clock; if it is right "
+                "now and was wrong then, start once with --force-clock."
+            )
+        _recall(store, clock)
+    clock.seen = min(seen, now + STEP_BACK_MS) / 1000
+    clock.now()  # so that it is known at once whether it is doubted
+
+
+def boot() -> bytes:
+    """Which start of the machine this is; b"" if the system does not tell."""
+    with suppress(OSError):
+        return BOOT.read_bytes().strip()
+    return b""
+
+
+def _recall(store: Store, clock: StorageClock) -> None:
+    """A clock that has leapt since the store was in use, at the same start of the machine, is doubted from here on, by
+    a server that was started anew too."""
+    known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
+    if known and known == boot() and clock.offset - int(believed) / 1000 > LEAP:
+        clock.believe(int(believed) / 1000)
+
+
+def last_seen(store: Store) -> int:
+    """The largest moment recorded, in ms; 0 for a new store."""
+    return int.from_bytes(store.get("default", b"clock") or b"")
+
+
+def record_clock(store: Store, clock: StorageClock) -> None:
+    """Keep the largest moment for the next start, and what is believed of this start of the machine."""
+    moment, offset = layout.ms(clock.latest), layout.ms(clock.offset)
+    store.write([("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (boot(), offset))])
+
+
+# Sequences, and positions of history, skipped for each start.
+EPOCH_STRIDE: Final = 1_000_000
+STARTS: Final = b"starts"
+
+
+def count_start(store: Store) -> int:
+    """The number of this start, from 1; it is on disk, in every sync mode. Raises ``Unavailable``."""
+    start = int.from_bytes(store.get("default", STARTS) or b"") + 1
+    store.write([("default", STARTS, layout.number.pack(start))])
+    store.wait_durable(always=True)
+    return start
+
+
+def skipped(before: int, start: int) -> int:
+    """How much larger a counter is at this start than the one before left it."""
+    return EPOCH_STRIDE * (start - before)
+
+
+def origin(start: int) -> int:
+    """Where a new counter begins: above those of the same name that earlier starts made and lost."""
+    return skipped(1, start)

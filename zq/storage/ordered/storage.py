@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The storage of the engine: its controllers, clock, upkeep and figures, over one store."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Final
+
+from zq.errors import StoreDamaged, Unavailable
+from zq.model import QueueRef, Seconds
+from zq.model.expiry import Expiry, Pace, Steps
+from zq.model.quotas import OVERHEAD, Usage
+from zq.model.stats import Depth, Measure
+from zq.storage.concurrency import StripedLocks
+from zq.storage.ordered import layout, stages, startup
+from zq.storage.ordered.claims import ClaimController
+from zq.storage.ordered.documents import DocumentController
+from zq.storage.ordered.expiry import ActiveExpiry, LazyExpiry
+from zq.storage.ordered.handle import Session, StoreHandle
+from zq.storage.ordered.history import HistoryController
+from zq.storage.ordered.messages import MessageController
+from zq.storage.ordered.queues import QueueController
+from zq.storage.ordered.registry import EngineContext, QueueState
+from zq.storage.ordered.startup import StorageClock
+from zq.storage.ordered.store import Housekeeping, Store
+from zq.storage.ordered.topics import TopicController
+from zq.storage.ordered.transactions import TransactionController
+
+
+class OrderedStorage:
+    """``zq.storage.api.Storage`` over an ordered store."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        expiry: Expiry | None = None,
+        housekeeping: Housekeeping | None = None,
+        max_clock_jump: int = 0,
+    ) -> None:
+        """``open_store`` is called again when a store has failed. ``max_clock_jump``: seconds that the clock may be
+        ahead of the store's last use; 0 = any. Raises ``StartRefused`` and ``Unavailable``."""
+        self._housekeeping = housekeeping or Housekeeping()
+        self._clock = StorageClock()
+
+        def admit(store: Store) -> None:
+            startup.check_version(store)
+            startup.check_clock(store, self._clock, max_clock_jump)
+
+        self._handle = handle = StoreHandle(open_store, EngineContext(expiry or Expiry(), self._housekeeping), admit)
+        self._stripes = stripes = StripedLocks()
+        self._active_expiry = ActiveExpiry(handle, stripes)
+        self._lazy_expiry = LazyExpiry(handle)
+        self._figures = Figures(handle, self._active_expiry, self._lazy_expiry)
+        self._configuring = threading.Lock()
+        self._doubted = self._clock.doubted > 0
+        try:
+            with handle:
+                self._housekeeping.allow_destruction(not self._doubted)
+        except Unavailable:
+            handle.close()
+            raise
+        self.queues = QueueController(handle)
+        self.messages = MessageController(handle)
+        self.claims = ClaimController(handle, stripes)
+        self.history = HistoryController(handle)
+        self.transactions = TransactionController(handle, stripes)
+        self.topics = TopicController(handle)
+        self.documents = DocumentController(handle, stripes)
+        self._lazy_expiry.start()
+
+    def now(self) -> Seconds:
+        moment = self._clock.now()
+        if self._doubted != (self._clock.doubted > 0):
+            self._allow_destruction()
+        return moment
+
+    def doubted(self) -> Seconds:
+        return self._clock.doubted
+
+    def ping(self) -> None:
+        self._record_clock()
+        self._housekeeping.check()
+
+    def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
+        if expiry is not None:
+            self._configure(expiry)
+        self._record_clock()
+        with self._handle as (_, registry):
+            self._housekeeping.maintain(registry.logs.trimmed())
+        return self._active_expiry.sweep(layout.ms(now), pace or Steps())
+
+    def usage(self, project: str, now: Seconds) -> Usage | None:
+        with self._handle as (store, registry):
+            tallies = list(registry.tallies(project))
+            staged, size = stages.usage(store, project)
+        messages = sum(tally.count for tally in tallies) + staged
+        return Usage(messages, sum(tally.bytes for tally in tallies) + size + staged * OVERHEAD)
+
+    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        return self._figures.depths(layout.ms(now), queues, most)
+
+    def measures(self, now: Seconds) -> Sequence[Measure]:
+        return self._figures.measures(layout.ms(now))
+
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        self._handle.context.listener = listener
+
+    def close(self) -> None:
+        self._lazy_expiry.close()
+        self._handle.close()
+
+    def _configure(self, expiry: Expiry) -> None:
+        with self._configuring:
+            if expiry == self._handle.context.expiry:
+                return
+            self._handle.context.configure(expiry)
+            if self._housekeeping.configure(expiry):
+                self._handle.reopen()
+
+    def _record_clock(self) -> None:
+        self.now()
+        with self._handle as (store, _):
+            startup.record_clock(store, self._clock)
+            store.wait_durable()
+
+    def _allow_destruction(self) -> None:
+        """What destroys expired values by itself goes by the machine's clock, whatever is thought of it here."""
+        with self._configuring:
+            doubted = self._clock.doubted > 0
+            with suppress(Unavailable), self._handle:  # tried again at the next reading
+                self._housekeeping.allow_destruction(not doubted)
+                self._doubted = doubted
+
+
+# Expired messages counted at the most.
+MOST_WAITING: Final = 100_000
+
+
+class Figures:
+    """Read from the store and from those who give its space back."""
+
+    def __init__(self, handle: StoreHandle, active_expiry: ActiveExpiry, lazy_expiry: LazyExpiry) -> None:
+        self._handle = handle
+        self._active_expiry = active_expiry
+        self._lazy_expiry = lazy_expiry
+
+    def depths(self, now: int, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        """As ``zq.storage.api.Storage.depths``."""
+        with self._handle as session:
+            keys = [key for key, _ in islice(session.store.scan("queues", b"", layout.END, spare=True), queues)]
+            states = [state for key in keys if (state := session.registry.find(layout.queue_ref(key))) is not None]
+            due = islice(self._due(session.store, now), min(most * len(states), MOST_WAITING))
+            expired = Counter(key[8:16] for key in due)
+            return [
+                (state.ref, _depth(session.store, state, expired[layout.number.pack(state.number)], now, most))
+                for state in states
+            ]
+
+    def measures(self, now: int) -> list[Measure]:
+        """As ``zq.storage.api.Storage.measures``."""
+        with self._handle as session:
+            own = self._handle.context.housekeeping.measures()
+            parts = self._expiry(session, now), _messages(session.store), own
+            return [figure for part in parts for figure in _readable(part)]
+
+    def _due(self, store: Store, now: int) -> Iterator[bytes]:
+        """Entries of the expiry index that are due."""
+        return (
+            key
+            for key, _ in store.scan("expiry", self._active_expiry.position, layout.number.pack(now + 1), spare=True)
+        )
+
+    def _expiry(self, session: Session, now: int) -> Iterator[Measure]:
+        layers = {"read": self._lazy_expiry.removed, "sweep": self._active_expiry.removed}
+        for layer, count in layers.items():
+            yield Measure("expired_removed_total", count, (("layer", layer),))
+        first = next(self._due(session.store, now), None)
+        waiting = sum(1 for _ in islice(self._due(session.store, now), MOST_WAITING))
+        yield Measure("expired_waiting", waiting)
+        yield Measure("sweep_lag_seconds", (now - layout.number.unpack_from(first)[0]) / 1000 if first else 0)
+        lazy_queue = session.registry.context.lazy_queue
+        yield Measure("delete_queue_length", len(lazy_queue))
+        yield Measure("delete_queue_capacity", lazy_queue.capacity)
+        yield Measure("delete_queue_dropped_total", lazy_queue.dropped)
+
+
+def _readable(figures: Iterator[Measure]) -> Iterator[Measure]:
+    """These, up to the first one that damage hides."""
+    with suppress(StoreDamaged):
+        yield from figures
+
+
+def _messages(store: Store) -> Iterator[Measure]:
+    tallies = store.scan("tallies", b"", layout.END * 2)
+    yield Measure("store_messages", sum(layout.decode_tally(value).count for _, value in tallies))
+
+
+def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
+    """Of one queue. What is ready is what is nothing else, unless something else is more than is counted."""
+    claimed, all_claims = _count(store.scan("claims", *state.bounds(), spare=True), now, most)
+    present = layout.pair.pack(state.number, now + 1)
+    later, all_later = _count(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)
+    came = state.ready_cursor.entries(store, present)
+    oldest = next((key for key, expires in islice(came, most) if layout.number.unpack(expires)[0] > now), None)
+    if oldest is None:
+        ready = 0
+    elif all_claims and all_later and expired < most:
+        ready = max(0, state.tally.count - expired - later)
+    else:
+        ready = _count(store.scan("available", oldest, present, spare=True), now, most)[0]
+    moment = None if oldest is None else layout.triple.unpack(oldest)[1] / 1000
+    delayed = max(0, later - claimed) if all_claims else _delayed(store, state, now, most)
+    return Depth(ready, delayed, claimed, expired, moment)
+
+
+def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
+    """How many of the next messages that will be available are not claimed; for a queue with many claimed ones."""
+    entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
+    values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
+    records = (layout.decode_record(value) for value in values if value is not None)
+    return sum(1 for record in records if record.expires > now and not record.held(now))
+
+
+def _count(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
+    """How many of the entries have a moment after now, in ``most`` steps; whether that was all of them."""
+    ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, most)]
+    return sum(ends), len(ends) < most

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics: publishing, subscribing, and reading along a log or along the batches of one topic, without a lock.
+
+What the log's view says is read before the scan begins and ``dropped`` once more behind it: so a reader whose batches
+were trimmed meanwhile learns that they were. What was removed in front is crossed once: see ``Log.head``.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from zq.errors import Unavailable
+from zq.model import Edge, IdempotencyKey, Seconds, Stats
+from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, Published, Retention, TopicRef
+from zq.storage.ordered import layout, logs
+from zq.storage.ordered.changes import check_key, key_writes
+from zq.storage.ordered.handle import StoreHandle
+from zq.storage.ordered.logs import Log, LogView
+from zq.storage.ordered.store import Store
+
+
+class TopicController:
+    """``zq.storage.api.TopicController`` over an ordered store."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+        self._feed = Feed()
+
+    def publish(
+        self,
+        topic: TopicRef,
+        entries: Sequence[Entry],
+        now: Seconds,
+        retention: Retention,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> int:
+        moment = layout.ms(now)
+        with self._handle as (store, registry):
+            log = registry.logs.ensure(topic.project)
+            with log.lock:
+                check_key(store, log, idempotency_key, int, moment)
+                batch = Batch(topic.name, log.view.record.last + 1, moment / 1000, list(entries))
+                log.append(store, batch, retention, key_writes(log, idempotency_key, batch.sequence, moment))
+                self._feed.enqueue(log, batch.last, batch)
+            self._announce(store, log, batch.last)
+        return batch.sequence
+
+    def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
+        after = max(after, 0)
+        with self._handle as (store, registry):
+            log = registry.logs.find(project)
+            if log is None:
+                return LogSlice([], after, False, 0, 0, registry.logs.origin)
+            return read_log(store, log, after, limit, pattern)
+
+    def purge(self, topic: TopicRef) -> None:
+        with self._handle as (store, registry):
+            log = registry.logs.find(topic.project)
+            if log is None:
+                return
+            with log.lock:
+                last = log.view.record.last
+                last_batch = newest(store, log, topic.name)
+                if last_batch is not None:
+                    log.set_floor(store, topic.name, last_batch)
+                    self._feed.enqueue(log, last, None)
+            self._announce(store, log, last)
+
+    def stats(self, topic: TopicRef, now: Seconds) -> Stats:
+        with self._handle as (store, registry):
+            log = registry.logs.find(topic.project)
+            return Stats() if log is None else topic_stats(store, log, topic.name, now)
+
+    def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
+        return self._feed.subscribe(project, listener)
+
+    def _announce(self, store: Store, log: Log, last: int) -> None:
+        try:
+            store.wait_durable()
+        except Unavailable:
+            self._feed.forget(log)
+            raise
+        self._feed.notify(log, last)
+
+
+class Feed:
+    """Notifies the listeners of a project of batches, in order, once they are durable.
+
+    A batch is enqueued in the step in which it is published. A publisher whose own batch is durable notifies of all up
+    to it: what lies before it in the log was written before it, and so is durable too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: dict[str, tuple[Listener, ...]] = {}
+
+    def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
+        """Notify the listener of the project until the answer is called."""
+        with self._lock:
+            self._listeners[project] = (*self._listeners.get(project, ()), listener)
+
+        def end() -> None:
+            with self._lock:
+                left = tuple(other for other in self._listeners.get(project, ()) if other is not listener)
+                self._listeners[project] = left
+                if not left:
+                    del self._listeners[project]
+
+        return end
+
+    def enqueue(self, log: Log, last: int, batch: Batch | None) -> None:
+        """Notify of a batch, or (None) of a purge, once everything up to ``last`` is durable. Under the log's lock."""
+        if log.project in self._listeners:
+            log.pending.append((last, batch))
+
+    def notify(self, log: Log, last: int) -> None:
+        """Notify of everything up to ``last``, which is durable."""
+        if not log.pending:
+            return
+        with log.notifying:
+            while log.pending and log.pending[0][0] <= last:
+                self._notify(log.project, log.pending.popleft()[1])
+
+    def forget(self, log: Log) -> None:
+        """Notify that batches may be missing: they may never become durable."""
+        self._notify(log.project, None)
+
+    def _notify(self, project: str, batch: Batch | None) -> None:
+        for listener in self._listeners.get(project, ()):
+            listener(batch, batch.sequence - 1 if batch else 0)
+
+
+# Batches that one call reads, wanted or not.
+MOST_READ: Final = 1000
+# Bytes of bodies in one answer, unless its first batch has more.
+MOST_SIZE: Final = 1 << 20
+
+# (last sequence, batch), in order; None for one that is not wanted.
+Walk = Iterator[tuple[int, Batch | None]]
+
+
+def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -> LogSlice:
+    """As ``TopicController.read``."""
+    view = log.view
+    last = view.record.last
+    found: list[Batch] = []
+    count = size = 0
+    position = after
+    for number, (end, batch) in enumerate(_batches(store, log, view, after, pattern), 1):
+        if batch is not None:
+            size += batch.size
+            if found and size > MOST_SIZE:
+                break
+            found.append(batch)
+            count += end - max(after, batch.sequence - 1)
+        position = end
+        if count >= limit or number == MOST_READ:
+            break
+    else:
+        position = max(after, last)
+    dropped = log.dropped
+    return LogSlice([batch for batch in found if batch.last > dropped], position, position < last, last, dropped)
+
+
+def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
+    """As ``TopicController.stats``; batches are read only if some of their messages have expired."""
+    number, moment = log.history, layout.ms(now)
+    count = 0
+    ends: list[bytes] = []
+    for key, value in _entries(store, log, log.view, topic, 0):
+        expires, first, earliest = layout.triple.unpack(value)
+        batch = layout.number.pack(number) + key[-8:]
+        if earliest > moment:
+            living = layout.number.unpack(key[-8:])[0] - first + 1
+        else:
+            living = len(_living(store, batch, now)) if expires > moment else 0
+        count += living
+        if living:
+            ends[1:] = [batch]
+    if not ends:
+        return Stats()
+    return Stats(0, count, _edge(store, ends[0], now, 0), _edge(store, ends[-1], now, -1))
+
+
+def newest(store: Store, log: Log, topic: str) -> int | None:
+    """The last sequence of a topic; None if nothing of it is left."""
+    prefix, last = logs.key_of(log.history, topic), log.view.record.last
+    lower, upper = (prefix + layout.number.pack(at + 1) for at in (_head(log, log.view, topic), last))
+    found = next(store.scan("topics", lower, upper, backwards=True), None)
+    if found is None:
+        log.learn(topic, last)
+        return None
+    return _sequence(found[0])
+
+
+def _batches(store: Store, log: Log, view: LogView, after: int, pattern: Pattern) -> Walk:
+    if after >= view.record.last:
+        return iter(())
+    if pattern.topic:
+        return _along_topic(store, log, view, after, pattern.topic)
+    return _along(store, log, view, after, pattern)
+
+
+def _along_topic(store: Store, log: Log, view: LogView, after: int, topic: str) -> Walk:
+    number = layout.number.pack(log.history)
+    for key, _ in _entries(store, log, view, topic, after):
+        value = store.get("batches", number + key[-8:])  # it may go meanwhile
+        yield _sequence(key), None if value is None else logs.decode_stored(value).batch
+
+
+def _along(store: Store, log: Log, view: LogView, after: int, pattern: Pattern) -> Walk:
+    for key, value in _entries(store, log, view, None, after):
+        end = _sequence(key)
+        stored = logs.decode_stored(value)
+        topic = stored.topic.decode("utf-8", "surrogatepass")
+        yield end, stored.batch if pattern.matches(topic) and end > view.floors.get(topic, 0) else None
+
+
+def _entries(store: Store, log: Log, view: LogView, topic: str | None, after: int) -> Iterator[tuple[bytes, bytes]]:
+    """Entries in ``topics``, or for None in ``batches``, above ``after`` that can be read."""
+    number = layout.number.pack(log.history)
+    family, prefix = ("batches", number) if topic is None else ("topics", logs.key_of(log.history, topic))
+    head, last = _head(log, view, topic), view.record.last
+    begin = max(after, head)
+    first = None
+    for key, value in store.scan(family, prefix + layout.number.pack(begin + 1), prefix + layout.number.pack(last + 1)):
+        if first is None:
+            first = _sequence(key)
+            if begin == head < first - 1:
+                log.learn(topic, first - 1)
+        yield key, value
+    if first is None and begin == head < last:
+        log.learn(topic, last)
+
+
+def _head(log: Log, view: LogView, topic: str | None) -> int:
+    """Nothing of a topic, or (None) of all, can be read up to there."""
+    known = max(view.record.dropped, log.head(None), log.head(topic))
+    return known if topic is None else max(known, view.floors.get(topic, 0))
+
+
+def _sequence(key: bytes) -> int:
+    """The last sequence of the batch that an entry is about."""
+    end: int = layout.number.unpack(key[-8:])[0]
+    return end
+
+
+def _living(store: Store, key: bytes, now: Seconds) -> list[Published]:
+    value = store.get("batches", key)
+    return [] if value is None else list(logs.decode_stored(value).batch.messages(0, now))
+
+
+def _edge(store: Store, key: bytes, now: Seconds, at: int) -> Edge | None:
+    living = _living(store, key, now)
+    return Edge(str(living[at].sequence), living[at].created, living[at].sequence) if living else None

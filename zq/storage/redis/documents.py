@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents in Redis. ``documents.lua`` has the other half of this.
+
+A document's title: length of the kind, the kind, the name. What is kept of it: when it expires (ms; 0: never), length
+of the version, the version, the value.
+"""
+
+import os
+from struct import Struct as Packing
+from typing import Final
+
+from zq.model import Page, Seconds
+from zq.model.documents import Document, DocumentRef
+from zq.storage.redis import batches, layout, scripts
+from zq.storage.redis.connections import Reply
+from zq.storage.redis.store import Store
+
+KIND: Final = Packing(">H")
+DOCUMENT: Final = Packing(">QH")
+# Behind every name: no text holds it.
+BEHIND: Final = b"\xff"
+# Titles looked at in one round trip.
+MOST: Final = 1000
+
+
+class DocumentController:
+    """``zq.storage.capabilities.DocumentController`` on Redis."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
+        key = batches.documents(ref.project)[0]
+        found = self._store.client.command(key, b"HGET", key, _title(ref))
+        document = None if found is None else _record(ref, found)
+        return document if document is None or document.expires is None or document.expires > now else None
+
+    def put(
+        self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
+    ) -> bool:
+        moment, ends = layout.ms(now), 0 if expires is None else max(1, layout.ms(expires))
+        if ends:
+            self._store.schedule_expiry(layout.whole(ref.project), ends, moment)
+        version = os.urandom(8).hex().encode()
+        packed = DOCUMENT.pack(ends, len(version)) + version + value
+        terms = b"%d" % moment, _title(ref), _expectation(expected), b"%d" % ends, packed
+        return bool(self._run(scripts.DOCUMENT_PUT, ref.project, *terms))
+
+    def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
+        first, behind = (_title(DocumentRef(project, kind, name)) for name in (prefix, after))
+        start, end = b"[" + first if first > behind else b"(" + behind, b"(" + first + BEHIND
+        found: Documents = []
+        while len(found) < limit:
+            want = min(limit - len(found), MOST)
+            terms = b"%d" % layout.ms(now), start, end, b"%d" % want
+            title, *pairs = self._run(scripts.DOCUMENT_LIST, project, *terms)
+            for key, packed in zip(pairs[::2], pairs[1::2], strict=True):
+                name = layout.string(key[KIND.size + len(layout.text(kind)) :])
+                found.append(_record(DocumentRef(project, kind, name), packed))
+            if not title:
+                break
+            start = b"(" + title
+        return Page(found, found[-1].ref.name if found else None)
+
+    def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
+        terms = b"%d" % layout.ms(now), _title(ref), _expectation(expected)
+        return bool(self._run(scripts.DOCUMENT_DELETE, ref.project, *terms))
+
+    def _run(self, script: scripts.Script, project: str, *arguments: bytes) -> Reply:
+        return self._store.client.run(script, batches.documents(project), *arguments)
+
+
+Documents = list[Document]
+
+
+def _title(ref: DocumentRef) -> bytes:
+    kind = layout.text(ref.kind)
+    return KIND.pack(len(kind)) + kind + layout.text(ref.name)
+
+
+def _expectation(version: str | None) -> bytes:
+    return b"*" if version is None else b"=" + layout.text(version)
+
+
+def _record(ref: DocumentRef, packed: bytes) -> Document:
+    expires, length = DOCUMENT.unpack_from(packed)
+    value = DOCUMENT.size + length
+    version = layout.string(packed[DOCUMENT.size : value])
+    return Document(ref, packed[value:], version, expires / 1000 if expires else None)

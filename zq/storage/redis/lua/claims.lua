@@ -1,0 +1,171 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Claims: taking, renewing, giving back, settling.
+
+---- script claim: allow-oom
+
+-- Claims ready messages from the front; those that were claimed too often are left as they are. KEYS: project, queue,
+-- fences. ARGV: now, claim, limit, bytes of bodies, ttl, grace, whether a living claim of this id is the answer (1),
+-- fence or "", epoch, queue's name, expected metadata ("" = any), most claims (-1: any number), redelivery delays in
+-- seconds after the first, second, ... claim.
+-- Returns what became of it (1 byte): CLAIMED, AGAIN (so much had expired that this call has done enough), EXISTING, or
+-- OTHER and the metadata. Then how many messages claims had let lapse and how many expired ones went (4 bytes each);
+-- the ids of those claimed too often (4 bytes: length of the whole; msgpack); records with bodies.
+
+local CLAIMED, AGAIN, EXISTING, OTHER = '\0', '\1', '\2', '\3'
+
+local q, now, claim, limit, most_bytes = queue_at(4), number(), argument(), number(), number()
+local lease, grace, named = number(), number(), number() == 1
+local refused = fenced(KEYS[keys(1)], argument(), number())
+if refused then return refused end
+local other = other_metadata(argument(), argument())
+if other then return OTHER .. other end
+
+local function reply(outcome, lapsed, expired, spent, messages)
+  local ids = cmsgpack.pack(spent)
+  return answer_with(messages, { outcome, struct.pack('>I4I4I4', lapsed, expired, #ids), ids })
+end
+
+if named then
+  local messages = held(q, claim, now)
+  if #messages > 0 then return reply(EXISTING, 0, 0, {}, with_bodies(q, messages, math.huge)) end
+end
+local most, first_wait = number(), argument_at + 1
+if most < 0 then most = math.huge end
+
+-- Milliseconds (ClaimRequest.wait).
+local function wait(count) return tonumber(ARGV[math.min(first_wait + count - 1, #ARGV)]) * 1000 end
+
+-- A claim that stands in a ready message's record has ended.
+local function hold(messages)
+  local pieces, lapsed = {}, 0
+  remove_from_claims(q, messages)
+  for i, m in ipairs(messages) do
+    if m.claim ~= '' then lapsed = lapsed + 1 end
+    m.former, m.count = m.available, m.count + 1
+    put_under(m, claim, now, lease, grace, wait(m.count))
+    pieces[i] = m.member
+  end
+  redis.call('HSET', q.claims, claim, (redis.call('HGET', q.claims, claim) or '') .. table.concat(pieces))
+  for i, record in ipairs(rewrite(q, messages)) do messages[i].record = record end
+  return lapsed
+end
+
+local found, more, expired = take(q, limit, now)
+local fresh, spent, lapsed = {}, {}, 0
+for _, m in ipairs(with_bodies(q, found, most_bytes)) do
+  if m.count < most then fresh[#fresh + 1] = m else spent[#spent + 1] = id_of(m.record) end
+end
+if #fresh > 0 then lapsed = hold(fresh) end
+local again = more and #fresh == 0 and #spent == 0
+return reply(again and AGAIN or CLAIMED, lapsed, expired, spent, fresh)
+
+---- script claim_get: no-writes
+
+-- KEYS: project, queue. ARGV: now, claim. Returns all that the live claim holds: records with bodies.
+
+local q = queue_at(4)
+return answer_with(with_bodies(q, held(q, ARGV[2], tonumber(ARGV[1])), math.huge), {})
+
+---- script renew: allow-oom
+
+-- Starts a claim anew. KEYS: project, queue, fences if one is named. ARGV: now, claim, ttl, grace, fence or "", epoch.
+-- Returns "".
+
+local q, now, claim, lease, grace, fence, epoch =
+  queue_at(4), number(), argument(), number(), number(), argument(), number()
+local refused = fenced(KEYS[13], fence, epoch)
+if refused then return refused end
+local messages = held(q, claim, now)
+if #messages == 0 then return { 'unclaimed' } end
+for _, m in ipairs(messages) do put_under(m, claim, now, lease, grace, m.available - m.ends) end
+rewrite(q, messages)
+return ''
+
+---- part releasing
+
+-- Part of scripts that give messages back.
+
+-- Gives messages back: after their `delay` in seconds; where that is -1, after their redelivery delay, or to their
+-- former places where they have none.
+local function give_back(q, full, messages, now)
+  if #messages == 0 then return end
+  remove_from_claims(q, messages)
+  for _, m in ipairs(messages) do
+    local wait = m.available - m.ends
+    if m.delay >= 0 then
+      m.available = now + m.delay * 1000
+    else
+      m.available = wait > 0 and now + wait or m.former
+    end
+    m.claim, m.ends = '', 0
+  end
+  rewrite(q, messages)
+  notify(full)
+end
+
+---- script release: allow-oom
+
+-- Gives back what a claim holds. KEYS: project, queue.
+-- ARGV: now, claim, queue's full name, delay in seconds (-1: each as it was claimed). Returns "".
+
+local q, now, claim, full, delay = queue_at(4), number(), argument(), argument(), number()
+local messages = held(q, claim, now)
+for _, m in ipairs(messages) do m.delay = delay end
+give_back(q, full, messages, now)
+return ''
+
+---- script settle: allow-oom
+
+-- Ends a claim's work on some of its messages, or on all.
+-- KEYS: project, queue, fences, answers, history if there is one, targets.
+-- ARGV: now, claim, queue's full name, fence or "", epoch, key or "", digest, until when it is kept, seconds of
+-- history, whether to delete the rest (1), numbers of deletes, releases and targets; ids to delete; ids to release with
+-- delays (-1: as claimed); targets and moves as `moving` in moves.lua reads them.
+-- Returns for each target when what came to it expires first, then deleted, released, moved, buried, lost as msgpack.
+
+local q, now, claim, full = queue_at(4), number(), argument(), argument()
+local fences, fence, epoch = KEYS[keys(1)], argument(), number()
+local answers, key, digest, expires = keys(2), argument(), argument(), number()
+local h, rest, deletes, releases, count = history(number()), number() == 1, number(), number(), number()
+local refused = key ~= '' and known(answers, key, now) or fenced(fences, fence, epoch)
+if refused then return refused end
+local messages, by_id, lost = held(q, claim, now), {}, {}
+if #messages == 0 then return { 'unclaimed' } end
+for _, m in ipairs(messages) do by_id[id_of(m.record)] = m end
+
+-- The held message of the id, which is then spoken for.
+local function named(id)
+  local m = by_id[id]
+  by_id[id] = nil
+  if m then m.named = true else lost[#lost + 1] = id end
+  return m
+end
+
+local deleted, released, moved, buried = {}, {}, {}, 0
+for _ = 1, deletes do deleted[#deleted + 1] = named(argument()) end
+for _ = 1, releases do
+  local m, delay = named(argument()), number()
+  if m then
+    m.delay = delay
+    released[#released + 1] = m
+  end
+end
+local targets = read_targets(count)
+local moves, ids = read_moves(targets)
+for _, id in ipairs(ids) do
+  local item = moves[id]
+  item.m = named(id)
+  if item.m then
+    moved[#moved + 1] = item
+    buried = buried + (item.reason == '' and 0 or 1)
+  end
+end
+for _, m in ipairs(messages) do
+  if rest and not m.named then deleted[#deleted + 1] = m end
+end
+finish(q, h, deleted, now, DELETED)
+give_back(q, full, released, now)
+if #moved > 0 then move_all(q, h, full, moved, now) end
+local settled = cmsgpack.pack({ #deleted, #released, #moved - buried, buried, lost })
+if key ~= '' then remember(answers, key, digest, expires, settled) end
+return earliest(targets) .. settled

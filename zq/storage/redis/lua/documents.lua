@@ -1,0 +1,61 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Documents.
+
+---- part document
+
+-- Part of scripts on documents: documents.py draws what they keep. KEYS: documents, titles, ends.
+
+local ANY = '*'
+local DOCUMENT = '>I8I2'
+
+-- The version of a packed document, "" if it is missing or has expired.
+local function version_of(packed, now)
+  if not packed then return '' end
+  local expires, length, at = struct.unpack(DOCUMENT, packed)
+  return (expires == 0 or expires > now) and string.sub(packed, at, at + length - 1) or ''
+end
+
+local function version_now(title, now) return version_of(redis.call('HGET', KEYS[1], title), now) end
+
+---- script document_put
+
+-- Stores a document. KEYS: see `document`. ARGV: now, title, expected version ("" = missing) behind "=", or "*";
+-- when it expires or 0, the packed document. Returns 1; 0, and nothing changed, if the version is another one.
+
+local title = ARGV[2]
+if ARGV[3] ~= ANY and ARGV[3] ~= '=' .. version_now(title, tonumber(ARGV[1])) then return 0 end
+redis.call('HSET', KEYS[1], title, ARGV[5])
+redis.call('ZADD', KEYS[2], 0, title)
+if ARGV[4] == '0' then
+  redis.call('ZREM', KEYS[3], title)
+else
+  redis.call('ZADD', KEYS[3], ARGV[4], title)
+end
+return 1
+
+---- script document_delete: allow-oom
+
+-- Removes a document. KEYS: see `document`. ARGV: now, title, expected version behind "=", or "*".
+-- Returns 1; 0 if there is none of that version.
+
+local title, version = ARGV[2], version_now(ARGV[2], tonumber(ARGV[1]))
+if version == '' or ARGV[3] ~= ANY and ARGV[3] ~= '=' .. version then return 0 end
+redis.call('HDEL', KEYS[1], title)
+redis.call('ZREM', KEYS[2], title)
+redis.call('ZREM', KEYS[3], title)
+return 1
+
+---- script document_list: no-writes
+
+-- Documents in the order of titles. KEYS: see `document`. ARGV: now, from, to (as BYLEX takes them), how many titles
+-- to look at. Returns the title to go on behind, "" at the end; titles and packed documents.
+
+local titles = redis.call('ZRANGE', KEYS[2], ARGV[2], ARGV[3], 'BYLEX', 'LIMIT', 0, ARGV[4])
+local found = { #titles == tonumber(ARGV[4]) and titles[#titles] or '' }
+for _, title in ipairs(titles) do
+  local packed = redis.call('HGET', KEYS[1], title)
+  if version_of(packed, tonumber(ARGV[1])) ~= '' then
+    found[#found + 1], found[#found + 2] = title, packed
+  end
+end
+return found

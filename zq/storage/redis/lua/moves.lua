@@ -1,0 +1,98 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Moves between queues of one project.
+
+---- part moving
+
+-- Part of scripts that move messages to other queues of the project, or to new places in their own.
+--
+-- A move is a table: `m` = the message, `to` = the target, `ttl` (-1: its own), `delay` in seconds, `reason` ("" unless
+-- it goes as a dead letter), and `body` with `checksum` if it gets new ones. A target is a table: `q` and `full`, its
+-- name.
+
+-- Puts a message where it goes (model.Move); returns when it expires.
+local function send(item, origin, now, body)
+  local m, reason = item.m, item.reason
+  local ttl = item.ttl >= 0 and item.ttl or m.ttl
+  local expires, available = now + ttl * 1000, item.delay > 0 and now + item.delay * 1000 or 0
+  local created, _, id, client, length = struct.unpack(TAIL, m.tail)
+  local first = TAIL_SIZE + 1 + id + client
+  local checksum = item.body and item.checksum or string.sub(m.tail, first, first + length - 1)
+  local count = m.count
+  if reason == '' then created, count, origin = now, 0, '' end
+  local rest = struct.pack(TAIL, created, count, id, client, #checksum, #origin, #reason)
+    .. string.sub(m.tail, TAIL_SIZE + 1, first - 1) .. checksum .. origin .. reason
+  append(item.to.batch, id_of(m.record), available, expires, ttl, NEW, rest, item.body or body)
+  return expires
+end
+
+-- Moves messages out of the queue `q` of the full name; its history `h` gets a record of each. Each target's `earliest`
+-- is when the first of all that came to it expires.
+local function move_all(q, h, full, moves, now)
+  local origin, members, messages, targets = name_of(full), {}, {}, {}
+  for i, item in ipairs(moves) do
+    members[i], messages[i] = item.m.member, item.m
+    item.m.outcome = item.reason == '' and MOVED or DEAD_LETTERED
+  end
+  local bodies = pick(q.bodies, members)
+  finish(q, h, messages, now)
+  for i, item in ipairs(moves) do
+    local to = item.to
+    if not to.batch then
+      to.batch = batch_for(to.q, to.full, now)
+      targets[#targets + 1] = to
+    end
+    local expires = send(item, origin, now, bodies[i])
+    to.earliest = math.min(to.earliest or expires, expires)
+  end
+  for _, to in ipairs(targets) do
+    store(to.batch)
+    to.batch = nil
+  end
+end
+
+-- The next so many targets: their names from ARGV, their keys from KEYS.
+local function read_targets(count)
+  local targets = {}
+  for i = 1, count do targets[i] = { full = argument(), q = queue_at(keys(9)) } end
+  return targets
+end
+
+-- The rest of ARGV: moves by the ids of the messages, and these ids in order.
+local function read_moves(targets)
+  local moves, ids = {}, {}
+  while argument_at < #ARGV do
+    local id, to = argument(), targets[number()]
+    ids[#ids + 1] = id
+    moves[id] = { to = to, ttl = number(), delay = number(), reason = argument(), checksum = argument() }
+    if number() == 1 then moves[id].body = argument() end
+  end
+  return moves, ids
+end
+
+-- When what came to each target expires first, 0 if nothing did: the front of a reply.
+local function earliest(targets)
+  local pieces = {}
+  for i, to in ipairs(targets) do pieces[i] = struct.pack('>I8', to.earliest or 0) end
+  return table.concat(pieces)
+end
+
+---- script move: allow-oom
+
+-- Moves ready messages. KEYS: project, queue, history if there is one, targets.
+-- ARGV: now, queue's full name, seconds of history, number of targets; targets and moves as `moving` reads them.
+-- Returns for each target when what came to it expires first, then the ids of what moved as msgpack.
+
+local q, now, full, h, count = queue_at(4), number(), argument(), history(number()), number()
+local targets = read_targets(count)
+local moves, ids = read_moves(targets)
+local moved, gone, found = {}, {}, locate(q, ids, now)
+local taken = reserved(q, found)
+for _, m in ipairs(found) do
+  if not taken[m.member] and m.ends <= now and m.available <= now then
+    local id = id_of(m.record)
+    moves[id].m = m
+    moved[#moved + 1], gone[#gone + 1] = moves[id], id
+  end
+end
+if #moved > 0 then move_all(q, h, full, moved, now) end
+return earliest(targets) .. cmsgpack.pack(gone)

@@ -1,0 +1,139 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Queues: their metadata, and what is in them.
+
+---- script queue_create
+
+-- Creates a queue. KEYS: project, queue. ARGV: name, metadata. Returns 1; 0, and nothing changed, if it exists.
+
+if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
+create(queue_at(4), ARGV[1], ARGV[2])
+return 1
+
+---- script queue_update
+
+-- Replaces metadata that are as expected. KEYS: project, queue. ARGV: name, expected, metadata. Returns 1, else 0.
+
+if redis.call('HGET', KEYS[2], ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+return 1
+
+---- script queue_list: no-writes
+
+-- KEYS: project, queue (not used). ARGV: where the names begin, as ZRANGE BYLEX takes it, limit.
+-- Returns names, then their metadata.
+
+local names = redis.call('ZRANGE', KEYS[1], ARGV[1], '+', 'BYLEX', 'LIMIT', 0, ARGV[2])
+return { names, pick(KEYS[2], names) }
+
+---- script queue_delete: allow-oom
+
+-- Removes a queue with all that is in it. KEYS: project, queue, answers, history. ARGV: name. Returns "".
+-- The floor makes the sequences of a later queue of any name rise above the ones given here (L6).
+
+local sequence = tonumber(redis.call('HGET', KEYS[4], 'sequence') or 0)
+if sequence > tonumber(redis.call('GET', KEYS[3]) or 0) then redis.call('SET', KEYS[3], sequence) end
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('UNLINK', unpack(KEYS, 4))
+return ''
+
+---- script queue_purge: allow-oom
+
+-- Removes all messages and claims of a queue. KEYS: project, queue. Returns "".
+
+redis.call('UNLINK', unpack(KEYS, 5, 12))
+return ''
+
+---- script queue_stats: no-writes
+
+-- KEYS: project, queue. ARGV: now, sequences above and below which the oldest and the newest are to be sought.
+-- Returns counts of claimed and free messages, how many have come in (-1: there is no queue), then for oldest and
+-- newest the record or "" and, if so many had expired that this call has looked enough, the sequence to go on from,
+-- else 0.
+
+local q, now = queue_at(4), tonumber(ARGV[1])
+
+-- The first unexpired message from a sequence on, ascending or (`...` = 'REV') descending.
+local function edge(from, to, ...)
+  local steps, want = 0, 1
+  while true do
+    local arguments = { ... }
+    for _, argument in ipairs({ 'LIMIT', steps, want }) do arguments[#arguments + 1] = argument end
+    local members = redis.call('ZRANGE', q.order, from, to, 'BYSCORE', unpack(arguments))
+    local last
+    for _, m in ipairs(load(q, members)) do
+      if m.expires > now then return m.record, 0 end
+      last = m.sequence
+    end
+    steps = steps + #members
+    if #members < want then return '', 0 end
+    if steps >= STEPS then return '', last end
+    want = 100
+  end
+end
+
+local claimed = redis.call('ZCOUNT', q.claimed, '(' .. ARGV[1], '+inf')
+local total = redis.call('ZCARD', q.expiry) - redis.call('ZCOUNT', q.expiry, '-inf', now)
+local oldest, above = edge('(' .. ARGV[2], '+inf')
+local newest, below = edge('(' .. ARGV[3], '-inf', 'REV')
+local sequence, entered = unpack(redis.call('HMGET', q.state, 'sequence', 'entered'))
+return { claimed, total - claimed, sequence and tonumber(entered or 0) or -1, oldest, above, newest, below }
+
+---- script ready: allow-oom
+
+-- Counts ready messages, if `most` is above 0. KEYS: project, queue. ARGV: now, most.
+-- Returns how many (-1: so many had expired that this call has done enough by removing some), how many it removed, and
+-- the next moment at which a message becomes ready, or "".
+
+local q, most = queue_at(4), tonumber(ARGV[2])
+
+local function later()
+  return redis.call('ZRANGE', q.avail, '(' .. ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2] or ''
+end
+
+if most == 0 then return { 0, 0, later() } end
+local expired = load(q, redis.call('ZRANGE', q.expiry, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, STEPS))
+remove(q, expired)
+if #expired == STEPS then return { -1, STEPS, '' } end
+return { redis.call('ZCOUNT', q.avail, '-inf', ARGV[1]), #expired, later() }
+
+---- script depth: no-writes
+
+-- KEYS: project, queue. ARGV: now, how many entries to step over at most.
+-- Returns counts of ready, delayed, claimed and expired messages, and since when the first one has been ready, -1 if
+-- none is. Where more have expired than may be stepped over, those beyond count as if their moment had come.
+
+local q, now, most = queue_at(4), number(), number()
+local expired = redis.call('ZCOUNT', q.expiry, '-inf', now)
+local living = redis.call('ZCARD', q.expiry) - expired
+local claimed = redis.call('ZCOUNT', q.claimed, '(' .. now, '+inf')
+local available = redis.call('ZCOUNT', q.avail, '-inf', now)
+
+-- Expired messages whose moment has not come are in no other count.
+local early = 0
+for first = 0, math.min(expired, most) - 1, SLICE do
+  local last = math.min(first + SLICE, expired, most) - 1
+  for _, moment in ipairs(redis.call('ZMSCORE', q.avail, unpack(redis.call('ZRANGE', q.expiry, first, last)))) do
+    if tonumber(moment) > now then early = early + 1 end
+  end
+end
+local ready = math.max(0, available - expired + early)
+
+-- The moment of the first in the order of claims that has not expired, or of the last one looked at.
+local function first_ready()
+  local moment, size = -1, 1
+  local at = 0
+  while at < math.max(1, math.min(available, most)) do
+    local entries, members = redis.call('ZRANGE', q.avail, at, at + size - 1, 'WITHSCORES'), {}
+    for i = 1, #entries, 2 do members[#members + 1] = entries[i] end
+    for i, expires in ipairs(redis.call('ZMSCORE', q.expiry, unpack(members))) do
+      moment = entries[2 * i]
+      if tonumber(expires) > now then return moment end
+    end
+    at, size = at + size, 100
+  end
+  return moment
+end
+
+local waiting = math.max(0, living - claimed - ready)
+return { ready, waiting, claimed, expired, ready > 0 and tonumber(first_ready()) or -1 }

@@ -1,0 +1,336 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Fences, stages and commits.
+
+---- script fence: allow-oom
+
+-- Gives out the next epoch of a fence. KEYS: project, queue (not used), fences. ARGV: its name. Returns the epoch.
+
+return redis.call('HINCRBY', KEYS[keys(1)], ARGV[1], 1)
+
+---- part staging
+
+-- Part of scripts on a project's stages and producers. transactions.py draws what they keep.
+
+local STAGE = '>I8I8I4'
+local STAGED_QUEUE = '>I8I4'
+local PRODUCER = '>I8I8I8'
+
+-- The next seven keys, which the project has for transactions.
+local function transactions()
+  local at = keys(7)
+  return {
+    fences = KEYS[at], producers = KEYS[at + 1], producing = KEYS[at + 2], stages = KEYS[at + 3],
+    staging = KEYS[at + 4], open = KEYS[at + 5], phase = KEYS[at + 6],
+  }
+end
+
+-- A stage: when it expires, bytes of its bodies, its queues' names with the least ttl in each. nil if it is gone.
+local function staged(packed, now)
+  if not packed or struct.unpack(STAGE, packed) <= now then return nil end
+  local stage, count, at = { queues = {} }, nil, nil
+  stage.expires, stage.bytes, count, at = struct.unpack(STAGE, packed)
+  for i = 1, count do
+    local least, length, first = struct.unpack(STAGED_QUEUE, packed, at)
+    at = first + length
+    stage.queues[i] = { least = least, name = string.sub(packed, first, at - 1) }
+  end
+  return stage
+end
+
+local function drop(t, name, content)
+  redis.call('HDEL', t.stages, name)
+  redis.call('ZREM', t.staging, name)
+  redis.call('UNLINK', content)
+end
+
+---- script stage
+
+-- Adds messages to a stage, all or none.
+-- KEYS: project, queue, transactions, the stage's messages, answers if the request has a key.
+-- ARGV: now, stage, queue, when a new stage expires, most bytes of bodies, most messages, least ttl in ms; with a key:
+-- it, digest, until when it is kept, the answer; then record and body of each message. Returns "".
+
+local now, name, queue, ends = number(), argument(), argument(), number()
+local most, most_messages, least = number(), number(), number()
+local t, content = transactions(), KEYS[keys(1)]
+local key, digest, expires, answer
+local once = #KEYS > key_at and keys(2)
+if once then
+  key, digest, expires, answer = argument(), argument(), number(), argument()
+  local repeated = known(once, key, now)
+  if repeated then return repeated end
+end
+
+local stage = staged(redis.call('HGET', t.stages, name), now)
+if not stage then
+  drop(t, name, content)
+  stage = { expires = ends, bytes = 0, queues = {} }
+end
+for at = argument_at + 2, #ARGV, 2 do stage.bytes = stage.bytes + #ARGV[at] end
+local count = (redis.call('LLEN', content) + #ARGV - argument_at) / 2
+if stage.bytes > most or count > most_messages then return { 'full' } end
+
+local index = #stage.queues + 1
+for i, found in ipairs(stage.queues) do
+  if found.name == queue then index = i end
+end
+stage.queues[index] = stage.queues[index] or { least = least, name = queue }
+stage.queues[index].least = math.min(stage.queues[index].least, least)
+local pieces = { struct.pack(STAGE, stage.expires, stage.bytes, #stage.queues) }
+for i, found in ipairs(stage.queues) do
+  pieces[i + 1] = struct.pack(STAGED_QUEUE, found.least, #found.name) .. found.name
+end
+redis.call('HSET', t.stages, name, table.concat(pieces))
+redis.call('ZADD', t.staging, stage.expires, name)
+
+local messages = {}
+for at = argument_at + 1, #ARGV, 2 do
+  messages[#messages + 1] = struct.pack('>I4', index) .. ARGV[at]
+  messages[#messages + 1] = ARGV[at + 1]
+end
+put('RPUSH', content, messages)
+if once then remember(once, key, digest, expires, answer) end
+return ''
+
+---- script stage_drop: allow-oom
+
+-- Drops a stage. KEYS: project, queue (not used), transactions, the stage's messages. ARGV: stage. Returns "".
+
+drop(transactions(), argument(), KEYS[keys(1)])
+return ''
+
+---- part publishing
+
+-- Part of scripts that publish staged messages, whose moments count from 0.
+
+local FRESH  -- what stands in the record of a message of this moment between ttl and tail
+
+-- Puts messages where they belong: `drafts` are records and bodies in turn, `target_of` says which one an index means.
+local function publish(drafts, target_of, now)
+  FRESH = FRESH or NEW .. struct.pack('>I8', now)
+  local batches = {}
+  for at = 1, #drafts, 2 do
+    local record = drafts[at]
+    local index, _, delay, life, ttl = struct.unpack('>I4I8I8I8I8', record)
+    local batch = batches[index]
+    if not batch then
+      local target = target_of(index)
+      batch = batch_for(target.q, target.full, now)
+      batches[index] = batch
+    end
+    local available, rest = delay > 0 and now + delay or 0, string.sub(record, 13 + HEAD_SIZE)
+    append(batch, id_of(record, 4), available, now + life, ttl, FRESH, rest, drafts[at + 1])
+  end
+  for _, batch in pairs(batches) do store(batch) end
+end
+
+---- script commit
+
+-- Publishes stages and settles claims, all or nothing; or decides to, if that is more than one step may be.
+-- KEYS: project, queue (not used), transactions, messages of each stage, queues of claims, each with its history if
+-- there is one, targets: the queues of the staged messages; if it may be decided only, the lists of an open commit.
+-- ARGV: now, producer, batch, when the producer expires, fence or "", epoch, numbers of stages, claims and targets,
+-- most messages in a step and at all, bytes in a step, number of claims' queues, "" or what is kept of an open commit;
+-- stages with what they are expected to be and with how many messages (-1: any number); claims' queues' seconds of
+-- history; claims with the number of their queue; targets' full names.
+-- Returns whether the batch was known (1 byte), whether it is open (1 byte), then what is kept of the producer. Refuses
+-- with "restaged" if a stage is another than expected, so that there may be targets whose keys are not given, and with
+-- "large" if it must be decided only and nothing is given for that.
+
+local now, producer, batch, ends, fence, epoch = number(), argument(), argument(), number(), argument(), number()
+local t, stages, claims = transactions(), {}, {}
+local stage_count, claim_count, target_count = number(), number(), number()
+local step, most, capacity, list_count, opening = number(), number(), number(), number(), argument()
+for i = 1, stage_count do
+  stages[i] = { name = argument(), expected = argument(), count = number(), content = KEYS[keys(1)] }
+end
+
+local function drop_all()
+  for _, stage in ipairs(stages) do drop(t, stage.name, stage.content) end
+end
+
+-- Whether a batch is above another; both in digits, which may be more than a number of Lua has.
+local function is_above(one, other) return #one > #other or #one == #other and one > other end
+
+local last, is_open = redis.call('HGET', t.producers, producer), redis.call('HEXISTS', t.open, producer) == 1
+if is_open and not last then return { 'running' } end
+if last then
+  local expires, _, _, first = struct.unpack(PRODUCER, last)
+  local above = is_above(batch, string.sub(last, first))
+  if is_open or expires > now and not above then
+    if not above then drop_all() end
+    return (above and '\0' or '\1') .. (is_open and '\1' or '\0') .. last
+  end
+end
+local refused = fenced(t.fences, fence, epoch)
+if refused then return refused end
+local published, size = 0, 0
+for _, stage in ipairs(stages) do
+  local packed = redis.call('HGET', t.stages, stage.name)
+  local found = staged(packed, now)
+  if not found then return { 'unstaged', stage.name } end
+  if packed ~= stage.expected then return { 'restaged' } end
+  local count = redis.call('LLEN', stage.content) / 2
+  if stage.count >= 0 and stage.count ~= count then return { 'differs', stage.name, count, stage.count } end
+  stage.queues = found.queues
+  published, size = published + count, size + found.bytes
+end
+
+local lists = {}
+for i = 1, list_count do lists[i] = { q = queue_at(keys(9)), h = history(number()) } end
+
+-- The members that a list has, and of them those with a claim end that is to come, by the index of claims alone.
+local function split(q, list)
+  local members, live, lapsed = {}, {}, {}
+  for at = 1, #list, DIGITS do members[#members + 1] = string.sub(list, at, at + DIGITS - 1) end
+  for first = 1, #members, SLICE do
+    local scores = redis.call('ZMSCORE', q.claimed, unpack(members, first, math.min(first + SLICE - 1, #members)))
+    for i, score in ipairs(scores) do
+      local into = score and tonumber(score) > now and live or lapsed
+      into[#into + 1] = members[first + i - 1]
+    end
+  end
+  return table.concat(live), table.concat(lapsed)
+end
+
+-- All that the claim holds. A claim of a name that lapsed before has what is left of that one in front.
+local function members_of(q, claim)
+  local list = redis.call('HGET', q.claims, claim) or ''
+  if list == '' then return list, '' end
+  local first = redis.call('ZSCORE', q.claimed, string.sub(list, 1, DIGITS))
+  if first and tonumber(first) > now then return list, '' end
+  return split(q, list)
+end
+
+local deleted = 0
+for i = 1, claim_count do
+  local claim = { id = argument(), list = number() + 1 }
+  claim.q, claim.h = lists[claim.list].q, lists[claim.list].h
+  claim.live, claim.lapsed = members_of(claim.q, claim.id)
+  if claim.live == '' then return { 'lapsed', claim.id } end
+  deleted = deleted + #claim.live / DIGITS
+  claims[i] = claim
+end
+local targets = {}
+for _, target in ipairs(read_targets(target_count)) do targets[name_of(target.full)] = target end
+if published + deleted > most then return { 'much', published + deleted, most } end
+local large = published + deleted > step or size > capacity
+if large and opening == '' then return { 'large' } end
+
+local function members_in(list)
+  local members = {}
+  for at = 1, #list, DIGITS do members[#members + 1] = string.sub(list, at, at + DIGITS - 1) end
+  return members
+end
+
+-- Keeps the messages of a claim for this commit: they are on no claim's list any more. The index entries of many are
+-- left as they are, for whoever comes across them, so that this step is a short one.
+local function reserve_claim(claim, list)
+  if deleted <= SLICE then reserve(claim.q, members_in(claim.live)) end
+  redis.call('RPUSH', list, claim.live)
+  if claim.lapsed ~= '' then
+    redis.call('HSET', claim.q.claims, claim.id, claim.lapsed)
+  else
+    redis.call('HDEL', claim.q.claims, claim.id)
+  end
+end
+
+local function open()
+  local first = keys(list_count + stage_count)
+  for i = 0, list_count + stage_count - 1 do redis.call('UNLINK', KEYS[first + i]) end
+  for _, claim in ipairs(claims) do reserve_claim(claim, KEYS[first + claim.list - 1]) end
+  for i, stage in ipairs(stages) do
+    redis.call('RENAME', stage.content, KEYS[first + list_count + i - 1])
+    drop(t, stage.name, stage.content)
+  end
+  redis.call('HSET', t.open, producer, opening)
+  redis.call('HSET', t.phase, producer, 0)
+end
+
+local function finish_all()
+  for _, claim in ipairs(claims) do
+    local members = members_in(claim.live)
+    table.sort(members)
+    finish(claim.q, claim.h, load(claim.q, members), now, DELETED)
+  end
+  for _, stage in ipairs(stages) do
+    local count = redis.call('LLEN', stage.content)
+    for from = 0, count - 1, SLICE do
+      local drafts = redis.call('LRANGE', stage.content, from, from + SLICE - 1)
+      publish(drafts, function(index) return targets[stage.queues[index].name] end, now)
+    end
+  end
+  drop_all()
+end
+
+if large then open() else finish_all() end
+local kept = struct.pack(PRODUCER, ends, published, deleted) .. batch
+redis.call('HSET', t.producers, producer, kept)
+redis.call('ZADD', t.producing, ends, producer)
+return '\0' .. (large and '\1' or '\0') .. kept
+
+---- script carry: allow-oom
+
+-- One slice of an open commit: the next messages of one of its lists are deleted or published.
+-- KEYS: project, queue (not used), transactions, the list; then of a list of claims the queue, with its history if
+-- there is one, of a stage the targets. ARGV: now, producer, what is kept of the commit, number of the list, number of
+-- lists, most messages, bytes; for claims "1" and seconds of history, for a stage "0", number of targets and their full
+-- names.
+-- Returns 1 while something is left, 0 when nothing is.
+
+local CHUNK = 16  -- records and bodies read at first, and twice as many each time: bodies may be large
+local now, producer, expected, phase, phases = number(), argument(), argument(), number(), number()
+local most, capacity = number(), number()
+local t, list = transactions(), KEYS[keys(1)]
+if redis.call('HGET', t.open, producer) ~= expected then return 0 end
+if tonumber(redis.call('HGET', t.phase, producer)) ~= phase then return 1 end
+
+-- Takes the next members off the list, whose items are those of a claim each, one behind the other.
+local function next_members()
+  local members = {}
+  while #members < most do
+    local item = redis.call('LPOP', list)
+    if not item then break end
+    local size = math.min(#item, (most - #members) * DIGITS)
+    for at = 1, size, DIGITS do members[#members + 1] = string.sub(item, at, at + DIGITS - 1) end
+    if size < #item then redis.call('LPUSH', list, string.sub(item, size + 1)) end
+  end
+  return members
+end
+
+local function settle()
+  local q = queue_at(keys(9))
+  local h = history(number())
+  local members, messages = next_members(), {}
+  for i, record in ipairs(pick(q.records, members)) do
+    -- What was purged or deleted meanwhile has no record.
+    if record then messages[#messages + 1] = parse(members[i], record) end
+  end
+  table.sort(messages, function(one, other) return one.sequence < other.sequence end)
+  finish(q, h, messages, now, DELETED)
+  return 0
+end
+
+local function publish_some()
+  local targets, taken, bytes, chunk = read_targets(number()), 0, 0, CHUNK
+  while taken < 2 * most and bytes < capacity do
+    local drafts = redis.call('LRANGE', list, taken, math.min(taken + chunk, 2 * most) - 1)
+    if #drafts == 0 then break end
+    publish(drafts, function(index) return targets[index] end, now)
+    for at = 2, #drafts, 2 do bytes = bytes + #drafts[at] end
+    taken, chunk = taken + #drafts, math.min(2 * chunk, SLICE)
+  end
+  return taken
+end
+
+local settles = argument() == '1'
+local taken = settles and settle() or not settles and publish_some()
+if taken > 0 then redis.call('LTRIM', list, taken, -1) end
+if redis.call('EXISTS', list) == 1 then return 1 end
+if phase + 1 < phases then
+  redis.call('HSET', t.phase, producer, phase + 1)
+  return 1
+end
+redis.call('HDEL', t.open, producer)
+redis.call('HDEL', t.phase, producer)
+return 0

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notices: queues that messages came to, and batches of topics, as scripts publish them, for listeners of this process.
+
+The script that appends a batch publishes it too, on the sharded channel of its project. One thread for each server
+has subscribed to the channels of the followed projects that are there. XREAD would not do: in a cluster one command may
+wait for the streams of one slot only, and it would have to name all streams again for each batch.
+"""
+
+import contextlib
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from redis.exceptions import ConnectionError
+
+from zq.model import QueueRef
+from zq.model.topics import Batch, Listener
+from zq.storage.redis import batches, layout
+from zq.storage.redis.client import translated
+from zq.storage.redis.connections import Pool
+from zq.storage.redis.network import Network
+from zq.storage.redis.subscriber import Connection, Notice, Subscriber
+
+# Seconds that whoever subscribes waits at most until the server has confirmed it.
+PATIENCE: Final = 1.0
+# Seconds after which the thread that is notified of queues looks whether it is closed.
+QUEUES_LOOK: Final = 0.1
+# Seconds in which it reads nothing after it has read: each time that it wakes up costs a post 50 us.
+QUEUES_PAUSE: Final = 0.005
+# Seconds after which a thread that is notified of batches looks whether there is a project to follow, or one less.
+LOG_LOOK: Final = 0.01
+# Seconds in which it reads nothing after it has read: each time that it wakes up costs a publisher 50 us.
+LOG_PAUSE: Final = 0.001
+
+
+class QueueSubscriber(Subscriber):
+    """Notifies ``listener``, which may be replaced, of queues until it is closed.
+
+    What is published while there is no connection is lost.
+    """
+
+    def __init__(self, network: Network, listener: Callable[[QueueRef], None]) -> None:
+        super().__init__("zq-redis-listener", QUEUES_LOOK, QUEUES_PAUSE)
+        self._network, self.listener = network, listener
+        self._subscribed = threading.Event()
+        self.start()
+        self._subscribed.wait(PATIENCE)
+
+    def pool(self) -> Pool:
+        return self._network.any_pool()
+
+    def subscribe(self, connection: Connection) -> None:
+        connection.send_command("SUBSCRIBE", layout.READY)
+
+    def on_notices(self, notices: list[Notice]) -> None:
+        self._subscribed.set()
+        for name in dict.fromkeys(notice[2] for notice in notices if notice[0] == b"message"):
+            with contextlib.suppress(struct.error, UnicodeDecodeError):  # others may publish here what they like
+                self.listener(layout.queue_of(name))
+
+
+class Followed:
+    """A followed project. ``confirmed``: the server has done so. ``late``: nobody waits for that any more."""
+
+    def __init__(self, reader: "LogReader") -> None:
+        self.listeners: tuple[Listener, ...] = ()
+        self.reader = reader
+        self.confirmed = threading.Event()
+        self.late = False
+
+    def notify(self, batch: Batch | None, before: int = 0) -> None:
+        """Tell the listeners of a batch; None: what they remember of the log is to be forgotten."""
+        for listener in self.listeners:
+            listener(batch, before)
+
+
+class LogSubscriber:
+    """Tells listeners of followed projects. It does nothing while none was ever followed."""
+
+    def __init__(self, network: Network, database: int) -> None:
+        self.network, self._database = network, database
+        self.lock = threading.Lock()
+        self.followed: dict[bytes, Followed] = {}
+        """By channel."""
+        self._readers: dict[int, LogReader] = {}
+
+    def channel(self, project: str) -> bytes:
+        """On which its batches are published."""
+        return batches.feed(project, self._database)
+
+    def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
+        """Notify the listener of what is published once this has returned; or that something was lost, if it lasts
+        too long."""
+        channel = self.channel(project)
+        with translated():
+            pool = self.network.pool(channel)
+        with self.lock:
+            known = self.followed.get(channel)
+            if known is None:
+                known = self.followed[channel] = Followed(self.reader(pool))
+                known.reader.changes.append((True, channel))
+            known.listeners += (listener,)
+        if not known.confirmed.wait(PATIENCE):
+            with self.lock:
+                known.late = not known.confirmed.is_set()
+        return lambda: self._end(channel, known, listener)
+
+    def _end(self, channel: bytes, known: Followed, listener: Listener) -> None:
+        with self.lock:
+            known.listeners = tuple(other for other in known.listeners if other is not listener)
+            if not known.listeners and self.followed.get(channel) is known:
+                del self.followed[channel]
+                known.reader.changes.append((False, channel))
+
+    def close(self) -> None:
+        with self.lock:
+            self.followed.clear()
+            readers = list(self._readers.values())
+        for reader in readers:
+            reader.close()
+
+    def reader(self, pool: Pool) -> "LogReader":
+        """The one of that server; to be called under the lock."""
+        found = self._readers.get(id(pool))
+        if found is None:
+            found = LogReader(self, pool)
+            found.start()
+            self._readers[id(pool)] = found
+        return found
+
+    def forget(self, reader: "LogReader") -> None:
+        """It has ended; to be called under the lock."""
+        del self._readers[id(reader.server)]
+
+
+class LogReader(Subscriber):
+    """What one server publishes. ``changes``: channels to subscribe to (True) or to leave, in this order."""
+
+    def __init__(self, follower: LogSubscriber, server: Pool) -> None:
+        super().__init__("zq-redis-follower", LOG_LOOK, LOG_PAUSE)
+        self.server = server
+        self.changes: deque[tuple[bool, bytes]] = deque()
+        self._follower = follower
+        self._tried = False
+
+    def pool(self) -> Pool | None:
+        """Before the second attempt and each later one it finds out which projects still are on this server."""
+        if self._tried:
+            self._sort()
+        self._tried = True
+        with self._follower.lock:
+            if not self._channels():
+                self._follower.forget(self)
+                return None
+        return self.server
+
+    def subscribe(self, connection: Connection) -> None:
+        with self._follower.lock:
+            self.changes.clear()
+            channels = self._channels()
+        for channel in channels:  # one by one: those of a command must be of one slot
+            connection.send_command("SSUBSCRIBE", channel)
+
+    def send(self, connection: Connection) -> bool:
+        while self.changes:
+            wanted, channel = self.changes.popleft()
+            connection.send_command("SSUBSCRIBE" if wanted else "SUNSUBSCRIBE", channel)
+        with self._follower.lock:
+            return bool(self.changes or self._channels())
+
+    def on_notices(self, notices: list[Notice]) -> None:
+        for kind, channel, *content in notices:
+            known = self._follower.followed.get(channel)
+            if known is not None:
+                self._take(kind, known, content[0])
+
+    def _take(self, kind: bytes, known: Followed, content: bytes) -> None:
+        if kind == b"smessage":
+            _notify_batches(known, content)
+        elif kind == b"ssubscribe":
+            with self._follower.lock:
+                lost = known.late or known.confirmed.is_set()
+                known.late = False
+                known.confirmed.set()
+            if lost:
+                known.notify(None)
+        elif kind == b"sunsubscribe" and known.confirmed.is_set() and known.reader is self:
+            raise ConnectionError("The channel's slot has moved to another server.")
+
+    def _sort(self) -> None:
+        """Hand what has moved to other servers' readers. May raise ``RedisError``."""
+        network, lock = self._follower.network, self._follower.lock
+        network.relearn()
+        with lock:
+            channels = self._channels()
+        for channel in channels:
+            pool = network.pool(channel)
+            with lock:
+                known = self._follower.followed.get(channel)
+                if pool is not self.server and known is not None and known.reader is self:
+                    known.reader = self._follower.reader(pool)
+                    known.reader.changes.append((True, channel))
+
+    def _channels(self) -> list[bytes]:
+        """Those of this reader's projects; to be called under the lock."""
+        return [channel for channel, known in self._follower.followed.items() if known.reader is self]
+
+
+def _notify_batches(known: Followed, content: bytes) -> None:
+    # Others may publish here what they like.
+    with contextlib.suppress(struct.error, ValueError, msgspec.MsgspecError):
+        if not content:
+            known.notify(None)
+        for batch in batches.batches(content, batches.DIGITS):
+            known.notify(batch.opened(), int(content[: batches.DIGITS]))

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a RocksDB directory: its opening and closing, what is said when that fails, what is damaged."""
+
+import fcntl
+import logging
+import re
+import stat
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from rocksdict import Options, Rdict
+
+from zq.errors import StartRefused, StoreDamaged, Unavailable
+
+LOG = logging.getLogger(__name__)
+# The sentence of the error once damage was met.
+SEEN: Final = (
+    "Parts of the store cannot be read. What does not need them is served; the log names the files. "
+    "Stop the server, then run zq-server check-store and zq-server salvage."
+)
+# The table file, and below it the offset of a block, that an error of RocksDB names.
+TABLE: Final = re.compile(r"([0-9]+)\.sst")
+OFFSET: Final = re.compile(r"\boffset ([0-9]+)")
+# How RocksDB ends an error about a table file that is not there, or that the disk does not give back.
+GONE: Final = ("No such file", "Input/output error")
+# The mode of a directory that is made here. Files in it have what the umask of the process leaves them.
+OWNER_ONLY: Final = 0o700
+# Seconds between two attempts to lock a directory that another process still has.
+LOCK_PAUSE: Final = 0.1
+# Seconds after which the attempts end: a server whose master was killed takes about one to notice.
+LOCK_PATIENCE: Final = 3.0
+# Directories that this process has open: closing any file of one would end the lock on it.
+_opened: Final[set[Path]] = set()
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether RocksDB says that a file is corrupt, gone or cannot be read, by the text of its error."""
+    text = str(error)
+    return text.startswith("Corruption") or (TABLE.search(text) is not None and any(word in text for word in GONE))
+
+
+def place_of(error: Exception) -> tuple[int, int]:
+    """(number of the table file, offset of the block) that an error of RocksDB names; -1 for what it does not name."""
+    table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
+    return int(table[1]) if table else -1, int(offset[1]) if offset else -1
+
+
+def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) -> None:
+    """Raise RocksDB's error if it is damage that ended a scan, whose ``last`` key this was; ``cursor``: an iterator."""
+    cursor.seek(lower if backwards or last is None else last + b"\0")
+    while backwards and cursor.valid() and (last is None or cursor.key() < last):
+        cursor.next()
+    if not cursor.valid():
+        cursor.status()
+
+
+class Damage:
+    """What was met of one store, by any number of threads; it outlives stores that are opened anew."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: set[tuple[int, int]] = set()
+        self.families: frozenset[str] = frozenset()
+        """Families of which something cannot be read: RocksDB must not compact them, or it would stop all writes."""
+        self.count = 0
+        """How often something was met; the same block each time that it is read."""
+
+    def meet(self, error: Exception, family: str, key: bytes | None = None) -> bool:
+        """Note what was met in a family, at or above ``key``, and log it once; whether it is the family's first."""
+        place = place_of(error)
+        with self._lock:
+            self.count += 1
+            known, first = place in self._places, family not in self.families
+            self._places.add(place)
+            self.families |= {family}
+        if not known:
+            where = "" if key is None else f", from key {key.hex() or 'the first'} on"
+            LOG.critical("The store is damaged in family %s%s: %s", family or "unknown", where, error)
+        return first
+
+    def check(self) -> None:
+        """Raises ``StoreDamaged`` once something was met."""
+        if self.count:
+            raise StoreDamaged(SEEN)
+
+
+def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
+    """Open the directory; one that a dying process still holds is waited for a little."""
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            path.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+            opened = Rdict(str(path), options, column_families=families)
+            _opened.add(path.resolve())
+            return opened
+        except Exception as error:
+            if not is_locked(error) or time.monotonic() > deadline:
+                raise refusal(path, error) from error
+        time.sleep(LOCK_PAUSE)
+
+
+def warn_of_others(path: Path) -> None:
+    """Say so if other users of this machine may look into a directory that is there already."""
+    with suppress(OSError):  # it is not there yet, or cannot be opened either, which is reported soon
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & ~OWNER_ONLY & 0o777:
+            LOG.warning(
+                "Other users of this machine may be able to read the store's messages: %s has mode %o. chmod 700 %s",
+                path,
+                mode,
+                path,
+            )
+
+
+def hold_lock(path: Path) -> IO[bytes]:
+    """Keep every server from opening the directory, until the answer is closed, and change nothing in it.
+
+    Raises ``StartRefused`` if one has it open. RocksDB takes the same lock, of the whole process: two parts of one
+    process must not rely on it.
+    """
+    deadline = time.monotonic() + LOCK_PATIENCE
+    names = ("LOCK", "CURRENT", "IDENTITY")
+    try:
+        file = next((path / name for name in names if (path / name).exists()), path / "LOCK").open("rb")
+    except FileNotFoundError as error:
+        raise StartRefused(f"There is no store in {path}.") from error
+    except OSError as error:
+        raise refusal(path, error) from error
+    while path.resolve() not in _opened:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline:
+                break
+        else:
+            return file
+        time.sleep(LOCK_PAUSE)
+    raise in_use(path)
+
+
+def let_go(path: Path) -> None:
+    """The directory was closed."""
+    _opened.discard(path.resolve())
+
+
+def close_part(part: Rdict) -> None:
+    """Close a database, or a view of one of its families. Raises ``Unavailable``."""
+    try:
+        part.close()
+    except Exception as error:
+        # After a failed write closing fails too; what was acknowledged is in the log already.
+        if "IO error" not in str(error) and not is_damage(error):
+            raise unavailable() from error
+
+
+def unavailable() -> Unavailable:
+    """What to raise where RocksDB refuses, with its error as the cause."""
+    return Unavailable()
+
+
+def refusal(path: Path, error: BaseException) -> StartRefused:
+    """What to say of a directory that RocksDB does not open."""
+    if is_locked(error):
+        return in_use(path)
+    sentence = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."
+    if is_damage(error):
+        sentence = (
+            f"{sentence[:-1]}; zq-server check-store tells what is damaged, zq-server salvage saves what can be read."
+        )
+    return StartRefused(sentence)
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether another process, or this one, has the store open. RocksDB speaks of blocks too."""
+    return re.search(r"\block (file|hold)", str(error)) is not None
+
+
+def in_use(path: Path) -> StartRefused:
+    """The refusal of a store that another process has open."""
+    return StartRefused(
+        f"The store {path} is in use by another process: stop that one, or give this server a store of its own "
+        "(--store rocksdb:///another/path). One process owns an embedded store."
+    )

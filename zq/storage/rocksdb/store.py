@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few things that the engine needs of an ordered key-value store, over rocksdict.
+
+Nothing of queues is known here. Only this file, ``files``, ``survey`` and ``tuning`` import the binding, so that it can
+be replaced. What shaped this file (measured): the binding keeps the GIL while it writes, its fsync included, but not in
+``flush_wal``; so a write goes to the log file only, and one ``flush_wal`` serves all threads that wait for theirs. A
+write that meets a stall would freeze every thread: it is refused by the store instead and repeated here. A batch is
+consumed by a failed write. All vendor errors are plain ``Exception``.
+"""
+
+import gc
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final
+
+from rocksdict import BottommostLevelCompaction, CompactOptions, Options, ReadOptions, WriteBatch, WriteOptions
+
+from zq.errors import StoreDamaged, Unavailable
+from zq.storage.ordered import store as ordered
+from zq.storage.ordered.store import UNREADABLE, Range, Write
+from zq.storage.rocksdb import tuning
+from zq.storage.rocksdb.files import (
+    Damage,
+    check_end,
+    close_part,
+    is_damage,
+    let_go,
+    open_database,
+    place_of,
+    unavailable,
+)
+from zq.storage.rocksdb.tuning import Tuning
+
+LOG = logging.getLogger(__name__)
+# Seconds after which a write that met a stall is repeated.
+STALL_PAUSE: Final = 0.002
+# Seconds after which it is given up.
+STALL_PATIENCE: Final = 5.0
+SYNC_MODES: Final = ("always", "interval", "never")
+UNFILTERED: Final = (
+    "The compaction filter is NOT active: the installed rocksdict does not load it. What expires is removed by the "
+    "other layers alone ([expiry] sweep, delete_on_read); the space of a large backlog comes back later."
+)
+# RocksDB's own counts, and what ``Store.totals`` calls them.
+COUNTED: Final = {
+    "rocksdb.compaction.key.drop.user": "filtered",
+    "rocksdb.compact.write.bytes": "compacted_bytes",
+    "rocksdb.wal.synced": "syncs",
+}
+
+
+class _Turn:
+    """One waiting thread: woken once, either served or to flush itself."""
+
+    __slots__ = ("gate", "leads", "served")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.leads = False
+        self.served = False
+
+
+class GroupSync:
+    """One leader flushes for all threads that wait: the one that finds no flush under way. A flush serves all that came
+    before it."""
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
+        self._lock = threading.Lock()
+        self._waiting: list[_Turn] = []
+        self._busy = False
+
+    def wait(self) -> None:
+        """Return after a flush that began after this call did. Raises ``Unavailable`` if that flush failed."""
+        with self._lock:
+            turn = _Turn() if self._busy else None
+            if turn is None:
+                self._busy = True
+            else:
+                self._waiting.append(turn)
+        if turn is not None:
+            turn.gate.acquire()
+            if turn.served:
+                return
+            if not turn.leads:
+                raise Unavailable
+        self._lead()
+
+    def _lead(self) -> None:
+        with self._lock:
+            followers, self._waiting = self._waiting, []
+        flushed = False
+        try:
+            self._flush()
+            flushed = True
+        finally:
+            with self._lock:
+                successor = self._waiting.pop(0) if self._waiting else None
+                self._busy = successor is not None
+            for turn in followers:
+                turn.served = flushed
+                turn.gate.release()
+            if successor is not None:
+                successor.leads = True
+                successor.gate.release()
+
+
+class Store(ordered.Store):
+    """One open RocksDB directory with the given column families. Safe for any number of threads.
+
+    ``sync``: *always* = ``wait_durable`` returns when all that this thread wrote is on disk; *interval* = every
+    ``sync_interval`` seconds in the background, so a power cut may cost that much; *never* = when the operating system
+    likes. A killed process loses nothing in any mode, since the log is written before a write returns.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        families: Sequence[str],
+        sync: str,
+        sync_interval: float,
+        filtered: str = "",
+        damage: Damage | None = None,
+    ) -> None:
+        """``filtered``: the family that carries the compaction filter, which works from ``let_filter`` on; see
+        ``tuning`` for what it must hold. ``damage``: what was met when the store was open before."""
+        self._damage = damage or Damage()
+        self._path = path
+        self._always = sync == "always"
+        self.failure: Exception | None = None
+        """The first write error; the store refuses writes from then on and must be opened anew."""
+        tuned = Tuning()
+        self._options = tuned.store()
+        plain = {name: tuned.family(Options(raw_mode=True)) for name in families if name != filtered}
+        special = {filtered: tuned.family(tuning.filtered_options())} if filtered else {}
+        for name in self._damage.families & plain.keys():
+            plain[name].set_disable_auto_compactions(True)
+        self._db = open_database(path, self._options, plain | special)
+        self.filtering = bool(filtered) and tuning.is_active(path, filtered)
+        """Whether the compaction filter works."""
+        if filtered and not self.filtering:
+            LOG.critical(UNFILTERED)
+        self._filtered = filtered
+        self._stalled = 0.0
+        self._views = {name: self._db.get_column_family(name) for name in families}
+        self._handles = {name: self._db.get_column_family_handle(name) for name in families}
+        self._write_options = WriteOptions()
+        self._write_options.no_slowdown = True
+        self._group_sync = GroupSync(self._flush)
+        self._closing = threading.Event()
+        self._ended: Counter[str] | None = None
+        self._syncer: threading.Thread | None = None
+        if sync == "interval":
+            self._syncer = threading.Thread(target=self._sync_every, args=(sync_interval,), name="zq-sync", daemon=True)
+            self._syncer.start()
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of one key."""
+        try:
+            value: bytes | None = self._views[family].get(key)
+        except Exception as error:
+            raise self._unread(error, family, key) from error
+        return value
+
+    def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
+        """The values of several keys, in their order; ``spare``: ``b""`` for a damaged one instead of an error."""
+        get = self._views[family].get
+        try:
+            # The binding's own multi-get is no faster for a page of keys, and lets go of the GIL while a lock is held.
+            return [get(key) for key in keys]
+        except Exception as error:
+            if not spare or not is_damage(error):
+                raise self._unread(error, family, keys[0]) from error
+        return [self._spared(family, key) for key in keys]
+
+    def scan(
+        self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Items with ``lower <= key < upper`` in key order, as they stand when the scan begins.
+
+        ``spare``: a scan that meets damage ends there, which is noted, instead of an error.
+        """
+        bounds, view = ReadOptions(), self._views[family]
+        bounds.set_iterate_upper_bound(upper)
+        last: bytes | None = None
+        try:
+            items: Any = view.items(False, lower, bounds)
+            if backwards:
+                # What the binding calls the lower bound sets the upper one. Where there is nothing, a scan backwards
+                # would go on through all that was removed below.
+                backwards = next(iter(items), None) is not None
+                items = view.items(True, None, bounds) if backwards else ()
+                items = takewhile(lambda item: item[0] >= lower, items)
+            for item in items:
+                last = item[0]
+                yield item
+            # The binding's iterators end at a damaged block as if nothing stood behind it.
+            check_end(view.iter(bounds), lower, last, backwards)
+        except Exception as error:
+            refusal = self._unread(error, family, lower if last is None else last)
+            if not spare or not isinstance(refusal, StoreDamaged):
+                raise refusal from error
+
+    def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
+        """Apply all writes, and the removal of ranges that hold none of them, in one step: visible to every thread and
+        safe from a kill when this returns.
+
+        Raises ``Unavailable``; then none of them is applied. After a failure the store takes no further write.
+        """
+        if self.failure is not None:
+            raise unavailable()
+        deadline = time.monotonic() + STALL_PATIENCE
+        while True:
+            batch = self._batch(writes, gone)
+            try:
+                self._db.write(batch, self._write_options)
+                return
+            except Exception as error:
+                if "stall" not in str(error):
+                    self.failure = error
+                    if is_damage(error):  # a compaction met it, and RocksDB takes no write until it is opened anew
+                        self._damage.meet(error, self._family_of(place_of(error)[0]))
+                    raise unavailable() from error
+                if time.monotonic() > deadline:
+                    raise Unavailable("The store is too busy to take writes. Try again later.") from error
+            time.sleep(STALL_PAUSE)
+            self._stalled += STALL_PAUSE
+
+    def wait_durable(self, always: bool = False) -> None:
+        """Return when everything this thread wrote is as durable as the sync mode says; ``always``: on disk.
+
+        Raises ``Unavailable``.
+        """
+        if self._always or always:
+            self._group_sync.wait()
+
+    def let_filter(self, work: bool) -> None:
+        """Let the compaction filter work, which takes things for good, or hold its family's compactions back. Those
+        that are under way go on. Raises ``Unavailable``."""
+        if self.filtering:
+            allowed = work and self.may_compact(self._filtered)
+            self._set_options(self._filtered, tuning.GO if allowed else tuning.STOP)
+
+    def may_compact(self, family: str) -> bool:
+        """Whether nothing damaged was met in the family: a compaction that meets it stops all writes to the store."""
+        return family not in self._damage.families
+
+    def compact_after(self, family: str, seconds: int) -> None:
+        """Have the family's files compacted so long after they were written, those that are due soon after this call.
+
+        Raises ``Unavailable``.
+        """
+        self._set_options(family, tuning.schedule(seconds))
+
+    def flush_removals(self, family: str) -> None:
+        """Write what was removed of the family, if anything was, to its files: they are compacted only for what stands
+        in files. Raises ``Unavailable``."""
+        try:
+            if self.figure(family, "num-deletes-active-mem-table"):
+                self._views[family].flush()
+        except Exception as error:
+            raise unavailable() from error
+
+    def compact_range(self, gone: Range) -> None:
+        """Give back the space of a range that was removed; returns when that is done. Raises ``Unavailable``."""
+        family, lower, upper = gone
+        options = CompactOptions()
+        options.set_exclusive_manual_compaction(False)
+        try:
+            self._views[family].compact_range(lower, upper, options)
+        except Exception as error:
+            raise unavailable() from error
+
+    def compact(self, family: str) -> None:
+        """Compact all of the family now."""
+        options = CompactOptions()
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+        self._views[family].flush()
+        self._views[family].compact_range(None, None, options)
+
+    def figure(self, family: str, name: str) -> int:
+        """One of RocksDB's properties of a family."""
+        return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
+
+    def totals(self) -> Counter[str]:
+        """What has happened while the store was open: counts, bytes, and milliseconds of stalls."""
+        if self._ended is not None:
+            return self._ended
+        lines = (line.split() for line in (self._options.get_statistics() or "").splitlines())
+        totals = Counter({COUNTED[words[0]]: int(words[-1]) for words in lines if words and words[0] in COUNTED})
+        totals["stalled_ms"] = round(self._stalled * 1000)
+        totals["background_errors"] = self.figure("default", "background-errors")
+        return totals
+
+    def close(self) -> None:
+        """Let go of the directory. No other call may be in flight or follow."""
+        self._ended = self.totals()
+        self._closing.set()
+        if self._syncer is not None:
+            self._syncer.join()
+        try:
+            if self.failure is None:
+                self._flush()
+        finally:
+            self._let_go()
+
+    def _unread(self, error: Exception, family: str, key: bytes) -> Unavailable:
+        """What to raise of a read that failed."""
+        if not is_damage(error):
+            return unavailable()
+        if self._damage.meet(error, family, key):
+            with suppress(Unavailable):
+                self._set_options(family, tuning.STOP)
+        return StoreDamaged(UNREADABLE)
+
+    def _spared(self, family: str, key: bytes) -> bytes | None:
+        try:
+            return self.get(family, key)
+        except StoreDamaged:
+            return b""
+
+    def _family_of(self, file: int) -> str:
+        """The family that a table file belongs to, "" if none does."""
+        for name, view in self._views.items():
+            if f" {file}:" in (view.property_value("rocksdb.sstables") or ""):
+                return name
+        return ""
+
+    def _let_go(self) -> None:
+        # The directory stays locked while any view or handle exists, even when closing one of them fails.
+        parts = [*self._views.values(), self._db]
+        self._views, self._handles = {}, {}
+        del self._db
+        while parts:
+            close_part(parts.pop(0))
+        gc.collect()
+        let_go(self._path)
+
+    def _batch(self, writes: Iterable[Write], gone: Iterable[Range]) -> WriteBatch:
+        batch, handles = WriteBatch(raw_mode=True), self._handles
+        for family, key, value in writes:
+            if value is None:
+                batch.delete(key, handles[family])
+            else:
+                batch.put(key, value, handles[family])
+        for family, lower, upper in gone:
+            batch.delete_range(lower, upper, handles[family])
+        return batch
+
+    def _set_options(self, family: str, options: dict[str, str]) -> None:
+        try:
+            self._views[family].set_options(options)
+        except Exception as error:
+            raise unavailable() from error
+
+    def _flush(self) -> None:
+        if self.failure is not None:  # the system may have let go of what the flush that failed was to write
+            raise unavailable()
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            self.failure = error
+            raise unavailable() from error
+
+    def _sync_every(self, seconds: float) -> None:
+        with suppress(Unavailable):
+            while not self._closing.wait(seconds) and self.failure is None:
+                self._flush()

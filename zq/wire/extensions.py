@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and answers of the extensions about work: settle and redrive (extensions 3, 4), replay (5), commits and
+fences (9).
+"""
+
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from zq.model import Committed, Seconds
+from zq.wire import decode, encode
+
+
+class Released(Struct):
+    """A message that is given back."""
+
+    id: str
+    delay: int | UnsetType = UNSET
+
+
+class Moved(Struct):
+    """A message that goes to another queue. Without ``body`` with its own."""
+
+    id: str
+    queue: str
+    body: Raw | UnsetType = UNSET
+    ttl: int | UnsetType = UNSET
+    delay: int | UnsetType = UNSET
+
+
+class Buried(Struct):
+    """A message that goes to the dead letter queue."""
+
+    id: str
+    reason: str
+
+
+class SettleTerms(Struct):
+    """The body of a settlement; ``delete`` may be ``"*"`` for whatever the claim holds besides."""
+
+    delete: list[str] | Literal["*"] = []
+    release: list[Released] = []
+    move: list[Moved] = []
+    bury: list[Buried] = []
+
+
+class RedriveTerms(Struct):
+    """The body of a redrive."""
+
+    to: str | UnsetType = UNSET
+    limit: int | UnsetType = UNSET
+
+
+_settle_decoder: Final = msgspec.json.Decoder(SettleTerms)
+_redrive_decoder: Final = msgspec.json.Decoder(RedriveTerms)
+
+
+def settle_terms(raw: bytes) -> SettleTerms:
+    """What a settlement asks for. Raises ``InvalidBody``."""
+    return decode(_settle_decoder, raw)
+
+
+def redrive_terms(raw: bytes) -> RedriveTerms:
+    """What a redrive asks for. Raises ``InvalidBody``."""
+    return decode(_redrive_decoder, raw)
+
+
+class ReplayTerms(Struct):
+    """The body of a replay: ``ids`` or any of the others."""
+
+    ids: list[str] | UnsetType = UNSET
+    since: str | UnsetType = UNSET
+    until: str | UnsetType = UNSET
+    limit: int | UnsetType = UNSET
+
+
+_replay_decoder: Final = msgspec.json.Decoder(ReplayTerms)
+
+
+def replay_terms(raw: bytes) -> ReplayTerms:
+    """What a replay asks for. Raises ``InvalidBody``."""
+    return decode(_replay_decoder, raw)
+
+
+def moment(text: str) -> Seconds | None:
+    """An ISO 8601 date and time, to the millisecond; UTC unless it names an offset. None if it is no such thing."""
+    try:
+        named = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    aware = named if named.tzinfo else named.replace(tzinfo=UTC)
+    return max(0.0, round((aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds(), 3))
+
+
+class HeldClaim(Struct):
+    """One claim that a commit settles."""
+
+    queue: str
+    claim: str
+
+
+class CountedStage(Struct):
+    """A stage that a commit publishes, and how many messages it is to hold."""
+
+    stage: str
+    messages: int
+
+
+class CommitTerms(Struct):
+    """The body of a commit. A stage may stand there by its name alone, or with the messages that it is to hold."""
+
+    producer: str
+    batch: int
+    publish: list[str | CountedStage] = []
+    settle: list[HeldClaim] = []
+
+    @property
+    def stages(self) -> list[str]:
+        """The names of the stages."""
+        return [stage if isinstance(stage, str) else stage.stage for stage in self.publish]
+
+    @property
+    def expected(self) -> dict[str, int]:
+        """How many messages stages are to hold, of those for which the request says so."""
+        return {stage.stage: stage.messages for stage in self.publish if isinstance(stage, CountedStage)}
+
+
+_commit_decoder: Final = msgspec.json.Decoder(CommitTerms)
+
+
+def commit_terms(raw: bytes) -> CommitTerms:
+    """The terms of a commit. Raises ``InvalidBody``."""
+    return decode(_commit_decoder, raw)
+
+
+def committed(done: Committed) -> bytes:
+    """What a commit answers."""
+    return encode({"published": done.published, "deleted": done.deleted, "replayed": done.replayed})
+
+
+def last(done: Committed) -> bytes:
+    """A producer's last batch."""
+    return encode({"batch": done.batch, "published": done.published, "deleted": done.deleted})
+
+
+def epoch(number: int) -> bytes:
+    """A fence's new epoch."""
+    return encode({"epoch": number})
+
+
+def staged(count: int) -> bytes:
+    """How many messages a staged post stored."""
+    return encode({"staged": count})
