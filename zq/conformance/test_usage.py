@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a project has stored is known at any time: each message counts from the step that stores it to the one that
-removes it, whichever verbs these are.
+removes it, whichever verbs these are. So do, in bytes alone, history entries and remembered answers.
+
+An entry counts as much as its message, an answer its bytes as the store has them and ``OVERHEAD``. Stores whose figures
+are estimates (``Usage.exact``) skip all this.
 
 ``USAGE_VERBS`` in the environment says how many random verbs one test makes; 300 by default.
 """
@@ -12,13 +15,21 @@ from collections.abc import Callable
 import pytest
 
 from zq.conformance.builders import EVERYTHING, OpenStore, Scene, once, together
+from zq.conformance.topic_builders import Log
 from zq.errors import ClaimLapsed, ClaimNotFound, Repeated
-from zq.model import ClaimRef, Draft, Release, new_ids
+from zq.model import ClaimRef, Draft, IdempotencyKey, Release, Settled, new_ids
 from zq.model.quotas import OVERHEAD, Usage
 from zq.storage.api import Storage
 
 pytestmark = pytest.mark.needs("usage")
 VERBS = int(os.environ.get("USAGE_VERBS", "300"))
+
+
+@pytest.fixture(autouse=True)
+def exact(storage: Storage) -> None:
+    usage = storage.usage("nothing", storage.now())
+    if usage is not None and not usage.exact:
+        pytest.skip("The store's figures are estimates.")
 
 
 def used(scene: Scene, project: str = "") -> Usage:
@@ -102,6 +113,150 @@ def test_a_moved_message_counts_once(scene: Scene):
     scene.move([two], "other", body=b"7" * 100, checksum="")
     assert figures(scene) == size(10, 100)
     scene.at("other").pop()
+    assert figures(scene) == (0, 0)
+
+
+def in_history(scene: Scene, *bodies: int) -> None:
+    """Nothing counts but entries of so many bytes."""
+    assert figures(scene) == (0, size(*bodies)[1])
+
+
+FINISH: list[Callable[[Scene, str], object]] = [
+    lambda scene, id: scene.delete(id, history=600),
+    lambda scene, id: scene.pop(1, history=600),
+    lambda scene, id: scene.settle(scene.take(1).id, delete=[id], history=600),
+    lambda scene, id: scene.commit(1, [], [ClaimRef(scene.queue, scene.take(1).id, 600)]),
+]
+
+
+@pytest.mark.parametrize("finish", FINISH)
+def test_a_history_entry_counts_as_much_as_its_message(scene: Scene, finish: Callable[[Scene, str], object]):
+    """From the moment when the message finishes until its time is up and it is removed."""
+    [message] = post(scene, 10)
+    finish(scene, message)
+    in_history(scene, 10)
+    scene.tick(599)
+    scene.reclaimed()
+    in_history(scene, 10)
+    scene.tick(2)
+    scene.reclaimed()
+    assert figures(scene) == (0, 0)
+
+
+def test_a_moved_message_counts_in_the_history_of_its_former_queue_too(scene: Scene):
+    """The entry has the body that the message had there."""
+    [message] = post(scene, 10)
+    scene.move([message], "other", history=600, body=b"7" * 100, checksum="")
+    assert figures(scene) == (1, size(10, 100)[1])
+
+
+def test_a_purge_leaves_history_and_a_deletion_does_not(scene: Scene):
+    post(scene, 10, 20)
+    scene.pop(1, history=600)
+    scene.storage.queues.purge(scene.queue)
+    in_history(scene, 10)
+    scene.tick(601)
+    scene.reclaimed()
+    post(scene, 20)
+    scene.storage.queues.purge(scene.queue)
+    scene.reclaimed()
+    assert figures(scene) == (0, 0)
+    post(scene, 10)
+    scene.pop(1, history=600)
+    in_history(scene, 10)
+    scene.storage.queues.delete(scene.queue)
+    assert figures(scene) == (0, 0)
+    scene.reclaimed()
+    scene.tick(601)
+    scene.reclaimed()
+    assert figures(scene) == (0, 0)
+    post(scene, 30)
+    scene.pop(1, history=600)
+    in_history(scene, 30)
+
+
+def remembered(scene: Scene, ids: int) -> int:
+    """Bytes that count besides living messages of the queue and their bodies: those of an answer with so many ids."""
+    messages, stored = figures(scene)
+    bodies = [len(message.body) for message in scene.walk()]
+    assert messages == len(bodies)
+    beside = stored - size(*bodies)[1]
+    assert OVERHEAD < beside <= OVERHEAD + 100 * (ids + 1)
+    return beside
+
+
+def test_a_remembered_answer_counts_until_its_window_ends(scene: Scene):
+    """Whatever becomes of the messages; a repeat adds nothing."""
+    key = once(window=600)
+    scene.post(10, once=key)
+    before = remembered(scene, 10)
+    with pytest.raises(Repeated):
+        scene.post(10, once=key)
+    scene.pop(5)
+    assert remembered(scene, 10) == before
+    scene.storage.queues.purge(scene.queue)
+    scene.tick(599)
+    scene.reclaimed()
+    assert figures(scene) == (0, before)
+    scene.tick(2)
+    scene.reclaimed()
+    assert figures(scene) == (0, 0)
+
+
+def test_a_key_that_is_used_again_counts_once(scene: Scene):
+    scene.post(1, once=once(window=60))
+    scene.tick(61)
+    scene.post(1, once=once(window=60))
+    scene.reclaimed()
+    assert remembered(scene, 1)
+    scene.tick(61)
+    scene.reclaimed()
+    assert figures(scene) == size(1, 1)
+
+
+def test_the_answer_to_a_settlement_counts_too(scene: Scene):
+    scene.post(3)
+    claim = scene.take(3)
+    settled = scene.settle(claim.id, rest=True, once=once("settle:k"))
+    assert settled == Settled(deleted=3)
+    remembered(scene, 0)
+
+
+def test_a_deleted_queue_forgets_its_answers_at_once(scene: Scene):
+    scene.post(1, once=once(window=60))
+    scene.storage.queues.delete(scene.queue)
+    assert figures(scene) == (0, 0)
+    scene.post(1, once=once(window=600))
+    before = remembered(scene, 1)
+    scene.reclaimed()
+    scene.tick(61)
+    scene.reclaimed()
+    assert remembered(scene, 1) == before
+
+
+def staged_once(scene: Scene, key: IdempotencyKey) -> int:
+    """Stage one message for the queue and drop the stage; what counts then."""
+    scene.stage("s", once=key)
+    scene.drop_stage("s")
+    return figures(scene)[1]
+
+
+def test_the_answer_to_staging_counts_where_there_is_no_queue_too(scene: Scene):
+    """It is the same when the queue is made, and goes at its time."""
+    before = staged_once(scene, once(window=60))
+    assert OVERHEAD < before <= OVERHEAD + 200
+    assert staged_once(scene.at("jobs", "other"), once(window=60)) == before
+    post(scene, 10)
+    assert remembered(scene, 1) == before
+    scene.tick(61)
+    scene.reclaimed()
+    assert figures(scene) == size(10)
+    assert figures(scene.at("jobs", "other")) == (0, 0)
+
+
+def test_answers_to_publishing_count_nothing(scene: Scene):
+    """A topic's log has a bound of its own."""
+    Log(scene.storage, scene.clock, scene.queue.project).publish(once=once("publish:k"))
     assert figures(scene) == (0, 0)
 
 
@@ -215,6 +370,9 @@ def test_every_server_knows_what_all_have_stored(open_store: OpenStore, scene: S
 def test_a_store_that_is_opened_again_knows_it_still(open_store: OpenStore, storage: Storage, scene: Scene):
     post(scene, 10, 20)
     scene.stage("s", 2)
+    scene.pop(1, history=600)
+    scene.post(1, once=once())
+    scene.at("none").stage("t", once=once())
     before = figures(scene)
     storage.close()
     again = open_store()
@@ -241,8 +399,11 @@ class Play:
         self.scenes = [scene.at(name) for name in ("a", "b", "c")]
         self.claims: list[tuple[Scene, str]] = []
         self.stages: dict[str, int] = {}
+        self.answers: dict[str, int] = {}
+        """Bytes of what is remembered, by queue."""
         self.batch = 0
         self.verbs = [
+            self.post_once,
             *[self.post] * 6,
             *[self.claim] * 3,
             self.delete,
@@ -263,7 +424,8 @@ class Play:
 
     def check(self) -> None:
         self.scene.reclaimed()
-        assert figures(self.scene) == counted(self.scene, self.stages)
+        messages, size = counted(self.scene, self.stages)
+        assert figures(self.scene) == (messages, size + sum(self.answers.values()))
 
     def post(self) -> None:
         lengths = [self.chance.randrange(1, 900) for _ in range(self.chance.randrange(1, 6))]
@@ -272,6 +434,16 @@ class Play:
     def some(self) -> list[str]:
         page = self.at.page(EVERYTHING, 20)
         return self.chance.sample(page, min(len(page), 2))
+
+    def post_once(self) -> None:
+        """Remembered for longer than the test takes, and so until its queue is deleted."""
+        self.batch += 1
+        before = figures(self.scene)[1]
+        key = once(f"post:{self.batch}", window=10**6)
+        self.at.post(1, once=key)
+        remembered = figures(self.scene)[1] - before - OVERHEAD - 1
+        assert remembered >= OVERHEAD
+        self.answers[self.at.queue.name] = self.answers.get(self.at.queue.name, 0) + remembered
 
     def delete(self) -> None:
         self.at.delete_many(self.some(), history=self.chance.choice([0, 600]))
@@ -329,13 +501,18 @@ class Play:
 
     def make_empty(self) -> None:
         if self.chance.random() < 0.2:
-            remove = self.chance.choice([self.scene.storage.queues.purge, self.scene.storage.queues.delete])
-            remove(self.at.queue)
+            self.scene.storage.queues.purge(self.at.queue)
+        elif self.chance.random() < 0.2:
+            self.scene.storage.queues.delete(self.at.queue)
+            self.answers.pop(self.at.queue.name, None)
 
 
 def counted(scene: Scene, stages: dict[str, int]) -> tuple[int, int]:
-    """The same by reading all messages of all queues; of staged messages, whose bodies are of one byte, by number."""
+    """The same by reading all messages and histories of all queues; of staged messages, whose bodies are of one byte,
+    by number."""
     project = scene.queue.project
     queues = scene.storage.queues.list(project, "", 1000).items
     bodies = [len(message.body) for queue in queues for message in scene.at(queue.ref.name).walk()]
-    return size(*bodies, *[1] * sum(stages.values()))
+    entries = [len(entry.message.body) for queue in queues for entry in scene.at(queue.ref.name).history()]
+    messages, stored = size(*bodies, *[1] * sum(stages.values()))
+    return messages, stored + size(*entries)[1]
