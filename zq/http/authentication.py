@@ -39,11 +39,34 @@ class ProxyCheck(Protocol):
     def check(self, env: Mapping[str, Any], peer: str) -> None: ...
 
 
+class SignatureCheck(Protocol):
+    """Tells whom a signed request is from, which names a project; None if it is not. See ``zq.auth.signatures``."""
+
+    def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None: ...
+
+
+class Signed:
+    """The strategy of a request with a signature, be it empty (contract 10.3)."""
+
+    def __init__(self, signatures: SignatureCheck) -> None:
+        self._signatures = signatures
+
+    def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
+        project = env.get(PRESENTED, {}).get("HTTP_X_PROJECT_ID", "")
+        identity = self._signatures.authenticate(project, env, peer)
+        if identity is None:
+            raise falcon.HTTPNotFound
+        return identity
+
+
 class Authentication:
     """Falcon middleware. Leaves ``identity`` in ``req.context``, or in the environment what a proxy says of it."""
 
-    def __init__(self, strategy: Strategy | None, proxy: ProxyCheck | None, behind_proxy: bool) -> None:
+    def __init__(
+        self, strategy: Strategy | None, proxy: ProxyCheck | None, behind_proxy: bool, signatures: SignatureCheck
+    ) -> None:
         """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller."""
+        self._signed = Signed(signatures)
         self._strategy = strategy
         self._proxy = proxy
         self._behind_proxy = behind_proxy
@@ -55,15 +78,16 @@ class Authentication:
             req.context.identity = OPERATOR
             return
         strategy = self._strategy
-        if strategy is None and self._proxy is None:
+        signed = "HTTP_URL_SIGNATURE" in env
+        if strategy is None and self._proxy is None and not signed:
             return
         if not self._harmless.issuperset(env):
             self._strip(env)
         if env["PATH_INFO"] in OPEN and env["REQUEST_METHOD"] in OPEN[env["PATH_INFO"]]:
             return
-        if env.get("HTTP_URL_SIGNATURE"):
-            raise falcon.HTTPNotFound  # no key is configured, so no signature is valid (contract 10.3)
         peer = peer_of(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
+        if signed:
+            strategy = self._signed
         if strategy is not None:
             context = req.context
             context.identity = strategy.authenticate(env, peer)
