@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The signed text of pre-signed URLs, and the keys (contract 10.2)."""
 
+import json
 import random
 from contextlib import closing
 
@@ -8,6 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from tests.blocks import only
 from zq.auth.signatures import FRESH, Signatures, derived, key_of, moment, scope_of, shown, signature
 from zq.clock import ManualClock
 from zq.model.identity import ShareOptions
@@ -21,6 +23,13 @@ def test_the_vector_of_the_contract() -> None:
     signed = (["/v2/queues/q/messages"], ["GET"], "p1", "2030-01-01T00:00:00")
     assert signature(key_of("test", "p1", 0), *signed) == VECTOR
     assert signature(key_of("test", "p1", 1), *signed) != VECTOR
+
+
+def test_the_page_shows_the_vector() -> None:
+    """So that it can be computed by its readers."""
+    shown = json.loads(only("api-ref/signed-urls.md", "json"))
+    assert shown["signature"] == VECTOR
+    assert signature(b"test", *(shown[name] for name in ("paths", "methods", "project", "expires"))) == VECTOR
 
 
 def test_keys_are_derived_as_rfc_5869_says() -> None:

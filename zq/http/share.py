@@ -12,7 +12,7 @@ from zq.http import query
 from zq.model import QueueRef, Seconds
 from zq.model.identity import Identity
 from zq.model.scopes import exceed, parse
-from zq.wire.share import ShareTerms, share_terms
+from zq.wire.tokens import ShareTerms, share_terms
 
 # Seconds that a signature is valid, unless it says otherwise.
 DEFAULT: Final = 86400
