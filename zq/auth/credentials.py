@@ -109,10 +109,10 @@ class Bearers:
         known = self._valid.get(key)
         if known is None or known.until <= self._monotonic():
             known = self._look_up(key, self._text(env, value), peer)
-        if known.identity is None:
+        if (identity := known.identity) is None:
             self._failures.count(peer)
             raise NotAuthenticated(None, NOT_VALID, known.why)
-        return known.identity
+        return identity
 
     def forget(self, credentials: Collection[str]) -> None:
         """Look the credentials of these names up anew when they come again."""

@@ -46,6 +46,7 @@ class Authentication:
         """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller."""
         self._strategy = strategy
         self._proxy = proxy
+        self._asks = strategy is not None or proxy is not None
         self._behind_proxy = behind_proxy
         self._harmless: frozenset[str] = frozenset()
 
@@ -54,22 +55,27 @@ class Authentication:
         if CONTROL in env:
             req.context.identity = OPERATOR
             return
-        strategy = self._strategy
-        if strategy is None and self._proxy is None:
+        if not self._asks:
             return
         if not self._harmless.issuperset(env):
             self._strip(env)
-        if env["PATH_INFO"] in OPEN and env["REQUEST_METHOD"] in OPEN[env["PATH_INFO"]]:
+        path = env["PATH_INFO"]
+        if path in OPEN and env["REQUEST_METHOD"] in OPEN[path]:
             return
         if env.get("HTTP_URL_SIGNATURE"):
             raise falcon.HTTPNotFound  # no key is configured, so no signature is valid (contract 10.3)
         peer = peer_of(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
-        if strategy is not None:
+        if self._strategy is not None:
             context = req.context
-            context.identity = strategy.authenticate(env, peer)
-            context.check_again = strategy.authenticate, peer
+            context.identity = self._strategy.authenticate(env, peer)
+            context.authentication = self
         elif self._proxy is not None:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
+
+    def check_again(self, env: Mapping[str, Any]) -> None:
+        """Raise ``NotAuthenticated`` if the credential of a request that goes on for long is not valid any more."""
+        assert self._strategy is not None
+        self._strategy.authenticate(env, peer_of(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
         """Put aside what the client says of himself; remember the names of all else."""
@@ -101,14 +107,13 @@ def check_again(req: falcon.Request) -> Callable[[], object] | None:
     """What raises ``NotAuthorized`` once the credential of a request is not valid any more, or its project may do
     nothing any more; None: both stay."""
     context = req.context
-    authenticate, call = getattr(context, "check_again", None), getattr(context, "check_state", None)
-    check_state = None if call is None else partial(*call)
-    if authenticate is None:
+    authentication, bounds = getattr(context, "authentication", None), getattr(context, "bounds", None)
+    check_state = None if bounds is None else partial(bounds.check_state, req)
+    if authentication is None:
         return check_state
 
     def check() -> None:
-        verify, peer = authenticate
-        verify(req.env, peer)
+        authentication.check_again(req.env)
         if check_state is not None:
             check_state()
 
