@@ -32,11 +32,21 @@ class Strategy(Protocol):
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
+    def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
+        """Whether ``authenticate`` would return, counting nothing; None if the store must be asked."""
+        ...
+
+    def look_up(self, env: Mapping[str, Any], peer: str) -> bool:
+        """The same; asks the store."""
+        ...
+
 
 class ProxyCheck(Protocol):
     """Raises unless a request came through the proxy, which says who asks; see ``zq.auth.proxy``."""
 
     def check(self, env: Mapping[str, Any], peer: str) -> None: ...
+
+    def known(self, env: Mapping[str, Any]) -> bool: ...
 
 
 class Authentication:
@@ -71,6 +81,19 @@ class Authentication:
             context.authentication = self
         elif self._proxy is not None:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
+
+    def known(self, env: Mapping[str, Any]) -> bool | None:
+        """Whether a request of this head is to have its body read; see ``zq.http.heads.Judge``."""
+        if not self._asks or env["PATH_INFO"] in OPEN:
+            return True
+        if self._proxy is not None:
+            return self._proxy.known(env)
+        assert self._strategy is not None
+        return self._strategy.known(env, peer_of(env, self._behind_proxy))
+
+    def look_up(self, env: Mapping[str, Any]) -> bool:
+        """The same, if the store must be asked for it."""
+        return self._strategy is None or self._strategy.look_up(env, peer_of(env, self._behind_proxy))
 
     def check_again(self, env: Mapping[str, Any]) -> None:
         """Raise ``NotAuthenticated`` if the credential of a request that goes on for long is not valid any more."""
