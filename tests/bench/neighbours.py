@@ -2,9 +2,10 @@
 """What a tenant feels of strangers (attack A4), of another tenant at ten times its rate (tenancy 10), and of one that
 asks for what costs most (attacks S5, S7): p99 before and meanwhile.
 
-``python -m tests.bench.neighbours [--store URI] [--engine gunicorn|granian] [--seconds N] [--only ROW]`` prints both, and
-asserts nothing. Who floods runs on the same machine, so the same flood goes against a listener that does nothing as
-well: what the tenant feels beyond that is the server's doing. Bounds of the contract: 1.2 for strangers, 1.5 for others.
+``python -m tests.bench.neighbours [--store URI] [--engine gunicorn|granian] [--seconds N] [--only ROW]`` prints both,
+and asserts nothing. Who floods runs on the same machine, so the same flood goes against a listener that does nothing as
+well: what the tenant feels beyond that is the server's doing. Bounds of the contract: 1.2 for strangers, 1.5 for the
+other tenant.
 """
 
 import argparse
