@@ -21,7 +21,7 @@ from msgspec import Struct
 from zq import limits
 from zq.auth.credentials import FailureLimit
 from zq.clock import Clock
-from zq.errors import Invalid, InvalidName, MetadataConflict
+from zq.errors import Invalid, InvalidName, MetadataConflict, Unavailable
 from zq.model import Seconds
 from zq.model.documents import DocumentRef
 from zq.model.identity import Identity, ShareOptions
@@ -140,14 +140,28 @@ class Signatures:
         if not self.options().secrets:
             return None
         values = (project, *[env.get(name, "") for name in FIELDS])
-        share = self._shares.get(values)
-        if share is None or share.until <= self._monotonic():
+        share = self._fresh(values)
+        if share is None:
             self._failures.check(peer)
             share = self._verified(values)
-        if share is None or share.expires <= self.clock.now() or not share.covers(method_of(env), env["PATH_INFO"]):
+        if share is None or not self._covers(share, env):
             self._failures.count(peer)
             return None
         return share.identity
+
+    def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
+        """Whether ``authenticate`` would find somebody, counting nothing; None if the store must be asked."""
+        share = self._fresh((project, *[env.get(name, "") for name in FIELDS]))
+        if share is not None:
+            return self._covers(share, env)
+        return None if self.options().secrets and not self._failures.exceeded(peer) else False
+
+    def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool:
+        """The same; asks the store. No, if that cannot be asked."""
+        try:
+            return self._covers(self._verified((project, *[env.get(name, "") for name in FIELDS])), env)
+        except Unavailable:
+            return False
 
     def revoke(self, project: str) -> None:
         """End all that was signed for the project so far. Raises ``MetadataConflict``, ``Unavailable``."""
@@ -166,6 +180,17 @@ class Signatures:
         with self._lock:
             self._epochs.clear()
             self._shares.clear()
+
+    def _fresh(self, values: tuple[str, ...]) -> Share | None:
+        share: Share | None = self._shares.get(values)
+        return None if share is None or share.until <= self._monotonic() else share
+
+    def _covers(self, share: Share | None, env: Mapping[str, Any]) -> bool:
+        return (
+            share is not None
+            and share.expires > self.clock.now()
+            and share.covers(str(env["REQUEST_METHOD"]), env["PATH_INFO"])
+        )
 
     def _verified(self, values: tuple[str, ...]) -> Share | None:
         """What a signature is for. Each refusal takes as long, whatever is wrong."""
@@ -203,11 +228,6 @@ class Signatures:
 def key_of(secret: str, project: str, epoch: int) -> bytes:
     """The key for a project's shares: the secret itself, as Zaqar has it, until the project revokes."""
     return derived(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
-
-
-def method_of(env: Mapping[str, Any]) -> str:
-    """The request's method."""
-    return str(env["REQUEST_METHOD"])
 
 
 def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str], Seconds] | None:

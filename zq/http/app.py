@@ -18,6 +18,7 @@ from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
 from zq.http.claims import ClaimCollection, ClaimItem
+from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem
 from zq.http.openapi import OpenApiDocument
@@ -45,7 +46,14 @@ from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageI
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
 
-App = falcon.App[Any, Any]
+
+class App(falcon.App[Any, Any]):
+    """The WSGI application."""
+
+    judge: Judge | None = None
+    """Tells engines whose bodies to read; None: everybody's."""
+
+
 # For those who have configured no audit log.
 NO_AUDIT: Final = Audit()
 
@@ -82,16 +90,18 @@ def create_app(
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.waiters.clock
     signatures = Signatures(share, documents, clock)
-    app: App = falcon.App(
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures)
+    app = App(
         response_type=Answer,
         middleware=[
             RequestLog(log_requests, events, audit),
             Admission(trusting or guarded, allowed_hosts),
-            Authentication(strategy, proxy, behind_proxy, signatures),
+            authentication,
             Tenant(broker.limits, strict_client_id, trusting),
             Authorization(policy or TablePolicy(), broker.quotas, tells_rates),
         ],
     )
+    app.judge = authentication if guarded else None
     app.req_options.auto_parse_qs_csv = True
     app.req_options.keep_blank_qs_values = False
     faults.register(app)
