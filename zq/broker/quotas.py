@@ -215,7 +215,7 @@ class Quotas:
         if found.known:
             self._remember_there(known, now)
             return None
-        return exceeded(work, most) if found.count >= most else None
+        return exceeded(work, most) if found.total >= most else None
 
     def work_ended(self, project: str, work: Work, name: str) -> None:
         """It is not there any more."""
@@ -247,7 +247,7 @@ class Quotas:
         }
         with suppress(NotBuilt):  # by a driver without transactions
             now, count = self._clock.now(), self._storage.transactions.count
-            used |= {work.value: count(project, work, "", now).count for work in Work}
+            used |= {work.value: count(project, work, "", now).total for work in Work}
         return used
 
     def _count(self, project: str, kind: str, most: int) -> int:

@@ -42,7 +42,7 @@ class Work(StrEnum):
 class WorkCount(NamedTuple):
     """How many of a kind a project has; ``known``: whether the one that was asked about is among them."""
 
-    count: int
+    total: int
     known: bool
 
 
