@@ -304,8 +304,8 @@ def test_an_administrator_gives_a_project_values_of_its_own(bounded: Bounded) ->
     administrator.put(path, 200, {"limits": {"queues": 2}})
     caller.put("/v2/queues/b", 201)
     assert caller.get("/v2/quota", 200).json["limits"]["queues"] == 2
-    listed = administrator.get("/v2/admin/projects", 200).json["projects"]
-    assert unsaid(caller) | {"limits": {"queues": 2}, "used": NOTHING | {"queues": 2}} in listed
+    listed = administrator.get(f"/v2/admin/projects?limit=1&marker={caller.project[:-1]}", 200).json["projects"]
+    assert listed == [unsaid(caller) | {"limits": {"queues": 2}, "used": NOTHING | {"queues": 2}}]
     administrator.put(path, 200, {"limits": {}})
     caller.put("/v2/queues/c", 403)
 
@@ -377,13 +377,13 @@ def test_an_administrator_names_a_project(bounded: Bounded, query: str) -> None:
 
 def test_projects_are_listed_page_by_page(bounded: Bounded) -> None:
     administrator = bounded().api(roles=ADMIN)
-    for name in ("list-a", "list-b"):
+    for name in ("paged-a", "paged-b"):
         administrator.put(f"/v2/admin/project?project={name}", 200, {"limits": {"queues": 1}})
-    first = administrator.get("/v2/admin/projects?limit=1&marker=list", 200).json
-    assert [each["project"] for each in first["projects"]] == ["list-a"]
+    first = administrator.get("/v2/admin/projects?limit=1&marker=paged", 200).json
+    assert [each["project"] for each in first["projects"]] == ["paged-a"]
     following = administrator.get(first["links"][0]["href"], 200).json
-    assert [each["project"] for each in following["projects"]] == ["list-b"]
-    for name in ("list-a", "list-b"):
+    assert [each["project"] for each in following["projects"]] == ["paged-b"]
+    for name in ("paged-a", "paged-b"):
         administrator.delete(f"/v2/admin/project?project={name}", 202)
 
 

@@ -273,7 +273,7 @@ def test_a_stream_beyond_the_share_is_refused(bounded: Bounded) -> None:
 # All projects.
 
 
-def listed(administrator: Caller, marker: str = "", limit: int = 2) -> dict[str, Any]:
+def listed(administrator: Caller, marker: str = "", limit: int = 5) -> dict[str, Any]:
     """All projects behind the marker, read page by page."""
     found, path = {}, f"/v2/admin/projects?limit={limit}&marker={marker}"
     while True:
@@ -306,7 +306,11 @@ def test_all_projects_that_have_something_are_listed(bounded: Bounded, bound: in
         make(callers[name])
     scoped.api(project=f"list-{bound}-reader").get("/v2/queues", 200)
     administrator.put(f"/v2/admin/project?project=list-{bound}-said", 200, {"limits": {"queues": 1}})
-    found = {name: each for name, each in listed(administrator).items() if name.startswith(f"list-{bound}-")}
+    found = {
+        name: each
+        for name, each in listed(administrator, f"list-{bound}-").items()
+        if name.startswith(f"list-{bound}-")
+    }
     assert list(found) == sorted([f"list-{bound}-said", *(caller.project for caller in callers.values())])
     post = found[callers["post"].project]
     assert (post["state"], post["used"]["queues"], post["used"]["stored_bytes"]) == ("active", 1, 257)
