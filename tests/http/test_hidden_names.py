@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings for a credential whose scopes hide names: their links tell none of these (tenancy 2, ``zq.broker.markers``)."""
+"""Listings for a credential whose scopes hide names: their links tell none of these (tenancy 2)."""
 
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit

@@ -13,7 +13,7 @@ from tests.http.api import Api
 from zq import control
 from zq.auth import open_tokens
 from zq.auth.credentials import Bearers
-from zq.auth.tokens import DENIED, KIND, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
+from zq.auth.tokens import ADMINS, DENIED, KIND, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
 from zq.clock import ManualClock
 from zq.errors import NotFound, QuotaExceeded, StartRefused
 from zq.http.tokens import TokenItem
@@ -170,7 +170,7 @@ def test_a_token_never_exceeds_its_maker(guarded: Api, tokens: Tokens, clock: Ma
 def test_a_twin_never_exceeds_its_maker(guarded: Api, tokens: Tokens) -> None:
     """No role that the maker has not, and nobody else's name: a policy may ask for either."""
     maker = bearer(tokens.create(Grant(project=guarded.project, user="bob", roles=["auditor"])).text)
-    for more in ({"roles": ["member"]}, {"roles": ["admin"]}, {"roles": ["auditor"], "user": "ann"}):
+    for more in ({"roles": ["member"]}, {"roles": ["member", "auditor"]}, {"roles": ["auditor"], "user": "ann"}):
         wide = tokens.create(Grant(project=guarded.project, **more))  # type: ignore[arg-type]
         refused = guarded.post(f"/v2/tokens/{wide.token.id}/rotate", 403, headers=maker).json
         assert refused["description"] == "A token must not be for more than the credential that makes it."
@@ -306,6 +306,51 @@ def test_administrators_manage_everybodys(guarded: Api, admin: dict[str, str], o
     guarded.post(f"/v2/admin/tokens/{made['id']}/rotate", 201, headers=admin)
     guarded.delete(f"/v2/admin/tokens/{made['id']}", 204, admin)
     guarded.get("/v2/queues", 401, bearer(made["token"]))
+
+
+def test_tokens_of_administrators_are_no_projects(
+    guarded: Api, storage: Storage, clock: ManualClock, tokens: Tokens, project_suffix: str
+) -> None:
+    """A project of tenants has the name that theirs have: it neither sees nor touches them, nor loses room to them."""
+    project = f"admin{project_suffix}"
+    administrator = tokens.create(Grant(project=project, roles=["admin"]))
+    tenant = tokens.create(Grant(project=project)).token.id
+    owner = bearer(tokens.create(Grant(project=project)).text) | {"X-Project-ID": project}
+    where = f"/v2/tokens/{administrator.token.id}"
+    listed = guarded.get("/v2/tokens?limit=100", 200, owner)
+    assert tenant in listed.text
+    assert administrator.token.id not in listed.text
+    guarded.get(where, 404, owner)
+    guarded.post(f"{where}/rotate", 404, headers=owner)
+    guarded.delete(where, 204, owner)
+    others = {"X-Project-ID": None, "Client-ID": None}
+    admin: dict[str, str] = bearer(administrator.text) | others  # type: ignore[assignment]
+    guarded.get("/v2/queues", 200, bearer(administrator.text) | {"X-Project-ID": project})
+    guarded.get(f"/v2/admin{where[3:]}", 200, admin)
+    guarded.get(f"/v2/admin{where[3:]}?project={project}", 404, admin)
+    assert administrator.token.id not in guarded.get(f"/v2/admin/tokens?project={project}", 200, admin).text
+    assert index(storage, clock, project) == 2
+    full = Tokens(storage.documents, clock, most=lambda _: 2)
+    with pytest.raises(QuotaExceeded):
+        full.create(Grant(project=project))
+    twin = full.rotate(administrator.token.id).token.id
+    for id in (twin, administrator.token.id):
+        guarded.delete(f"/v2/admin/tokens/{id}", 204, admin)
+        with pytest.raises(NotFound):
+            tokens.get(id)
+        assert storage.documents.get(DocumentRef("", ADMINS, id), clock.now()) is None
+
+
+def test_the_number_of_administrators_is_bounded(clock: ManualClock) -> None:
+    """By a number of their own."""
+    storage = connect("memory:")
+    tokens = Tokens(storage.documents, clock, most=lambda _: 0)
+    for number in range(MOST_TOKENS):
+        tokens.create(Grant(project=f"p{number}", roles=["admin"]))
+    with pytest.raises(QuotaExceeded, match="tokens of administrators"):
+        tokens.create(Grant(project="p", roles=["admin"]))
+    tokens.create(Grant(project="p"))
+    storage.close()
 
 
 def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ The documents, as JSON where they hold something; each expires with its token:
 
     ("", "token", id)          what the token is, with the SHA-256 of its secret
     (project, "token", id)     empty: the index for listings, written first and removed last
+    ("", "token-admin", id)    the same of administrators' tokens, which are the deployment's and no project's
     ("", "token-used", id)     when it was used, to the hour
     ("", "token-denied", jti)  empty: a JSON Web Token of this id was revoked
 """
@@ -17,7 +18,7 @@ import re
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from hmac import compare_digest
 from typing import Final, NamedTuple
 
@@ -34,6 +35,7 @@ from zq.model.quotas import PROJECT
 from zq.storage.api import DocumentController
 
 KIND: Final = "token"
+ADMINS: Final = "token-admin"
 USED: Final = "token-used"
 # Of documents whose names are ids of JSON Web Tokens that were revoked.
 DENIED: Final = "token-denied"
@@ -52,9 +54,9 @@ ROTATED: Final = 86400
 DAY: Final = 86400
 # Days that a token lives, unless it says otherwise.
 DEFAULT_DAYS: Final = 90
-# Live tokens of one project.
+# Live tokens of one project, by default, and of administrators.
 MOST_TOKENS: Final = 100
-# Tokens looked at in one step of a walk through all of them.
+# Tokens looked at in one step of a walk through those of administrators.
 STEP: Final = 100
 
 
@@ -131,6 +133,8 @@ def digest(secret: str) -> str:
 class Tokens:
     """The tokens of all projects. ``denied_for``: seconds that a JSON Web Token lives at most.
 
+    A token with the role that administers the deployment is no project's own, whichever it gives access to: nobody
+    finds it by a project, and it takes no project's room.
     ``most``: live ones of this project, asked at each creation; 0 = any number.
     """
 
@@ -176,7 +180,7 @@ class Tokens:
         """The token, if it is the project's (None: any). Raises ``NotFound``."""
         now = self._clock.now()
         stored = self._read(id, now)
-        if stored is None or project not in (None, stored.project):
+        if stored is None or not _is_of(stored, project):
             raise NotFound("There is no token of this id in the project.")
         used = self._documents.get(DocumentRef("", USED, id), now)
         return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
@@ -196,9 +200,9 @@ class Tokens:
         """End the token, on every server within seconds; False if there is none."""
         now = self._clock.now()
         stored = self._read(id, now)
-        if stored is None or project not in (None, stored.project):
+        if stored is None or not _is_of(stored, project):
             return False
-        for ref in (DocumentRef("", KIND, id), DocumentRef("", USED, id), DocumentRef(stored.project, KIND, id)):
+        for ref in (DocumentRef("", KIND, id), DocumentRef("", USED, id), _index(id, stored)):
             self._documents.delete(ref, now)
         return True
 
@@ -243,7 +247,14 @@ class Tokens:
 
     def has_admin(self) -> bool:
         """Whether any token administers the deployment."""
-        return any(ADMIN in token.stored.roles for token in self._all())
+        after: str | None = ""
+        while after is not None:
+            now = self._clock.now()
+            page = self._documents.list("", ADMINS, "", after, STEP, now)
+            if any(self._read(entry.ref.name, now) is not None for entry in page.items):
+                return True
+            after = page.next
+        return False
 
     def adopt(self, text: str, project: str) -> bool:
         """Store a token that was made elsewhere as an administrator's, unless there is one; whether it was.
@@ -259,15 +270,6 @@ class Tokens:
         self.create(grant, parts[1], parts[0])
         return True
 
-    def _all(self) -> Iterator[Token]:
-        after = ""
-        while True:
-            page = self.list("", after, STEP)
-            yield from page.items
-            if page.next is None:
-                return
-            after = page.next
-
     def _read(self, id: str, now: Seconds) -> Stored | None:
         if TOKEN_ID.fullmatch(id) is None:
             return None
@@ -280,20 +282,34 @@ class Tokens:
         Its entry in the index is counted after it is written, and taken back if it is one too many: so two servers that
         make a token at once cannot both find room for the last one. Both may be refused then.
         """
-        index, most = DocumentRef(stored.project, KIND, id), self.most(stored.project)
-        refusal = QuotaExceeded(f"The project may have {most} tokens; revoke one first.")
-        if most and self._count(stored.project, most, now) >= most:
+        index, most = _index(id, stored), MOST_TOKENS
+        refusal = QuotaExceeded(f"There may be {most} tokens of administrators; revoke one first.")
+        if index.project:
+            most = self.most(stored.project)
+            refusal = QuotaExceeded(f"The project may have {most} tokens; revoke one first.")
+        if most and self._count(index, most, now) >= most:
             raise refusal
-        self._documents.put(DocumentRef("", PROJECT, stored.project), b"{}", now, expected="")
+        if index.project:
+            self._documents.put(DocumentRef("", PROJECT, stored.project), b"{}", now, expected="")
         self._documents.put(index, b"{}", now, expires=stored.expires)
-        if most and self._count(stored.project, most + 1, now) > most:
+        if most and self._count(index, most + 1, now) > most:
             self._documents.delete(index, now)
             raise refusal
         self._documents.put(DocumentRef("", KIND, id), msgspec.json.encode(stored), now, expires=stored.expires)
 
-    def _count(self, project: str, most: int, now: Seconds) -> int:
-        """Live tokens of the project, counted up to ``most``."""
-        return len(self._documents.list(project, KIND, "", "", most, now).items)
+    def _count(self, index: DocumentRef, most: int, now: Seconds) -> int:
+        """Live tokens in the index that has this entry, counted up to ``most``."""
+        return len(self._documents.list(index.project, index.kind, "", "", most, now).items)
+
+
+def _is_of(stored: Stored, project: str | None) -> bool:
+    """Whether it is one of the project's own; None: of anybody's."""
+    return project is None or (project == stored.project and ADMIN not in stored.roles)
+
+
+def _index(id: str, stored: Stored) -> DocumentRef:
+    """The token's entry in the index that listings go by."""
+    return DocumentRef("", ADMINS, id) if ADMIN in stored.roles else DocumentRef(stored.project, KIND, id)
 
 
 def _stored(document: Document) -> Stored:
