@@ -8,6 +8,7 @@ import falcon
 
 from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
+from zq.auth.signatures import Signatures
 from zq.auth.tokens import Tokens
 from zq.broker import Broker
 from zq.events import NO_EVENTS, Events
@@ -37,11 +38,13 @@ from zq.http.service import (
     Versions,
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
+from zq.http.share import QueueShare, ShareRevocation
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem
 from zq.model.allowance import Policy
+from zq.model.identity import ShareOptions
 
 
 class App(falcon.App[Any, Any]):
@@ -72,19 +75,22 @@ def create_app(
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
+    share: Callable[[], ShareOptions] = ShareOptions,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
 
     ``policy`` tells which roles a rule asks for; by default the table in ``zq.auth.policy``. ``tells_rates``: whether
     answers say what is left of a project's rates.
     ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
-    ``tokens``: of all projects; by default those of the broker's store.
+    ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
     served.
     """
     guarded = strategy is not None or proxy is not None
-    authentication = Authentication(strategy, proxy, behind_proxy)
+    documents, clock = broker.storage.documents, broker.waiters.clock
+    signatures = Signatures(share, documents, clock)
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures)
     app = App(
         response_type=Answer,
         middleware=[
@@ -108,7 +114,9 @@ def create_app(
     _add_transaction_routes(app, broker)
     app.add_route("/v2/limits", LimitsDocument(broker))
     app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id))
-    _add_administration_routes(app, broker, tokens or Tokens(broker.storage.documents, broker.waiters.clock))
+    _add_administration_routes(app, broker, tokens or Tokens(documents, clock))
+    app.add_route("/v2/queues/{queue}/share", QueueShare(signatures))
+    app.add_route("/v2/share/revoke", ShareRevocation(signatures))
     _add_routes_not_built(app, admin_mode)
     return app
 
@@ -164,7 +172,6 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
 
 def _add_routes_not_built(app: App, admin_mode: bool) -> None:
     queue, topic = "/v2/queues/{queue}", "/v2/topics/{topic}"
-    app.add_route(f"{queue}/share", NotBuiltRoute("pre-signed URLs", POST="queues:share"))
     for named in (queue, topic):
         many = NotBuiltRoute(SUBSCRIPTIONS, GET="subscription:get_all", POST="subscription:create")
         rules = {"GET": "get", "PATCH": "update", "DELETE": "delete"}

@@ -18,6 +18,8 @@ from zq.model.identity import ADMIN, Identity
 OPEN: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
 # Headers by which clients, and proxies, usually say who asks: taken away without a search.
 USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
+# What makes a request a signed one, which is judged by that alone.
+SIGNATURE: Final = "HTTP_URL_SIGNATURE"
 # Others by which clients say who they are.
 NAMES: Final = frozenset({"HTTP_X_ROLES", "HTTP_X_IDENTITY_STATUS", "HTTP_X_ZQ_PROXY_SECRET"})
 PREFIXES: Final = ("HTTP_X_PROJECT_", "HTTP_X_TENANT", "HTTP_X_USER", "HTTP_X_DOMAIN", "HTTP_X_SERVICE_")
@@ -49,11 +51,47 @@ class ProxyCheck(Protocol):
     def known(self, env: Mapping[str, Any]) -> bool: ...
 
 
+class SignatureCheck(Protocol):
+    """Tells whom a signed request is from, which names a project; None if it is not. See ``zq.auth.signatures``."""
+
+    def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None: ...
+    def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
+    def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool: ...
+
+
+class Signed:
+    """The strategy of a request with a signature, be it empty (contract 10.3)."""
+
+    def __init__(self, signatures: SignatureCheck) -> None:
+        self._signatures = signatures
+
+    def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
+        identity = self._signatures.authenticate(_named(env), env, peer)
+        if identity is None:
+            raise falcon.HTTPNotFound
+        return identity
+
+    def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
+        return self._signatures.known(_named(env), env, peer)
+
+    def look_up(self, env: Mapping[str, Any], peer: str) -> bool:
+        return self._signatures.look_up(_named(env), env, peer)
+
+
+def _named(env: Mapping[str, Any]) -> str:
+    """The project that a request names, whether that was put aside or not yet."""
+    name = "HTTP_X_PROJECT_ID"
+    return str(env.get(name) or env.get(PRESENTED, {}).get(name, ""))
+
+
 class Authentication:
     """Falcon middleware. Leaves ``identity`` in ``req.context``, or in the environment what a proxy says of it."""
 
-    def __init__(self, strategy: Strategy | None, proxy: ProxyCheck | None, behind_proxy: bool) -> None:
+    def __init__(
+        self, strategy: Strategy | None, proxy: ProxyCheck | None, behind_proxy: bool, signatures: SignatureCheck
+    ) -> None:
         """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller."""
+        self._signed = Signed(signatures)
         self._strategy = strategy
         self._proxy = proxy
         self._asks = strategy is not None or proxy is not None
@@ -65,19 +103,18 @@ class Authentication:
         if CONTROL in env:
             req.context.identity = OPERATOR
             return
-        if not self._asks:
+        strategy = self._signed if SIGNATURE in env else self._strategy
+        if strategy is None and not self._asks:
             return
         if not self._harmless.issuperset(env):
             self._strip(env)
         path = env["PATH_INFO"]
         if path in OPEN and env["REQUEST_METHOD"] in OPEN[path]:
             return
-        if env.get("HTTP_URL_SIGNATURE"):
-            raise falcon.HTTPNotFound  # no key is configured, so no signature is valid (contract 10.3)
         peer = peer_of(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
-        if self._strategy is not None:
+        if strategy is not None:
             context = req.context
-            context.identity = self._strategy.authenticate(env, peer)
+            context.identity = strategy.authenticate(env, peer)
             context.authentication = self
         elif self._proxy is not None:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
@@ -86,19 +123,21 @@ class Authentication:
         """Whether a request of this head is to have its body read; see ``zq.http.heads.Judge``."""
         if not self._asks or env["PATH_INFO"] in OPEN:
             return True
-        if self._proxy is not None:
-            return self._proxy.known(env)
-        assert self._strategy is not None
-        return self._strategy.known(env, peer_of(env, self._behind_proxy))
+        strategy = self._signed if SIGNATURE in env else self._strategy
+        if strategy is None:
+            return self._proxy is None or self._proxy.known(env)
+        return strategy.known(env, peer_of(env, self._behind_proxy))
 
     def look_up(self, env: Mapping[str, Any]) -> bool:
         """The same, if the store must be asked for it."""
-        return self._strategy is None or self._strategy.look_up(env, peer_of(env, self._behind_proxy))
+        strategy = self._signed if SIGNATURE in env else self._strategy
+        return strategy is None or strategy.look_up(env, peer_of(env, self._behind_proxy))
 
     def check_again(self, env: Mapping[str, Any]) -> None:
         """Raise ``NotAuthenticated`` if the credential of a request that goes on for long is not valid any more."""
-        assert self._strategy is not None
-        self._strategy.authenticate(env, peer_of(env, self._behind_proxy))
+        strategy = self._signed if SIGNATURE in env else self._strategy
+        assert strategy is not None
+        strategy.authenticate(env, peer_of(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
         """Put aside what the client says of himself; remember the names of all else."""
