@@ -9,10 +9,12 @@ import pytest
 from tests.http.stores import BrokenStore, untouched
 from zq.auth.credentials import BURST, Bearers
 from zq.auth.proxy import ProxySecrets
+from zq.auth.signatures import Signatures
 from zq.auth.tokens import Grant, Tokens, TokenVerifier, write
 from zq.clock import ManualClock
 from zq.errors import NotAuthenticated, TooManyRequests
 from zq.http.authentication import Authentication
+from zq.model.identity import ShareOptions
 from zq.storage import connect
 
 PEER = "192.0.2.1"
@@ -23,12 +25,19 @@ def head(credential: str = "", path: str = "/v2/queues/jobs/messages") -> dict[s
     return {"REQUEST_METHOD": "POST", "PATH_INFO": path, "REMOTE_ADDR": PEER, **said}
 
 
+def judging(strategy: Bearers | None, proxy: ProxySecrets | None = None) -> Authentication:
+    """Where nobody signs."""
+    storage = connect("memory:")
+    signatures = Signatures(ShareOptions, storage.documents, ManualClock(1_700_000_000.0))
+    return Authentication(strategy, proxy, False, signatures)
+
+
 def test_only_what_is_remembered_is_known() -> None:
     """The first time a credential comes the store must be asked; then it is known, a valid one and another."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     valid = f"Bearer {Tokens(storage.documents, clock).create(Grant(project='acme')).text}"
     other = f"Bearer {write('0' * 10, '0' * 43)}"
-    judge = Authentication(Bearers(TokenVerifier(storage.documents, clock), bare=True), None, behind_proxy=False)
+    judge = judging(Bearers(TokenVerifier(storage.documents, clock), bare=True))
     for credential, expected in ((valid, True), (other, False)):
         assert judge.known(head(credential)) is None
         assert judge.look_up(head(credential)) is expected
@@ -40,7 +49,7 @@ def test_only_what_is_remembered_is_known() -> None:
 def test_what_is_no_credential_is_known_without_the_store(credential: str) -> None:
     store = BrokenStore(untouched)
     strategy = Bearers(TokenVerifier(store, ManualClock(1_700_000_000.0)), bare=True)
-    judge = Authentication(strategy, None, behind_proxy=False)
+    judge = judging(strategy)
     assert judge.known(head(credential)) is False
     assert judge.known(head(credential, "/healthz")) is True, "who needs no credential may send a body"
 
@@ -49,7 +58,7 @@ def test_judging_counts_no_failure_and_goes_by_those_that_were_counted() -> None
     """The application counts: else each request would fail twice. Beyond the bound nothing is looked up."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
-    judge = Authentication(strategy, None, behind_proxy=False)
+    judge = judging(strategy)
     for _ in range(2 * BURST):
         assert judge.known(head()) is False
     for _ in range(BURST):
@@ -65,6 +74,6 @@ def test_a_proxy_is_known_by_its_secret(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     secrets.write_text("s" * 32)
     secrets.chmod(0o600)
-    judge = Authentication(None, ProxySecrets(lambda: str(secrets)), behind_proxy=False)
+    judge = judging(None, ProxySecrets(lambda: str(secrets)))
     assert judge.known(head()) is False
     assert judge.known(head() | {"HTTP_X_ZQ_PROXY_SECRET": "s" * 32}) is True
