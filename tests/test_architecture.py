@@ -140,7 +140,7 @@ LONGEST = 400
 # Short modules with one importer that stay apart, and why. An entry goes when its module has gone.
 APART: dict[str, str] = {
     "zq.engines.gunicorn": "imports gunicorn, which a server under Granian does without; the package picks one of them",
-    "zq.broker.transactions": "the use cases of one resource, as its neighbours",
+    "zq.broker.removal": "what a server goes on with by itself, as that of commits; bounds are another idea",
     "zq.spark.source": "imports pyspark, which the package does without until the data source is asked for",
     "zq.model.claims": "a value of the model like its neighbours; the package holds nothing but their names",
     "zq.http.admission": "middleware is a step of its own; the app's table of contents stays one",

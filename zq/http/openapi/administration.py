@@ -31,13 +31,13 @@ def administration() -> Json:
         "/v2/admin/projects": {
             "get": operation(
                 "list_projects",
-                "The projects of which an administrator has said something",
+                "All projects that have made something, or of which something was said",
                 {200: answer("A page.", "ProjectPage")},
                 parameters=paging,
             )
         },
         "/v2/admin/project": {
-            "get": operation("get_project", "What was said of a project", one, parameters=[named]),
+            "get": operation("get_project", "What was said of a project, and what it has", one, parameters=[named]),
             "put": operation(
                 "update_project",
                 "Give a project values of its own, or another state",
@@ -67,17 +67,15 @@ def schemas() -> Json:
         "state": STATE,
         "deleting": {"type": "boolean"},
     }
+    use = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum": 0}}
     page = {
-        "projects": {"type": "array", "items": _object(said)},
+        "projects": {"type": "array", "items": reference("schemas", "Project")},
         "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
     }
     return _shares() | {
         "OwnLimits": own,
-        "QuotaReport": _object(
-            {"limits": reference("schemas", "OwnLimits"), "state": STATE, "used": COUNTS, "exact": FLAGS}
-            | {"age": {"type": "number", "minimum": 0}}
-        ),
-        "Project": _object(said | {"used": COUNTS}),
+        "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
+        "Project": _object(said | use),
         "ProjectPage": _object(page),
         "ProjectChange": {
             "type": "object",

@@ -27,10 +27,11 @@ from zq.model import (
     Seconds,
     Unfinished,
 )
+from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS, check_size, check_stage
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import due, layout, stages
-from zq.storage.ordered.changes import Change, End, check_key, remember_key
+from zq.storage.ordered.changes import Change, End, check_key
 from zq.storage.ordered.claims import held_by, sequences_of
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.layout import Batch, Found, Stage, Staged
@@ -77,8 +78,8 @@ class TransactionController:
                     key, rest = stages.open_until(store, registry.new_number, prefix, moment, moment + ttl * 1000)
                     change = Change(store)
                     change.also(*stages.addition(key, rest, queue.name, drafts, (most_bytes, most_messages)))
-                    if idempotency_key is not None and state is not None:
-                        remember_key(change, state, idempotency_key, [draft.id for draft in drafts], moment)
+                    if state is not None:
+                        change.remember(state, idempotency_key, [draft.id for draft in drafts], moment)
                     if idempotency_key is None or state is not None:
                         change.commit()
                         staged = True
@@ -116,6 +117,11 @@ class TransactionController:
     def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
         with self._handle as (store, _):
             return [_unfinished(producer, value) for producer, value in stages.every_commit(store)]
+
+    def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
+        with self._handle as (store, _):
+            names = stages.work_names(store, project, work, layout.ms(now))
+        return WorkCount(len(names), name in names)
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         with self._handle as (store, _):
