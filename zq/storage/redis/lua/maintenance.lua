@@ -128,6 +128,10 @@ local past = due(h.forget, now)
 remove(q, expired)
 forget(past)
 local forgotten = remove_answers(KEYS[answers], KEYS[answers + 1], now, name)
+-- Where nothing is left, nothing counts: servers of earlier versions remove what others counted.
+if redis.call('EXISTS', q.order) == 0 then add_usage(drop_figures(q, 'stored'), drop_figures(q, 'bytes')) end
+if redis.call('EXISTS', h.history) == 0 then add_usage(0, drop_figures(q, 'kept')) end
+if redis.call('EXISTS', KEYS[answers]) == 0 then add_usage(0, add_to_part(ANSWERED .. name, -math.huge)) end
 return { #expired, #past + forgotten, earliest(q.expiry, h.forget, KEYS[answers + 1]) }
 
 ---- script sweep_project: allow-oom
@@ -144,6 +148,9 @@ for at = 3, #ARGV do
   if not staged(redis.call('HGET', t.stages, ARGV[at]), now) then
     drop(t, ARGV[at], content)
   end
+end
+if redis.call('EXISTS', t.stages, t.open) == 0 then
+  add_usage(add_to_part('staged', -math.huge), add_to_part('staged_bytes', -math.huge))
 end
 local producers = due(t.producing, now)
 put('HDEL', t.producers, producers)

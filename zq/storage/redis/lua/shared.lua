@@ -147,10 +147,15 @@ end
 
 local ANSWERED = 'answers:'  -- before a queue's name: the figure of what is remembered there
 
+-- Adds to a field of the sum, of which nothing is left when it is 0.
+local function add_to(field, change)
+  if change ~= 0 and redis.call('HINCRBY', KEYS[4], field, change) <= 0 then redis.call('HDEL', KEYS[4], field) end
+end
+
 -- Adds to the sum.
 local function add_usage(messages, bytes)
-  if messages ~= 0 then redis.call('HINCRBY', KEYS[4], 'messages', messages) end
-  if bytes ~= 0 then redis.call('HINCRBY', KEYS[4], 'bytes', bytes) end
+  add_to('messages', messages)
+  add_to('bytes', bytes)
 end
 
 -- Adds to a figure that lies beside the sum and does not fall below 0; by how much it changed.
