@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import signal, sys, threading
-from tests.servers import ZqServer
+from tests.servers import ZqServer, wait_for
 from tests.stores import RedisServer
 
 store = RedisServer().start()
@@ -22,6 +22,7 @@ server = ZqServer(store.uri, engine=sys.argv[1], env={"OS_SERVER__WORKERS": "2",
 thread = threading.Thread(target=server.start)
 thread.start()
 thread.join()
+wait_for(lambda: len(server.worker_pids) >= 2, 20, "both workers have begun")
 print(store.pid, server.pid, *server.worker_pids, flush=True)
 signal.pause()
 """

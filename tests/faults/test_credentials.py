@@ -149,7 +149,7 @@ def test_a_secret_is_nowhere(deployment: Deployment) -> None:
     for server in deployment.servers:
         for token in tokens:
             assert called(server, token, "PUT", "/v2/queues/q").status in (201, 204)
-            assert called(server, token[:-1] + "x").status == 401
+            assert called(server, token[:-1] + ("x" if token[-1] != "x" else "y")).status == 401
         assert ask(server.url, "GET", "/metrics", headers=headers).status == 200
     seen = deployment.dump()
     assert tokens[0][3:13].encode() in seen, "the ids are there"

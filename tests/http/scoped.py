@@ -35,6 +35,8 @@ class Scoped:
     def __init__(self, compose: Callable[[dict[str, Any]], Any], suffix: str) -> None:
         """``compose`` builds an app with such options."""
         self._compose = compose
+        self.broker: Any = None
+        """Of the app, where whoever built it says so."""
         self._suffix = suffix
         self.strategy = Impersonation()
         self.app = self.build()

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens: their form, what is stored of them, and who makes, lists, rotates and revokes them (tenancy 2 and 5)."""
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,7 @@ from tests.http.api import Api
 from zq import control
 from zq.auth import open_tokens
 from zq.auth.credentials import Bearers
-from zq.auth.tokens import DENIED, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
+from zq.auth.tokens import DENIED, KIND, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
 from zq.clock import ManualClock
 from zq.errors import NotFound, QuotaExceeded, StartRefused
 from zq.http.tokens import TokenItem
@@ -234,6 +237,53 @@ def test_lifetime_and_number_are_bounded(storage: Storage, clock: ManualClock, p
     with pytest.raises(QuotaExceeded):
         few.create(grant)
     few.create(Grant(project=f"others{project_suffix}"))
+
+
+def index(storage: Storage, clock: ManualClock, project: str) -> int:
+    return len(storage.documents.list(project, KIND, "", "", 1000, clock.now()).items)
+
+
+@pytest.mark.every_store
+def test_servers_that_make_tokens_at_once_keep_to_the_number(
+    storage: Storage, clock: ManualClock, project_suffix: str
+) -> None:
+    """Each thread has a server of its own. Those that are refused leave nothing, and a token that was made counts."""
+    grant, made = Grant(project=f"racing{project_suffix}"), []
+    for _ in range(5):
+
+        def create(server: Tokens, together: threading.Barrier) -> None:
+            together.wait(20)
+            with suppress(QuotaExceeded):
+                made.append(server.create(grant).token.id)
+
+        together = threading.Barrier(4)
+        servers = [Tokens(storage.documents, clock, most=lambda _: 7) for _ in range(4)]
+        threads = [threading.Thread(target=create, args=(server, together)) for server in servers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert len(made) == index(storage, clock, grant.project) <= 7
+
+
+@pytest.mark.one_store
+def test_a_token_that_is_made_while_another_is_counted_takes_its_room(
+    storage: Storage, clock: ManualClock, project_suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other server has seen room for one, and finds none when it has written."""
+    grant, put = Grant(project=f"late{project_suffix}"), storage.documents.put
+    early, late = (Tokens(storage.documents, clock, most=lambda _: 1) for _ in range(2))
+
+    def overtaken(ref: DocumentRef, *terms: Any, **more: Any) -> bool:
+        if (ref.project, ref.kind) == (grant.project, KIND):
+            monkeypatch.setattr(storage.documents, "put", put)
+            early.create(grant)
+        return put(ref, *terms, **more)
+
+    monkeypatch.setattr(storage.documents, "put", overtaken)
+    with pytest.raises(QuotaExceeded):
+        late.create(grant)
+    assert index(storage, clock, grant.project) == len(early.list(grant.project, "", 10).items) == 1
 
 
 def test_administrators_manage_everybodys(guarded: Api, admin: dict[str, str], owner: dict[str, str]) -> None:

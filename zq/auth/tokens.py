@@ -30,6 +30,7 @@ from zq.errors import NotFound, QuotaExceeded, Unavailable
 from zq.model import Page, Seconds
 from zq.model.documents import Document, DocumentRef
 from zq.model.identity import ADMIN, MEMBER, Identity
+from zq.model.quotas import PROJECT
 from zq.storage.api import DocumentController
 
 KIND: Final = "token"
@@ -146,14 +147,13 @@ class Tokens:
         self.most = most
         """How many live tokens a project may have; 0 = any number."""
         self._denied_for = denied_for
+        self._creating = threading.Lock()
+        """Held while a token is counted and stored: of one process none is refused for another that is refused."""
         self.max_days = max_days
 
     def create(self, grant: Grant, secret: str = "", id: str = "") -> Made:
         """Make a token. Raises ``QuotaExceeded``. ``id`` and ``secret``: of one that was made elsewhere."""
         now = self._clock.now()
-        most = self.most(grant.project)
-        if most and len(self._documents.list(grant.project, KIND, "", "", most, now).items) >= most:
-            raise QuotaExceeded(f"The project may have {most} tokens; revoke one first.")
         id = id or encode(int.from_bytes(os.urandom(16)), ID_LENGTH)
         secret = secret or encode(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
         expires = now + min(grant.days, self.max_days) * DAY
@@ -168,7 +168,8 @@ class Tokens:
             expires=expires if grant.expires is None else min(expires, grant.expires),
             by=grant.by,
         )
-        self._put(id, stored, now)
+        with self._creating:
+            self._put(id, stored, now)
         return Made(Token(id, stored), write(id, secret))
 
     def get(self, id: str, project: str | None = None) -> Token:
@@ -274,8 +275,25 @@ class Tokens:
         return None if document is None else _stored(document)
 
     def _put(self, id: str, stored: Stored, now: Seconds) -> None:
-        self._documents.put(DocumentRef(stored.project, KIND, id), b"{}", now, expires=stored.expires)
+        """Store the token, if there is room for it. Raises ``QuotaExceeded``.
+
+        Its entry in the index is counted after it is written, and taken back if it is one too many: so two servers that
+        make a token at once cannot both find room for the last one. Both may be refused then.
+        """
+        index, most = DocumentRef(stored.project, KIND, id), self.most(stored.project)
+        refusal = QuotaExceeded(f"The project may have {most} tokens; revoke one first.")
+        if most and self._count(stored.project, most, now) >= most:
+            raise refusal
+        self._documents.put(DocumentRef("", PROJECT, stored.project), b"{}", now, expected="")
+        self._documents.put(index, b"{}", now, expires=stored.expires)
+        if most and self._count(stored.project, most + 1, now) > most:
+            self._documents.delete(index, now)
+            raise refusal
         self._documents.put(DocumentRef("", KIND, id), msgspec.json.encode(stored), now, expires=stored.expires)
+
+    def _count(self, project: str, most: int, now: Seconds) -> int:
+        """Live tokens of the project, counted up to ``most``."""
+        return len(self._documents.list(project, KIND, "", "", most, now).items)
 
 
 def _stored(document: Document) -> Stored:

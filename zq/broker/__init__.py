@@ -6,8 +6,9 @@ from zq.broker.history import History
 from zq.broker.messages import Messages
 from zq.broker.publishing import Publishing, Readers
 from zq.broker.queues import Queues
-from zq.broker.quotas import Quotas, Removal
+from zq.broker.quotas import Quotas
 from zq.broker.rates import Rates
+from zq.broker.removal import Removal
 from zq.broker.rules import DefaultTtls, Patterns, RulesCache
 from zq.broker.settling import Settling
 from zq.broker.streams import Streams
@@ -80,7 +81,11 @@ class Broker:
     def _bound(self, quotas: Quotas) -> None:
         """Have the use cases that create or store something ask what the project may have."""
         self.queues.admit = self.messages.admit = quotas.admit_queue
-        self.settling.admit = self.messages.admit_target = quotas.admit_target
+        self.queues.admit_dead_letters = quotas.admit_dead_letters
+        self.settling.admit = self.messages.admit_targets = quotas.admit_targets
+        self.messages.work_refusal = self.transactions.work_refusal = quotas.work_refusal
+        self.transactions.work_ended = quotas.work_ended
+        self.waiters.share_of = self.streams.share_of = quotas.share_of
         self.messages.refusal = self.history.refusal = quotas.refusal
         self.topics.admit = quotas.admit_topic
 

@@ -2,13 +2,13 @@
 """Use cases on messages (contract 7)."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.broker.quotas import refuse_nothing
+from zq.broker.quotas import refuse_no_work, refuse_nothing
 from zq.broker.resources import admit_all
 from zq.broker.rules import Rules, RulesCache
 from zq.broker.values import Applied, Seen, Upload
@@ -18,6 +18,7 @@ from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
 from zq.model import Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
+from zq.model.quotas import Work
 from zq.storage.api import Storage
 
 # An id of a message, which no marker that is a sequence can be: no sequence has so many digits.
@@ -67,8 +68,10 @@ class Messages:
         self._events = events
         self.admit: Callable[[QueueRef], None] = admit_all
         """Raises ``QuotaExceeded`` if one more queue must not be made."""
-        self.admit_target: Callable[[QueueRef], None] = admit_all
-        """The same, where it may be there already."""
+        self.admit_targets: Callable[[Collection[QueueRef]], None] = admit_all
+        """The same, where they may be there already."""
+        self.work_refusal: Callable[[str, Work, str], QuotaExceeded | None] = refuse_no_work
+        """Why the project may not use that stage."""
         self.refusal: Callable[[str, Sequence[Draft]], QuotaExceeded | None] = refuse_nothing
         """Why the project may not store so much more."""
 
@@ -115,11 +118,12 @@ class Messages:
         stage = free_name("stage", stage)
         self._check_count(posted)
         rules = self._rules_cache.recent(queue)
-        self.admit_target(queue)
+        self.admit_targets([queue])
         body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now)
-        limits, refusal = self._limits, self.refusal(queue.project, drafts)
+        limits = self._limits
+        refusal = self.work_refusal(queue.project, Work.STAGE, stage) or self.refusal(queue.project, drafts)
         try:
             self._transactions.stage(
                 queue.project,

@@ -7,8 +7,7 @@ That is a document of the deployment, ``("", "quota", project)``, which every se
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -16,22 +15,22 @@ import msgspec
 from cachetools import FIFOCache
 from msgspec import structs
 
-from zq.broker.queues import Queues
 from zq.broker.rates import Account, Rates
 from zq.broker.topics import KIND as TOPIC
-from zq.broker.topics import Topics
 from zq.clock import Clock
-from zq.errors import MetadataConflict, NotAuthorized, QuotaExceeded, Unavailable
+from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
 from zq.limits import project_id, within
 from zq.model import Draft, Page, QueueRef
 from zq.model.documents import DocumentRef
-from zq.model.quotas import OVERHEAD, QUOTA, Project, Quota, State, Usage
+from zq.model.quotas import OVERHEAD, PROJECT, QUOTA, Project, Quota, State, Usage, Work
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
 # Seconds for which a project's own values are remembered.
 FRESH: Final = 10.0
+# Seconds for which a project that makes things is not noted again, besides: another server may have deleted it.
+NOTED: Final = 60.0
 # Seconds after which the store is asked again if it did not answer.
 RETRY: Final = 1.0
 # Projects that one process remembers.
@@ -41,16 +40,8 @@ STEP: Final = 200
 # Projects in one page of a listing, by default and at most.
 PAGE: Final = 20
 MOST_PAGE: Final = 100
-# The kind of the notes by which servers find which projects one of them has begun to delete.
-DELETION: Final = "deletion"
-# Queues and topics that go in one step of that.
-AT_ONCE: Final = 20
-# Seconds between two looks for such notes.
-LOOK: Final = 5.0
 # The kind of the documents that list a project's tokens.
 TOKEN: Final = "token"  # noqa: S105  (no password)
-# Documents of the deployment that belong to a token, besides the one in its project.
-OF_TOKENS: Final = (TOKEN, "token-used")
 
 _decoder: Final = msgspec.json.Decoder(Project)
 
@@ -75,8 +66,9 @@ class Quotas:
         self._rates = rates
         self._lock = threading.Lock()
         self._known: dict[str, Allotment] = {}
-        # Queues, each with the moment until which it is taken to be there.
-        self._there: FIFOCache[QueueRef, float] = FIFOCache(MOST_KNOWN)
+        # Queues, names of stages, fences and producers, and projects that are in the list of all, each with the moment
+        # until which it is taken to be there.
+        self._there: FIFOCache[tuple[str, ...], float] = FIFOCache(MOST_KNOWN)
         self.now = rates.now
         self._stored = Stored(storage, clock, rates.now)
 
@@ -135,8 +127,11 @@ class Quotas:
         raise MetadataConflict("Others change the project at the same time. Try again.")
 
     def remove(self, project: str) -> None:
-        """Forget what was said of the project."""
-        self._documents.delete(DocumentRef("", QUOTA, project), self._clock.now())
+        """Forget the project, and what was said of it."""
+        for kind in (QUOTA, PROJECT):
+            self._documents.delete(DocumentRef("", kind, project), self._clock.now())
+        with self._lock:
+            self._there.pop(("", PROJECT, project), None)
         self.forget(project)
 
     def forget(self, project: str) -> None:
@@ -146,38 +141,90 @@ class Quotas:
         self._stored.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """A page of the projects of which something was said, by their ids."""
+        """A page of the projects that have made something, or of which something was said, by their ids."""
         size = PAGE if limit is None else within("limit", limit, 1, MOST_PAGE)
-        page = self._documents.list("", QUOTA, "", marker, size, self._clock.now())
-        return Page([(each.ref.name, _decoder.decode(each.value)) for each in page.items], page.next)
+        now = self._clock.now()
+        made, said = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
+        told = {each.ref.name: _decoder.decode(each.value) for each in said}
+        names = sorted({each.ref.name for each in made} | told.keys())[:size]
+        return Page([(name, told.get(name, Project())) for name in names], names[-1] if names else None)
 
     # What is counted where it is made.
 
     def admit_queue(self, queue: QueueRef) -> None:
         """Let a queue be made that is not there. Raises ``QuotaExceeded``."""
-        most = self.of(queue.project).quota.queues
-        if most and self._storage.queues.count(queue.project) >= most:
-            raise exceeded("queues", most)
+        self._admit_queues(queue.project, 1)
 
-    def admit_target(self, queue: QueueRef) -> None:
-        """Let messages be moved to a queue, which is made if it is not there. Raises ``QuotaExceeded``.
+    def admit_targets(self, queues: Collection[QueueRef], beside: int = 0) -> None:
+        """Let messages be moved to queues, which are made if they are not there, ``beside`` so many others. Raises
+        ``QuotaExceeded``.
 
         Queues that were there are remembered for a while, so that not every move costs a question.
         """
-        now = self.now()
-        if self._there.get(queue, 0.0) > now or not self.of(queue.project).quota.queues:
-            return
-        if self._storage.queues.get(queue) is None:
-            self.admit_queue(queue)
-        else:
-            with self._lock:
-                self._there[queue] = now + FRESH
+        missing = [queue for queue in queues if not self._is_there(queue)]
+        if missing:
+            self._admit_queues(missing[0].project, len(missing) + beside)
+
+    def admit_dead_letters(self, queue: QueueRef, name: object, beside: int) -> None:
+        """Let a queue name another one for its dead letters: the claim that will make it is never refused."""
+        if isinstance(name, str) and name:
+            self.admit_targets([QueueRef(queue.project, name)], beside)
+
+    def _admit_queues(self, project: str, more: int) -> None:
+        self._note(project)
+        most = self.of(project).quota.queues
+        if most and self._storage.queues.count(project) + more > most:
+            raise exceeded("queues", most)
+
+    def _is_there(self, queue: QueueRef) -> bool:
+        """Whether the queue exists, or did a moment ago. Where nothing bounds queues, all are taken to exist."""
+        known, now = (queue.project, "queues", queue.name), self.now()
+        if self._there.get(known, 0.0) > now:
+            return True
+        if self.of(queue.project).quota.queues and self._storage.queues.get(queue) is None:
+            return False
+        self._remember_there(known, now)
+        return True
+
+    def _remember_there(self, known: tuple[str, ...], now: float) -> None:
+        with self._lock:
+            self._there[known] = now + FRESH
+
+    def _note(self, project: str) -> None:
+        """Have the project listed: it makes something."""
+        known, now = ("", PROJECT, project), self.now()
+        if self._there.get(known, 0.0) <= now:
+            self._documents.put(DocumentRef("", PROJECT, project), b"{}", self._clock.now(), expected="")
+            self._remember_there(known, now + NOTED)
 
     def admit_topic(self, topic: TopicRef) -> None:
         """Let a topic be made that is not there. Raises ``QuotaExceeded``."""
+        self._note(topic.project)
         most = self.of(topic.project).quota.topics
         if most and self._count(topic.project, TOPIC, most) >= most:
             raise exceeded("topics", most)
+
+    def work_refusal(self, project: str, work: Work, name: str) -> QuotaExceeded | None:
+        """Why the project may not use this stage, fence or producer: it is not there, and would be one too many."""
+        most = getattr(self.of(project).quota, work)
+        known, now = (project, work, name), self.now()
+        self._note(project)
+        if not most or self._there.get(known, 0.0) > now:
+            return None
+        found = self._storage.transactions.count(project, work, name, self._clock.now())
+        if found.known:
+            self._remember_there(known, now)
+            return None
+        return exceeded(work, most) if found.total >= most else None
+
+    def work_ended(self, project: str, work: Work, name: str) -> None:
+        """It is not there any more."""
+        with self._lock:
+            self._there.pop((project, work, name), None)
+
+    def share_of(self, project: str) -> int:
+        """Percent of waiters and streams that the project may take of a process."""
+        return self.of(project).quota.share
 
     def refusal(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:
         """Why the project may not store so much more; None if it may, and is taken to do so."""
@@ -193,11 +240,15 @@ class Quotas:
 
     def used(self, project: str) -> Mapping[str, int]:
         """How much the project has of what can be counted exactly."""
-        return {
+        used = {
             "queues": self._storage.queues.count(project),
             "topics": self._count(project, TOPIC, 1 << 53),
             "tokens": self._count(project, TOKEN, 1 << 53),
         }
+        with suppress(NotBuilt):  # by a driver without transactions
+            now, count = self._clock.now(), self._storage.transactions.count
+            used |= {work.value: count(project, work, "", now).total for work in Work}
+        return used
 
     def _count(self, project: str, kind: str, most: int) -> int:
         """How many documents of a kind the project has, up to ``most``."""
@@ -278,76 +329,14 @@ class Stored:
             self._held.pop(project, None)
 
 
-class Removal:
-    """Deletes projects: all that is their own, in steps, by whichever server finds it.
-
-    The project is suspended first, so that nobody makes anything new; what says so goes last, and only when nothing is
-    left. Stages, fences and producers go by their own time.
-    """
-
-    def __init__(self, storage: Storage, clock: Clock, queues: Queues, topics: Topics) -> None:
-        self._storage = storage
-        self._documents = storage.documents
-        self._clock = clock
-        self._queues = queues
-        self._topics = topics
-        self._looked = 0.0
-
-    def begin(self, quotas: Quotas, project: str) -> None:
-        """Suspend the project and delete a first part of it. May be called again."""
-        note = DocumentRef("", DELETION, project_id(project))
-        self._documents.put(note, b"", self._clock.now())
-        quotas.write(project, lambda said: structs.replace(said, state=State.SUSPENDED, deleting=True))
-        self.step(quotas, project)
-
-    def step(self, quotas: Quotas, project: str) -> bool:
-        """Delete one part more; whether anything may be left."""
-        left = [self._step_queues(project), self._step_topics(project), self._step_tokens(project)]
-        if any(left):
-            return True
-        quotas.remove(project)
-        self._documents.delete(DocumentRef("", DELETION, project), self._clock.now())
-        return False
-
-    def resume(self, quotas: Quotas | None) -> None:
-        """Go on with what was begun, by any server: to be called every second."""
-        if quotas is None or time.monotonic() - self._looked < LOOK:
-            return
-        self._looked = time.monotonic()
-        with suppress(Unavailable):
-            for project in self._begun():
-                while self.step(quotas, project):
-                    pass
-
-    def _begun(self) -> Iterator[str]:
-        page = self._documents.list("", DELETION, "", "", STEP, self._clock.now())
-        return (document.ref.name for document in page.items)
-
-    def _step_queues(self, project: str) -> bool:
-        found = self._storage.queues.list(project, "", AT_ONCE).items
-        for queue in found:
-            self._queues.delete(QueueRef(project, queue.ref.name))
-        return bool(found)
-
-    def _step_topics(self, project: str) -> bool:
-        found = self._topics.list(project, "", AT_ONCE).items
-        for name, _ in found:
-            self._topics.delete(TopicRef(project, name))
-        return bool(found)
-
-    def _step_tokens(self, project: str) -> bool:
-        now = self._clock.now()
-        found = self._documents.list(project, TOKEN, "", "", STEP, now).items
-        for document in found:
-            for kind in OF_TOKENS:
-                self._documents.delete(DocumentRef("", kind, document.ref.name), now)
-            self._documents.delete(document.ref, now)
-        return bool(found)
-
-
 def exceeded(name: str, most: int) -> QuotaExceeded:
     """The refusal of one more."""
     return QuotaExceeded(f"The project may have {most} {name}.")
+
+
+def refuse_no_work(_project: str, _work: Work, _name: str) -> QuotaExceeded | None:
+    """Nobody is bounded."""
+    return None
 
 
 def refuse_nothing(_project: str, _drafts: Sequence[Draft]) -> QuotaExceeded | None:

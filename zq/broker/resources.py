@@ -119,6 +119,8 @@ class MetadataResource(Generic[R, T]):
         self._missing = missing
         self.admit: Callable[[R], None] = admit_all
         """Raises ``QuotaExceeded`` if one more must not be made."""
+        self.admit_dead_letters: Callable[[R, object, int], None] = admit_all
+        """The same for what it names for its dead letters, beside so many that are made."""
 
     def list(
         self,
@@ -174,6 +176,7 @@ class MetadataResource(Generic[R, T]):
         self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
         if self.admit is not admit_all and self._store.get(ref) is None:
             self.admit(ref)
+            self.admit_dead_letters(ref, metadata.get(DEAD_LETTERS), 1)
         created = self._store.create(ref, wire.encode(metadata))
         self._changed(ref)
         return created
@@ -190,6 +193,8 @@ class MetadataResource(Generic[R, T]):
                 raise self._missing(f"There is no {self._schema.kind} {ref.name}.")
             metadata = self._schema.patched(wire.json_object(stored.metadata), operations)
             self._schema.check(metadata, ref.name)
+            for target in set_values(operations, DEAD_LETTERS):
+                self.admit_dead_letters(ref, target, 0)
             raw = wire.encode(metadata)
             if len(raw) > self._limits.max_queue_metadata:
                 bound = self._limits.max_queue_metadata
@@ -224,7 +229,7 @@ class MetadataResource(Generic[R, T]):
         return Seen(self._store.stats(ref, now), now)
 
 
-def admit_all(_ref: object) -> None:
+def admit_all(*_asked: object) -> None:
     """Where nothing bounds how many there are."""
 
 

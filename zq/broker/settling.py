@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases that end work on messages: settle a claim, and bring dead letters back (extensions 3, 4)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import UNSET, Struct
 
@@ -54,8 +54,8 @@ class Settling:
         self._rules_cache = rules_cache
         self._checksum = checksum
         self._events = events
-        self.admit: Callable[[QueueRef], None] = admit_all
-        """Raises ``QuotaExceeded`` if the queue is not there and one more must not be made."""
+        self.admit: Callable[[Collection[QueueRef]], None] = admit_all
+        """Raises ``QuotaExceeded`` if those of the queues that are not there must not be made."""
 
     def settle(
         self,
@@ -71,15 +71,16 @@ class Settling:
         Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``, ``KeyReused``, ``Fenced``; nothing has changed then.
         """
         self._check(terms)
-        for target in {move.queue for move in terms.move}:
+        targets = {move.queue for move in terms.move}
+        for target in targets:
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, target)
-            self.admit(QueueRef(queue.project, target))
         rules = self._rules_cache.recent(queue)
         if terms.bury and not rules.dead_letter_queue:
             raise Invalid("bury: the queue has no _dead_letter_queue.")
         if terms.bury:
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
-            self.admit(QueueRef(queue.project, rules.dead_letter_queue))
+            targets.add(rules.dead_letter_queue)
+        self.admit([QueueRef(queue.project, target) for target in targets])
         moves = [self._move(queue.project, move) for move in terms.move]
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         settlement = Settlement(
@@ -133,9 +134,9 @@ class Settling:
         for message in messages:
             target = to or message.origin
             if to or allowance.allows(MOVED, Verb.PRODUCE, Kind.QUEUE, target):
-                self.admit(QueueRef(project, target))
                 rules = self._rules_cache.recent(QueueRef(project, target))
                 moves.append(Move(message.id, target, delay=rules.default_delay))
+        self.admit({QueueRef(project, move.to) for move in moves})
         return moves
 
     def _check(self, terms: extensions.SettleTerms) -> None:

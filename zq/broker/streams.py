@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from zq.broker.tails import ALL, RECHECK, Tail, Tails
-from zq.broker.waiting import SHARE, Slots
+from zq.broker.waiting import SHARE, Slots, share_of_all
 from zq.clock import Clock
 from zq.errors import Crowded, Invalid, Unavailable
 from zq.events import Events
@@ -169,6 +169,8 @@ class Streams:
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
         self._slots = Slots(most, share)
+        self.share_of: Callable[[str], int | None] = share_of_all
+        """As that of ``Waiters``."""
         self._watchdog: threading.Thread | None = None
         self.closing = False
 
@@ -184,11 +186,12 @@ class Streams:
 
         Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
         """
+        own = self.share_of(project)
         with self._lock:
-            if self.closing or not self._slots.take(project):
+            if self.closing or not self._slots.take(project, own):
                 self.events.stream_refused()
                 raise Crowded(
-                    f"This server serves at most {self._most} streams at once, and {self._slots.share} of one "
+                    f"This server serves at most {self._most} streams at once, and {self._slots.share(own)} of one "
                     "project. Try again later."
                 )
         tail = None

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on fences, stages and commits (extensions 9)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from zq.broker.carrying import Carrier
+from zq.broker.quotas import refuse_no_work
 from zq.broker.rules import RulesCache
 from zq.clock import Clock
-from zq.errors import Invalid
+from zq.errors import Invalid, QuotaExceeded
 from zq.events import Events
 from zq.limits import MAX_BODY_NUMBER, MAX_COMMITTED, Limits, free_name, project_id, queue_ref, within
 from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Outcome, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
@@ -34,14 +36,22 @@ class Transactions:
         self._limits = limits
         self._rules_cache = rules_cache
         self._events = events
+        self.work_refusal: Callable[[str, Work, str], QuotaExceeded | None] = refuse_no_work
+        """Why the project may not use that fence or producer."""
+        self.work_ended: Callable[[str, Work, str], object] = refuse_no_work
+        """Is told of stages that are gone."""
 
     def advance_fence(self, project: str, name: str) -> int:
-        """The fence's next epoch; whoever holds an older one cannot work on."""
-        return self._transactions.advance_fence(project_id(project), free_name("fence", name))
+        """The fence's next epoch; whoever holds an older one cannot work on. Raises ``QuotaExceeded``."""
+        project, name = project_id(project), free_name("fence", name)
+        self._admit(project, Work.FENCE, name)
+        return self._transactions.advance_fence(project, name)
 
     def drop_stage(self, project: str, stage: str) -> None:
         """Drop what is staged there, unless a commit has named it; an unknown stage is fine."""
-        self._transactions.drop_stage(project_id(project), free_name("stage", stage))
+        project, stage = project_id(project), free_name("stage", stage)
+        self._transactions.drop_stage(project, stage)
+        self.work_ended(project, Work.STAGE, stage)
 
     def commit(
         self, project: str, terms: CommitTerms, fence: Fence | None, allowance: Allowance = EVERYTHING
@@ -49,7 +59,7 @@ class Transactions:
         """Publish the stages and delete what the claims hold, as one decision; ``open`` if that takes longer.
 
         Raises ``Invalid``, ``NotAuthorized``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``,
-        ``CommitRunning``, ``Fenced``: nothing has changed.
+        ``CommitRunning``, ``Fenced``, ``QuotaExceeded``: nothing has changed.
         """
         _judge(allowance, terms)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
@@ -63,11 +73,19 @@ class Transactions:
             fence=fence,
             expected={stage: _count(count) for stage, count in terms.expected.items()},
         )
+        self._admit(commit.project, Work.PRODUCER, commit.producer)
         committed = self._carrier.commit(commit)
+        for stage in commit.publish:
+            self.work_ended(commit.project, Work.STAGE, stage)
         if not committed.replayed:
             self._events.finished(Outcome.DELETED, committed.deleted)
         self._events.committed(committed)
         return committed
+
+    def _admit(self, project: str, work: Work, name: str) -> None:
+        refusal = self.work_refusal(project, work, name)
+        if refusal is not None:
+            raise refusal
 
     def last(self, project: str, producer: str) -> Committed:
         """The producer's last batch; ``open`` if it is still being carried out. Raises ``ProducerNotFound``."""

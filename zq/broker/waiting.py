@@ -40,14 +40,17 @@ class Slots:
 
     def __init__(self, most: int, share: int = SHARE) -> None:
         """``share``: percent."""
-        self._free = most
-        self.share = max(1, most * share // 100)
-        """How many slots one project gets."""
+        self._free = self._most = most
+        self._share = share
         self._taken: Counter[str] = Counter()
 
-    def take(self, project: str) -> bool:
-        """Take a slot for the project; False if there is none for it."""
-        if self._free <= 0 or self._taken[project] >= self.share:
+    def share(self, own: int | None) -> int:
+        """How many slots a project gets; ``own``: its percent, where that is not what all have."""
+        return max(1, self._most * (self._share if own is None else own) // 100)
+
+    def take(self, project: str, own: int | None = None) -> bool:
+        """Take a slot for the project, of its share; False if there is none for it."""
+        if self._free <= 0 or self._taken[project] >= self.share(own):
             return False
         self._free -= 1
         self._taken[project] += 1
@@ -59,6 +62,11 @@ class Slots:
         self._taken[project] -= 1
         if not self._taken[project]:
             del self._taken[project]
+
+
+def share_of_all(_project: str) -> int | None:
+    """No project has a share of its own."""
+    return None
 
 
 class Polled(Struct, Generic[T], frozen=True):
@@ -130,6 +138,8 @@ class Waiters:
         self._queues = storage.queues
         self._limits = limits
         self._slots = Slots(most, share)
+        self.share_of: Callable[[str], int | None] = share_of_all
+        """Percent of the slots that a project gets which has a value of its own."""
         self._lock = threading.Lock()
         self._wait_queues: dict[QueueRef, _WaitQueue] = {}
         self._timers: list[tuple[float, QueueRef]] = []
@@ -200,8 +210,9 @@ class Waiters:
 
     def take_slot(self, project: str) -> bool:
         """Take a slot for a request that waits for something else than a queue; False if there is none."""
+        own = self.share_of(project)
         with self._lock:
-            return not self.closing and self._slots.take(project)
+            return not self.closing and self._slots.take(project, own)
 
     def give_back_slot(self, project: str) -> None:
         """Give that slot back."""
@@ -210,8 +221,9 @@ class Waiters:
 
     def _take_slot(self, queue: QueueRef, takes: bool) -> _Waiter | None:
         """A slot in the wait queue, or None."""
+        own = self.share_of(queue.project)
         with self._lock:
-            if self.closing or not self._slots.take(queue.project):
+            if self.closing or not self._slots.take(queue.project, own):
                 return None
             waiter = _Waiter(takes)
             self._wait_queues.setdefault(queue, _WaitQueue()).waiters[waiter] = None

@@ -42,6 +42,20 @@ class _Quotas:
             raise NotBuilt(NOBODY)
         return self._broker.quotas
 
+    def _use(self, project: str) -> dict[str, Any]:
+        """What a project has, which of these figures are exact, and how many seconds old the others may be."""
+        used = dict(self._quotas.used(project))
+        exact, age = dict.fromkeys(used, True), 0
+        stored = self._quotas.stored(project)
+        if stored is not None:
+            used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
+            exact |= dict.fromkeys(("stored_messages", "stored_bytes"), stored.exact)
+            age = stored.age
+        return {"used": used, "exact": exact, "age": age}
+
+    def _shown(self, project: str, said: Project) -> dict[str, Any]:
+        return {"project": project} | structs.asdict(said) | self._use(project)
+
 
 class QuotaDocument(_Quotas):
     """``/v2/quota``: of the caller's project."""
@@ -50,19 +64,12 @@ class QuotaDocument(_Quotas):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         allotment = self._quotas.of(req.context.project)
-        used = dict(self._quotas.used(req.context.project))
-        exact, age = dict.fromkeys(used, True), 0
-        stored = self._quotas.stored(req.context.project)
-        if stored is not None:
-            used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
-            exact |= dict.fromkeys(("stored_messages", "stored_bytes"), stored.exact)
-            age = stored.age
-        told = {"limits": structs.asdict(allotment.quota), "state": allotment.state, "used": used}
-        resp.data = wire.encode(told | {"exact": exact, "age": age})
+        told = {"limits": structs.asdict(allotment.quota), "state": allotment.state}
+        resp.data = wire.encode(told | self._use(req.context.project))
 
 
 class ProjectCollection(_Quotas):
-    """``/v2/admin/projects``: those of which an administrator has said something."""
+    """``/v2/admin/projects``: all that have made something, or of which an administrator has said something."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:projects"}
@@ -73,7 +80,7 @@ class ProjectCollection(_Quotas):
         links = []
         if page.next is not None:
             links = [answers.next_link("/v2/admin/projects", query.repeated({"limit": limit}) | {"marker": page.next})]
-        resp.data = wire.encode({"projects": [_shown(*each) for each in page.items], "links": links})
+        resp.data = wire.encode({"projects": [self._shown(*each) for each in page.items], "links": links})
 
 
 class ProjectItem(_Quotas):
@@ -102,7 +109,7 @@ class ProjectItem(_Quotas):
         resp.status = falcon.HTTP_202
 
     def _show(self, resp: falcon.Response, project: str, said: Project) -> None:
-        resp.data = wire.encode(_shown(project, said) | {"used": self._quotas.used(project)})
+        resp.data = wire.encode(self._shown(project, said))
 
 
 def _named(req: falcon.Request) -> str:
@@ -116,7 +123,3 @@ def _changed(old: Project, limits: dict[str, int] | None, state: State | UnsetTy
     return structs.replace(
         old, limits=old.limits if limits is None else limits, state=old.state if state is UNSET else state
     )
-
-
-def _shown(project: str, said: Project) -> dict[str, Any]:
-    return {"project": project} | structs.asdict(said)

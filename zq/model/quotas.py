@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, structs
 
@@ -11,6 +11,8 @@ from zq.errors import Invalid
 
 # The kind of the documents that hold projects' own values; they are the deployment's.
 QUOTA: Final = "quota"
+# The kind of the documents that list all projects that have made something; they are the deployment's too.
+PROJECT: Final = "project"
 # The largest value of any of them.
 MOST: Final = 1 << 53
 
@@ -27,6 +29,21 @@ class Usage(Struct, frozen=True):
     exact: bool = True
     age: int = 0
     """Seconds that it may be old."""
+
+
+class Work(StrEnum):
+    """What batch jobs name, as their bounds in ``Quota`` are called."""
+
+    STAGE = "stages"
+    FENCE = "fences"
+    PRODUCER = "producers"
+
+
+class WorkCount(NamedTuple):
+    """How many of a kind a project has; ``known``: whether the one that was asked about is among them."""
+
+    total: int
+    known: bool
 
 
 class State(StrEnum):

@@ -23,6 +23,7 @@ from zq.model import (
     Stats,
     Unfinished,
 )
+from zq.model.quotas import Work, WorkCount
 from zq.model.topics import Entry, Listener, LogSlice, Pattern, Retention, TopicRef
 
 BOUNDS: Final = Bounds()
@@ -128,6 +129,11 @@ class TransactionController(Protocol):
 
     def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
         """Open batches, of all projects; those of a few, if there are very many."""
+        ...
+
+    def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
+        """How many living stages, fences or producers the project has, and whether one has the name. Asked where one
+        may be made; it may cost as much as there are of them."""
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:

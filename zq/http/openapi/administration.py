@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/quota``, ``/v2/tokens`` and what administrators have, in OpenAPI."""
+"""``/v2/quota``, ``/v2/tokens``, signed URLs and what administrators have, in OpenAPI."""
 
 from typing import Final
 
-from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
+from zq.auth.signatures import METHODS, PATHS
+from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.tokens import MOST as MOST_TOKENS
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MOST, Quota, State
@@ -30,13 +31,13 @@ def administration() -> Json:
         "/v2/admin/projects": {
             "get": operation(
                 "list_projects",
-                "The projects of which an administrator has said something",
+                "All projects that have made something, or of which something was said",
                 {200: answer("A page.", "ProjectPage")},
                 parameters=paging,
             )
         },
         "/v2/admin/project": {
-            "get": operation("get_project", "What was said of a project", one, parameters=[named]),
+            "get": operation("get_project", "What was said of a project, and what it has", one, parameters=[named]),
             "put": operation(
                 "update_project",
                 "Give a project values of its own, or another state",
@@ -66,23 +67,54 @@ def schemas() -> Json:
         "state": STATE,
         "deleting": {"type": "boolean"},
     }
+    use = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum": 0}}
     page = {
-        "projects": {"type": "array", "items": _object(said)},
+        "projects": {"type": "array", "items": reference("schemas", "Project")},
         "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
     }
-    return {
+    return _shares() | {
         "OwnLimits": own,
-        "QuotaReport": _object(
-            {"limits": reference("schemas", "OwnLimits"), "state": STATE, "used": COUNTS, "exact": FLAGS}
-            | {"age": {"type": "number", "minimum": 0}}
-        ),
-        "Project": _object(said | {"used": COUNTS}),
+        "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
+        "Project": _object(said | use),
         "ProjectPage": _object(page),
         "ProjectChange": {
             "type": "object",
             "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},
             "minProperties": 1,
         },
+    }
+
+
+def sharing() -> Json:
+    """By path and method."""
+    return {
+        f"{QUEUE}/share": {
+            "post": operation(
+                "share_queue",
+                "Sign a URL of the queue for those who have no account",
+                {200: answer("What is to be sent along.", "Share")},
+                body=body("ShareTerms", required=False),
+            )
+        },
+        "/v2/share/revoke": {
+            "post": operation("revoke_shares", "End all that was signed for the project", {204: answer("Ended.")})
+        },
+    }
+
+
+def _shares() -> Json:
+    texts = {"type": "array", "items": TEXT}
+    return {
+        "ShareTerms": {
+            "type": "object",
+            "properties": {
+                "paths": {"type": ["array", "null"], "items": {"type": "string", "enum": list(PATHS)}},
+                "methods": {"type": ["array", "null"], "items": {"type": "string", "enum": list(METHODS)}},
+                "expires": {"type": ["string", "null"]},
+            },
+            "additionalProperties": False,
+        },
+        "Share": _object({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
     }
 
 

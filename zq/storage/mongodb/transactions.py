@@ -3,13 +3,18 @@
 
 from collections.abc import Sequence
 
+from bson.datetime_ms import DatetimeMS
+
 from zq.errors import ProducerNotFound
 from zq.model import MOST_STAGED, Bounds, Commit, Committed, Draft, IdempotencyKey, QueueRef, Seconds, Unfinished
+from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS
 from zq.storage.mongodb import layout, stages
 from zq.storage.mongodb.changes import advance_fence
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
+from zq.storage.mongodb.documents import ABOVE_ALL
+from zq.storage.mongodb.layout import BsonDocument
 from zq.storage.mongodb.stages import Stages, Staging
 
 
@@ -58,6 +63,20 @@ class TransactionController:
 
     def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
         return self._commits.unfinished()
+
+    def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
+        moment = layout.ms(now)
+        living: dict[Work, BsonDocument] = {
+            Work.FENCE: {"epoch": {"$gt": 0}},
+            Work.STAGE: {"due": {"$gt": moment}},
+            Work.PRODUCER: {"batch": {"$exists": True}, "$or": [{"e": None}, {"e": {"$gt": DatetimeMS(moment)}}]},
+        }
+        prefix = work.value[0] + layout.project_prefix(project)
+        names = {"$gte": prefix, "$lt": prefix + ABOVE_ALL}
+        with self._client.verb():
+            count = self._client.count({"_id": names, **living[work]}, "_id_")
+            known = self._client.count({"_id": prefix + layout.text(name), **living[work]}, "_id_")
+        return WorkCount(count, known > 0)
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         found = self._commits.last(project, producer, layout.ms(now))

@@ -16,6 +16,7 @@ from msgspec import Struct, msgpack
 
 from zq.errors import Fenced, StageFull
 from zq.model import Draft, Fence, QueueRef
+from zq.model.quotas import Work
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.layout import COMMIT, Stage, Staged
 from zq.storage.ordered.store import Readable, Store, Write
@@ -167,6 +168,15 @@ def usage(store: Store, project: str) -> tuple[int, int]:
     rests = [rest for commit in opened for rest in commit.rests]
     count = sum(stage.count for stage in found) + sum(rest.end - rest.at for rest in rests)
     return count, sum(stage.size for stage in found) + sum(max(0, rest.size) for rest in rests)
+
+
+def work_names(store: Store, project: str, work: Work, now: int) -> set[str]:
+    """The names of the project's fences, or of its living stages or producers."""
+    prefix = layout.project_prefix(project)
+    keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.after(prefix))]
+    if work is not Work.FENCE:
+        keys = [key[:-9] for key in keys if due.end_of(key) > now]
+    return {key.decode("utf-8", "surrogatepass") for key in keys}
 
 
 def reserved_sequences(store: Store) -> dict[int, set[int]]:

@@ -27,6 +27,7 @@ from zq.model import (
     Seconds,
     Unfinished,
 )
+from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS, check_size, check_stage
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import due, layout, stages
@@ -116,6 +117,11 @@ class TransactionController:
     def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
         with self._handle as (store, _):
             return [_unfinished(producer, value) for producer, value in stages.every_commit(store)]
+
+    def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
+        with self._handle as (store, _):
+            names = stages.work_names(store, project, work, layout.ms(now))
+        return WorkCount(len(names), name in names)
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         with self._handle as (store, _):

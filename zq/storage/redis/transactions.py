@@ -19,6 +19,7 @@ from msgspec import Struct, msgpack
 
 from zq.errors import ProducerNotFound
 from zq.model import MOST_STAGED, Bounds, Commit, Committed, Draft, IdempotencyKey, QueueRef, Seconds, Unfinished
+from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.client import Question
@@ -299,6 +300,18 @@ class TransactionController:
 
     def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
         return unfinished(self._store, layout.ms(now))
+
+    def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
+        keys, title = layout.keys(layout.whole(project)), layout.text(name)
+        if work is Work.FENCE:
+            key = keys.fences[0]
+            asked = [Question(key, (b"HLEN", key)), Question(key, (b"HEXISTS", key, title))]
+            count, known = self._store.client.each(asked)
+            return WorkCount(int(count), bool(known))
+        key, moment = keys.staging if work is Work.STAGE else keys.producing, layout.ms(now)
+        asked = [Question(key, (b"ZCOUNT", key, b"(%d" % moment, b"+inf")), Question(key, (b"ZSCORE", key, title))]
+        count, ends = self._store.client.each(asked)
+        return WorkCount(int(count), ends is not None and float(ends) > moment)
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         keys, name = layout.keys(layout.whole(project)), layout.text(producer)
