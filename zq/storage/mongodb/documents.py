@@ -67,6 +67,11 @@ class DocumentController:
             # By a command that the server knows again when it is repeated: there is no trace of it to look for.
             return self._client.messages.find_one_and_delete({**_identity(ref), **what}, {"_id": 1}) is not None
 
+    def drop(self, ref: DocumentRef) -> None:
+        """Remove the document if it is there, without waiting until that is durable."""
+        with self._client.verb():
+            self._client.delete([{"q": _identity(ref), "limit": 1}], durable=False)
+
     def _create(self, ref: DocumentRef, document: BsonDocument, now: Seconds) -> bool:
         expired = {**_identity(ref), "e": {"$lte": DatetimeMS(layout.ms(now))}}
         try:
