@@ -87,3 +87,11 @@ def scene(storage: Storage, clock: ManualClock, queue: QueueRef) -> Scene:
 def by_sweeps_alone(storage: Storage) -> None:
     """What has expired stays until a round comes, however often it is met."""
     configure(storage, Expiry(delete_on_read=False))
+
+
+@pytest.fixture
+def exact_usage(storage: Storage) -> None:
+    """Tests of exact figures; stores that estimate skip them."""
+    usage = storage.usage("nothing", storage.now())
+    if usage is not None and not usage.exact:
+        pytest.skip("The store's figures are estimates.")

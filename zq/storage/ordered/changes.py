@@ -116,6 +116,13 @@ class Change:
         """Once this is committed, claims go on at ``head``, but for entries made by this change."""
         self._heads[state] = head
 
+    def remember(self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
+        """Let the queue know the key, and what it was answered; None = nothing."""
+        if idempotency_key is not None:
+            writes, size = key_writes(state, idempotency_key, answer, now)
+            self._tally(state).kept += size
+            self._writes += writes
+
     def also(self, *writes: Write) -> None:
         """Write more in the same step: what is not a message."""
         self._writes += writes
@@ -155,8 +162,11 @@ class Change:
         tally.position += 1
         tally.finished = max(end.now, tally.finished)
         expires = tally.finished + end.history * 1000
+        body = layout.unsealed(value)
+        size = len(body) + OVERHEAD
+        tally.kept += size
         kept = StoredEntry(
-            structs.replace(record, claim=""), layout.unsealed(value), sequence, end.outcome, tally.finished, expires
+            structs.replace(record, claim=""), body, sequence, end.outcome, tally.finished, expires, size
         )
         self._writes += due.history_writes(state.history, tally.position, kept)
 
@@ -277,18 +287,16 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
         raise Repeated(msgpack.decode(known.answer, type=answer))
 
 
-def remember_key(change: Change, owner: Owner, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Let the owner know the key, and what it was answered, as part of the change."""
-    change.also(*key_writes(owner, idempotency_key, answer, now))
-
-
-def key_writes(owner: Owner, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> list[Write]:
-    """The same, as writes, for a verb without a ``Change``."""
-    if idempotency_key is None:
-        return []
+def key_writes(
+    owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True
+) -> tuple[list[Write], int]:
+    """Let the owner know the key, and what it was answered; and for how many bytes that ``counts``."""
+    encoded = layout.encode(answer)
+    size = len(encoded) + OVERHEAD if counts else 0
     expires = now + idempotency_key.window * 1000
     key = _key_prefix(owner, idempotency_key) + layout.number.pack(expires)
-    return due.writes("keys", key, layout.encode(Known(idempotency_key.digest, layout.encode(answer))), expires)
+    known = layout.encode(Known(idempotency_key.digest, encoded, size))
+    return due.writes("keys", key, known, expires, due.size_note(size)), size
 
 
 def _key_prefix(owner: Owner, idempotency_key: IdempotencyKey) -> bytes:

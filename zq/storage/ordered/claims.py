@@ -18,7 +18,7 @@ from zq.model import (
 )
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import layout, stages
-from zq.storage.ordered.changes import Change, End, Routes, by_name, check_key, remember_key, targets
+from zq.storage.ordered.changes import Change, End, Routes, by_name, check_key, targets
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.registry import NO_METADATA, QueueState
@@ -103,7 +103,7 @@ class ClaimController:
                         if not missing:
                             change = Change(store)
                             settled = settle_held(store, change, routes, held, settlement)
-                            remember_key(change, state, idempotency_key, settled, moment)
+                            change.remember(state, idempotency_key, settled, moment)
                             change.commit()
                     for ref in missing:
                         registry.ensure(ref)

@@ -55,14 +55,25 @@ def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write
 
 
 def history_note(kept: StoredEntry) -> bytes:
-    """What ``due`` says of a record."""
-    return layout.number.pack(kept.sequence) + kept.record.id.encode("utf-8", "surrogatepass")
+    """What ``due`` says of a record: sequence, id, and what is subtracted once it is removed."""
+    told = b"\0" + size_note(kept.size) if kept.size else b""
+    return layout.number.pack(kept.sequence) + kept.record.id.encode("utf-8", "surrogatepass") + told
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
     """The removal of what leads to a record, by its key and what its entry in ``due`` says."""
-    ids = layout.ended(key[:8], note[8:].decode("utf-8", "surrogatepass"))
+    ids = layout.ended(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
+
+
+def size_note(size: int) -> bytes:
+    """What ``due`` says of a key whose answer counts so much; nothing for one that does not count."""
+    return layout.number.pack(size) if size else b""
+
+
+def size_of(family: str, note: bytes) -> int:
+    """What an entry in ``due`` says that is subtracted once its ``history`` or ``keys`` entry is removed."""
+    return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 
 def ending_prefix(history: int, message: str) -> bytes:

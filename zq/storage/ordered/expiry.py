@@ -11,7 +11,7 @@ documents.
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -127,9 +127,12 @@ class ActiveExpiry:
         index = store.scan("due", self._due_position, layout.number.pack(now + 1), spare=True)
         entries = list(islice(index, size))
         writes: list[Write] = []
+        removed: Counter[bytes] = Counter()
         for entry, note in entries:
             family, key = due.named(entry)
             gone: list[Write] = [("due", entry, None), (family, key, None)]
+            if family in ("history", "keys"):
+                removed[key[:8]] += due.size_of(family, note)
             if family == "history":
                 gone += due.history_traces(key, note)
             elif family == "batches":
@@ -145,10 +148,18 @@ class ActiveExpiry:
                 continue
             writes += gone
         if entries:
-            store.write(writes)
+            store.write([*writes, *_counted(store, removed)])
             pace.removed(len(entries))
             self._due_position = entries[-1][0] + b"\0"
         return len(entries)
+
+
+def _counted(store: Store, removed: Counter[bytes]) -> list[Write]:
+    """What a round has removed of histories and answers, by their numbers. Nobody else writes these entries."""
+    keys = [layout.REMOVED + number for number, size in removed.items() if size]
+    before = store.get_many("default", keys)
+    sizes = (int.from_bytes(value or b"") + removed[key[-8:]] for key, value in zip(keys, before, strict=True))
+    return [("default", key, layout.number.pack(size)) for key, size in zip(keys, sizes, strict=True)]
 
 
 class LazyExpiry:

@@ -6,7 +6,7 @@ deletes of purged and deleted queues are counted apart.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from zq.model.stats import Report
@@ -39,6 +39,10 @@ class Integrity(Findings):
         self._queues: dict[bytes, bytes] = {}
         """The key in ``queues`` of each number that a queue has."""
         self._histories: set[bytes] = set()
+        self._keepers: dict[bytes, bytes] = {}
+        """The number whose tally counts what is kept, of each history's number."""
+        self._kept: Counter[bytes] = Counter()
+        """Bytes of history entries and answers, by the history's number."""
         self._pending_queues = self.noted(layout.PENDING_QUEUE)
         self._pending_numbers = self.noted(layout.PENDING_NUMBER)
         self._staged: Counter[bytes] = Counter()
@@ -56,6 +60,7 @@ class Integrity(Findings):
         self._check_staged()
         self._check_logs()
         self._check_ends()
+        self._check_kept()
         check_documents(self)
         self._check_due()
         return super().report()
@@ -69,7 +74,7 @@ class Integrity(Findings):
                     self._check_queue(family, key, record, last)
         for family in ("numbers", "tallies"):
             for key, value in self.entries(family):
-                if key not in self._queues:
+                if key not in self._queues and not (family == "tallies" and self._keepers.get(key) == key):
                     self.found(f"{family}: {key.hex()} is no queue's number")
                 elif family == "numbers" and value != self._queues[key]:
                     self.found(f"numbers: {key.hex()} names another queue than the one that has it")
@@ -81,6 +86,7 @@ class Integrity(Findings):
         if layout.number.pack(record.history) in self._histories:
             self.found(f"{family}: {key!r} shares its history with another queue")
         self._histories.add(layout.number.pack(record.history))
+        self._keepers[layout.number.pack(record.history)] = number
         if family == "queues":
             if number in self._queues:
                 self.found(f"queues: {key!r} shares its number with another queue")
@@ -140,6 +146,7 @@ class Integrity(Findings):
             kept = self.decoded(layout.decode_entry, "history", key, value)
             if kept is not None and not self._is_pending_number(key[:8], "history"):
                 number, position = layout.pair.unpack(key)
+                self._kept[key[:8]] += kept.size
                 self.check_wanted("history", key, due.history_writes(number, position, kept))
 
     def _check_trace(self, family: str, record_of: Callable[[bytes, bytes], bytes]) -> None:
@@ -205,10 +212,31 @@ class Integrity(Findings):
 
     def _check_ends(self) -> None:
         """What has its end in its key has its entry in ``due``."""
-        for family in ("keys", "producers"):
-            for key, value in self.entries(family):
-                if family == "producers" or not self._is_pending_number(key[:8], family):
-                    self.check_wanted(family, key, due.writes(family, key, value, due.end_of(key)))
+        for key, value in self.entries("producers"):
+            self.check_wanted("producers", key, due.writes("producers", key, value, due.end_of(key)))
+        for key, value in self.entries("keys"):
+            known = self.decoded(layout.decode_known, "keys", key, value)
+            if known is not None and not self._is_pending_number(key[:8], "keys"):
+                self._kept[key[:8]] += known.size
+                note = due.size_note(known.size)
+                self.check_wanted("keys", key, due.writes("keys", key, value, due.end_of(key), note))
+
+    def _check_kept(self) -> None:
+        """The counters say how much the histories and answers of each queue are."""
+        for history, owner in self._keepers.items():
+            tally = layout.decode_tally(self.store.get("tallies", owner) or layout.encode(layout.Tally()))
+            removed = int.from_bytes(self.store.get("default", layout.REMOVED + history) or b"")
+            if tally.kept - removed != self._kept[history]:
+                self._look("history", (history + position for _, position in self._of(history, "sequences")))
+                self._look("keys", (key for family, key in self._all_due() if family == "keys" and key[:8] == history))
+                has = f"{self._kept[history]} bytes of history and answers"
+                self.found(f"tallies: {tally.kept} kept and {removed} removed of {owner.hex()}, which has {has}")
+
+    def _of(self, number: bytes, family: str) -> Iterator[tuple[bytes, bytes]]:
+        return self.store.scan(family, number, layout.after(number))
+
+    def _all_due(self) -> Iterator[tuple[str, bytes]]:
+        return (due.named(key) for key, _ in self.store.scan("due", b"", TOP))
 
     def _check_due(self) -> None:
         for key, note in self.entries("due"):

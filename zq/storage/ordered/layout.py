@@ -7,6 +7,7 @@ family    key                                  value
 default   "version" "clock" "numbers" "starts" schema version; largest moment seen; last number given; last start
 default   "doomed" q                           the key in ``queues``: pending deletes of a former queue, by its number
 default   "dropped" n                          nothing: the same of a history or a stage, by its number
+default   "removed" h                          bytes of history entries and answers of h that active expiry removed
 default   "commit" len(project) project name 00 OpenCommit: a commit that is decided and not done
 default   "fallen" n                           the key in ``logs``: index entries of trimmed batches are pending
 queues    len(project) project name            QueueRecord: its number, its metadata, the number h of its history
@@ -92,6 +93,7 @@ LENGTH: Final = 4
 END: Final = b"\xff" * LENGTH
 PENDING_QUEUE: Final = b"doomed"
 PENDING_NUMBER: Final = b"dropped"
+REMOVED: Final = b"removed"
 TRIMMED_LOG: Final = b"fallen"
 COMMIT: Final = b"commit"
 FAMILY_OF: Final = {
@@ -117,7 +119,9 @@ class QueueRecord(Struct, array_like=True):
 
 class Tally(Struct, array_like=True):
     """The counters of a queue: last sequence, last available-at of a fresh post, messages; last history entry; the
-    start (see ``startup.count_start``) by which they were written; the sizes of its messages together."""
+    start (see ``startup.count_start``) by which they were written; the sizes of its messages together; those of all
+    history entries and answers that it ever had, of which ``REMOVED`` is to be subtracted. What is hidden in the place
+    of a queue has one for its answers."""
 
     sequence: int = 0
     fresh: int = 0
@@ -126,6 +130,7 @@ class Tally(Struct, array_like=True):
     finished: int = 0
     start: int = 0
     bytes: int = 0
+    kept: int = 0
 
 
 class IndexPlace(NamedTuple):
@@ -175,7 +180,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """A history entry."""
+    """A history entry. ``size``: as that of a message."""
 
     record: StoredMessage
     body: bytes
@@ -183,13 +188,16 @@ class StoredEntry(Struct, array_like=True):
     outcome: str
     finished: int
     expires: int
+    size: int = 0
 
 
 class Known(Struct, array_like=True):
-    """An idempotency key: what a repeat must have in common, and the encoded answer."""
+    """An idempotency key: what a repeat must have in common, and the encoded answer. ``size``: as of a message; a
+    topic's log has a bound of its own, so that of its answers none is told."""
 
     digest: bytes
     answer: bytes
+    size: int = 0
 
 
 class Stage(Struct, array_like=True):

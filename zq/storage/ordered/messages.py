@@ -18,7 +18,7 @@ from zq.model import (
     Seconds,
 )
 from zq.storage.ordered import layout, scans
-from zq.storage.ordered.changes import Change, End, Routes, by_name, check_key, remember_key, targets
+from zq.storage.ordered.changes import Change, End, Routes, by_name, check_key, targets
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.registry import NO_METADATA, QueueState
@@ -52,8 +52,7 @@ class MessageController:
                         change = Change(store)
                         for draft in drafts:
                             change.post(state, draft, moment)
-                        if idempotency_key is not None:
-                            remember_key(change, state, idempotency_key, [draft.id for draft in drafts], moment)
+                        change.remember(state, idempotency_key, [draft.id for draft in drafts], moment)
                         change.commit()
                         posted = True
                 if not posted:

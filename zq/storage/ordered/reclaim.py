@@ -55,7 +55,11 @@ class PendingDeletes:
             batch = list(islice(removals(store, number, value), size - found))
             writes = [*chain.from_iterable(removal.writes for removal in batch)]
             last = len(batch) < size - found
-            store.write([*writes, ("default", note, None)] if last else writes)
+            if last:
+                writes.append(("default", note, None))
+                if kind == layout.PENDING_NUMBER:  # a queue's first number is that of its history too
+                    writes.append(("default", layout.REMOVED + number, None))
+            store.write(writes)
             if batch:
                 pace.removed(len(batch))
             self._begin |= {(removal.family, number): removal.key + b"\0" for removal in batch}

@@ -10,6 +10,7 @@ that may be forgotten.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 
 from msgspec import structs
 
@@ -101,7 +102,9 @@ class Registry:
         """Of queues that were not asked for yet, by number."""
         for key, value in store.scan("hidden", b"", layout.END, spare=True):
             ref = layout.queue_ref(key)
-            self._hidden[ref] = QueueState(ref, layout.decode_queue(value), Tally(), context)
+            record = layout.decode_queue(value)
+            counted = store.get("tallies", layout.number.pack(record.number))
+            self._hidden[ref] = QueueState(ref, record, layout.decode_tally(counted) if counted else Tally(), context)
 
     def find(self, ref: QueueRef) -> QueueState | None:
         """The queue, or None."""
@@ -186,12 +189,21 @@ class Registry:
             del states[state.ref]
             state.gone = True
 
-    def tallies(self, project: str) -> Iterator[Tally]:
-        """The counters of the project's queues, as the store has them."""
-        prefix = layout.project_prefix(project)
-        owners = (layout.decode_queue(value) for _, value in self._store.scan("queues", prefix, layout.after(prefix)))
-        numbers = [layout.number.pack(owner.number) for owner in owners]
-        return (layout.decode_tally(value) for value in self._store.get_many("tallies", numbers) if value)
+    def usage(self, project: str) -> tuple[int, int]:
+        """How many messages the project's queues have, and the bytes of all they keep, as the store has it."""
+        prefix, scan, get_many = layout.project_prefix(project), self._store.scan, self._store.get_many
+        found = chain.from_iterable(scan(family, prefix, layout.after(prefix)) for family in ("queues", "hidden"))
+        owners = [layout.decode_queue(value) for _, value in found]
+        # What was removed is read first: it never exceeds what was kept before.
+        removed = get_many("default", [layout.REMOVED + layout.number.pack(owner.history) for owner in owners])
+        values = get_many("tallies", [layout.number.pack(owner.number) for owner in owners])
+        messages = size = 0
+        for value, gone in zip(values, removed, strict=True):
+            if value:
+                tally = layout.decode_tally(value)
+                messages += tally.count
+                size += tally.bytes + tally.kept - int.from_bytes(gone or b"")
+        return messages, size
 
     def new_number(self) -> int:
         """A number that no queue has or had."""
@@ -232,8 +244,11 @@ class Registry:
         number = self._last_number + 1
         record = QueueRecord(number, metadata, number if hidden is None else hidden.history)
         origin = startup.origin(self._start)
-        state = QueueState(ref, record, Tally(origin, position=origin, start=self._start), self.context)
-        shown: list[Write] = [("hidden", state.key, None)] if hidden is not None else []
+        tally, shown = Tally(origin, position=origin, start=self._start), list[Write]()
+        if hidden is not None:
+            tally.kept = hidden.tally.kept
+            shown = [("hidden", hidden.key, None), ("tallies", layout.number.pack(hidden.number), None)]
+        state = QueueState(ref, record, tally, self.context)
         self._store.write([*self._births(state, record), *shown])
         self._last_number = number
         self._states[ref] = state

@@ -37,6 +37,7 @@ class Salvage(Copy):
         logs_part.run()
         named = NamedThings(self, queues.histories | logs_part.numbers, commits)
         named.run()
+        queues.write_tallies(named.kept)
         commits.copy(queues.numbers, named.producers)
         self.lost += (f"{count} {kind}, whose owner is lost" for kind, count in self.strays.items() if count)
         given = numbers if numbers is not None else self.top + LOST_NUMBERS

@@ -145,6 +145,8 @@ class NamedThings:
         self._owners = owners
         self._commits = commits
         self.producers: set[bytes] = set()
+        self.kept: Counter[bytes] = Counter()
+        """Bytes that answers count, by the numbers of the owners."""
 
     def run(self) -> None:
         self._copy_keys()
@@ -180,7 +182,9 @@ class NamedThings:
                 name = key[8:-9].decode("utf-8", "replace")
                 self._salvage.lost.append(f"The Idempotency-Key {name}: a repeat would be done again")
             else:
-                self._salvage.save("keys", due.writes("keys", key, value, due.end_of(key)))
+                size = layout.decode_known(value).size
+                self.kept[key[:8]] += size
+                self._salvage.save("keys", due.writes("keys", key, value, due.end_of(key), due.size_note(size)))
 
     def _copy_producers(self) -> None:
         """The open commit of a producer, if it has one, knows its batch too."""

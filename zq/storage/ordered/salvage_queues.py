@@ -44,6 +44,9 @@ class Queues:
         """(key, record) by number."""
         self._counts: Counter[bytes] = Counter()
         self._bytes: Counter[bytes] = Counter()
+        self._kept: Counter[bytes] = Counter()
+        """Bytes of history entries, by the history's number."""
+        self._hidden: list[QueueRecord] = []
         self._last: defaultdict[bytes, int] = defaultdict(int)
         """The largest sequence met, by a queue's number; and so positions and moments, by that of a history."""
         self._positions: defaultdict[bytes, int] = defaultdict(int)
@@ -58,7 +61,6 @@ class Queues:
         self._copy_queues()
         self._copy_messages()
         self._copy_history()
-        self._write_tallies()
 
     def _copy_queues(self) -> None:
         numbers = {value: key for key, value in self._rescue.entries("numbers") if value is not None}
@@ -75,6 +77,7 @@ class Queues:
                 record = layout.decode_queue(value)
                 self._own(record)
                 self._salvage.save("hidden", [("hidden", key, value)])
+                self._hidden.append(record)
 
     def _add(self, key: bytes, record: QueueRecord) -> None:
         number = layout.number.pack(record.number)
@@ -189,6 +192,8 @@ class Queues:
                 continue
             kept = layout.decode_entry(value)
             self._finished[key[:8]] = max(self._finished[key[:8]], kept.finished)
+            kept.size = len(kept.body) + OVERHEAD
+            self._kept[key[:8]] += kept.size
             self._salvage.save("history", due.history_writes(number, position, kept))
 
     def _owner(self, history: bytes) -> str:
@@ -202,7 +207,13 @@ class Queues:
         for key, _ in self._rescue.scan("endings", b"", TOP):
             yield key[:8] + key[-8:]
 
-    def _write_tallies(self) -> None:
+    def write_tallies(self, answers: Counter[bytes]) -> None:
+        """``answers``: the bytes that they count, by the numbers of histories."""
+        self._kept.update(answers)
+        for record in self._hidden:
+            number = layout.number.pack(record.number)
+            if self._kept[number]:
+                self._salvage.write([("tallies", number, layout.encode(Tally(kept=self._kept[number])))])
         start = self._salvage.starts
         for number, (key, record) in self._records.items():
             history = layout.number.pack(record.history)
@@ -219,6 +230,7 @@ class Queues:
                 tally,
                 count=self._counts[number],
                 bytes=self._bytes[number],
+                kept=self._kept[history],
                 sequence=max(tally.sequence, self._last[number]),
                 position=max(tally.position, self._positions[history]),
                 finished=max(tally.finished, self._finished[history]),

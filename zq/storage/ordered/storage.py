@@ -93,10 +93,9 @@ class OrderedStorage:
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
         with self._handle as (store, registry):
-            tallies = list(registry.tallies(project))
-            staged, size = stages.usage(store, project)
-        messages = sum(tally.count for tally in tallies) + staged
-        return Usage(messages, sum(tally.bytes for tally in tallies) + size + staged * OVERHEAD)
+            messages, size = registry.usage(project)
+            staged, staged_size = stages.usage(store, project)
+        return Usage(messages + staged, size + staged_size + staged * OVERHEAD)
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         return self._figures.depths(layout.ms(now), queues, most)

@@ -16,7 +16,7 @@ from zq.storage.ordered import layout, logs
 from zq.storage.ordered.changes import check_key, key_writes
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.logs import Log, LogView
-from zq.storage.ordered.store import Store
+from zq.storage.ordered.store import Store, Write
 
 
 class TopicController:
@@ -40,7 +40,10 @@ class TopicController:
             with log.lock:
                 check_key(store, log, idempotency_key, int, moment)
                 batch = Batch(topic.name, log.view.record.last + 1, moment / 1000, list(entries))
-                log.append(store, batch, retention, key_writes(log, idempotency_key, batch.sequence, moment))
+                keys: list[Write] = []
+                if idempotency_key is not None:  # a log has a bound of its own
+                    keys, _ = key_writes(log, idempotency_key, batch.sequence, moment, counts=False)
+                log.append(store, batch, retention, keys)
                 self._feed.enqueue(log, batch.last, batch)
             self._announce(store, log, batch.last)
         return batch.sequence

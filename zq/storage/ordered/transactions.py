@@ -30,7 +30,7 @@ from zq.model import (
 from zq.storage.capabilities import BOUNDS, check_size, check_stage
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import due, layout, stages
-from zq.storage.ordered.changes import Change, End, check_key, remember_key
+from zq.storage.ordered.changes import Change, End, check_key
 from zq.storage.ordered.claims import held_by, sequences_of
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.layout import Batch, Found, Stage, Staged
@@ -77,8 +77,8 @@ class TransactionController:
                     key, rest = stages.open_until(store, registry.new_number, prefix, moment, moment + ttl * 1000)
                     change = Change(store)
                     change.also(*stages.addition(key, rest, queue.name, drafts, (most_bytes, most_messages)))
-                    if idempotency_key is not None and state is not None:
-                        remember_key(change, state, idempotency_key, [draft.id for draft in drafts], moment)
+                    if state is not None:
+                        change.remember(state, idempotency_key, [draft.id for draft in drafts], moment)
                     if idempotency_key is None or state is not None:
                         change.commit()
                         staged = True

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""History entries and remembered answers count in the bytes of a project, from the step that keeps them to the one that
+removes them: an entry as much as its message, an answer its bytes as the store has them and ``OVERHEAD``."""
+
+from collections.abc import Callable
+
+import pytest
+
+from zq.conformance.builders import Scene, once
+from zq.conformance.topic_builders import Log
+from zq.conformance.usage_builders import figures, post, size
+from zq.errors import Repeated
+from zq.model import ClaimRef, IdempotencyKey, Settled
+from zq.model.quotas import OVERHEAD
+
+pytestmark = [pytest.mark.needs("usage"), pytest.mark.usefixtures("exact_usage")]
+
+
+def in_history(scene: Scene, *bodies: int) -> None:
+    """Nothing counts but entries of so many bytes."""
+    assert figures(scene) == (0, size(*bodies)[1])
+
+
+FINISH: list[Callable[[Scene, str], object]] = [
+    lambda scene, id: scene.delete(id, history=600),
+    lambda scene, id: scene.pop(1, history=600),
+    lambda scene, id: scene.settle(scene.take(1).id, delete=[id], history=600),
+    lambda scene, id: scene.commit(1, [], [ClaimRef(scene.queue, scene.take(1).id, 600)]),
+]
+
+
+@pytest.mark.parametrize("finish", FINISH)
+def test_a_history_entry_counts_as_much_as_its_message(scene: Scene, finish: Callable[[Scene, str], object]):
+    """From the moment when the message finishes until its time is up and it is removed."""
+    [message] = post(scene, 10)
+    finish(scene, message)
+    in_history(scene, 10)
+    scene.tick(599)
+    scene.reclaimed()
+    in_history(scene, 10)
+    scene.tick(2)
+    scene.reclaimed()
+    assert figures(scene) == (0, 0)
+
+
+def test_a_moved_message_counts_in_the_history_of_its_former_queue_too(scene: Scene):
+    """The entry has the body that the message had there."""
+    [message] = post(scene, 10)
+    scene.move([message], "other", history=600, body=b"7" * 100, checksum="")
+    assert figures(scene) == (1, size(10, 100)[1])
+
+
+def test_a_purge_leaves_history_and_a_deletion_does_not(scene: Scene):
+    post(scene, 10, 20)
+    scene.pop(1, history=600)
+    scene.storage.queues.purge(scene.queue)
+    in_history(scene, 10)
+    scene.tick(601)
+    scene.reclaimed()
+    post(scene, 20)
+    scene.storage.queues.purge(scene.queue)
+    scene.reclaimed()
+    assert figures(scene) == (0, 0)
+    post(scene, 10)
+    scene.pop(1, history=600)
+    in_history(scene, 10)
+    scene.storage.queues.delete(scene.queue)
+    assert figures(scene) == (0, 0)
+    scene.reclaimed()
+    scene.tick(601)
+    scene.reclaimed()
+    assert figures(scene) == (0, 0)
+    post(scene, 30)
+    scene.pop(1, history=600)
+    in_history(scene, 30)
+
+
+def remembered(scene: Scene, ids: int) -> int:
+    """Bytes that count besides living messages of the queue and their bodies: those of an answer with so many ids."""
+    messages, stored = figures(scene)
+    bodies = [len(message.body) for message in scene.walk()]
+    assert messages == len(bodies)
+    beside = stored - size(*bodies)[1]
+    assert OVERHEAD < beside <= OVERHEAD + 100 * (ids + 1)
+    return beside
+
+
+def test_a_remembered_answer_counts_until_its_window_ends(scene: Scene):
+    """Whatever becomes of the messages; a repeat adds nothing."""
+    key = once(window=600)
+    scene.post(10, once=key)
+    before = remembered(scene, 10)
+    with pytest.raises(Repeated):
+        scene.post(10, once=key)
+    scene.pop(5)
+    assert remembered(scene, 10) == before
+    scene.storage.queues.purge(scene.queue)
+    scene.tick(599)
+    scene.reclaimed()
+    assert figures(scene) == (0, before)
+    scene.tick(2)
+    scene.reclaimed()
+    assert figures(scene) == (0, 0)
+
+
+def test_a_key_that_is_used_again_counts_once(scene: Scene):
+    scene.post(1, once=once(window=60))
+    scene.tick(61)
+    scene.post(1, once=once(window=60))
+    scene.reclaimed()
+    assert remembered(scene, 1)
+    scene.tick(61)
+    scene.reclaimed()
+    assert figures(scene) == size(1, 1)
+
+
+def test_the_answer_to_a_settlement_counts_too(scene: Scene):
+    scene.post(3)
+    claim = scene.take(3)
+    settled = scene.settle(claim.id, rest=True, once=once("settle:k"))
+    assert settled == Settled(deleted=3)
+    remembered(scene, 0)
+
+
+def test_a_deleted_queue_forgets_its_answers_at_once(scene: Scene):
+    scene.post(1, once=once(window=60))
+    scene.storage.queues.delete(scene.queue)
+    assert figures(scene) == (0, 0)
+    scene.post(1, once=once(window=600))
+    before = remembered(scene, 1)
+    scene.reclaimed()
+    scene.tick(61)
+    scene.reclaimed()
+    assert remembered(scene, 1) == before
+
+
+def staged_once(scene: Scene, key: IdempotencyKey) -> int:
+    """Stage one message for the queue and drop the stage; what counts then."""
+    scene.stage("s", once=key)
+    scene.drop_stage("s")
+    return figures(scene)[1]
+
+
+def test_the_answer_to_staging_counts_where_there_is_no_queue_too(scene: Scene):
+    """It is the same when the queue is made, and goes at its time."""
+    before = staged_once(scene, once(window=60))
+    assert OVERHEAD < before <= OVERHEAD + 200
+    assert staged_once(scene.at("jobs", "other"), once(window=60)) == before
+    post(scene, 10)
+    assert remembered(scene, 1) == before
+    scene.tick(61)
+    scene.reclaimed()
+    assert figures(scene) == size(10)
+    assert figures(scene.at("jobs", "other")) == (0, 0)
+
+
+def test_answers_to_publishing_count_nothing(scene: Scene):
+    """A topic's log has a bound of its own."""
+    Log(scene.storage, scene.clock, scene.queue.project).publish(once=once("publish:k"))
+    assert figures(scene) == (0, 0)
