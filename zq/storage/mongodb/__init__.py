@@ -89,7 +89,7 @@ class MongoStorage(Defaults):
         self._usages.round(now, steps)
         return removed
 
-    def usage(self, project: str, now: Seconds) -> Usage:
+    def usage(self, project: str, now: Seconds) -> Usage | None:
         return self._usages.usage(project, now)
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:

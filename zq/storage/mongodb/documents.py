@@ -67,17 +67,18 @@ class DocumentController:
             # By a command that the server knows again when it is repeated: there is no trace of it to look for.
             return self._client.messages.find_one_and_delete({**_identity(ref), **what}, {"_id": 1}) is not None
 
-    def drop(self, ref: DocumentRef) -> None:
-        """Remove the document if it is there, without waiting until that is durable."""
-        with self._client.verb():
-            self._client.delete([{"q": _identity(ref), "limit": 1}], durable=False)
-
     def _create(self, ref: DocumentRef, document: BsonDocument, now: Seconds) -> bool:
         expired = {**_identity(ref), "e": {"$lte": DatetimeMS(layout.ms(now))}}
         try:
             return bool(self._client.update([{"q": expired, "u": document, "upsert": True}]))
         except DuplicateKeyError:  # there is a living one, or another server has made it meanwhile
             return False
+
+
+def drop(client: StoreClient, ref: DocumentRef) -> None:
+    """Remove the document if it is there, without waiting until that is durable."""
+    with client.verb():
+        client.delete([{"q": _identity(ref), "limit": 1}], durable=False)
 
 
 def _shard(project: str, kind: str) -> str:

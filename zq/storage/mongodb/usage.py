@@ -24,7 +24,7 @@ from zq.model.expiry import Pace
 from zq.model.quotas import OVERHEAD, Usage
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.documents import DocumentController
+from zq.storage.mongodb.documents import DocumentController, drop
 from zq.storage.mongodb.layout import BsonDocument
 
 LOG = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Usages:
 
     def forget(self, project: str) -> None:
         """Much of the project has gone: the last count says nothing any more."""
-        self._documents.drop(_ref(project))
+        drop(self._client, _ref(project))
 
     def _count(self, project: str, now: Seconds) -> None:
         """Count a project and write its document, unless another server does or has just done so."""
