@@ -94,6 +94,7 @@ def open_app(
         proxy=proxy,
         behind_proxy=chosen.behind_proxy,
         tokens=tokens,
+        share=lambda: configuration.current.share,
     )
     _listen(chosen, broker, metrics)
     upkeep = Upkeep(storage, clock, chosen.expiry, chosen.sweep_interval, monitor, metrics, broker.resume)
