@@ -148,6 +148,16 @@ def test_a_count_that_takes_too_long_leaves_the_last_one(
     assert "could not be counted" in caplog.text
 
 
+def test_a_count_by_a_clock_that_was_ahead_is_made_again(scene: Scene):
+    fill(scene)
+    scene.storage.usage(scene.queue.project, scene.now + 1800)
+    scene.storage.maintain(scene.now + 1800)
+    scene.at("a").pop(500)
+    assert figures(scene)[0] == MANY
+    scene.storage.maintain(scene.now)
+    assert figures(scene)[0] == MANY - 500
+
+
 def test_what_earlier_versions_posted_counts_too(scene: Scene):
     """Their counters of queues say nothing of it; the first count finds it."""
     stored = fill(scene)

@@ -84,9 +84,8 @@ class MongoStorage(Defaults):
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._expiry = expiry or self._expiry
-        steps = pace or Steps()
-        removed = self._active_expiry.sweep(layout.ms(now), steps, expired=self._expiry.sweep)
-        self._usages.round(now, steps)
+        removed = self._active_expiry.sweep(layout.ms(now), pace or Steps(), expired=self._expiry.sweep)
+        self._usages.round(now)
         return removed
 
     def usage(self, project: str, now: Seconds) -> Usage | None:

@@ -20,7 +20,6 @@ from msgspec import Struct, structs
 from zq.errors import Unavailable
 from zq.model import Seconds
 from zq.model.documents import Document, DocumentRef
-from zq.model.expiry import Pace
 from zq.model.quotas import OVERHEAD, Usage
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
@@ -65,8 +64,8 @@ class Figures(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """The last count of a project, as its document has it.
 
-    ``found`` None = not counted yet. ``moment``: of its beginning, when the counters said ``entered``. ``due``: when
-    the next one may begin, if no lease lasts ``until`` later.
+    ``found`` None = not counted yet. ``moment``: of its beginning, when the counters said ``entered``; one that is
+    still to come is of a clock that was wrong. ``due``: when the next may begin, if no lease lasts ``until`` later.
     """
 
     moment: Seconds = 0.0
@@ -88,7 +87,7 @@ class Usages:
     def usage(self, project: str, now: Seconds) -> Usage:
         """What the project has stored, never ``exact``."""
         count = _decoded(self._documents.get(_ref(project), now))
-        found, due = count.found, now >= count.due
+        found, due = count.found, not count.moment <= now < count.due
         with self._client.verb():
             entered, staged = self._entered(project), self._staged(project)
             if found is None or (due and found.messages <= FEW):
@@ -102,9 +101,9 @@ class Usages:
             return _usage(found.plus(staged), 0)
         return _usage(found.plus(entered.since(count.entered)).plus(staged), int(now - count.moment))
 
-    def round(self, now: Seconds, pace: Pace) -> None:
+    def round(self, now: Seconds) -> None:
         """Count the projects that this server was asked for and nobody has counted for a while."""
-        while self._asked and pace.step():
+        while self._asked:
             self._count(self._asked.pop(), now)
 
     def forget(self, project: str) -> None:
@@ -116,7 +115,7 @@ class Usages:
         ref = _ref(project)
         document = self._documents.get(ref, now)
         before = _decoded(document)
-        if now < max(before.due, before.until):
+        if before.moment <= now < max(before.due, before.until):
             return
         lease = msgspec.json.encode(structs.replace(before, until=now + LEASE))
         version = document.version if document else ""
