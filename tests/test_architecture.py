@@ -56,12 +56,15 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.metrics": ABOVE_STORES,
     "zq.broker": [*ABOVE_STORES],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
+    "zq.auth.signatures": [
+        *(*VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
+    ],
     "zq.auth": ["zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.http.heads": [],
     "zq.http.suspension": [],
     "zq.http": [
         *("zq.http.heads", "zq.http.suspension", *VALUES, "zq.limits", "zq.wire", "zq.broker", "zq.events"),
-        *("zq.audit", "zq.auth.policy", "zq.auth.tokens", "zq.lifecycle"),
+        *("zq.audit", "zq.auth.policy", "zq.auth.signatures", "zq.auth.tokens", "zq.lifecycle"),
     ],
     "zq.audit": ["zq.errors"],
     "zq.auth.policy": [*VALUES, "zq.audit"],

@@ -216,7 +216,7 @@ def test_the_curl_lines_of_a_document_work(file: Path, tmp_path: Path) -> None:
 
     Where a page shows what came, that came.
     """
-    with ZqServer(f"rocksdb://{tmp_path}/store") as server:
+    with ZqServer(f"rocksdb://{tmp_path}/store", env={"OS_SIGNED_URL__SECRET_KEY": "k" * 32}) as server:
         done = run(script(curl_samples(file), server.url), tmp_path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     if file.name in WRITTEN:

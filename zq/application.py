@@ -94,6 +94,7 @@ class Application:
             proxy=self._proxy,
             behind_proxy=chosen.behind_proxy,
             tokens=tokens,
+            share=lambda: configuration.current.share,
         )
 
     def apply(self, new: Settings) -> None:

@@ -26,8 +26,8 @@ from zq.storage import connect
 # Processor time of one request, in microseconds.
 BOUND: Final = 3.0
 # Rounds, of which each has all rows, so that all have the same neighbours on the machine.
-ROUNDS: Final = 40
-CALLS: Final = 1000
+ROUNDS: Final = 400
+CALLS: Final = 100
 SCOPES: Final = ("produce:queue/orders.*", "consume+observe:queue/jobs.**")
 HEADERS: Final = {"Client-ID": str(uuid4()), "Host": "127.0.0.1:8888", "Accept": "application/json", "User-Agent": "x"}
 # So wide that nothing is refused.

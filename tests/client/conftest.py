@@ -16,7 +16,7 @@ from zq.testing import Server, server
 @pytest.fixture(scope="session")
 def running() -> Iterator[ZqServer]:
     """One server for all tests of the client; each works in a project of its own."""
-    with ZqServer("memory:") as server:
+    with ZqServer("memory:", env={"OS_SIGNED_URL__SECRET_KEY": "k" * 32}) as server:
         yield server
 
 

@@ -224,15 +224,35 @@ def test_the_other_engine_serves_the_same_life(store_uri: str) -> None:
         assert server.terminate() == 0
 
 
+@pytest.mark.every_store
+def test_a_signed_url_opens_a_queue_for_others(store_uri: str) -> None:
+    """Contract 17: a client of the backend signed-url sees the message, posts where it may, and nothing else."""
+    with ZqServer(store_uri, config=f"[signed_url]\nsecret_key = {'k' * 32}\n") as server:
+        jobs = client_of(server).queue("jobs", force_create=True)
+        post(jobs, 2)
+        given = jobs.signed_url(paths=["messages"], ttl_seconds=600, methods=["GET", "POST", "DELETE"])
+        options = {name: given[name] for name in ("signature", "expires", "methods", "paths")}
+        options["os_project_id"] = given["project"]
+        conf = {"auth_opts": {"backend": "signed-url", "options": options}}
+        guest = Client(server.url, version=2, conf=conf)
+        queue = guest.queue("jobs", auto_create=False)
+        assert numbers(queue.messages(echo=True)) == [0, 1]
+        post(queue, 1)
+        assert numbers(queue.pop(count=3)) == [0, 1, 0]
+        with pytest.raises(errors.ResourceNotFound):
+            guest.queue("other", auto_create=False).post(events(1))
+        with pytest.raises(errors.ResourceNotFound):
+            queue.delete()
+
+
 def test_what_is_not_built_is_said(tmp_path: Path) -> None:
-    """Who subscribes, shares or switches encryption on hears that it is not so: 501 would pass for success."""
+    """Who subscribes or switches encryption on hears that it is not so: 501 would pass for success."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         client = client_of(server)
         jobs = client.queue("jobs", force_create=True)
         asked: list[Callable[[], object]] = [
             lambda: client.subscription("jobs", subscriber="http://localhost/hook", ttl=600),
             lambda: list(client.subscriptions("jobs")),
-            lambda: jobs.signed_url(ttl_seconds=60),
             lambda: jobs.metadata(new_meta={"_enable_encrypt_messages": True}),
         ]
         for ask in asked:

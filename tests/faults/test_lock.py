@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One process owns an embedded store: the second one says so in a sentence and leaves the first alone."""
 
+import os
+import signal
+
 import pytest
 
 from tests.faults.refusal import sentence_of
-from tests.servers import ZqServer, ask, every_message
+from tests.servers import ZqServer, ask, every_message, wait_for
 
 POST = {"messages": [{"body": "mine", "ttl": 600}]}
 
@@ -23,3 +26,16 @@ def test_a_second_server_on_one_store_is_refused_with_a_sentence(tmp_path, engin
         first.kill()
         with ZqServer(uri, engine=engine) as heir:
             assert len(every_message(heir.url, "jobs")) == 2
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_a_worker_ends_when_its_master_is_gone(tmp_path, engine: str) -> None:
+    """However the master ended: an orphan would hold the store, and keep the next server from it."""
+    uri = f"rocksdb://{tmp_path}/store"
+    with ZqServer(uri, engine=engine) as server:
+        assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
+        assert server.worker_pids
+        os.kill(server.pid, signal.SIGKILL)
+        wait_for(lambda: not server.worker_pids, 12, "the worker has ended")
+        with ZqServer(uri, engine=engine) as heir:
+            assert len(every_message(heir.url, "jobs")) == 1

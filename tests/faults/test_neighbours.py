@@ -20,8 +20,10 @@ from tests.servers import Lost, ZqServer, ask
 from tests.stores import Stores
 
 TOKEN = [sys.executable, "-m", "zq.server", "token", "create", "--project"]
-# Requests a second of a project; seconds until servers share them, and for which they are counted.
-RATE, SETTLED, MEASURED = 60, 4.0, 6.0
+# Requests a second of a project.
+RATE = 100
+# Seconds after which servers share it, and for which answers are counted, again and again on a machine that is busy.
+SETTLED, WINDOW, WINDOWS = 2.0, 6.0, 5
 CONFIG = f"[DEFAULT]\nauth_strategy = token\n[quota]\nrequests = {RATE}\n"
 QUEUE = "/v2/queues/jobs"
 
@@ -72,7 +74,11 @@ def test_a_tenant_beyond_its_rate_takes_nothing_of_anothers(store_uri: str) -> N
 
 @pytest.mark.parametrize("kind", ["redis", "mongodb"])
 def test_three_servers_keep_the_rate_of_a_project_together(kind: str, stores: Stores, tmp_path: Path) -> None:
-    """More is asked of each than all may give: together they give the rate, once they have heard of each other."""
+    """More is asked of each than all may give: from two seconds on they give the rate together, within 10 %.
+
+    Each has a burst of two seconds when it is first asked, which is over by then only if that much was asked for: so on
+    a machine that is too busy to ask, or to exchange every second, a later window counts.
+    """
     uri = stores.empty(kind, tmp_path, "a")
     headers = bearer(uri, "acme")
     moments: list[float] = []
@@ -84,11 +90,15 @@ def test_three_servers_keep_the_rate_of_a_project_together(kind: str, stores: St
             if ask(url, "GET", "/v2/queues", headers=headers).status == 200:
                 moments.append(time.monotonic())
 
-        begun = time.monotonic()
         threads = [until(over, 0.01, lambda url=server.url: get(url)) for server in servers for _ in range(3)]
-        over.wait(SETTLED + MEASURED)
+        over.wait(SETTLED)
+        rates: list[float] = []
+        while len(rates) < WINDOWS and not (rates and 0.9 * RATE <= rates[-1] <= 1.1 * RATE):
+            begun = time.monotonic()
+            over.wait(WINDOW)
+            rates.append(sum(begun <= moment < begun + WINDOW for moment in moments) / WINDOW)
         over.set()
         for thread in threads:
             thread.join()
-    rate = sum(SETTLED <= moment - begun < SETTLED + MEASURED for moment in moments) / MEASURED
-    assert 0.6 * RATE <= rate <= 1.3 * RATE, rate
+    assert 0.9 * RATE <= rates[-1] <= 1.1 * RATE, rates
+    print(f"{kind}: {rates} a second, in windows of {WINDOW:g} s")  # noqa: T201

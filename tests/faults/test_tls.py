@@ -210,10 +210,10 @@ def test_a_new_certificate_serves_from_hup_on(folder: Path, tmp_path: Path) -> N
         assert caller.ask("GET", "/readyz").status == 200
 
 
-def test_half_a_handshake_holds_no_thread_and_ends(folder: Path, tmp_path: Path) -> None:
-    """Under gunicorn within ``head_timeout``, silent connections and those that began to shake hands; others are
-    served meanwhile."""
-    with serving(folder, tmp_path, "gunicorn", more="head_timeout = 2\nthreads = 9\n") as (server, caller):
+def test_half_a_handshake_holds_no_thread_and_ends(engine: str, folder: Path, tmp_path: Path) -> None:
+    """Within ``head_timeout``, silent connections and those that began to shake hands; others are served
+    meanwhile."""
+    with serving(folder, tmp_path, engine, more="head_timeout = 2\nthreads = 9\n") as (server, caller):
         begun = ssl.MemoryBIO()
         hello = caller.context.wrap_bio(ssl.MemoryBIO(), begun, server_hostname="127.0.0.1")
         with pytest.raises(ssl.SSLWantReadError):

@@ -53,7 +53,6 @@ ROUTES: list[tuple[str, str, Any, str]] = [
             ("PUT", f"{thing}/subscriptions/s/confirm", {}, "manage"),
         ]
     ],
-    ("POST", f"{QUEUE}/share", {}, "manage"),
     ("DELETE", f"{QUEUE}/messages?ids=a", None, "manage"),
     ("DELETE", f"{QUEUE}/messages?pop=1", None, "consume"),
     ("DELETE", f"{QUEUE}/messages/a", None, "consume"),
@@ -115,7 +114,7 @@ def test_the_table_above_names_every_route_of_the_router(scoped: Scoped) -> None
     known = {(method, path) for method, path, _, _ in ROUTES}
     for method, path, resource in built(scoped.app):
         if not getattr(resource, "open", False) and not path.startswith(
-            ("/metrics", "/v2/admin", "/v2/health", "/v2/tokens")
+            ("/metrics", "/v2/admin", "/v2/health", "/v2/tokens", "/v2/share", "/v2/queues/{queue}/share")
         ):
             values = {"message": "a", "claim": "c", "subscription": "s"}
             filled = path.format(queue="jobs", topic="jobs", name="jobs", producer="jobs", **values)
@@ -327,8 +326,8 @@ def test_a_stream_is_narrowed_to_what_may_be_observed(scoped: Scoped) -> None:
 def test_what_is_not_built_has_its_rule(scoped: Scoped) -> None:
     """A caller without it is told 403, not what the server lacks."""
     assert all(route.policy for _, _, route in built(scoped.app) if isinstance(route, NotBuiltRoute))
-    scoped.api("produce:**").post(f"{QUEUE}/share", 403)
-    scoped.api("manage:**").post(f"{QUEUE}/share", 400)
+    scoped.api("produce:**").post(f"{QUEUE}/subscriptions", 403)
+    scoped.api("manage:**").post(f"{QUEUE}/subscriptions", 400)
 
 
 def test_scopes_are_no_way_to_administer(scoped: Scoped) -> None:

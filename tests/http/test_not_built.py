@@ -15,7 +15,6 @@ pytestmark = pytest.mark.one_store
 
 QUEUE, TOPIC = "/v2/queues/jobs", "/v2/topics/jobs"
 ROUTES = [
-    ("POST", f"{QUEUE}/share"),
     ("GET", f"{QUEUE}/subscriptions"),
     ("POST", f"{QUEUE}/subscriptions"),
     ("GET", f"{QUEUE}/subscriptions/s"),

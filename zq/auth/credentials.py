@@ -11,7 +11,7 @@ from cachetools import FIFOCache
 from msgspec import Struct
 
 from zq.auth.certificates import Certificates
-from zq.errors import NotAuthenticated, TooManyRequests
+from zq.errors import NotAuthenticated, TooManyRequests, Unavailable
 from zq.model.identity import Identity
 
 # Credentials, and addresses of callers, that one process remembers; of more the oldest are forgotten.
@@ -60,9 +60,13 @@ class FailureLimit:
         # By address: the moment at which its failures are paid off.
         self._debts: FIFOCache[str, float] = FIFOCache(MOST)
 
+    def exceeded(self, peer: str) -> bool:
+        """Whether the address has failed too often."""
+        return self._debts.get(peer, 0.0) - self._monotonic() > (BURST - 0.5) / FAILURES
+
     def check(self, peer: str) -> None:
         """Raise ``TooManyRequests`` if the address has failed too often."""
-        if self._debts.get(peer, 0.0) - self._monotonic() > (BURST - 0.5) / FAILURES:
+        if self.exceeded(peer):
             raise TooManyRequests("Too many requests without a valid credential came from this address.")
 
     def count(self, peer: str) -> None:
@@ -109,10 +113,33 @@ class Bearers:
         known = self._valid.get(key)
         if known is None or known.until <= self._monotonic():
             known = self._look_up(key, self._text(env, value), peer)
-        if known.identity is None:
+        if (identity := known.identity) is None:
             self._failures.count(peer)
             raise NotAuthenticated(None, NOT_VALID, known.why)
-        return known.identity
+        return identity
+
+    def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
+        """Whether ``authenticate`` would return, counting nothing; None if the store must be asked."""
+        value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
+        if not value:
+            return self.certificates is not None and self.certificates.identity(env) is not None
+        key = blake2b(value.encode()).digest()
+        known, now = self._valid.get(key), self._monotonic()
+        if known is not None and now < known.until:
+            return True
+        text, known = self._text(env, value), self._invalid.get(key)
+        if self._failures.exceeded(peer) or (known is not None and now < known.until):
+            return False
+        return None if any(each.takes(text) for each in self._verifiers) else False
+
+    def look_up(self, env: Mapping[str, Any], peer: str) -> bool:
+        """The same; asks the store. No, if that cannot be asked."""
+        value: str = env.get("HTTP_AUTHORIZATION") or env.get("HTTP_X_AUTH_TOKEN", "")
+        try:
+            found = self._look_up(blake2b(value.encode()).digest(), self._text(env, value), peer)
+        except (TooManyRequests, Unavailable):
+            return False
+        return found.identity is not None
 
     def forget(self, credentials: Collection[str]) -> None:
         """Look the credentials of these names up anew when they come again."""

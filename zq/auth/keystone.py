@@ -91,6 +91,12 @@ class Keystone:
             raise NotAuthenticated(None, CHALLENGE)
         return found
 
+    def known(self, _env: Mapping[str, Any], _peer: str) -> bool:
+        """Yes: the middleware, which stands before all else, finds out more, and asks Keystone for it."""
+        return True
+
+    look_up = known
+
     def _behind(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """What the middleware calls for a request with a valid token."""
         environ[FOUND] = identity(environ)

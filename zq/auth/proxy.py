@@ -34,13 +34,16 @@ class ProxySecrets:
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:
         """Raise ``NotAuthenticated``, ``TooManyRequests`` unless the secret is there."""
-        given = env.get(HEADER, "").encode("latin-1")
-        matches = [compare_digest(given, secret) for secret in self._secrets]  # all of them, whichever fits
-        if True in matches:
+        if self.known(env):
             return
         self._failures.check(peer)
         self._failures.count(peer)
-        raise NotAuthenticated(None if given else NEEDED, CHALLENGE)
+        raise NotAuthenticated(None if env.get(HEADER) else NEEDED, CHALLENGE)
+
+    def known(self, env: Mapping[str, Any]) -> bool:
+        """Whether the secret is there."""
+        given = env.get(HEADER, "").encode("latin-1")
+        return True in [compare_digest(given, secret) for secret in self._secrets]  # all of them, whichever fits
 
 
 def read_secrets(path: str) -> tuple[bytes, ...]:

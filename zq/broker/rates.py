@@ -32,8 +32,6 @@ CONTENT: Final = ';qu="content-bytes"'
 BURST: Final = 2.0
 # How far a bucket may be paid ahead: a burst, and what sums of fractions may be wrong by.
 ALLOWED: Final = BURST + 1e-6
-# What one request counts for in the mean of them.
-SMOOTHING: Final = 1 / 16
 # Projects whose buckets one process keeps; one that goes begins with full ones.
 MOST_KNOWN: Final = 10_000
 # Seconds between two exchanges with other processes.
@@ -63,33 +61,39 @@ class Account:
 
     __slots__ = (
         "_asked",
+        "_bytes",
         "_full",
         "_lock",
         "_mean",
+        "_messages",
         "_most",
-        "_paid",
         "_policy",
         "_quota",
         "_rates",
+        "_refusals",
         "_requests",
         "_running",
-        "_step",
+        "_sent",
+        "_size",
+        "_steps",
     )
 
     def __init__(self, quota: Quota, threads: int) -> None:
         self._lock = threading.Lock()
-        self._requests = 0.0
-        """The bucket of requests, of which each takes the same; those of messages and bytes stand in ``_paid``."""
-        self._paid = [0.0, 0.0]
-        self._asked = [0, 0, 0]
-        self._mean = [1.0, 0.0]
+        """Taken without ``with`` by what each request goes through: that takes twice as long."""
+        self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
+        """The buckets: each a moment."""
+        self._asked = self._refusals = self._sent = self._size = 0
+        """Requests since it was ``asked``, how many of them were refused, and messages and bytes of the others."""
+        self._mean = (1.0, 0.0)
+        """Messages and bytes of a request, in the last second that had some."""
         self._running = 0
         self.configure(quota, threads)
 
     def configure(self, quota: Quota, threads: int) -> None:
         """Bound by these from now on. What was paid ahead at other rates is forgiven: it could take years."""
         with self._lock:
-            self._requests, self._paid = 0.0, [0.0, 0.0]
+            self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
         self._quota = quota
         self._most = max(1, threads * quota.share // 100)
         self._policy = _policy(quota)
@@ -103,15 +107,17 @@ class Account:
     def enter(self, now: float) -> None:
         """Let a request in; ``leave`` must follow. Raises ``TooManyRequests``."""
         limit = now + ALLOWED
-        with self._lock:
-            self._asked[0] += 1
+        self._lock.acquire()
+        try:
+            self._asked += 1
             paid = self._requests
-            after = (paid if paid > now else now) + self._step
-            messages, size = self._paid
-            if after > limit or messages > limit or size > limit or self._running >= self._most:
-                raise self._refused(after - limit, messages - limit, size - limit)
+            after = (paid if paid > now else now) + self._steps[0]
+            if after > limit or self._messages > limit or self._bytes > limit or self._running >= self._most:
+                raise self._refused(after - limit, self._messages - limit, self._bytes - limit)
             self._requests = after
             self._running += 1
+        finally:
+            self._lock.release()
 
     def resume(self) -> None:
         """A request goes on that was let in before; ``leave`` must follow."""
@@ -120,32 +126,23 @@ class Account:
 
     def leave(self, now: float, messages: int, size: int) -> None:
         """A request is over, or waits without a thread; it was about so many messages and bytes."""
-        mean = self._mean
-        with self._lock:
+        self._lock.acquire()
+        try:
             self._running -= 1
-            # Twice what ``_pay`` does: each request comes here.
-            if messages:
-                self._asked[1] += messages
-                mean[0] += (messages - mean[0]) * SMOOTHING
-                if rate := self._rates[1]:
-                    before = self._paid[0]
-                    self._paid[0] = (before if before > now else now) + messages / rate
-            if size:
-                self._asked[2] += size
-                mean[1] += (size - mean[1]) * SMOOTHING
-                if rate := self._rates[2]:
-                    before = self._paid[1]
-                    self._paid[1] = (before if before > now else now) + size / rate
+            if messages or size:
+                self._pay(now, messages, size)
+        finally:
+            self._lock.release()
 
     def spend(self, now: float, size: int) -> None:
         """Bytes were sent to one whose request is over, as on a stream."""
         with self._lock:
-            self._pay(1, now, size)
+            self._pay(now, 0, size)
 
     def left(self, now: float) -> Left | None:
         """What is left of the rate of which the smallest part is left; None if nothing is bounded."""
         debt, scarcest = -1.0, -1
-        for rate, paid in enumerate((self._requests, *self._paid)):
+        for rate, paid in enumerate((self._requests, self._messages, self._bytes)):
             if self._rates[rate] and paid - now > debt:
                 debt, scarcest = max(0.0, paid - now), rate
         if scarcest < 0:
@@ -158,7 +155,7 @@ class Account:
         """What is left, as answers say it: headers of draft-ietf-httpapi-ratelimit-headers-10, lower case; none if
         nothing is bounded."""
         soon = now + 1.0
-        requests, (messages, size) = self._requests, self._paid
+        requests, messages, size = self._requests, self._messages, self._bytes
         if requests > soon or messages > soon or size > soon:
             left = self.left(now)
             return {} if left is None else self._policy | _text(*left)
@@ -168,34 +165,38 @@ class Account:
         return self._full[1 if messages > requests and messages > now else 0]
 
     def asked(self) -> tuple[float, float, float]:
-        """What was asked for since this was asked last, granted or not."""
+        """What was asked for since this was asked last, granted or not: what was refused would have been as large as
+        what was let in."""
         with self._lock:
-            asked, self._asked = self._asked, [0, 0, 0]
-        return asked[0], asked[1], asked[2]
+            asked, refusals, messages, size = self._asked, self._refusals, self._sent, self._size
+            self._asked = self._refusals = self._sent = self._size = 0
+        if granted := asked - refusals:
+            self._mean = messages / granted, size / granted
+        return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
     def share(self, rates: Sequence[float]) -> None:
         """Go at these rates from now on: what other processes leave of the project's."""
         self._rates = list(rates)
-        self._step = 1 / rates[0] if rates[0] else -ALLOWED
+        requests, messages, size = (1 / rate if rate else 0.0 for rate in rates)
+        self._steps = requests or -ALLOWED, messages, size
+        """For how long one of each is paid."""
         full = [self._policy | _text(name, int(rate), 1) for name, rate in zip(RATES, rates, strict=True)]
         bounded = [pairs for pairs, rate in zip(full, rates, strict=True) if rate]
         self._full = [pairs if rate else (*bounded, {})[0] for pairs, rate in zip(full, rates, strict=True)]
         """What is told while all of a rate is left; of one without a bound, the first that has one."""
 
-    def _pay(self, which: int, now: float, count: int) -> None:
-        self._asked[which + 1] += count
-        mean = self._mean
-        mean[which] += (count - mean[which]) * SMOOTHING
-        if rate := self._rates[which + 1]:
-            paid = self._paid
-            before = paid[which]
-            paid[which] = (before if before > now else now) + count / rate
+    def _pay(self, now: float, messages: int, size: int) -> None:
+        _, message, byte = self._steps
+        self._sent += messages
+        paid = self._messages
+        self._messages = (paid if paid > now else now) + messages * message
+        self._size += size
+        paid = self._bytes
+        self._bytes = (paid if paid > now else now) + size * byte
 
     def _refused(self, *late: float) -> TooManyRequests:
-        """``late``: seconds until each bucket lets one in. What was refused was asked for as well: as much as the
-        requests that were let in."""
-        for which in (0, 1):
-            self._asked[which + 1] += round(self._mean[which])
+        """``late``: seconds until each bucket lets one in."""
+        self._refusals += 1
         rate = max((1, 2, 0), key=lambda bucket: late[bucket])
         if late[rate] <= 0:
             sentence = f"The project may have {self._most} requests at once in one process of the server."

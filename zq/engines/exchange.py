@@ -9,6 +9,7 @@ is, and neither does a request that waits for messages, or a stream (``zq.http.s
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from zq.engines import intake
@@ -19,7 +20,7 @@ from zq.engines.sending import PIECE, Send, Sender
 from zq.engines.sockets import Peer
 from zq.errors import Crowded
 from zq.events import Refusal, refused
-from zq.http import suspension
+from zq.http import heads, suspension
 
 # What is answered in the loop: nothing is asked for it.
 INLINE: Final = frozenset({"/healthz"})
@@ -86,6 +87,7 @@ class Exchange:
         self._unsent: Unsent | None = None
         self._closed = False
         process.requests[self] = client
+        process.heard.add(client)
 
     async def run(self) -> None:
         """Read, have it answered, and send the answer. Raises ``Gone``."""
@@ -99,6 +101,11 @@ class Exchange:
             self.turn_away()
         elif await self._read():
             await self._serve()
+
+    def withhold(self) -> None:
+        """It is answered without its body, which stays unread."""
+        self._environ[heads.WITHHELD] = True
+        self._sender.closes = True
 
     def turn_away(self) -> None:
         """There is more to do than can be done in time."""
@@ -123,13 +130,26 @@ class Exchange:
     async def _read(self) -> bool:
         """Read the body; False if it did not come in time, or not whole."""
         try:
+            if not await self._wanted():
+                self.withhold()
+                return True
             self._body, self._sender.closes = await intake.read(self._process, self._environ, self._receive)
             return True
         except TimeoutError:
             self.refuse_late()
         except Gone:
             self.refuse_broken()
+        except Crowded:
+            self.turn_away()
         return False
+
+    async def _wanted(self) -> bool:
+        """Whether the caller may send a body. Raises ``Crowded``."""
+        judge = self._process.judge
+        if judge is None or not intake.announces(self._environ):
+            return True
+        known = judge.known(self._environ)
+        return bool(await self._process.pool.do(partial(judge.look_up, self._environ)) if known is None else known)
 
     async def refuse_by(self, refuse: Callable[[], object]) -> None:
         """Refuse it so, and be done with it."""

@@ -7,14 +7,17 @@ from there to Granian. Whatever is not as it is expected here goes the way that 
 """
 
 import asyncio
+import ctypes
+import multiprocessing
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from granian import Granian
 from granian.constants import Interfaces, RuntimeModes, SSLProtocols
@@ -28,6 +31,9 @@ from zq.engines.process import Answer, Gone, Limits, Process
 from zq.engines.sending import PIECE
 from zq.engines.sockets import ConnectionWatcher, Ending, Timeouts, prepend
 from zq.settings import Settings
+
+# PR_SET_PDEATHSIG
+PARENT_DEATH_SIGNAL: Final = 1
 
 
 def run(chosen: Settings, reload: Callable[[], bool]) -> int:
@@ -79,12 +85,13 @@ def _tls(chosen: Settings) -> dict[str, Any]:
 
 def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callable[[], object]) -> Adapter:
     """The application as Granian is to run it. ``ready`` is called in the main thread when it begins to."""
+    _end_with_master()
     _allow_connections()
     limits = Limits(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body)
     process = Process(app, chosen.threads, limits)
     crowd = None if chosen.behind_proxy else chosen.max_connections_per_address
-    patience = Timeouts(chosen.head_timeout, chosen.keepalive, chosen.send_timeout, crowd)
-    watcher = ConnectionWatcher(chosen.port, patience, process.busy)
+    patience = Timeouts(chosen.head_timeout, chosen.keepalive, chosen.send_timeout, crowd, bool(chosen.tls_cert))
+    watcher = ConnectionWatcher(chosen.port, patience, process.busy, process.heard)
     process.hang_up, process.untaken = watcher.hang_up, watcher.untaken
     loop = asyncio.get_event_loop()
     prepend(Ending(chosen.port, chosen.drain_delay, chosen.graceful_timeout), loop)
@@ -93,6 +100,18 @@ def adapted(app: Callable[..., Iterable[bytes]], chosen: Settings, ready: Callab
     loop.call_soon(ready)
     loop.call_soon(watcher.start)  # Granian listens by then
     return Adapter(process)
+
+
+def _end_with_master() -> None:
+    """Have the kernel end this worker, as SIGTERM does, when its master is gone: it would keep the store and the port.
+
+    Granian's workers do not look for their master themselves, as gunicorn's do.
+    """
+    master = multiprocessing.parent_process()
+    with suppress(OSError, AttributeError):  # a system that is not Linux
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
+    if master is not None and os.getppid() != master.pid:  # it has gone before
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _allow_connections() -> None:
@@ -128,8 +147,14 @@ class Shortcut:
         size = announced(environ) if "CONTENT_LENGTH" in environ else 0
         if UNANNOUNCED in environ or size is None or size > PIECE:
             return False
+        wanted = True if process.judge is None or not size else process.judge.known(environ)
+        if wanted is None:
+            return False  # the store must be asked first
         exchange = Exchange(process, scope["client"], environ, proto.receive, proto.send)
-        if size:
+        if not wanted:
+            exchange.withhold()
+            self.submit(exchange, watcher, b"")
+        elif size:
             _Body(self, exchange, watcher, size, proto.receive).ask()
         else:
             self.submit(exchange, watcher, b"")

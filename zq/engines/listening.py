@@ -12,6 +12,7 @@ import resource
 import socket
 import struct
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 from zq.errors import StartRefused
@@ -88,7 +89,11 @@ def room_for(wanted: int) -> int:
 
 def address(peer: Any) -> bytes:
     """What the connections of a peer are counted under: its address, of IPv6 the network of a site (/64)."""
-    host = peer[0] if isinstance(peer, tuple) and peer else ""
+    return _address(peer[0] if isinstance(peer, tuple) and peer else "")
+
+
+@lru_cache(maxsize=4096)
+def _address(host: str) -> bytes:
     with suppress(ValueError):
         found = ipaddress.ip_address(host.partition("%")[0])
         mapped = getattr(found, "ipv4_mapped", None)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from zq.engines.pool import Deadlines, Pool
 from zq.engines.sockets import Peer
 from zq.events import Refusal
+from zq.http.heads import Judge
 
 # Bytes of a process. What is made on threads in the moment when it is reached comes on top.
 MAX_UNSENT: Final = 128 << 20
@@ -138,8 +139,11 @@ class Process:
         self.unsent = UnsentAnswers(lambda peer, reason: self.hang_up(peer, reason))
         self.requests: dict[Any, Peer] = {}
         """Those under way, and whose they are."""
+        self.heard: set[Peer] = set()
+        """Connected clients of which any request has come."""
         self.pool: Pool
         self.deadlines: Deadlines
+        self.judge: Judge | None = getattr(app, "judge", None)
         self._app = app
         self._threads = threads
         self._bodies = 0

@@ -3,8 +3,8 @@
 of a worker at which no request fails that a client could not know to be lost.
 
 Granian gives no head a deadline before it knows which HTTP it is (24 bytes), none to a silent connection of HTTP/2,
-none to a client that does not take what it is sent, and no address a bound. The kernel says of each connection how
-much came and when, and ends what is shut down, whatever reads from it.
+none to a handshake of TLS, none to a client that does not take what it is sent, and no address a bound. The kernel says
+of each connection how much came and when, and ends what is shut down, whatever reads from it.
 
 On SIGTERM Granian closes its listening socket and every connection that is idle at that moment: the kernel resets what
 was connected but not accepted, and a client that is just sending finds its connection closed. So before Granian gets
@@ -54,12 +54,16 @@ LOOK: Final = 0.05
 
 
 class Timeouts(Struct, frozen=True):
-    """Seconds that connections get. ``connections``: how many of one address may be idle; None: any number."""
+    """Seconds that connections get. ``connections``: how many of one address may be idle; None: any number.
+
+    ``tls``: whether a connection begins with a handshake.
+    """
 
     head: float
     idle: float
     send: float
     connections: int | None
+    tls: bool = False
 
 
 class Seen(Struct):
@@ -85,7 +89,9 @@ class Idle(Struct):
 class ConnectionWatcher:
     """Looks after the connections to ``port`` of this process. ``busy`` says whose requests are under way."""
 
-    def __init__(self, port: int, patience: Timeouts, busy: Callable[[], Collection[Peer]]) -> None:
+    def __init__(self, port: int, patience: Timeouts, busy: Callable[[], Collection[Peer]], heard: set[Peer]) -> None:
+        """``heard``: the clients of which any request has come. Those that have left are removed from it."""
+        self._heard = heard
         self._port = port
         self._patience = patience
         self._busy = busy
@@ -128,7 +134,7 @@ class ConnectionWatcher:
                 continue
             received, seconds = _activity(descriptor)
             age = time.monotonic() - seen.since
-            if received < PREFACE and age > self._patience.head:
+            if (received < PREFACE or self._is_shaking_hands(seen.peer)) and age > self._patience.head:
                 _hang_up(descriptor, seen.peer, Refusal.HEAD)
             elif seconds > self._patience.idle:
                 _hang_up(descriptor, seen.peer, Refusal.IDLE)
@@ -137,6 +143,10 @@ class ConnectionWatcher:
         if self._patience.connections is not None:
             for crowd in idle.values():
                 self._thin(crowd, self._patience.connections)
+
+    def _is_shaking_hands(self, peer: Peer) -> bool:
+        """Whether no request has come by TLS: a handshake that is not finished is not known by its bytes."""
+        return self._patience.tls and peer not in self._heard
 
     def _thin(self, crowd: list[Idle], most: int) -> None:
         """Hang up on those that have been idle longest, so that no more are left."""
@@ -147,6 +157,7 @@ class ConnectionWatcher:
     def _connections(self) -> list[tuple[int, Seen]]:
         """Those of clients, as far as they are known; the others are looked at for the first time."""
         known: dict[int, Seen] = {}
+        heard = set(self._heard)  # of those that come meanwhile, none is taken for one that has left
         for name in os.listdir(DESCRIPTORS):
             descriptor = int(name)
             with suppress(OSError):  # closed meanwhile
@@ -156,6 +167,7 @@ class ConnectionWatcher:
                     seen = Seen(inode, _peer(descriptor, self._port), time.monotonic())
                 known[descriptor] = seen
         self._known = known
+        self._heard -= heard - {seen.peer for seen in known.values()}
         return [(descriptor, seen) for descriptor, seen in known.items() if seen.peer[0]]
 
 

@@ -8,6 +8,7 @@ import falcon
 
 from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
+from zq.auth.signatures import Signatures
 from zq.auth.tokens import Tokens
 from zq.broker import Broker
 from zq.events import NO_EVENTS, Events
@@ -17,6 +18,7 @@ from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
 from zq.http.claims import ClaimCollection, ClaimItem
+from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem
 from zq.http.openapi import OpenApiDocument
@@ -36,13 +38,22 @@ from zq.http.service import (
     Versions,
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
+from zq.http.share import QueueShare, ShareRevocation
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem
 from zq.model.allowance import Policy
+from zq.model.identity import ShareOptions
 
-App = falcon.App[Any, Any]
+
+class App(falcon.App[Any, Any]):
+    """The WSGI application."""
+
+    judge: Judge | None = None
+    """Tells engines whose bodies to read; None: everybody's."""
+
+
 # For those who have configured no audit log.
 NO_AUDIT: Final = Audit()
 
@@ -64,28 +75,33 @@ def create_app(
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
+    share: Callable[[], ShareOptions] = ShareOptions,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
 
     ``policy`` tells which roles a rule asks for; by default the table in ``zq.auth.policy``. ``tells_rates``: whether
     answers say what is left of a project's rates.
     ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
-    ``tokens``: of all projects; by default those of the broker's store.
+    ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
     served.
     """
     guarded = strategy is not None or proxy is not None
-    app: App = falcon.App(
+    documents, clock = broker.storage.documents, broker.waiters.clock
+    signatures = Signatures(share, documents, clock)
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures)
+    app = App(
         response_type=Answer,
         middleware=[
             RequestLog(log_requests, events, audit),
             Admission(trusting or guarded, allowed_hosts),
-            Authentication(strategy, proxy, behind_proxy),
+            authentication,
             Tenant(broker.limits, strict_client_id, trusting),
             Authorization(policy or TablePolicy(), broker.quotas, tells_rates),
         ],
     )
+    app.judge = authentication if guarded else None
     app.req_options.auto_parse_qs_csv = True
     app.req_options.keep_blank_qs_values = False
     faults.register(app)
@@ -98,7 +114,9 @@ def create_app(
     _add_transaction_routes(app, broker)
     app.add_route("/v2/limits", LimitsDocument(broker))
     app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id))
-    _add_administration_routes(app, broker, tokens or Tokens(broker.storage.documents, broker.waiters.clock))
+    _add_administration_routes(app, broker, tokens or Tokens(documents, clock))
+    app.add_route("/v2/queues/{queue}/share", QueueShare(signatures))
+    app.add_route("/v2/share/revoke", ShareRevocation(signatures))
     _add_routes_not_built(app, admin_mode)
     return app
 
@@ -154,7 +172,6 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
 
 def _add_routes_not_built(app: App, admin_mode: bool) -> None:
     queue, topic = "/v2/queues/{queue}", "/v2/topics/{topic}"
-    app.add_route(f"{queue}/share", NotBuiltRoute("pre-signed URLs", POST="queues:share"))
     for named in (queue, topic):
         many = NotBuiltRoute(SUBSCRIPTIONS, GET="subscription:get_all", POST="subscription:create")
         rules = {"GET": "get", "PATCH": "update", "DELETE": "delete"}

@@ -18,6 +18,8 @@ from zq.model.identity import ADMIN, Identity
 OPEN: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
 # Headers by which clients, and proxies, usually say who asks: taken away without a search.
 USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
+# What makes a request a signed one, which is judged by that alone.
+SIGNATURE: Final = "HTTP_URL_SIGNATURE"
 # Others by which clients say who they are.
 NAMES: Final = frozenset({"HTTP_X_ROLES", "HTTP_X_IDENTITY_STATUS", "HTTP_X_ZQ_PROXY_SECRET"})
 PREFIXES: Final = ("HTTP_X_PROJECT_", "HTTP_X_TENANT", "HTTP_X_USER", "HTTP_X_DOMAIN", "HTTP_X_SERVICE_")
@@ -32,20 +34,67 @@ class Strategy(Protocol):
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
+    def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
+        """Whether ``authenticate`` would return, counting nothing; None if the store must be asked."""
+        ...
+
+    def look_up(self, env: Mapping[str, Any], peer: str) -> bool:
+        """The same; asks the store."""
+        ...
+
 
 class ProxyCheck(Protocol):
     """Raises unless a request came through the proxy, which says who asks; see ``zq.auth.proxy``."""
 
     def check(self, env: Mapping[str, Any], peer: str) -> None: ...
 
+    def known(self, env: Mapping[str, Any]) -> bool: ...
+
+
+class SignatureCheck(Protocol):
+    """Tells whom a signed request is from, which names a project; None if it is not. See ``zq.auth.signatures``."""
+
+    def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None: ...
+    def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
+    def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool: ...
+
+
+class Signed:
+    """The strategy of a request with a signature, be it empty (contract 10.3)."""
+
+    def __init__(self, signatures: SignatureCheck) -> None:
+        self._signatures = signatures
+
+    def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
+        identity = self._signatures.authenticate(_named(env), env, peer)
+        if identity is None:
+            raise falcon.HTTPNotFound
+        return identity
+
+    def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
+        return self._signatures.known(_named(env), env, peer)
+
+    def look_up(self, env: Mapping[str, Any], peer: str) -> bool:
+        return self._signatures.look_up(_named(env), env, peer)
+
+
+def _named(env: Mapping[str, Any]) -> str:
+    """The project that a request names, whether that was put aside or not yet."""
+    name = "HTTP_X_PROJECT_ID"
+    return str(env.get(name) or env.get(PRESENTED, {}).get(name, ""))
+
 
 class Authentication:
     """Falcon middleware. Leaves ``identity`` in ``req.context``, or in the environment what a proxy says of it."""
 
-    def __init__(self, strategy: Strategy | None, proxy: ProxyCheck | None, behind_proxy: bool) -> None:
+    def __init__(
+        self, strategy: Strategy | None, proxy: ProxyCheck | None, behind_proxy: bool, signatures: SignatureCheck
+    ) -> None:
         """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller."""
+        self._signed = Signed(signatures)
         self._strategy = strategy
         self._proxy = proxy
+        self._asks = strategy is not None or proxy is not None
         self._behind_proxy = behind_proxy
         self._harmless: frozenset[str] = frozenset()
 
@@ -54,22 +103,41 @@ class Authentication:
         if CONTROL in env:
             req.context.identity = OPERATOR
             return
-        strategy = self._strategy
-        if strategy is None and self._proxy is None:
+        strategy = self._signed if SIGNATURE in env else self._strategy
+        if strategy is None and not self._asks:
             return
         if not self._harmless.issuperset(env):
             self._strip(env)
-        if env["PATH_INFO"] in OPEN and env["REQUEST_METHOD"] in OPEN[env["PATH_INFO"]]:
+        path = env["PATH_INFO"]
+        if path in OPEN and env["REQUEST_METHOD"] in OPEN[path]:
             return
-        if env.get("HTTP_URL_SIGNATURE"):
-            raise falcon.HTTPNotFound  # no key is configured, so no signature is valid (contract 10.3)
         peer = peer_of(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
         if strategy is not None:
             context = req.context
             context.identity = strategy.authenticate(env, peer)
-            context.check_again = strategy.authenticate, peer
+            context.authentication = self
         elif self._proxy is not None:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
+
+    def known(self, env: Mapping[str, Any]) -> bool | None:
+        """Whether a request of this head is to have its body read; see ``zq.http.heads.Judge``."""
+        if not self._asks or env["PATH_INFO"] in OPEN:
+            return True
+        strategy = self._signed if SIGNATURE in env else self._strategy
+        if strategy is None:
+            return self._proxy is None or self._proxy.known(env)
+        return strategy.known(env, peer_of(env, self._behind_proxy))
+
+    def look_up(self, env: Mapping[str, Any]) -> bool:
+        """The same, if the store must be asked for it."""
+        strategy = self._signed if SIGNATURE in env else self._strategy
+        return strategy is None or strategy.look_up(env, peer_of(env, self._behind_proxy))
+
+    def check_again(self, env: Mapping[str, Any]) -> None:
+        """Raise ``NotAuthenticated`` if the credential of a request that goes on for long is not valid any more."""
+        strategy = self._signed if SIGNATURE in env else self._strategy
+        assert strategy is not None
+        strategy.authenticate(env, peer_of(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
         """Put aside what the client says of himself; remember the names of all else."""
@@ -101,14 +169,13 @@ def check_again(req: falcon.Request) -> Callable[[], object] | None:
     """What raises ``NotAuthorized`` once the credential of a request is not valid any more, or its project may do
     nothing any more; None: both stay."""
     context = req.context
-    authenticate, call = getattr(context, "check_again", None), getattr(context, "check_state", None)
-    check_state = None if call is None else partial(*call)
-    if authenticate is None:
+    authentication, bounds = getattr(context, "authentication", None), getattr(context, "bounds", None)
+    check_state = None if bounds is None else partial(bounds.check_state, req)
+    if authentication is None:
         return check_state
 
     def check() -> None:
-        verify, peer = authenticate
-        verify(req.env, peer)
+        authentication.check_again(req.env)
         if check_state is not None:
             check_state()
 

@@ -17,6 +17,7 @@ from zq.auth.policy import RULES
 from zq.auth.policy import Policy as TablePolicy
 from zq.broker.quotas import Quotas, check_state
 from zq.broker.rates import Account
+from zq.errors import TooManyRequests
 from zq.http import suspension
 from zq.model.allowance import Allowance, Policy
 from zq.model.identity import Identity
@@ -48,7 +49,7 @@ class Answer(falcon.Response):
 class Authorization:
     """Falcon middleware, behind the one that leaves ``identity`` in ``req.context``.
 
-    Leaves ``allowance`` there, and ``check_state`` for requests that go on for long.
+    Leaves ``allowance`` there, the ``account`` that pays, and itself as ``bounds`` of requests that last.
     """
 
     def __init__(self, policy: Policy, quotas: Quotas | None, tells: Callable[[], bool]) -> None:
@@ -87,13 +88,15 @@ class Authorization:
             return
         context = req.context
         account: Account | None = getattr(context, "account", None)
-        if account is None:
-            return
         now = self._quotas.now()
-        if suspension.SUSPENDED in req.env:
+        if account is None:
+            account = getattr(context, "refusing", None)
+            if account is None:
+                return
+        elif suspension.SUSPENDED in req.env:
             account.leave(now, 0, 0)
             return
-        if getattr(context, "admitted", False):
+        else:
             size = getattr(context, "received", 0) + len(resp.data or b"")
             account.leave(now, getattr(context, "messages", 0), size)
         if self._tells() and (headers := account.headers(now)):
@@ -111,21 +114,25 @@ class Authorization:
         """Count the request. Raises ``TooManyRequests``, and ``NotAuthorized`` for a project in another state."""
         context, now = req.context, quotas.now()
         allotment = quotas.of(project, now)
-        context.account = account = allotment.account
+        account = allotment.account
         if suspension.RESUMED in req.env:
             account.resume()
         else:
-            account.enter(now)
-        context.admitted = True
+            try:
+                account.enter(now)
+            except TooManyRequests:
+                context.refusing = account
+                raise
+        context.account = account
         if rule not in ALWAYS:
-            changes = req.method not in READING
+            context.bounds = self
             if allotment.state is not ACTIVE:
-                check_state(allotment.state, changes)
-            context.check_state = _check_state, quotas, project, changes  # called by few
+                check_state(allotment.state, req.method not in READING)
 
-
-def _check_state(quotas: Quotas, project: str, changes: bool) -> None:
-    check_state(quotas.of(project).state, changes)
+    def check_state(self, req: falcon.Request) -> None:
+        """Raise ``NotAuthorized`` if the project may not go on any more with a request that was let in."""
+        assert self._quotas is not None
+        check_state(self._quotas.of(req.context.identity.project).state, req.method not in READING)
 
 
 def _judge(

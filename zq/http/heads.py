@@ -6,11 +6,13 @@ one and passes the other on would let its caller choose whose queues it reads. S
 and leaves the sentence in the environment; ``zq.http.admission`` refuses the request by it, whatever its route.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
 
 # The key of the environment that holds the sentence; absent if the head is well.
 REFUSED: Final = "zq.refused"
+# The key of the environment that says: the body that is announced was not read, for its sender may send none.
+WITHHELD: Final = "zq.withheld"
 # Headers that say who asks, in lower case.
 IDENTITY: Final = frozenset(
     {
@@ -30,6 +32,21 @@ ENCODED_SLASH: Final = "The path must not hold an encoded slash or backslash."
 LEADING_SLASHES: Final = "The path must begin with one slash."
 # Sentences about the target, not the headers.
 TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
+
+
+class Judge(Protocol):
+    """Tells by the head of a request, as an environment without a body, whether that body is to be read (attack A4).
+
+    The application judges the request again; a body that is withheld is one for which it answers 401 or 429.
+    """
+
+    def known(self, env: Mapping[str, Any]) -> bool | None:
+        """Whether; None if the store must be asked."""
+        ...
+
+    def look_up(self, env: Mapping[str, Any]) -> bool:
+        """Whether; asks the store."""
+        ...
 
 
 def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:

@@ -7,7 +7,8 @@ from typing import Any, Final
 import falcon
 
 from zq import limits
-from zq.errors import Invalid, InvalidBody, InvalidHeader, InvalidParameter
+from zq.errors import Invalid, InvalidBody, InvalidHeader, InvalidParameter, NotAuthenticated
+from zq.http import heads
 from zq.model import Fence
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -90,6 +91,7 @@ def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
         limits.body_size(announced, bound)
         raw = _read(req, announced)
         if len(raw) < announced:
+            _refuse_withheld(req)
             raise InvalidBody(f"The body ended after {len(raw)} of {announced} bytes.")
     req.context.body_is_read = True
     req.context.received = len(raw)
@@ -130,12 +132,19 @@ def _unannounced(req: falcon.Request, bound: int) -> bytes:
     if (
         not raw and CHUNKED in req.env
     ):  # some servers hide that the chunks were none, and a purge without body purges all
+        _refuse_withheld(req)
         raise InvalidBody("The body is announced by Transfer-Encoding and is empty.")
     if len(raw) > bound:
         raise Invalid(f"The body must be at most {bound} bytes; it is larger.")
     if raw:
         refuse_form(req)
     return raw
+
+
+def _refuse_withheld(req: falcon.Request) -> None:
+    """A credential that has become valid since the engine left the body unread: it is to come again."""
+    if heads.WITHHELD in req.env:
+        raise NotAuthenticated(None, 'Bearer realm="zq"')
 
 
 def _read(req: falcon.Request, size: int) -> bytes:

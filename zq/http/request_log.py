@@ -25,7 +25,7 @@ REFUSED: Final = frozenset({401, 403, 429})
 # Rules of changes that the audit log has; so has it those of some routes, whatever their rule.
 CHANGES: Final = frozenset({"queues:delete", "queues:purge", "topics:delete", "topics:purge"})
 CHANGING: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
-ROUTES: Final = ("/redrive", "/replay", "/share")
+ROUTES: Final = ("/redrive", "/replay", "/share", "/share/revoke")
 
 
 class RequestLog:

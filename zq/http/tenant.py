@@ -76,8 +76,6 @@ class Tenant:
         if audience == PROBE:
             return
         headers = req.env
-        if "HTTP_URL_SIGNATURE" in headers:
-            raise falcon.HTTPNotFound  # no key is configured, so no signature is valid, nor is an empty one (10.3)
         if "CONTENT_LENGTH" in headers or query.CHUNKED in headers:
             query.refuse_form(req)
         _check_accept(headers.get("HTTP_ACCEPT", ""), getattr(resource, "media", falcon.MEDIA_JSON))

@@ -67,3 +67,12 @@ class AuthOptions(Struct, frozen=True, kw_only=True):
     """The last address of ``X-Forwarded-For`` is the caller's."""
     certificates: str = ""
     """A file that says whom the subjects of certificates are."""
+
+
+class ShareOptions(Struct, frozen=True, kw_only=True):
+    """How URLs are signed: section ``[signed_url]``."""
+
+    secrets: tuple[str, ...] = ()
+    """The first signs, all verify; none: nothing can be signed, and no signature is valid."""
+    max_seconds: int = 604_800
+    """For how long a signature may be valid."""

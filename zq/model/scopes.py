@@ -38,6 +38,9 @@ class Verb(StrEnum):
     OBSERVE = "observe"
     MANAGE = "manage"
 
+    # As of any text: that of an enumeration is a call, and each request looks its verb up.
+    __hash__ = str.__hash__
+
 
 class Kind(StrEnum):
     """What names are of: ``work`` are stages, fences, producers and their commits."""
@@ -45,6 +48,8 @@ class Kind(StrEnum):
     QUEUE = "queue"
     TOPIC = "topic"
     WORK = "work"
+
+    __hash__ = str.__hash__
 
 
 _FORM: Final = re.compile(rf"(\*|[a-z+]+):(?:({'|'.join(Kind)})/)?([^/:]+)", re.ASCII)

@@ -39,6 +39,10 @@ __all__ = [
 # Environment variable that names the configuration file.
 CONFIG_VARIABLE: Final = "ZQ_CONFIG"
 
+# Options whose values no log shows.
+SECRETS: Final = frozenset(
+    f"[{section}] {option.dest}" for section, options in OPTIONS.items() for option in options if option.secret
+)
 # The log of oslo.config.
 OSLO: Final = logging.getLogger("oslo_config.cfg")
 
@@ -78,7 +82,8 @@ class Configuration:
         self.current = read(self._conf, self.path)  # what is new must also go with what stays
         self.left = list(self._immutable_changes(fresh))
         former, self._mutable = self._mutable, self._values()
-        return [f"{name} = {value}" for name, value in self._mutable.items() if value != former[name]]
+        changed = {name: value for name, value in self._mutable.items() if value != former[name]}
+        return [f"{name} = {'(not shown)' if name in SECRETS else value}" for name, value in changed.items()]
 
     def _immutable_changes(self, fresh: "Configuration") -> Iterator[str]:
         """What is in force and what a new start would have instead, without passwords."""

@@ -8,7 +8,8 @@ from urllib.parse import unquote, urlsplit
 from oslo_config import cfg
 
 from zq.errors import StartRefused
-from zq.model.identity import AuthOptions, JwtOptions
+from zq.limits import MAX_LIFE
+from zq.model.identity import AuthOptions, JwtOptions, ShareOptions
 
 JWT: Final = JwtOptions()
 STRATEGIES: Final = ("", "proxy", "token", "jwt", "token,jwt", "keystone")
@@ -66,6 +67,43 @@ AUTH: Final = [
         help="Seconds for which the last keys serve when none can be had from jwt_jwks.",
     ),
 ]
+
+# Bytes of a secret by which URLs are signed.
+LEAST_SECRET: Final = 32
+SIGNED_URL: Final = [
+    cfg.StrOpt(
+        "secret_key",
+        default="",
+        secret=True,
+        mutable=True,
+        help="Signs URLs, by which others may use a queue without an account; at least 32 bytes. Empty: none is valid.",
+    ),
+    cfg.ListOpt(
+        "old_secret_keys",
+        default=[],
+        secret=True,
+        mutable=True,
+        help="Former values of secret_key, by which URLs were signed that are still valid. Between several a comma.",
+    ),
+    cfg.IntOpt(
+        "max_share_seconds",
+        default=604_800,
+        min=60,
+        max=MAX_LIFE,
+        mutable=True,
+        help="For how long a signed URL may be valid.",
+    ),
+]
+
+
+def share_options(conf: cfg.ConfigOpts) -> ShareOptions:
+    """What is configured. Raises ``StartRefused``."""
+    secrets = tuple(filter(None, [conf.signed_url.secret_key, *conf.signed_url.old_secret_keys]))
+    if secrets and not conf.signed_url.secret_key:
+        raise StartRefused("[signed_url] old_secret_keys needs secret_key.")
+    if any(len(secret.encode()) < LEAST_SECRET for secret in secrets):
+        raise StartRefused(f"[signed_url] secret_key and old_secret_keys must be at least {LEAST_SECRET} bytes each.")
+    return ShareOptions(secrets=secrets, max_seconds=conf.signed_url.max_share_seconds)
 
 
 def control_path(given: str, uri: str) -> str:

@@ -7,7 +7,7 @@ from oslo_config import cfg
 
 from zq.limits import DEFAULT_KEEP, MIN_KEEP
 from zq.model.expiry import Expiry
-from zq.settings.auth import AUTH, CONTROL, STRATEGY
+from zq.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
 from zq.settings.tenants import AUDIT, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
 from zq.settings.transport import TRANSPORT
@@ -29,6 +29,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         STRATEGY,
     ],
     "auth": [*AUTH, CERTIFICATES],
+    "signed_url": SIGNED_URL,
     "oslo_policy": POLICY,
     "quota": QUOTA,
     "server": [

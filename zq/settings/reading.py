@@ -18,9 +18,9 @@ from zq.errors import StartRefused
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.logs import without_secrets
 from zq.model.expiry import Expiry
-from zq.model.identity import AuthOptions
+from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
-from zq.settings.auth import KEYSTONE, auth_options, control_path
+from zq.settings.auth import KEYSTONE, auth_options, control_path, share_options
 from zq.settings.options import OPTIONS, variable
 from zq.settings.tenants import quota_of
 from zq.settings.tls import check_tls
@@ -62,6 +62,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The options of one server, checked."""
 
     auth: AuthOptions
+    share: ShareOptions
     policy_file: str
     quota: Quota
     """What every project may use that has no values of its own."""
@@ -175,6 +176,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
     return Settings(
         **server | _places(server),
         auth=auth_options(conf),
+        share=share_options(conf),
         policy_file=conf.oslo_policy.policy_file,
         quota=quota_of(conf),
         quota_headers=conf.quota.headers,

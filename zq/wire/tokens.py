@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens on the wire (tenancy 5)."""
+"""Tokens, and pre-signed URLs, on the wire (tenancy 5, contract 10.1)."""
 
 from typing import Any, Final
 
@@ -21,12 +21,26 @@ class TokenTerms(Struct):
     user: str = ""
 
 
+class ShareTerms(Struct, forbid_unknown_fields=True):
+    """What of a queue is to be signed; None = by default."""
+
+    paths: list[str] | None = None
+    methods: list[str] | None = None
+    expires: str | None = None
+
+
 _decoder: Final = msgspec.json.Decoder(TokenTerms)
+_share_decoder: Final = msgspec.json.Decoder(ShareTerms)
 
 
 def token_terms(raw: bytes) -> TokenTerms:
     """What a new token is to give; of an empty body the defaults. Raises ``InvalidBody``."""
     return wire.decode(_decoder, raw) if raw else TokenTerms()
+
+
+def share_terms(raw: bytes) -> ShareTerms:
+    """What is to be signed; of an empty body the defaults. Raises ``InvalidBody``."""
+    return wire.decode(_share_decoder, raw) if raw else ShareTerms()
 
 
 def shown(id: str, stored: Any, used: Seconds | None) -> dict[str, Any]:

@@ -17,7 +17,9 @@ from msgspec import Struct
 from zq.engines import listening
 from zq.engines.gthread import answers, parsing
 from zq.engines.gthread.parsing import CHUNKED, Chunks, RawRequest
+from zq.engines.tls import TlsSocket
 from zq.events import Refusal, refused
+from zq.model.identity import CERTIFICATE
 from zq.settings import Settings
 
 # Bytes that are read at a time.
@@ -80,6 +82,12 @@ class Connection:
         self.request: RawRequest | None = None
         self.state = State.IDLE
         self.unsent: memoryview | None = None
+        self.judged = True
+        """Whether it is known if the request's body is to be read; asked once that is waited for."""
+        self.withheld = False
+        """Whether its body is not to be read."""
+        self.unread = False
+        """Whether something of it is left, which nobody reads."""
         self.last = False
         """Whether the connection ends with what is unsent."""
         self.moved = time.monotonic()
@@ -150,6 +158,7 @@ class Connection:
             self._searched = len(self._data)
             return False
         self._requests += 1
+        self.judged, self.withheld, self.unread = True, False, False
         self.request = parsing.request(self._cfg, bytes(self._data[:end]), self.peer, self._requests)
         del self._data[:end]
         if self.request.length == CHUNKED:
@@ -173,11 +182,34 @@ class Connection:
     def _wait_for_body(self, request: RawRequest) -> None:
         if self.state is not State.BODY:
             self.state = State.BODY
+            self.judged = False
             self._began = self.moved
-            if request.expects:
-                answers.send(self.sock, CONTINUE)
         came = len(self._data) + (self._chunks.taken if self._chunks else 0)
         self.deadline = self._began + self._limits.body_time + came / SLOWEST
+
+    def head(self) -> dict[str, Any]:
+        """The request as an environment of WSGI with what ``zq.http.heads.Judge`` goes by."""
+        assert self.request is not None
+        environ: dict[str, Any] = {"HTTP_" + name.replace("-", "_"): value for name, value in self.request.headers}
+        environ["PATH_INFO"], environ["REQUEST_METHOD"] = self.request.path, self.request.method
+        environ["REMOTE_ADDR"] = self.peer[0] if isinstance(self.peer, tuple) else ""
+        if isinstance(self.sock, TlsSocket):
+            environ[CERTIFICATE] = self.sock.caller()
+        return environ
+
+    def want_body(self) -> None:
+        """The client may send its body."""
+        self.judged = True
+        self.state = State.BODY
+        if self.request is not None and self.request.expects:
+            answers.send(self.sock, CONTINUE)
+
+    def withhold_body(self) -> None:
+        """The request is to be answered without its body: nothing of it is read, and nothing follows it."""
+        self.judged = self.withheld = True
+        self.state = State.WORK
+        self._data.clear()
+        self._chunks = None
 
     def take_body(self) -> RawRequest:
         """The request with its body; for the thread that answers it."""
@@ -187,11 +219,12 @@ class Connection:
         if self._chunks:
             request.take_body(self._chunks.body, self._chunks.incomplete)
             self._chunks = None
-        elif length > bound:
+        elif length > bound or self.withheld:
             request.take_body(b"", incomplete=True)
         else:
             request.take_body(bytes(self._data[:length]))
             del self._data[:length]
+        self.unread = request.incomplete
         return request
 
     def next(self) -> None:
@@ -223,7 +256,7 @@ class Connection:
         self.deadline = self._began + self._limits.send + len(rest) / SLOWEST
 
     def linger(self, seconds: float) -> None:
-        """Say that no more comes, and drop what still does."""
+        """Say that no more comes, and drop what still does; of a body that is left unread, leave it to the kernel."""
         self.state = State.LINGERING
         self.deadline = time.monotonic() + seconds
         self._data.clear()

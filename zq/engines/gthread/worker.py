@@ -9,6 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import ClassVar, Final
 
@@ -43,6 +44,8 @@ AT_WORK: Final = 1.0
 PROBES: Final = 2
 # What a connection that the client is to send something on is armed with, for one event.
 IN: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
+# What one is armed with that may send no more, and is not read from: it is closed when the client has closed it.
+OVER: Final = select.EPOLLRDHUP | select.EPOLLONESHOT
 # What a connection that an answer is to be sent on is armed with, for one event.
 OUT: Final = select.EPOLLOUT | select.EPOLLONESHOT
 # The sentence of a 503 to a request that waited too long for a thread.
@@ -85,6 +88,10 @@ class LoopWorker(Worker):  # type: ignore[misc]
             with contextlib.suppress(StartRefused):
                 self.tls.reload()
         super().init_process()
+
+    def load_wsgi(self) -> None:
+        super().load_wsgi()
+        self._judge: heads.Judge | None = getattr(self.wsgi, "judge", None)
 
     def _everyone(self) -> list[Connection]:
         return list(self._connections.taken.values())
@@ -175,7 +182,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
         if connection.state is State.SENDING:
             self._send(connection)
         elif connection.state is State.LINGERING:
-            if connection.drop():
+            if not connection.unread and connection.drop():
                 self._arm(connection, IN)
             else:
                 self._connections.close(connection)
@@ -192,6 +199,8 @@ class LoopWorker(Worker):  # type: ignore[misc]
             return
         if whole:
             self._dispatch(connection)
+        elif connection.state is State.BODY and not connection.judged:
+            self._judge_head(connection)
         elif connection.undecoded:
             self._call(connection, self._decode)
         else:
@@ -201,6 +210,24 @@ class LoopWorker(Worker):  # type: ignore[misc]
         """Go on with a body of many chunks, unless its time has been up meanwhile."""
         if connection.state is State.BODY and self._connections.taken.get(connection.fd) is connection:
             self._advance(connection)
+
+    def _judge_head(self, connection: Connection) -> None:
+        """Have the body read only of who may send one; a thread finds that out if the store must be asked."""
+        known = self._judge.known(connection.head()) if self._judge else True
+        if known is None:
+            connection.state = State.WORK
+            self._pool.submit(connection)
+        else:
+            self._go_on(connection, known)
+
+    def _go_on(self, connection: Connection, wanted: bool) -> None:
+        """Read the body, or have the request answered without it: at once, for it will be refused."""
+        if wanted:
+            connection.want_body()
+            self._advance(connection)
+        else:
+            connection.withhold_body()
+            self._serve(connection)
 
     def _dispatch(self, connection: Connection) -> None:
         path = connection.request.path if connection.request else ""
@@ -261,6 +288,11 @@ class LoopWorker(Worker):  # type: ignore[misc]
 
     def _serve(self, connection: Connection) -> None:
         """Have the application answer, and give the connection back to the loop."""
+        if not connection.judged:
+            assert self._judge is not None
+            wanted = self._judge.look_up(connection.head())
+            self._call(connection, partial(self._go_on, wanted=wanted))
+            return
         try:
             request = connection.take_body()
             answer = self._answered(connection, request)
@@ -288,6 +320,8 @@ class LoopWorker(Worker):  # type: ignore[misc]
             environ[CERTIFICATE] = connection.sock.caller()
         if request.refusal:
             environ[heads.REFUSED] = request.refusal
+        if connection.withheld:
+            environ[heads.WITHHELD] = True
         if request.incomplete or not self.alive or not self._limits.idle:
             answer.force_close()
         pieces = self.wsgi(environ, answer.start_response)
@@ -335,7 +369,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
         except OSError:
             self._connections.close(connection)
         else:
-            self._arm(connection, IN)
+            self._arm(connection, OVER if connection.unread else IN)
 
     # The end.
 

@@ -14,7 +14,7 @@ import falcon
 
 from zq import __version__, wire
 from zq.http.openapi import messages, resources, schemas
-from zq.http.openapi.administration import administration, tokens
+from zq.http.openapi.administration import administration, sharing, tokens
 from zq.http.openapi.administration import schemas as administrative_schemas
 from zq.http.openapi.operations import (
     CLIENT,
@@ -45,7 +45,7 @@ TAGS = {
     "claims": "Work on messages: claim, renew, release, settle.",
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
-    "tokens": "Tokens by which callers prove who they are.",
+    "tokens": "Tokens and signed URLs, by which callers prove who they are.",
     "service": "Versions, limits, probes and metrics.",
     "administration": "Quotas, and the projects of the deployment.",
 }
@@ -110,7 +110,7 @@ def _paths(limits: Limits) -> Json:
         "messages": messages.messages(limits),
         "claims": messages.claims(limits),
         "transactions": messages.transactions(),
-        "tokens": tokens(),
+        "tokens": tokens() | sharing(),
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
     }
     return {

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/quota``, ``/v2/tokens`` and what administrators have, in OpenAPI."""
+"""``/v2/quota``, ``/v2/tokens``, signed URLs and what administrators have, in OpenAPI."""
 
 from typing import Final
 
-from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
+from zq.auth.signatures import METHODS, PATHS
+from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.tokens import MOST as MOST_TOKENS
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MOST, Quota, State
@@ -70,7 +71,7 @@ def schemas() -> Json:
         "projects": {"type": "array", "items": _object(said)},
         "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
     }
-    return {
+    return _shares() | {
         "OwnLimits": own,
         "QuotaReport": _object(
             {"limits": reference("schemas", "OwnLimits"), "state": STATE, "used": COUNTS, "exact": FLAGS}
@@ -83,6 +84,39 @@ def schemas() -> Json:
             "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},
             "minProperties": 1,
         },
+    }
+
+
+def sharing() -> Json:
+    """By path and method."""
+    return {
+        f"{QUEUE}/share": {
+            "post": operation(
+                "share_queue",
+                "Sign a URL of the queue for those who have no account",
+                {200: answer("What is to be sent along.", "Share")},
+                body=body("ShareTerms", required=False),
+            )
+        },
+        "/v2/share/revoke": {
+            "post": operation("revoke_shares", "End all that was signed for the project", {204: answer("Ended.")})
+        },
+    }
+
+
+def _shares() -> Json:
+    texts = {"type": "array", "items": TEXT}
+    return {
+        "ShareTerms": {
+            "type": "object",
+            "properties": {
+                "paths": {"type": ["array", "null"], "items": {"type": "string", "enum": list(PATHS)}},
+                "methods": {"type": ["array", "null"], "items": {"type": "string", "enum": list(METHODS)}},
+                "expires": {"type": ["string", "null"]},
+            },
+            "additionalProperties": False,
+        },
+        "Share": _object({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
     }
 
 

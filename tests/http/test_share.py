@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pre-signed URLs over HTTP: what may be signed, what a signature opens, and what it never does (contract 10)."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.http.api import OTHER_CLIENT, Api
+from tests.http.conftest import Compose
+from tests.http.scoped import Scoped
+from zq.auth.signatures import derived, key_of, signature
+from zq.clock import ManualClock
+from zq.model.identity import Identity, ShareOptions
+from zq.storage.api import Storage
+
+QUEUE = "/v2/queues/jobs"
+SECRET, OTHER = "s" * 32, "t" * 32
+DAY = 86400
+OPTIONS = {"share": lambda: ShareOptions(secrets=(SECRET,))}
+
+
+@pytest.fixture
+def api(compose: Compose) -> Api:
+    """A server that signs."""
+    return compose(app=OPTIONS)
+
+
+def share(api: Api, **terms: Any) -> dict[str, Any]:
+    """What is signed for these terms."""
+    shared: dict[str, Any] = api.post(f"{QUEUE}/share", 200, terms).json
+    return shared
+
+
+def headers_of(shared: dict[str, Any], **changed: str | None) -> dict[str, str | None]:
+    """The headers that a client sends with what it was given."""
+    return {
+        "Client-ID": OTHER_CLIENT,
+        "X-Project-ID": shared["project"],
+        "URL-Signature": shared["signature"],
+        "URL-Expires": shared["expires"],
+        "URL-Methods": ",".join(shared["methods"]),
+        "URL-Paths": ",".join(shared["paths"]),
+    } | changed
+
+
+def in_seconds(clock: ManualClock, seconds: float) -> str:
+    """A moment so far from now, as it is signed."""
+    return (datetime.fromtimestamp(int(clock.now()), UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def test_what_is_shared_opens_the_queue_for_a_day(api: Api, clock: ManualClock) -> None:
+    """10.1, 10.3: by default GET of messages, with the project of the signature, and below the path."""
+    location = api.post(f"{QUEUE}/messages", 201, {"messages": [{"body": 1}]}).json["resources"][0]
+    shared = share(api)
+    assert shared == {
+        "paths": [f"{QUEUE}/messages"],
+        "methods": ["GET"],
+        "project": api.project,
+        "expires": in_seconds(clock, DAY),
+        "signature": shared["signature"],
+    }
+    key = key_of(SECRET, api.project, 0)
+    assert shared["signature"] == signature(key, shared["paths"], ["GET"], api.project, shared["expires"])
+    assert api.get(f"{QUEUE}/messages?echo=true", 200, headers=headers_of(shared)).json["messages"][0]["body"] == 1
+    api.get(location, 200, headers=headers_of(shared))
+    clock.advance(DAY + 1)
+    api.get(location, 404, headers=headers_of(shared))
+
+
+def test_paths_and_methods_are_sorted_and_named_once(api: Api) -> None:
+    """10.1: both are whole and in order; null and nothing are the default."""
+    shared = share(api, paths=["messages", "claims", "messages"], methods=["POST", "GET"])
+    assert (shared["paths"], shared["methods"]) == ([f"{QUEUE}/claims", f"{QUEUE}/messages"], ["GET", "POST"])
+    assert share(api, paths=[], methods=None)["paths"] == [f"{QUEUE}/messages"]
+    assert api.post(f"{QUEUE}/share", 200).json["methods"] == ["GET"]
+    swapped = headers_of(shared, **{"URL-Methods": "POST,GET"})
+    api.get(f"{QUEUE}/messages", 200, headers=swapped)
+    api.post(f"{QUEUE}/claims", 204, {"ttl": 60, "grace": 60}, headers=swapped)
+
+
+@pytest.mark.parametrize(
+    ("terms", "named"),
+    [
+        ({"paths": ["purge"]}, "paths must be of messages, subscriptions, claims"),
+        ({"paths": "messages"}, "paths"),
+        ({"methods": "GET"}, "methods"),
+        ({"methods": ["OPTIONS"]}, "methods must be of GET, HEAD, POST"),
+        ({"methods": ["GET", "x\\ny"]}, "methods must be"),
+        ({"expires": 2000000000}, "expires"),
+        ({"expires": "2000000000"}, "expires must be a date"),
+        ({"expires": "soon"}, "expires must be a date"),
+        ({"expires": "2001-01-01T00:00:00"}, "expires must be from now until"),
+        ({"expires": "9999-12-31T23:59:59"}, "expires must be from now until"),
+        ({"project_id": "victim"}, "project_id"),
+        ([], "object"),
+    ],
+)
+def test_bad_terms_are_refused_by_name(api: Api, terms: Any, named: str) -> None:
+    """10.1: with the field and the bound."""
+    refused = api.post(f"{QUEUE}/share", 400, terms).json
+    assert named in refused["description"]
+
+
+def test_an_expiry_has_its_bound(api: Api, clock: ManualClock) -> None:
+    """D3: seven days, unless the operator says otherwise; a zone is converted."""
+    week = 7 * DAY
+    assert share(api, expires=in_seconds(clock, week - 1))["expires"] == in_seconds(clock, week - 1)
+    api.post(f"{QUEUE}/share", 400, {"expires": in_seconds(clock, week + 1)})
+    assert share(api, expires=in_seconds(clock, 7200 + 60) + ".5+02:00")["expires"] == in_seconds(clock, 60)
+
+
+def test_without_a_key_nothing_is_signed_and_no_signature_is_valid(compose: Compose) -> None:
+    """10.1, 10.3."""
+    shared = share(compose(app=OPTIONS))
+    keyless = compose()
+    assert "secret_key is not set" in keyless.post(f"{QUEUE}/share", 400, {}).json["description"]
+    keyless.get(f"{QUEUE}/messages", 404, headers=headers_of(shared))
+    keyless.get(f"{QUEUE}/messages", 404, headers={"URL-Signature": ""})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"URL-Signature": ""},
+        {"URL-Signature": "0" * 64},
+        {"URL-Signature": "é"},
+        {"URL-Expires": None},
+        {"URL-Expires": "soon"},
+        {"URL-Expires": "2029-01-01T00:00:00"},
+        {"URL-Methods": None},
+        {"URL-Methods": "GET,POST"},
+        {"URL-Methods": "x"},
+        {"URL-Paths": None},
+        {"URL-Paths": "/v2/queues/jobs"},
+        {"URL-Paths": f"{QUEUE}/messages,{QUEUE}/claims"},
+        {"X-Project-ID": "victim"},
+        {"X-Project-ID": None},
+        {"X-Project-ID": "a,b"},
+    ],
+)
+def test_a_changed_signature_is_404_without_a_detail(api: Api, changed: dict[str, str | None]) -> None:
+    """10.3: always the same answer."""
+    refused = api.get(f"{QUEUE}/messages", 404, headers=headers_of(share(api), **changed))
+    assert refused.json == {"title": "404 Not Found"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", QUEUE),
+        ("GET", f"{QUEUE}/stats"),
+        ("GET", f"{QUEUE}/messagesx"),
+        ("GET", f"{QUEUE}/claims/x"),
+        ("GET", "/v2/queues/other/messages"),
+        ("GET", "/v2/queues"),
+        ("POST", f"{QUEUE}/messages"),
+        ("DELETE", f"{QUEUE}/messages?pop=1"),
+        ("POST", f"{QUEUE}/share"),
+        ("POST", "/v2/share/revoke"),
+        ("GET", "/v2/admin/projects"),
+    ],
+)
+def test_a_signature_covers_its_paths_and_methods_alone(api: Api, method: str, path: str) -> None:
+    """D4, 10.3: exactly a path or below it; not as a regular expression anywhere in it."""
+    api.call(method, path, 404, headers=headers_of(share(api)))
+
+
+def test_a_signature_gives_no_way_out_of_its_queue(api: Api) -> None:
+    """D4, B2: what a covered request names besides is judged, too; roles that it brings count for nothing."""
+    api.put(f"{QUEUE}", 201, {"_dead_letter_queue": "dead"})
+    api.post(f"{QUEUE}/messages", 201, {"messages": [{"body": 1}]})
+    signed = headers_of(share(api, paths=["messages", "claims"], methods=["POST", "DELETE", "GET"]))
+    claim = api.post(f"{QUEUE}/claims", 201, {"ttl": 60, "grace": 60}, headers=signed).json
+    settle = claim["messages"][0]["href"].replace("messages", "claims").partition("/claims/")[0]
+    claim_id = claim["messages"][0]["href"].rpartition("claim_id=")[2]
+    body = {"move": [{"id": claim["messages"][0]["id"], "queue": "elsewhere"}]}
+    api.post(f"{settle}/claims/{claim_id}/settle", 403, body, headers=signed | {"X-Roles": "admin"})
+    bury = {"bury": [{"id": claim["messages"][0]["id"], "reason": "x"}]}
+    api.post(f"{settle}/claims/{claim_id}/settle", 403, bury, headers=signed)
+
+
+def test_a_forgery_across_projects_is_refused(compose: Compose, clock: ManualClock) -> None:
+    """D1: the signed text of one project read as another's; methods and projects that hold what joins parts are no
+    methods and no projects."""
+    api = compose(app=OPTIONS)
+    expires = in_seconds(clock, 60)
+    path = f"{QUEUE}/messages"
+    key = SECRET.encode()
+    lie = signature(key, [path], ["GET", "x"], "y\\nvictim", expires)
+    assert lie == signature(key, [path], ["GET", "x\\ny"], "victim", expires), "the text can be read in two ways"
+    forged = {"URL-Signature": lie, "URL-Expires": expires, "URL-Methods": "GET,x\\ny", "URL-Paths": path}
+    api.get(path, 404, headers=forged | {"X-Project-ID": "victim"})
+    api.post(f"{QUEUE}/share", 400, {"methods": ["GET", "x"]}, headers={"X-Project-ID": "y\\nvictim"})
+
+
+def test_keys_are_rotated(compose: Compose) -> None:
+    """D2: the first signs, all verify; one that is gone verifies no more."""
+    old = share(compose(app=OPTIONS))
+    both = compose(app={"share": lambda: ShareOptions(secrets=(OTHER, SECRET))})
+    new = share(both, expires=old["expires"])
+    assert new["signature"] != old["signature"]
+    for shared in (old, new):
+        both.get(f"{QUEUE}/messages", 200, headers=headers_of(shared))
+    alone = compose(app={"share": lambda: ShareOptions(secrets=(OTHER,))})
+    alone.get(f"{QUEUE}/messages", 404, headers=headers_of(old))
+    alone.get(f"{QUEUE}/messages", 200, headers=headers_of(new))
+
+
+@pytest.mark.every_store
+def test_a_revocation_ends_all_that_was_signed(compose: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D3: of the project, on every server, of which none remembers anything here; what is signed later is valid."""
+    monkeypatch.setattr("zq.auth.signatures.FRESH", 0.0)
+    here, elsewhere = compose(app=OPTIONS), compose(app=OPTIONS)
+    neighbour = here.tenant("neighbour")
+    before, others = share(here), share(neighbour)
+    for server in (here, elsewhere):
+        server.get(f"{QUEUE}/messages", 200, headers=headers_of(before))
+    here.post("/v2/share/revoke", 204)
+    after = share(elsewhere, expires=before["expires"])
+    assert after["signature"] != before["signature"]
+    for server in (here, elsewhere):
+        server.get(f"{QUEUE}/messages", 404, headers=headers_of(before))
+        server.get(f"{QUEUE}/messages", 200, headers=headers_of(after))
+        server.get(f"{QUEUE}/messages", 200, headers=headers_of(others))
+    here.post("/v2/share/revoke", 204)
+    here.get(f"{QUEUE}/messages", 404, headers=headers_of(after))
+
+
+def test_nobody_shares_more_than_his_own(scoped: Scoped) -> None:
+    """D3: neither verbs nor time; and none but whoever manages the queue."""
+    app = scoped.build(**OPTIONS)
+    scoped.api("observe:**", app=app).post(f"{QUEUE}/share", 403)
+    reader = scoped.api("manage+observe:queue/jobs", app=app)
+    reader.post(f"{QUEUE}/share", 200, {"methods": ["GET"]})
+    reader.post(f"{QUEUE}/share", 403, {"methods": ["POST"]})
+    reader.post("/v2/queues/other/share", 403)
+    reader.post("/v2/share/revoke", 403)
+    scoped.api("manage:**", "manage:work/**", app=app).post("/v2/share/revoke", 204)
+
+
+def test_a_share_ends_with_the_credential_that_made_it(scoped: Scoped, clock: ManualClock) -> None:
+    """Tenancy 2: by default, and no later if it is asked for."""
+    app = scoped.build(**OPTIONS)
+    caller = scoped.api(app=app)
+    token = scoped.strategy.admit(Identity(caller.project, expires=clock.now() + 600, credential="short"))
+    headers = {"X-Auth-Token": token}
+    assert caller.post(f"{QUEUE}/share", 200, headers=headers).json["expires"] == in_seconds(clock, 600)
+    caller.post(f"{QUEUE}/share", 400, {"expires": in_seconds(clock, 660)}, headers=headers)
+
+
+def test_a_signature_needs_no_credential_besides(scoped: Scoped) -> None:
+    """10.3: it stands for one under every strategy; a wrong one is not made good by a credential."""
+    app = scoped.build(**OPTIONS)
+    owner = scoped.api(app=app)
+    shared = share(owner)
+    owner.get(f"{QUEUE}/messages", 200, headers=headers_of(shared, **{"X-Auth-Token": None}))
+    owner.get(f"{QUEUE}/messages", 404, headers=headers_of(shared, **{"URL-Signature": "0" * 64}))
+    owner.get(f"{QUEUE}/messages", 401, headers={"X-Auth-Token": None})
+
+
+def test_guessing_is_slowed_down_by_address(api: Api) -> None:
+    """Tenancy 1: after 50 failures at once nothing is looked up for the address, and a wait is over."""
+    shared = share(api)
+    wrong = headers_of(shared, **{"URL-Signature": "0" * 64})
+    statuses = [api.call("GET", f"{QUEUE}/messages", None, headers=wrong).status_int for _ in range(70)]
+    assert statuses[:50] == [404] * 50
+    assert 429 in statuses
+
+
+def test_no_log_or_store_holds_a_key(api: Api, storage: Storage, clock: ManualClock) -> None:
+    """D2: what a revocation leaves is a number, and keys that it makes differ by project."""
+    api.post("/v2/share/revoke", 204)
+    stored = [each.value for each in storage.documents.list("", "share-epoch", "", "", 100, clock.now()).items]
+    assert b"1" in stored
+    assert all(value.isdigit() for value in stored)
+    assert derived(SECRET.encode(), f"share 1 {api.project}") == key_of(SECRET, api.project, 1)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The signed text of pre-signed URLs, and the keys (contract 10.2)."""
+
+import json
+import random
+from contextlib import closing
+
+import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from tests.blocks import only
+from zq.auth.signatures import FRESH, Signatures, derived, key_of, moment, scope_of, shown, signature
+from zq.clock import ManualClock
+from zq.model.identity import ShareOptions
+from zq.storage import connect
+
+VECTOR = "302e54ae1be123644775d85a02149fc91f8da5bac5f243456fad6c740c9ac6f4"
+
+
+def test_the_vector_of_the_contract() -> None:
+    """10.1, 10.2: for the key ``test``, as long as the project has revoked nothing."""
+    signed = (["/v2/queues/q/messages"], ["GET"], "p1", "2030-01-01T00:00:00")
+    assert signature(key_of("test", "p1", 0), *signed) == VECTOR
+    assert signature(key_of("test", "p1", 1), *signed) != VECTOR
+
+
+def test_the_page_shows_the_vector() -> None:
+    """So that it can be computed by its readers."""
+    shown = json.loads(only("api-ref/signed-urls.md", "json"))
+    assert shown["signature"] == VECTOR
+    assert signature(b"test", *(shown[name] for name in ("paths", "methods", "project", "expires"))) == VECTOR
+
+
+def test_keys_are_derived_as_rfc_5869_says() -> None:
+    """And differ by project and by number of revocations."""
+    source = random.Random(7)
+    for label in ("", "a", "share 1 acme", "é" * 50):
+        secret = source.randbytes(source.randrange(1, 100))
+        assert derived(secret, label) == HKDF(SHA256(), 32, None, label.encode()).derive(secret)
+    assert len({key_of("k" * 32, project, epoch) for project in ("a", "b") for epoch in (1, 2)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("2030-01-01T00:00:00", "2030-01-01T00:00:00"),
+        ("2030-01-01 00:00", "2030-01-01T00:00:00"),
+        ("2030-01-01T00:00:00.999999", "2030-01-01T00:00:00"),
+        ("2030-01-01T02:00:00+02:00", "2030-01-01T00:00:00"),
+        ("2030-01-01T00:00:00Z", "2030-01-01T00:00:00"),
+    ],
+)
+def test_moments_are_of_utc_and_whole(text: str, seen: str) -> None:
+    """10.1: offsets are converted, fractions cut."""
+    assert shown(moment(text)) == seen
+
+
+@pytest.mark.parametrize("text", ["", "20300101", "1893456000", "2030-01-01", "2030-13-01T00:00:00", "soon", "٢030"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    """10.1: an integer-looking text, too."""
+    with pytest.raises(ValueError, match=r"."):
+        moment(text)
+
+
+def test_a_signature_is_worth_its_methods_on_its_queue() -> None:
+    """Reading does not delete, and deleting does not read."""
+    assert scope_of("q", ["GET", "HEAD"]) == "observe:queue/q"
+    assert scope_of("q", ["DELETE"]) == "consume+manage:queue/q"
+    assert scope_of("q", ["POST"]) == "consume+produce:queue/q"
+
+
+def test_a_revocation_holds_everywhere_within_five_seconds() -> None:
+    """D3: what was found right is looked at again as soon as the number of revocations is."""
+    clock, passed = ManualClock(1e9), [0.0]
+    with closing(connect("memory:")) as storage:
+        here, elsewhere = (
+            Signatures(lambda: ShareOptions(secrets=("s" * 32,)), storage.documents, clock, lambda: passed[0])
+            for _ in range(2)
+        )
+        expires = clock.now() + 60
+        path = "/v2/queues/q/messages"
+        env = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": path,
+            "HTTP_URL_SIGNATURE": here.sign("p", [path], ["GET"], expires),
+            "HTTP_URL_PATHS": path,
+            "HTTP_URL_METHODS": "GET",
+            "HTTP_URL_EXPIRES": shown(expires),
+        }
+        elsewhere.sign("p", [path], ["GET"], expires)  # has read the number
+        passed[0] += FRESH - 0.1
+        identity = elsewhere.authenticate("p", env, "peer")
+        assert identity is not None
+        assert elsewhere.authenticate("p", env, "peer") is identity, "the same object, by which rights are remembered"
+        here.revoke("p")
+        assert here.authenticate("p", env, "peer") is None
+        assert elsewhere.authenticate("p", env, "peer") is identity, "for less than five seconds"
+        passed[0] += 0.2
+        assert elsewhere.authenticate("p", env, "peer") is None

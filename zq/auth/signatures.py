@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pre-signed URLs: a credential for some paths of one queue, for those who have no account (contract 10).
+
+The signed text joins paths, methods, project and expiry in a way that could be read in several, so no part is accepted
+that holds what joins them. Nothing of a signature is stored but the number of a project's revocations, from which the
+key is derived: a revocation ends all that was signed before, within five seconds everywhere.
+"""
+
+import hmac
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Final
+
+from cachetools import FIFOCache
+from msgspec import Struct
+
+from zq import limits
+from zq.auth.credentials import FailureLimit
+from zq.clock import Clock
+from zq.errors import Invalid, InvalidName, MetadataConflict, Unavailable
+from zq.model import Seconds
+from zq.model.documents import DocumentRef
+from zq.model.identity import Identity, ShareOptions
+from zq.model.scopes import Verb
+from zq.storage.api import DocumentController
+
+# What of a queue may be shared.
+PATHS: Final = ("messages", "subscriptions", "claims")
+# The methods that may be, each with what it may do to that queue.
+METHODS: Final = {
+    "GET": (Verb.OBSERVE,),
+    "HEAD": (Verb.OBSERVE,),
+    "POST": (Verb.PRODUCE, Verb.CONSUME),
+    "PUT": (Verb.CONSUME,),
+    "PATCH": (Verb.CONSUME,),
+    "DELETE": (Verb.CONSUME, Verb.MANAGE),
+}
+# The kind of the documents that count a project's revocations.
+KIND: Final = "share-epoch"
+# Seconds for which a signature, and a project's number of revocations, are not looked up again.
+FRESH: Final = 5.0
+# Signatures, and projects, that one process remembers.
+MOST: Final = 10_000
+TEXT: Final = "\\n".join(["{paths}", "{methods}", "{project}", "{expires}"])
+_PATH: Final = re.compile(rf"/v2/queues/({limits.QUEUE_NAME.pattern})/(?:{'|'.join(PATHS)})", re.ASCII)
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+# Where the environment has them.
+FIELDS: Final = ("HTTP_URL_SIGNATURE", "HTTP_URL_PATHS", "HTTP_URL_METHODS", "HTTP_URL_EXPIRES")
+# Stands for what was malformed, so that a signature is computed for it, too.
+NOTHING: Final = ("-", ("/v2/queues/-/messages",), frozenset({"GET"}), 0.0)
+
+
+def scope_of(queue: str, methods: Iterable[str]) -> str:
+    """The scope of those who hold a signature for these methods."""
+    verbs = {verb for method in methods for verb in METHODS[method]}
+    return f"{'+'.join(sorted(verbs))}:queue/{queue}"
+
+
+def moment(text: str) -> Seconds:
+    """An ISO 8601 date and time, in UTC where it names no zone, without its fraction. Raises ``ValueError``."""
+    if _MOMENT.fullmatch(text) is None:
+        raise ValueError("no date and time")
+    parsed = datetime.fromisoformat(text.replace(",", "."))
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).replace(microsecond=0).timestamp()
+
+
+def shown(expires: Seconds) -> str:
+    """The form that is signed."""
+    return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def derived(secret: bytes, label: str) -> bytes:
+    """A key for one use: HKDF-SHA256 (RFC 5869) without salt, 32 bytes."""
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    return hmac.digest(extracted, label.encode() + b"\x01", "sha256")
+
+
+def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project: str, expires: str) -> str:
+    """Contract 10.2, in lower-case hex."""
+    text = TEXT.format(
+        paths=",".join(sorted(paths)), methods=",".join(sorted(methods)), project=project, expires=expires
+    )
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+class Share(Struct, frozen=True):
+    """What a signature is for, found right. ``until``: of the monotonic clock, when it is to be looked at again."""
+
+    identity: Identity
+    paths: tuple[str, ...]
+    methods: frozenset[str]
+    expires: Seconds
+    until: float
+
+    def covers(self, method: str, path: str) -> bool:
+        """Whether it is for this request: exactly a signed path, or below one; never what confirms a subscription."""
+        return (
+            method in self.methods
+            and any(path == each or path.startswith(f"{each}/") for each in self.paths)
+            and not path.endswith("/confirm")
+        )
+
+
+class Signatures:
+    """Signs and verifies for all projects. ``options`` is asked each time, for keys may change meanwhile."""
+
+    def __init__(
+        self,
+        options: Callable[[], ShareOptions],
+        documents: DocumentController,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options = options
+        self.clock = clock
+        self._documents = documents
+        self._monotonic = monotonic
+        self._failures = FailureLimit(monotonic)
+        self._lock = threading.Lock()
+        self._shares: FIFOCache[tuple[str, ...], Share] = FIFOCache(MOST)
+        # By project: the number of its revocations, and until when that is believed.
+        self._epochs: FIFOCache[str, tuple[int, float]] = FIFOCache(MOST)
+
+    def sign(self, project: str, paths: Iterable[str], methods: Iterable[str], expires: Seconds) -> str:
+        """The signature, by the first key. Raises ``Invalid`` if there is none, ``Unavailable``."""
+        secrets = self.options().secrets
+        if not secrets:
+            raise Invalid("No URL can be signed here: [signed_url] secret_key is not set.")
+        return signature(key_of(secrets[0], project, self._epoch(project)[0]), paths, methods, project, shown(expires))
+
+    def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
+        """Whom a signed request is from that names this project; None if its signature is not one for it.
+
+        Raises ``Unavailable``, and ``TooManyRequests`` for an address that guesses.
+        """
+        if not self.options().secrets:
+            return None
+        values = (project, *[env.get(name, "") for name in FIELDS])
+        share = self._fresh(values)
+        if share is None:
+            self._failures.check(peer)
+            share = self._verified(values)
+        if share is None or not self._covers(share, env):
+            self._failures.count(peer)
+            return None
+        return share.identity
+
+    def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
+        """Whether ``authenticate`` would find somebody, counting nothing; None if the store must be asked."""
+        share = self._fresh((project, *[env.get(name, "") for name in FIELDS]))
+        if share is not None:
+            return self._covers(share, env)
+        return None if self.options().secrets and not self._failures.exceeded(peer) else False
+
+    def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool:
+        """The same; asks the store. No, if that cannot be asked."""
+        try:
+            return self._covers(self._verified((project, *[env.get(name, "") for name in FIELDS])), env)
+        except Unavailable:
+            return False
+
+    def revoke(self, project: str) -> None:
+        """End all that was signed for the project so far. Raises ``MetadataConflict``, ``Unavailable``."""
+        ref = DocumentRef("", KIND, project)
+        for _ in range(10):
+            now = self.clock.now()
+            document = self._documents.get(ref, now)
+            epoch = str(int(document.value) + 1 if document else 1).encode()
+            if self._documents.put(ref, epoch, now, expected=document.version if document else ""):
+                self.forget()
+                return
+        raise MetadataConflict("Others revoke what the project has signed at the same time. Try again.")
+
+    def forget(self) -> None:
+        """Look everything up again."""
+        with self._lock:
+            self._epochs.clear()
+            self._shares.clear()
+
+    def _fresh(self, values: tuple[str, ...]) -> Share | None:
+        share: Share | None = self._shares.get(values)
+        return None if share is None or share.until <= self._monotonic() else share
+
+    def _covers(self, share: Share | None, env: Mapping[str, Any]) -> bool:
+        return (
+            share is not None
+            and share.expires > self.clock.now()
+            and share.covers(str(env["REQUEST_METHOD"]), env["PATH_INFO"])
+        )
+
+    def _verified(self, values: tuple[str, ...]) -> Share | None:
+        """What a signature is for. Each refusal takes as long, whatever is wrong."""
+        project, given, *_ = values
+        parts = _read(values)
+        named, paths, methods, expires = parts or NOTHING
+        epoch, until = self._epoch(named)
+        ours = [
+            signature(key_of(secret, named, epoch), paths, methods, named, shown(expires))
+            for secret in self.options().secrets
+        ]
+        matches = [hmac.compare_digest(each.encode(), given.encode()) for each in ours]
+        if parts is None or not any(matches):
+            return None
+        queue = paths[0].split("/")[3]
+        name = f"share:{blake2b(given.encode(), digest_size=4).hexdigest()}"
+        identity = Identity(project, scopes=(scope_of(queue, methods),), credential=name, expires=expires)
+        share = Share(identity, paths, methods, expires, until)
+        with self._lock:
+            self._shares[values] = share
+        return share
+
+    def _epoch(self, project: str) -> tuple[int, float]:
+        """How often the project has revoked, and until when that is believed."""
+        known: tuple[int, float] | None = self._epochs.get(project)
+        if known is not None and known[1] > self._monotonic():
+            return known
+        until = self._monotonic() + FRESH
+        document = self._documents.get(DocumentRef("", KIND, project), self.clock.now())
+        with self._lock:
+            self._epochs[project] = known = (int(document.value) if document else 0, until)
+        return known
+
+
+def key_of(secret: str, project: str, epoch: int) -> bytes:
+    """The key for a project's shares: the secret itself, as Zaqar has it, until the project revokes."""
+    return derived(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
+
+
+def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str], Seconds] | None:
+    """Project, paths, methods and expiry; None if one of them is not as ``share`` gives them out."""
+    project, _, paths, methods, expires = values
+    try:
+        limits.project_id(project)
+        until = moment(expires)
+    except (InvalidName, ValueError, OverflowError):
+        return None
+    queues = {_PATH.fullmatch(path) for path in paths.split(",")}
+    named = {match[1] for match in queues if match}
+    if None in queues or len(named) != 1 or not set(methods.split(",")) <= METHODS.keys():
+        return None
+    return project, tuple(sorted(paths.split(","))), frozenset(methods.split(",")), until
