@@ -98,6 +98,7 @@ VENDORS: dict[str, list[str]] = {
     "jwt": ["zq.auth"],
     "keystoneauth1": ["zq.auth.keystone"],
     "keystonemiddleware": ["zq.auth.keystone"],
+    "webob": ["zq.auth.keystone"],
     "bson": ["zq.storage.mongodb"],
     "pymongo": ["zq.storage.mongodb"],
     "redis": ["zq.storage.redis"],
