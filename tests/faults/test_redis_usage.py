@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import redis
@@ -22,7 +23,7 @@ class Former:
     def __init__(self, server: RedisServer) -> None:
         storage = connect(server.uri)
         self.scene = Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs"))
-        self.client = redis.Redis(port=server.port)
+        self.client: Any = redis.Redis(port=server.port)
         self.keys = layout.keys(self.scene.queue)
 
     def forget_figures(self) -> None:

@@ -78,7 +78,7 @@ class RedisStorage(Defaults):
         self._expiry = expiry or self._expiry
         return self._active_expiry.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0
 
-    def usage(self, project: str, now: Seconds) -> Usage:
+    def usage(self, project: str, now: Seconds) -> Usage | None:
         """One round trip, however much there is."""
         key = layout.keys(layout.whole(project)).usage
         messages, size = self._client.command(key, b"HMGET", key, b"messages", b"bytes")

@@ -4,7 +4,8 @@
 ---- part shared
 
 -- What the scripts on queues have in common; it is put in front of each, behind FALSE_FUTURE: ms ahead of now from
--- which on a queue's last moment is not believed, and OVERHEAD: bytes that a message counts besides its body. layout.py draws the keys.
+-- which on a queue's last moment is not believed, and OVERHEAD: bytes that a message counts besides its body.
+-- layout.py draws the keys.
 --
 -- A message in a script is a table: the fields of its record's head, and `member` (its sequence with 14 digits),
 -- `claim`, `record` (as it was read) and `tail` (the part of it that never changes).
@@ -370,47 +371,4 @@ end
 local function answer_with(messages, pieces)
   for _, m in ipairs(messages) do add_message(pieces, m.record, m.body) end
   return table.concat(pieces)
-end
-
----- part conditions
-
--- Part of scripts whose effect depends on a key that the queue may know, or on a fence. What they refuse they answer
--- with a table: store.py says which.
-
-local KNOWN = '>I8I2'
-
--- What a repeat is answered; nil if the key is new. The two keys begin at KEYS[at].
-local function known(at, key, now)
-  local kept = redis.call('HGET', KEYS[at], key)
-  if kept and struct.unpack(KNOWN, kept) > now then return { 'known', kept } end
-  return nil
-end
-
--- Keeps the first answer until `expires`.
-local function remember(at, key, digest, expires, answer, score)
-  redis.call('HSET', KEYS[at], key, struct.pack(KNOWN, expires, #digest) .. digest .. answer)
-  redis.call('ZADD', KEYS[at + 1], score or expires, key)
-end
-
--- nil if the epoch is the last one given out, or no fence is named.
-local function fenced(key, name, epoch)
-  if name == '' or tonumber(redis.call('HGET', key, name) or 0) == epoch then return nil end
-  return { 'fenced' }
-end
-
----- part remembering
-
--- Part of scripts that remember or forget answers of a queue, which count. The scores of those that do are less by
--- COUNTS than until when they are known, so that they are told from those of versions that did not count.
-
-local COUNTS = 0.25
-
-local function has_counted(score) return score and tonumber(score) % 1 ~= 0 end
-
-local function remember_for(name, at, key, digest, expires, answer)
-  local former = redis.call('HSTRLEN', KEYS[at], key)
-  if former > 0 and has_counted(redis.call('ZSCORE', KEYS[at + 1], key)) then former = former + OVERHEAD else former = 0 end
-  remember(at, key, digest, expires, answer, expires - COUNTS)
-  local size = redis.call('HSTRLEN', KEYS[at], key) + OVERHEAD
-  add_usage(0, add_to_part(ANSWERED .. name, size - former))
 end
