@@ -12,6 +12,8 @@ else
     TMPDIR=$(mktemp --directory)
 fi
 export TMPDIR
+# Where nothing may be kept, each of the suite's hundreds of processes compiles zq and its tests again.
+unset PYTHONDONTWRITEBYTECODE
 declare -A aside=()
 
 # Nothing that runs beside outlives this command.

@@ -81,10 +81,13 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.testing": ["zq.auth", "zq.auth.tokens", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http", "zq.client"],
     "zq.conformance": [*ABOVE_STORES, "zq.broker"],
     "zq.pytest_plugin": ["zq.testing", "zq.client"],
+    "zq.application": [
+        *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
+        *("zq.maintenance", "zq.metrics", "zq.engines", "zq.probes"),
+    ],
     "zq.server": [
-        "zq.audit",
-        *("zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.broker", "zq.http"),
-        *("zq.auth.policy", "zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.startup"),
+        *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),
+        *("zq.auth", "zq.auth.policy", "zq.http", "zq.metrics", "zq.engines", "zq.startup"),
         *("zq.control", "zq.offline", "zq.token_command"),
     ],
 }
@@ -95,6 +98,7 @@ VENDORS: dict[str, list[str]] = {
     "jwt": ["zq.auth"],
     "keystoneauth1": ["zq.auth.keystone"],
     "keystonemiddleware": ["zq.auth.keystone"],
+    "webob": ["zq.auth.keystone"],
     "bson": ["zq.storage.mongodb"],
     "pymongo": ["zq.storage.mongodb"],
     "redis": ["zq.storage.redis"],
@@ -144,6 +148,10 @@ APART: dict[str, str] = {
     "zq.spark.source": "imports pyspark, which the package does without until the data source is asked for",
     "zq.model.claims": "a value of the model like its neighbours; the package holds nothing but their names",
     "zq.http.admission": "middleware is a step of its own; the app's table of contents stays one",
+    "zq.metrics.timed": "what wraps a store is of metrics; the application only puts it there",
+    "zq.offline": "check-store and salvage; the server's module is the command line that calls them",
+    "zq.startup": "what a start says and refuses, which tests ask without a server",
+    "zq.token_command": "a command with options and output of its own",
     "zq.http.request_log": "middleware is a step of its own; the app's table of contents stays one",
 }
 
@@ -186,10 +194,10 @@ def within(module: str, name: str) -> bool:
     return module == name or module.startswith(name + ".")
 
 
-def forbidden_imports(known: dict[str, ast.Module]) -> list[str]:
-    """Every arrow that the tables do not have, as "a -> b"."""
+def forbidden_imports(known: dict[str, ast.Module], of: dict[str, ast.Module] | None = None) -> list[str]:
+    """Every arrow that the tables do not have, as "a -> b"; ``of``: of these modules only."""
     found = []
-    for module, tree in known.items():
+    for module, tree in (known if of is None else of).items():
         home = owner(module, MAY_IMPORT)
         for target in imports(module, tree, known):
             vendor = target.partition(".")[0]
@@ -226,8 +234,7 @@ def test_imports_point_only_in_the_directions_of_the_architecture() -> None:
 def test_a_planted_forbidden_import_is_caught(module: str, line: str) -> None:
     """The check above sees every way to write an import."""
     assert module in sources(), "plant it in a module that exists"
-    planted = {**sources(), module: ast.parse(line)}
-    assert [arrow for arrow in forbidden_imports(planted) if arrow.startswith(module + " -> ")] != []
+    assert forbidden_imports(sources(), {module: ast.parse(line)}) != []
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)

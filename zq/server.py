@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition root and ``zq-server``: settings, storage, clock, broker, application, engine, from top to bottom.
+"""``zq-server``: the command line, settings, the application (``zq.application``), the signals, the engine.
 
 ``zq.server:app`` runs under any WSGI server; its settings come from the file that ``ZQ_CONFIG`` names and from the
 environment. ``zq-server`` starts it under gunicorn or Granian. The store is opened in the process that serves, after
@@ -12,41 +12,25 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from zq import __version__, audit, control, engines, lifecycle, logs, offline, probes, settings, startup, token_command
-from zq.audit import Audit
+from zq import __version__, audit, control, engines, lifecycle, logs, offline, settings, startup, token_command
+from zq.application import Application, make_broker, open_store
 from zq.auth import check as check_auth
-from zq.auth import open_tokens, reread, strategy_of
 from zq.auth.policy import Policy
-from zq.auth.proxy import ProxySecrets
-from zq.broker import Broker
-from zq.broker.rates import Exchange
-from zq.clock import Clock, StoreClock
+from zq.clock import StoreClock
 from zq.engines import listening
 from zq.engines.tls import ServerTls
 from zq.errors import StartRefused, Unavailable
-from zq.events import NO_EVENTS, Events
+from zq.events import NO_EVENTS
 from zq.http.app import App, create_app
-from zq.http.authentication import peer_of, set_aside
-from zq.maintenance import Upkeep
-from zq.maintenance.throttle import LatencyMonitor
 from zq.metrics import multiprocess
-from zq.metrics.definitions import Options
-from zq.metrics.timed import timed
-from zq.model.topics import Retention
 from zq.settings import Configuration, Settings
-from zq.storage import connect, find, prepare
-from zq.storage.api import Storage
-
-if TYPE_CHECKING:
-    from zq.metrics.counting import Metrics
+from zq.storage import find, prepare
 
 LOG = logging.getLogger(__name__)
-RETRY_INTERVAL = 1.0
 PRIVATE = 0o077
 """What the files of this program are not allowed to others: the embedded store has all tenants' messages."""
 
@@ -62,117 +46,14 @@ def open_app(
 
     ``heed`` has this process obey its signals; by default from now on. ``tls``: read again with the options.
     """
-    heed = heed or _heed_signals
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
-    storage = open_store(chosen)
-    clock, monitor = StoreClock(storage.now, doubted=storage.doubted), LatencyMonitor()
-    metrics = _metrics(chosen, storage, clock)
-    broker = _broker(chosen, timed(storage, metrics, monitor), clock, metrics)
-    strategy = strategy_of(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
-    proxy = strategy if isinstance(strategy, ProxySecrets) else None
-    tokens = open_tokens(chosen.auth, storage.documents, clock)
-    if (quotas := broker.quotas) is not None:
-        tokens.most = lambda project: quotas.of(project).quota.tokens
-    policy, log = Policy(chosen.policy_file), Audit()
-    audit.configure(chosen.audit)
-    if chosen.auth.strategy and chosen.shared_store:
-        Exchange(broker.rates, storage.documents, clock).start()
-    app = create_app(
-        broker,
-        policy=policy,
-        audit=log,
-        tells_rates=lambda: configuration.current.quota_headers,
-        strict_client_id=chosen.strict_client_id,
-        admin_mode=chosen.admin_mode,
-        trusting=chosen.trust_network,
-        allowed_hosts=lambda: configuration.current.allowed_hosts,
-        log_requests=lambda: configuration.current.log_requests,
-        events=metrics,
-        metrics_page=metrics.page if chosen.metrics_on_main_port else None,
-        strategy=None if isinstance(strategy, ProxySecrets) else strategy,
-        proxy=proxy,
-        behind_proxy=chosen.behind_proxy,
-        tokens=tokens,
-        share=lambda: configuration.current.share,
-    )
-    _listen(chosen, broker, metrics)
-    upkeep = Upkeep(storage, clock, chosen.expiry, chosen.sweep_interval, monitor, metrics, broker.resume)
-    upkeep.start()
-    atexit.register(upkeep.stop)
-
-    def apply(new: Settings) -> None:
-        broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
-        broker.publishing.retention = _kept(new)
-        upkeep.configure(new.expiry, new.sweep_interval)
-        metrics.configure(_shown(new))
-        if broker.quotas is not None:
-            broker.quotas.configure(new.quota)
-        policy.reload(new.policy_file, log)
-        reread(proxy, getattr(strategy, "certificates", None), tls)
-
-    heed(chosen.drain_delay, broker.end_waiting, lambda: _reload(configuration, apply))
+    made = Application(configuration, tls)
+    heed = heed or _heed_signals
+    heed(chosen.drain_delay, made.broker.end_waiting, lambda: _reload(configuration, made.apply))
     if chosen.control:
-        control.serve(chosen.control, app)
-    wrapped = getattr(strategy, "wrapped", None)  # Keystone's middleware stands before all else
-    if wrapped is None:
-        return app
-    return wrapped(app, set_aside, partial(peer_of, behind_proxy=chosen.behind_proxy), log.unauthenticated)  # type: ignore[no-any-return]
-
-
-def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
-    from zq.metrics.counting import Metrics  # here, so that it finds what multiprocess.begin has set
-
-    return Metrics(
-        storage,
-        clock,
-        store=chosen.uri.partition(":")[0],
-        engine=chosen.engine,
-        max_waiters=chosen.max_waiters,
-        max_streams=chosen.max_streams,
-        options=_shown(chosen),
-    )
-
-
-def _broker(chosen: Settings, storage: Storage, clock: Clock, events: Events) -> Broker:
-    return Broker(
-        storage,
-        clock,
-        chosen.limits,
-        checksum=chosen.checksum,
-        delete_with_claim_id=chosen.delete_with_claim_id,
-        max_waiters=chosen.max_waiters,
-        max_streams=chosen.max_streams,
-        retention=_kept(chosen),
-        queue_ttl=chosen.queue_ttl,
-        events=events,
-        patience=chosen.storage_timeout,
-        quota=chosen.quota if chosen.auth.strategy else None,
-        share=chosen.quota.share,
-        threads=chosen.threads,
-    )
-
-
-def _shown(chosen: Settings) -> Options:
-    """What the settings say of metrics."""
-    return Options(
-        per_queue=chosen.per_queue_metrics, max_queues=chosen.max_metric_queues, max_counted=chosen.max_counted
-    )
-
-
-def _kept(chosen: Settings) -> Retention:
-    """What the settings say of the logs of topics."""
-    return Retention(chosen.topic_log_bytes, chosen.topic_log_messages)
-
-
-def _listen(chosen: Settings, broker: Broker, metrics: "Metrics") -> None:
-    """Serve what is for machinery at addresses of its own, as the settings say."""
-    if chosen.probes_bind:
-        pages = {"/healthz": probes.health, "/readyz": probes.readiness(broker.check_ready)}
-        probes.serve("probes", *chosen.probes_bind, pages)
-    if chosen.metrics_port:
-        pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}
-        probes.serve("metrics", chosen.metrics_bind, chosen.metrics_port, pages)
+        control.serve(chosen.control, made.app)
+    return made.outermost()
 
 
 def _heed_signals(drain_delay: float, end: Callable[[], None], reload: Callable[[], object]) -> None:
@@ -203,21 +84,6 @@ def _reload(configuration: Configuration, apply: Callable[[Settings], None] | No
         for sentence in configuration.left:
             LOG.warning(sentence)
     return True
-
-
-def open_store(chosen: Settings) -> Storage:
-    """Open the store; wait for one that does not answer, if the settings say so.
-
-    Raises ``StartRefused``, ``Unavailable``.
-    """
-    while True:
-        try:
-            return connect(chosen.uri, chosen.driver_options, chosen.expiry)
-        except Unavailable as absence:
-            if not chosen.wait_for_store:
-                raise
-            LOG.warning("Waiting for the store: %s", absence)
-            time.sleep(RETRY_INTERVAL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -275,7 +141,7 @@ def _token(arguments: Sequence[str]) -> int:
         storage = open_store(chosen)
         atexit.register(storage.close)
         clock = StoreClock(storage.now, doubted=storage.doubted)
-        return create_app(_broker(chosen, storage, clock, NO_EVENTS))
+        return create_app(make_broker(chosen, storage, clock, NO_EVENTS))
 
     try:
         _hand_on(given)

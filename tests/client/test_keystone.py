@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``auth_strategy = keystone``, before a stand-in for Keystone, by hand and by openstacksdk (tenancy 1)."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,26 @@ def test_a_token_is_remembered_and_forgotten(keystone: tuple[Keystone, ZqServer]
     del issuer.tokens[token]
     wait_for(lambda: ask(server.url, "GET", "/v2/queues", headers=headers).status == 401, 20, "it is refused")
     assert issuer.seen > before
+
+
+def test_who_waits_or_streams_is_asked_for_again(keystone: tuple[Keystone, ZqServer]) -> None:
+    """Tenancy 2: within 30 s of a revocation a waiter has 401 and a stream its end."""
+    issuer, server = keystone
+    token = issuer.token("ann")
+    headers = {"X-Auth-Token": token, "X-Project-ID": ANN.project}
+    with ThreadPoolExecutor(2) as pool:
+        begun = time.monotonic()
+        waiter, stream = (
+            pool.submit(ask, server.url, "GET", path, headers=headers, timeout=60)
+            for path in ("/v2/queues/empty/messages?wait=30", "/v2/stream")
+        )
+        wait_for(lambda: issuer.seen, 10, "the token was asked for")
+        time.sleep(1)
+        assert not waiter.done()
+        assert not stream.done()
+        del issuer.tokens[token]
+        assert (waiter.result(40).status, stream.result(40).status) == (401, 200)
+    assert time.monotonic() - begun < 31
 
 
 def test_without_keystone_there_is_no_answer(keystone: tuple[Keystone, ZqServer]) -> None:

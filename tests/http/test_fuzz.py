@@ -6,6 +6,7 @@ names the store (default ``rocksdb``)."""
 import copy
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
@@ -19,6 +20,7 @@ from schemathesis import GenerationMode
 from tests.http.api import PATCH_TYPE
 from tests.http.test_openapi import references
 from tests.stores import Stores
+from zq.auth.signatures import shown
 from zq.broker import Broker
 from zq.broker.topics import KIND, NO_METADATA
 from zq.clock import ManualClock
@@ -27,6 +29,7 @@ from zq.http.openapi import OPEN, document, resources
 from zq.limits import DEFAULT_KEEP, Limits
 from zq.model import ClaimRequest, Commit, Draft, Lease, Move, QueueRef
 from zq.model.documents import DocumentRef
+from zq.model.identity import ShareOptions
 from zq.model.topics import Entry, TopicRef
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -66,6 +69,7 @@ REAL = {
     **dict.fromkeys(("claim", "claim_id", "claim_ids"), CLAIMS),
     **dict.fromkeys(("name", "producer", "publish", "stage"), ETL),
     "fence": ["etl:1"],
+    "expires": [shown(time.time() + 86400)],
     "X-Project-ID": ["acme"],
 }
 """By the name of a parameter or a member: what the furnished project has of the kind."""
@@ -214,7 +218,8 @@ def ask(
     Every answer is checked, a 5xx fails but for what is not built. Each right request meets a furnished project.
     """
     clock = ManualClock(store.now())
-    operation.schema.app = app = create_app(Broker(store, clock, LIMITS, checksum=True))
+    broker = Broker(store, clock, LIMITS, checksum=True)
+    operation.schema.app = app = create_app(broker, share=lambda: ShareOptions(secrets=("k" * 32,)))
     came = Counter[tuple[int, str]]()
 
     def one(case: Any) -> None:

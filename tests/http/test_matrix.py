@@ -4,6 +4,7 @@
 The tables of the contract are written down here once more, so that a change of a rule is seen.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("GET", "/v2/", None, ""),
     ("GET", "/v2/limits", None, ""),
     ("GET", "/v2/quota", None, ""),
+    ("GET", "/v2/whoami", None, ""),
     ("GET", "/v2/ping", None, ""),
     ("HEAD", "/v2/ping", None, ""),
     ("GET", "/v2/queues", None, ""),
@@ -337,3 +339,38 @@ def test_scopes_are_no_way_to_administer(scoped: Scoped) -> None:
     scoped.api(app=app, roles=administrator).get("/v2/health", 400)
     scoped.api("*:**", app=app, roles=administrator).get("/v2/health", 403)
     scoped.api(app=app).get("/v2/health", 403)
+
+
+def test_a_fence_that_a_request_names_is_judged(scoped: Scoped) -> None:
+    """B2: ``fence=`` needs consume on that name, wherever it stands, before anything is done."""
+    owner = scoped.api()
+    owner.post("/v2/fences/etl", 200)
+    owner.post(f"{QUEUE}/messages", 201, POSTED)
+    scopes = ("produce+consume:queue/**", "produce:work/**")
+    without, able = scoped.api(*scopes), scoped.api(*scopes, "consume:work/etl")
+    terms = {"ttl": 60, "grace": 60}
+    asked: list[tuple[str, str, Any]] = [
+        ("PUT", f"{QUEUE}/claims/a.b?fence=etl:1", terms),
+        ("PATCH", f"{QUEUE}/claims/a.b?fence=etl:1", terms),
+        ("POST", f"{QUEUE}/claims/a.b/settle?fence=etl:1", {"release": []}),
+        ("POST", "/v2/commits?fence=etl:1", COMMIT),
+    ]
+    for method, path, body in asked:
+        refused = without.call(method, path, 403, json.dumps(body).encode())
+        assert refused.json["description"] == "This credential does not allow claims:update on work etl."
+        assert able.call(method, path, None, json.dumps(body).encode()).status_int != 403, path
+
+
+def test_whoami_tells_every_caller_of_his_own(scoped: Scoped, compose: Any) -> None:
+    """Tenancy 1: by what the credential gives; without a strategy, by the headers."""
+    caller = scoped.api("produce:queue/jobs", roles=frozenset({"b", "a"}))
+    assert caller.get("/v2/whoami", 200).json == {
+        "project": caller.project,
+        "user": "u",
+        "roles": ["a", "b"],
+        "scopes": ["produce:queue/jobs"],
+        "credential": "test",
+        "expires": None,
+    }
+    believed = compose()
+    assert believed.get("/v2/whoami", 200).json["project"] == believed.project

@@ -42,7 +42,7 @@ ROUTES = {
         ("limit", "marker", "since", "until", "state", "detailed"),
     ),
     "history.replay": ("POST", "/v2/queues/{queue}/history/replay", {200}, ()),
-    "claim.put": ("PUT", "/v2/queues/{queue}/claims/a.b", {201, 204}, ("limit", "wait", "fence", "detailed")),
+    "claim.put": ("PUT", "/v2/queues/{queue}/claims/a.b", {200, 201, 204}, ("limit", "wait", "fence", "detailed")),
     "fence.post": ("POST", "/v2/fences/n", {200}, ()),
     "stage.delete": ("DELETE", "/v2/stages/n", {204}, ()),
     "commits.post": ("POST", "/v2/commits", {200}, ("fence",)),
@@ -175,6 +175,11 @@ QUERIES = [
     "limit=1&" * 5000,
 ]
 
+Request = tuple[str, bytes | None]
+"""Query and body."""
+TOGETHER = 16
+"""Requests after which a project is looked at once."""
+
 
 @pytest.fixture
 def api(compose: Any) -> Api:
@@ -218,25 +223,39 @@ class Sweeper:
         looks = ("/v2/queues?detailed=true", f"{queue}/stats", f"{queue}/messages?echo=true&include_claimed=true")
         return [self._api.get(path, 200).body for path in looks]
 
-    def send(self, query: str = "", body: bytes | None = None) -> None:
-        """One request; a fault is noted, not raised, so that a run shows them all."""
+    def sweep(self, requests: list[Request]) -> None:
+        """Send them all. What the project holds is looked at after up to ``TOGETHER`` of them; where it has changed,
+        the same are sent again one by one, until it is known which of them did it."""
+        size = TOGETHER
+        while requests:
+            some, requests = requests[:size], requests[size:]
+            asked, refused = [self._send(*each) for each in some][-1]
+            if self._contents() == self._before:
+                size = min(2 * size, TOGETHER)
+                continue
+            if len(some) == 1 and (refused or self._method == "GET"):
+                self.faults.append(f"{asked}, and the store changed")
+            elif len(some) > 1:
+                requests = some + requests
+            size = 1
+            self._begin()
+
+    def _send(self, query: str = "", body: bytes | None = None) -> tuple[str, bool]:
+        """What was asked, and whether it was refused; a fault is noted, not raised, so that a run shows them all."""
         path = self._path.format(**self._world._asdict()) + (f"?{query}" if query else "")
         headers = {"Content-Type": PATCH_TYPE} if self._path.endswith("{queue}") else {}
         try:
             answer = self._api.unchecked().call(self._method, path, None, body, headers)
         except AssertionError as fault:
             self.faults.append(str(fault))
-            return
+            return str(fault), True
         asked = f"{self._method} {path[:120]} {(body or b'')[:120]!r} -> {answer.status}"
         if not (answer.status_int in self._successes or 400 <= answer.status_int < 500):
             self.faults.append(asked)
         name = query.split("=")[0]
         if answer.status_int == 400 and name in self._parameters and name not in answer.text:
             self.faults.append(f"{asked}, which does not name the parameter")
-        if self._contents() != self._before:
-            if answer.status_int >= 400 or self._method == "GET":
-                self.faults.append(f"{asked}, and the store changed")
-            self._begin()
+        return asked, answer.status_int >= 400
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -247,8 +266,7 @@ def test_nasty_bodies_are_refused_without_a_trace(api: Api, route: str, store_na
     """
     sweeper = Sweeper(api, route)
     every = 1 if store_name == "memory" else 5
-    for body in BODIES[: 40 if route in SOME else None : every]:
-        sweeper.send(body=body)
+    sweeper.sweep([("", body) for body in BODIES[: 40 if route in SOME else None : every]])
     assert not sweeper.faults, "\n".join(sweeper.faults)
 
 
@@ -262,8 +280,8 @@ def test_nasty_queries_are_refused_without_a_trace(api: Api, route: str) -> None
         "PATCH": b"{}",
     }.get(ROUTES[route][0])
     sweeper = Sweeper(api, route)
-    for query in [*QUERIES, *(f"{name}={word}" for name in ROUTES[route][3] for word in WORDS)]:
-        sweeper.send(query, body)
+    queries = [*QUERIES, *(f"{name}={word}" for name in ROUTES[route][3] for word in WORDS)]
+    sweeper.sweep([(query, body) for query in queries])
     assert not sweeper.faults, "\n".join(sweeper.faults)
 
 
@@ -295,3 +313,32 @@ def test_nasty_ids_are_not_found(api: Api, route: str) -> None:
         answer = api.unchecked().call(method, path.format(queue="jobs", message=word, claim=word), None, body)
         assert answer.status_int == (204 if method == "DELETE" else 404), word
     assert api.seen("jobs") == ["kept"]
+
+
+class Careless:
+    """A project that one of its refusals changes: the one whose body is ``b"bad"``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    def unchecked(self) -> "Careless":
+        return self
+
+    def call(self, method: str, path: str, status: int | None, body: Any, headers: Any) -> Any:
+        if body == b"bad":
+            self._api.call("PUT", "/v2/queues/trace", None)
+        return self._api.unchecked().call(method, path, status, body, headers)
+
+
+def test_a_refusal_that_leaves_a_trace_is_found_among_many(api: Api) -> None:
+    """Wherever it stands among those that are looked at together, and beside successes."""
+    sweeper = Sweeper(Careless(api), "messages.post")  # type: ignore[arg-type]
+    good = b'{"messages": [{"body": 1}]}'
+    bodies = [b"{", b"bad", *[b"{"] * 20, b"bad", good, *[b"{"] * 3, good, b"bad"]
+    sweeper.sweep([("", body) for body in bodies])
+    assert [fault.partition(" b'")[2] for fault in sweeper.faults] == [
+        "bad' -> 400 Bad Request, and the store changed"
+    ] * 3

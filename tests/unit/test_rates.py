@@ -137,6 +137,16 @@ def test_processes_keep_the_rate_together_from_the_second_exchange_on(wanted: li
     storage.close()
 
 
+def test_what_was_refused_was_asked_for_too() -> None:
+    """As large as what was let in; of a second in which nothing was let in, as before it."""
+    account = Account(QUOTA, 64)
+    assert served(account, 0.0, 30, messages=5, size=50) == 20
+    assert account.asked() == (30, 150, 1500)
+    assert served(account, 0.0, 4) == 0
+    assert account.asked() == (4, 20, 200)
+    assert account.asked() == (0, 0, 0)
+
+
 def test_nothing_is_written_while_nobody_is_near() -> None:
     storage, clock, time = connect("memory:", {}), ManualClock(1_700_000_000.0), Time()
     rates = Rates(64, time)

@@ -5,12 +5,14 @@ The middleware says in headers who asks, and nothing else may: what a client say
 the middleware says is taken away behind, when it has become an identity.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from datetime import datetime
 from typing import Any, Final
 
 from keystoneauth1.exceptions import ClientException
-from keystonemiddleware.auth_token import AuthProtocol
+from keystonemiddleware.auth_token import AuthProtocol, ksm_exceptions
+from webob.exc import HTTPException
 
 from zq.auth.credentials import FailureLimit
 from zq.clock import Clock
@@ -18,8 +20,11 @@ from zq.errors import NotAuthenticated, StartRefused, TooManyRequests, Unavailab
 from zq.limits import PROJECT_ID
 from zq.model.identity import MEMBER, Identity
 
+LOG = logging.getLogger(__name__)
 # The key of the environment under which the middleware's finding goes to the application.
 FOUND: Final = "zq.keystone"
+# The key of a request that was found out about once.
+ASKED: Final = "zq.keystone.asked"
 # Paths that need no token.
 OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
 # Seconds for which the middleware may remember a token.
@@ -83,13 +88,32 @@ class Keystone:
         return call
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        """Who asks, as the middleware has found. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``."""
+        """Who asks, as the middleware has found. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``.
+
+        Of a request that goes on for long the middleware is asked again each time.
+        """
         found = env.get(FOUND)
         if isinstance(found, ZqError):
             raise found
         if not isinstance(found, Identity) or (found.expires is not None and found.expires <= self._clock.now()):
             raise NotAuthenticated(None, CHALLENGE)
+        if ASKED in env:
+            self._ask_again(env["HTTP_X_AUTH_TOKEN"])
+        elif isinstance(env, MutableMapping):
+            env[ASKED] = True
         return found
+
+    def _ask_again(self, token: str) -> None:
+        """Raise ``NotAuthenticated`` if a token is not valid any more, as soon as the middleware knows it.
+
+        While Keystone cannot be asked, what was found stays.
+        """
+        try:
+            self._middleware.fetch_token(token)
+        except ksm_exceptions.InvalidToken as error:
+            raise NotAuthenticated(None, CHALLENGE) from error
+        except (ClientException, HTTPException) as error:
+            LOG.debug("A token is taken for valid, since Keystone cannot be asked: %r", error)
 
     def known(self, _env: Mapping[str, Any], _peer: str) -> bool:
         """Yes: the middleware, which stands before all else, finds out more, and asks Keystone for it."""

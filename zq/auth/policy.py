@@ -61,6 +61,7 @@ RULES: Final[dict[str, Rule]] = {
     "ping:get": Rule(),
     "limits:get": Rule(),
     "quota:get": Rule(),
+    "identity:get": Rule(),
     "share:revoke": Rule(verb=Verb.MANAGE, everywhere=True),
     **{f"tokens:{name}": Rule(verb=Verb.MANAGE, everywhere=True) for name in ("get_all", "get", "create", "delete")},
     "flavors:get_all": Rule(),

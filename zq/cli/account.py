@@ -5,8 +5,7 @@ The token of a login is in a file of its own beside the configuration, by profil
 """
 
 import sys
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -15,12 +14,10 @@ from zq.cli.param_types import Count
 from zq.cli.profiles import Login, connection, logins, named_profile, token_file, write_logins
 from zq.cli.session import Command, Group, Session, pass_session
 from zq.client import Client, Retries
-from zq.errors import NotAuthorized, NotBuilt, NotFound
+from zq.errors import NotFound
 
 # The columns of a table of tokens.
 COLUMNS: Final = ("id", "name", "roles", "scopes", "expires", "last_used")
-# What a caller without these rights is told of himself.
-NO_MORE: Final = "More of it is told to tokens that may manage everything of the project."
 
 token_group = Group("token", help="Tokens of the project, for whoever may manage everything of it.")
 
@@ -40,9 +37,7 @@ def login(session: Session) -> None:
     if not (text := text.strip()):
         raise click.UsageError("No token was given on standard input.")
     with Client(place.url, place.project, token=text, retries=Retries(deadline=session.retry_for)) as client:
-        client.limits()
-        found = describe(client, text)
-    project = str(found.get("project") or place.project)
+        project = client.whoami()["project"]
     stored = {**logins(path), profile: Login(url=place.url, token=text, project=project)}
     write_logins(path, stored)
     note(f"The token is in {path} and goes to {place.shown_url} alone.")
@@ -63,22 +58,7 @@ def logout(session: Session) -> None:
 @pass_session
 def whoami(session: Session) -> None:
     """Show whose token is in force: project, user, roles, scopes and the end of it."""
-    session.client.limits()  # says whether it is valid at all
-    found = describe(session.client, session.connection.token)
-    if "scopes" not in found:
-        note(NO_MORE)
-    session.out.result({"url": session.connection.shown_url, **found})
-
-
-def describe(client: Client, text: str) -> Mapping[str, Any]:
-    """What the server says of a token; of one that may not ask, or is none of zq's, little."""
-    parts = text.split("_")
-    if len(parts) != 4:
-        return {"project": None}
-    try:
-        return {name: value for name, value in client.token(parts[1]).items() if name not in ("by", "last_used")}
-    except (NotAuthorized, NotFound, NotBuilt):
-        return {"id": parts[1], "project": None}
+    session.out.result({"url": session.connection.shown_url, **session.client.whoami()})
 
 
 @token_group.command("create")

@@ -94,6 +94,11 @@ class ClientVerbs:
         return Call(method="GET", path=path("ping"), read=nothing)
 
     @operation
+    def whoami(self) -> Call[dict[str, Any]]:
+        """Whose the token is: ``project``, ``user``, ``roles``, ``scopes``, ``credential`` and ``expires``."""
+        return Call(method="GET", path=path("whoami"), read=_document)
+
+    @operation
     def quota(self) -> Call[dict[str, Any]]:
         """What the project may use (``limits``), and what it uses (``used``). Raises ``NotBuilt`` without tokens."""
         return Call(method="GET", path=path("quota"), read=_document)

@@ -4,6 +4,7 @@
 import json
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,14 @@ def test_one_of_many_creators_creates(scene: Scene):
     assert scene.storage.queues.count("acme") == 10
 
 
+def stop_after(count: int, left: threading.Semaphore, stop: threading.Event) -> list[Any]:
+    """Set ``stop`` when so many have left; what it returns adds nothing to what the others found."""
+    for _ in range(count):
+        left.acquire(timeout=DEADLINE)
+    stop.set()
+    return []
+
+
 @pytest.mark.parametrize("way", ["delete", "purge"])
 def test_a_post_racing_the_removal_of_its_queue_is_whole_or_gone(scene: Scene, way: str):
     """After any interleaving each post is there with all its messages or with none, and all verbs agree on which."""
@@ -77,13 +86,7 @@ def test_a_post_racing_the_removal_of_its_queue_is_whole_or_gone(scene: Scene, w
             getattr(scene.storage.queues, way)(scene.queue)
         return []
 
-    def stopper() -> list[list[str]]:
-        for _ in range(4):
-            left.acquire(timeout=DEADLINE)
-        stop.set()
-        return []
-
-    results = together(*[producer] * 4, remover, stopper)
+    results = together(*[producer] * 4, remover, partial(stop_after, 4, left, stop))
     last = scene.post(2)
     listed = ids_of(scene.walk())
     assert listed[-2:] == last
@@ -125,13 +128,8 @@ def test_claims_racing_the_removal_of_their_queue_leave_nothing(scene: Scene):
             scene.storage.queues.delete(scene.queue)
         return []
 
-    def stopper() -> list[str]:
-        for _ in range(3):
-            left.acquire(timeout=DEADLINE)
-        stop.set()
-        return []
-
-    claims = [name for names in together(*[worker] * 3, remover, stopper) for name in names]
+    ending = partial(stop_after, 3, left, stop)
+    claims = [name for names in together(*[worker] * 3, remover, ending) for name in names]
     scene.storage.queues.delete(scene.queue)
     assert scene.is_empty()
     assert not scene.exists()

@@ -3,6 +3,8 @@
 
 import random
 
+import pytest
+
 from zq.conformance.builders import EVERYTHING, Scene, once
 from zq.errors import ClaimLapsed, ClaimNotFound
 from zq.model import ClaimRef, Draft, Release, new_ids
@@ -158,3 +160,54 @@ def counted(scene: Scene, stages: dict[str, int]) -> tuple[int, int]:
     entries = [len(entry.message.body) for queue in queues for entry in scene.at(queue.ref.name).history()]
     messages, stored = size(*bodies, *[1] * sum(stages.values()))
     return messages, stored + size(*entries)[1]
+
+
+# What follows is of stores that estimate.
+CLOSE = 0.05
+# More than any store counts whenever it is asked.
+MANY = 3000
+
+
+def reckoned(scene: Scene) -> tuple[int, int]:
+    """The figures as soon as they are new."""
+    for _ in range(100):
+        usage = used(scene)
+        scene.tick(15)
+        scene.storage.maintain(scene.now)
+        usage = used(scene)
+        if usage.age == 0:
+            return usage.messages, usage.bytes
+    raise AssertionError("The figures stay old.")
+
+
+def fill(scene: Scene, count: int = MANY) -> int:
+    """Messages of many sizes in three queues; the bytes that count."""
+    chance, total = random.Random(7), 0
+    for start in range(0, count, 500):
+        bodies = [chance.randrange(900) for _ in range(500)]
+        post(scene.at("abc"[start // 500 % 3]), *bodies)
+        total += size(*bodies)[1]
+    return total
+
+
+def close(found: tuple[int, int], messages: int, stored: int) -> bool:
+    return found == (pytest.approx(messages, rel=CLOSE), pytest.approx(stored, rel=CLOSE))
+
+
+class Estimated(Play):
+    """The same verbs; answers are not remembered, since what one of them adds is not seen in an estimate."""
+
+    def run(self, verbs: int) -> None:
+        for step in range(verbs):
+            self.step()
+            if step % 50 == 49:
+                self.check()
+        self.check()
+
+    def post_once(self) -> None:
+        self.post()
+
+    def check(self) -> None:
+        found = reckoned(self.scene)
+        self.scene.reclaimed()
+        assert close(reckoned(self.scene), *counted(self.scene, self.stages)), found

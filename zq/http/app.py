@@ -42,6 +42,7 @@ from zq.http.share import QueueShare, ShareRevocation
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
+from zq.http.tokens import WhoAmI
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
@@ -122,6 +123,7 @@ def create_app(
 
 
 def _add_administration_routes(app: App, broker: Broker, tokens: Tokens) -> None:
+    app.add_route("/v2/whoami", WhoAmI())
     app.add_route("/v2/quota", QuotaDocument(broker))
     app.add_route("/v2/admin/projects", ProjectCollection(broker))
     app.add_route("/v2/admin/project", ProjectItem(broker))

@@ -31,7 +31,9 @@ MOST_REMEMBERED: Final = 10_000
 # Methods that change nothing.
 READING: Final = frozenset({"GET", "HEAD"})
 # Rules that hold whatever the state of the caller's own project is.
-ALWAYS: Final = frozenset({name for name in RULES if name.startswith("admin:")} | {"quota:get", "limits:get"})
+ALWAYS: Final = frozenset(
+    {name for name in RULES if name.startswith("admin:")} | {"quota:get", "limits:get", "identity:get"}
+)
 # As a name of the module: reading it off its class takes longer than to compare it.
 ACTIVE: Final = State.ACTIVE
 

@@ -10,6 +10,7 @@ from zq import limits
 from zq.errors import Invalid, InvalidBody, InvalidHeader, InvalidParameter, NotAuthenticated
 from zq.http import heads
 from zq.model import Fence
+from zq.model.scopes import Kind, Verb
 
 FORM: Final = "application/x-www-form-urlencoded"
 # The key of the environment by which a body comes in pieces, without a length.
@@ -63,14 +64,15 @@ def values(req: falcon.Request, name: str) -> list[str]:
 
 
 def fence(req: falcon.Request) -> Fence | None:
-    """``fence=<name>:<epoch>``; None if absent."""
+    """``fence=<name>:<epoch>``, which the caller must be allowed to advance; None if absent."""
     value = text(req, "fence")
     if not value:
         return None
     name, _, epoch = value.rpartition(":")
     if not epoch.isascii() or not epoch.isdigit():
         raise InvalidParameter("fence must be <name>:<epoch>, as POST /v2/fences/<name> gave it.")
-    return Fence(limits.free_name("fence", name), limits.within("fence", int(epoch[:20]), 1, limits.MAX_BODY_NUMBER))
+    req.context.allowance.judge("claims:update", Verb.CONSUME, Kind.WORK, limits.free_name("fence", name))
+    return Fence(name, limits.within("fence", int(epoch[:20]), 1, limits.MAX_BODY_NUMBER))
 
 
 def repeated(given: dict[str, Any]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from zq.http.tenant import Audience
 from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.scopes import Verb, exceed, parse
 from zq.wire import answers
-from zq.wire.tokens import TokenTerms, shown, token_terms
+from zq.wire.tokens import TokenTerms, known_as, shown, token_terms
 
 # Tokens in one page.
 MOST: Final = 100
@@ -122,6 +122,15 @@ class _Rotation(_Project):
             raise NotAuthorized(EXCEEDS)
         made = self._tokens.rotate(token, project, by=maker.credential, expires=maker.expires)
         _show_once(resp, self.path, made)
+
+
+class WhoAmI:
+    """``/v2/whoami``: what the caller's own credential is, for anybody; never the secret of it."""
+
+    policy = {"GET": "identity:get"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode(known_as(req.context.identity))
 
 
 class TokenCollection(_Collection):

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from zq import wire
 from zq.model import Seconds
+from zq.model.identity import Identity
 from zq.wire.answers import timestamp
 
 
@@ -41,6 +42,18 @@ def token_terms(raw: bytes) -> TokenTerms:
 def share_terms(raw: bytes) -> ShareTerms:
     """What is to be signed; of an empty body the defaults. Raises ``InvalidBody``."""
     return wire.decode(_share_decoder, raw) if raw else ShareTerms()
+
+
+def known_as(identity: Identity) -> dict[str, Any]:
+    """A caller. ``credential`` names what was shown, "" = nobody was asked; ``scopes`` and ``expires`` may be null."""
+    return {
+        "project": identity.project,
+        "user": identity.user,
+        "roles": sorted(identity.roles),
+        "scopes": None if identity.scopes is None else list(identity.scopes),
+        "credential": identity.credential,
+        "expires": None if identity.expires is None else timestamp(identity.expires),
+    }
 
 
 def shown(id: str, stored: Any, used: Seconds | None) -> dict[str, Any]:

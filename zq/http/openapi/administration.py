@@ -25,6 +25,9 @@ def administration() -> Json:
         query("limit", integer(1, 100, default=20), "Most projects of the page."),
     ]
     return {
+        "/v2/whoami": {
+            "get": operation("get_identity", "Whose the credential is, and what for", {200: answer("It.", "Identity")}),
+        },
         "/v2/quota": {
             "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
         },
@@ -74,6 +77,14 @@ def schemas() -> Json:
     }
     return _shares() | {
         "OwnLimits": own,
+        "Identity": _object(
+            {
+                **dict.fromkeys(("project", "user", "credential"), TEXT),
+                "roles": {"type": "array", "items": TEXT},
+                "scopes": {"type": ["array", "null"], "items": TEXT},
+                "expires": {"type": ["string", "null"], "format": "date-time"},
+            }
+        ),
         "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
         "Project": _object(said | use),
         "ProjectPage": _object(page),

@@ -12,6 +12,7 @@ from zq.errors import StartRefused, Unavailable
 from zq.model import QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.moments import FALSE_FUTURE
+from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage.api import Defaults
 from zq.storage.mongodb import layout, startup
@@ -30,6 +31,7 @@ from zq.storage.mongodb.queues import Figures, QueueController
 from zq.storage.mongodb.stages import Stages
 from zq.storage.mongodb.topics import TopicController
 from zq.storage.mongodb.transactions import TransactionController
+from zq.storage.mongodb.usage import Usages
 
 SWEPT: Final = Expiry()
 
@@ -48,13 +50,14 @@ class MongoStorage(Defaults):
         self._expiry = expiry
         self._active_expiry = ActiveExpiry(client, pending_deletes, commits)
         self._figures = Figures(client)
-        self.queues = QueueController(client, lookup, pending_deletes)
+        self.documents = DocumentController(client)
+        self._usages = Usages(client, self.documents)
+        self.queues = QueueController(client, lookup, pending_deletes, self._usages)
         self.messages = MessageController(client, lookup, claimers, self._feed.announce)
         self.claims = ClaimController(client, claimers, self._feed.announce)
         self.history = HistoryController(client)
         self.transactions = TransactionController(client, stages, commits)
         self.topics = TopicController(client, pending_deletes, self._feed)
-        self.documents = DocumentController(client)
 
     def now(self) -> Seconds:
         """The server's time, never less than what any zq server has got before.
@@ -81,7 +84,12 @@ class MongoStorage(Defaults):
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._expiry = expiry or self._expiry
-        return self._active_expiry.sweep(layout.ms(now), pace or Steps(), expired=self._expiry.sweep)
+        removed = self._active_expiry.sweep(layout.ms(now), pace or Steps(), expired=self._expiry.sweep)
+        self._usages.round(now)
+        return removed
+
+    def usage(self, project: str, now: Seconds) -> Usage | None:
+        return self._usages.usage(project, now)
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         return self._figures.depths(layout.ms(now), queues, most)

@@ -56,10 +56,16 @@ Step = BsonDocument | list[BsonDocument]
 
 
 class Arrivals(NamedTuple):
-    """How many messages (``number``) enter a queue; ``fresh`` = at which moment, if one of them has no delay."""
+    """How many messages (``number``) enter a queue; ``fresh`` = at which moment, if one of them has no delay.
+
+    What the project has stored grows by so many ``messages`` and, with ``OVERHEAD`` for each, so many ``bytes``: what
+    moves inside it was there before.
+    """
 
     number: int
     fresh: int | None
+    messages: int = 0
+    bytes: int = 0
 
 
 class SequenceRange(NamedTuple):
@@ -117,6 +123,9 @@ def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
         "b": {"$ifNull": ["$b", NO_METADATA]},
         "k1": {"$add": [{"$ifNull": ["$k1", 0]}, arrival.number]},
     }
+    if arrival.messages or arrival.bytes:
+        made["n1"] = {"$add": [{"$ifNull": ["$n1", 0]}, arrival.messages]}
+        made["w1"] = {"$add": [{"$ifNull": ["$w1", 0]}, arrival.bytes]}
     if arrival.fresh is not None:
         believed = {"$lte": ["$d1", arrival.fresh + FALSE_FUTURE * 1000]}
         made["d1"] = {"$cond": [believed, {"$max": ["$d1", arrival.fresh]}, arrival.fresh]}
@@ -285,13 +294,10 @@ def _arrivals(
 ) -> Sequence[BsonDocument]:
     """What the messages become, each with the next sequence of its queue."""
     targets = {each.to: layout.key(source.ref._replace(name=each.to)) for _, each in moved}
-    by_target: defaultdict[str, list[Move]] = defaultdict(list)
-    for _, each in moved:
-        by_target[each.to].append(each)
-    entering = {
-        targets[name]: Arrivals(len(moves), None if all(each.delay for each in moves) else now)
-        for name, moves in by_target.items()
-    }
+    by_target: defaultdict[str, list[MovedMessage]] = defaultdict(list)
+    for found, each in moved:
+        by_target[each.to].append((found, each))
+    entering = {targets[name]: _entry(some, now) for name, some in by_target.items()}
     ranges = advance(client, session, entering)
     next_sequence = {name: ranges[target].sequence for name, target in targets.items()}
     arrivals = []
@@ -302,6 +308,13 @@ def _arrivals(
         arrivals.append({**_anew(source, found, each, now), **position})
         next_sequence[each.to] += 1
     return arrivals
+
+
+def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
+    """What enters one queue: nothing that was not in the project before, but bodies that take the place of others."""
+    fresh = None if all(each.delay for _, each in moved) else now
+    grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
+    return Arrivals(len(moved), fresh, bytes=grown)
 
 
 def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:

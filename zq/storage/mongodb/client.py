@@ -161,11 +161,15 @@ class StoreClient:
         self._committed = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
 
     @contextmanager
-    def verb(self) -> Iterator[None]:
-        """All of one verb: it ends in time, and what PyMongo raises becomes ``Unavailable``, or ``Invalid``."""
-        self._verb.deadline = time.monotonic() + self.timeout
+    def verb(self, timeout: float | None = None) -> Iterator[None]:
+        """All of one verb: it ends in time, and what PyMongo raises becomes ``Unavailable``, or ``Invalid``.
+
+        ``timeout``: seconds for it, if not the store's.
+        """
+        seconds = timeout or self.timeout
+        self._verb.deadline = time.monotonic() + seconds
         try:
-            with pymongo.timeout(self.timeout):
+            with pymongo.timeout(seconds):
                 yield
         except (InvalidDocument, OverflowError) as error:
             raise Invalid("A value is larger than the store can hold.") from error

@@ -75,6 +75,12 @@ class DocumentController:
             return False
 
 
+def drop(client: StoreClient, ref: DocumentRef) -> None:
+    """Remove the document if it is there, without waiting until that is durable."""
+    with client.verb():
+        client.delete([{"q": _identity(ref), "limit": 1}], durable=False)
+
+
 def _shard(project: str, kind: str) -> str:
     """What the ``_id`` of every document of this kind begins with; whatever the names contain, no two are the same."""
     stored = layout.text(kind)

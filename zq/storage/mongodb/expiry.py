@@ -101,7 +101,7 @@ class PendingDeletes:
         step: list[BsonDocument] = [{"$set": {"g": last}}]
         if forget:
             step[0]["$set"] |= {"g1": last, "e": {"$add": ["$$NOW", REMEMBERED]}}
-            step.append({"$unset": ["n", "b"]})
+            step.append({"$unset": ["n", "b", "n1", "w1"]})
         # A queue that was deleted by a server that died half-way is deleted once more.
         concerned = {"$or": [{"n": {"$exists": True}}, {"g": {"$exists": True}}]}
         command: BsonDocument = {

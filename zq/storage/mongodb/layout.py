@@ -30,6 +30,8 @@ field     of a message                           of a queue, which is its counte
 ``n``     -                                      P name, while the queue exists: the order of listings
 ``k1``    -                                      last sequence given
 ``d1``    -                                      last available-at of a message without delay
+``n1``    -                                      messages that entered the project here: posted, committed
+``w1``    -                                      bytes that they brought, see ``usage``; what was removed since, too
 ``g``     -                                      messages up to this sequence are being removed (purge, delete)
 ``g1``    -                                      and so are history entries and idempotency keys
 ========= ====================================== ======================================================================

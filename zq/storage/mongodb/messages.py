@@ -29,6 +29,7 @@ from zq.model import (
     Seconds,
     portion,
 )
+from zq.model.quotas import OVERHEAD
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.changes import (
@@ -119,7 +120,9 @@ class Poster:
 def _arrivals(posts: Sequence[Post]) -> Arrivals:
     """Posts side by side are as if the one with the latest clock came first."""
     fresh = [post.now for post in posts if any(not draft.delay for draft in post.drafts)]
-    return Arrivals(sum(len(post.drafts) for post in posts), max(fresh, default=None))
+    number = sum(len(post.drafts) for post in posts)
+    size = sum([len(draft.body) for post in posts for draft in post.drafts]) + OVERHEAD * number
+    return Arrivals(number, max(fresh, default=None), number, size)
 
 
 def _weight(post: Post) -> int:

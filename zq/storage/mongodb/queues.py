@@ -15,6 +15,7 @@ from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.expiry import PendingDeletes
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.startup import UNAUTHORIZED
+from zq.storage.mongodb.usage import Usages
 
 THERE = {"n": {"$exists": True}}
 ABSENT = {"n": {"$exists": False}}
@@ -23,10 +24,13 @@ ABSENT = {"n": {"$exists": False}}
 class QueueController:
     """``zq.storage.api.QueueController`` on MongoDB."""
 
-    def __init__(self, client: StoreClient, lookup: MetadataLookup, pending_deletes: PendingDeletes) -> None:
+    def __init__(
+        self, client: StoreClient, lookup: MetadataLookup, pending_deletes: PendingDeletes, usages: Usages
+    ) -> None:
         self._client = client
         self._pending_deletes = pending_deletes
         self._lookup = lookup
+        self._usages = usages
 
     def create(self, queue: QueueRef, metadata: bytes) -> bool:
         key = layout.key(queue)
@@ -69,11 +73,13 @@ class QueueController:
         with self._client.verb():
             pending = self._pending_deletes.mark(layout.key(queue), forget=True)
         self._pending_deletes.carry_out(pending)
+        self._usages.forget(queue.project)
 
     def purge(self, queue: QueueRef) -> None:
         with self._client.verb():
             pending = self._pending_deletes.mark(layout.key(queue), forget=False)
         self._pending_deletes.carry_out(pending)
+        self._usages.forget(queue.project)
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         moment, key = layout.ms(now), layout.key(queue)

@@ -21,6 +21,7 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.errors import CommitRunning, StageFull, StageNotFound
 from zq.model import Draft, IdempotencyKey, QueueRef
+from zq.model.quotas import OVERHEAD
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.changes import Arrivals, advance
 from zq.storage.mongodb.client import Session, StoreClient
@@ -280,9 +281,7 @@ def publish(
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
         by_queue[layout.key(QueueRef(project, layout.original(one["j"])))].append(one)
-    entries = {
-        key: Arrivals(len(its), now if any(not one["l"] for one in its) else None) for key, its in by_queue.items()
-    }
+    entries = {key: _entry(its, now) for key, its in by_queue.items()}
     documents = []
     for key, sequences in advance(client, session, entries).items() if entries else ():
         for sequence, one in enumerate(by_queue[key], sequences.sequence):
@@ -291,3 +290,9 @@ def publish(
     if documents:
         client.insert(documents, session)
     return list(by_queue)
+
+
+def _entry(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
+    """What enters one queue."""
+    number, size = len(drafts), sum(len(one["b"]) for one in drafts)
+    return Arrivals(number, now if any(not one["l"] for one in drafts) else None, number, size + OVERHEAD * number)

@@ -25,6 +25,7 @@ from zq.errors import StartRefused, Unavailable
 from zq.model import QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.moments import FALSE_FUTURE
+from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage.api import Defaults
 from zq.storage.redis import address, layout, network, scripts
@@ -76,6 +77,12 @@ class RedisStorage(Defaults):
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._expiry = expiry or self._expiry
         return self._active_expiry.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0
+
+    def usage(self, project: str, now: Seconds) -> Usage | None:
+        """One round trip, however much there is."""
+        key = layout.keys(layout.whole(project)).usage
+        messages, size = self._client.command(key, b"HMGET", key, b"messages", b"bytes")
+        return Usage(int(messages or 0), int(size or 0))
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         return self._figures.depths(layout.ms(now), queues, most)

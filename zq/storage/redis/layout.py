@@ -12,6 +12,8 @@ zq:{0}:sweeper …        string       the round that works on that bucket now; 
 zq:{t}:names            sorted set   names of the project's queues, in byte order
 zq:{t}:queues           hash         queue name -> metadata
 zq:{t}:floor            string       largest sequence of any deleted queue
+zq:{t}:usage            hash         what the project has stored: ``messages``, ``bytes``; of these what is ``staged``,
+                                     ``staged_bytes``, and by queue what answers have: ``answers:queue``
 zq:{t}:fences           hash         name -> last epoch
 zq:{t}:producers        hash         name -> the last batch, its figures, until when it is known
 zq:{t}:producing        sorted set   producers by that moment: for active expiry
@@ -33,7 +35,9 @@ zq:{t}:titles           sorted set   kinds and names, in byte order
 zq:{t}:ends             sorted set   kinds and names by expiry: for active expiry
 zq:{t}:state:queue      hash         ``sequence`` = the last one, ``fresh`` = available-at of the last undelayed post,
                                      ``start`` = 16 x moment of the first post - sequence before it,
-                                     ``finished`` = the last such moment, ``entered`` = how many messages came
+                                     ``finished`` = the last such moment, ``entered`` = how many messages came,
+                                     ``stored`` messages that count, their ``bytes``, bytes ``kept`` in the history;
+                                     ``from`` = what has no higher sequence does not count
 zq:{t}:avail:queue      sorted set   sequence by available-at: *the* order of claims
 zq:{t}:order:queue      sorted set   sequence by sequence: the observers' order
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
@@ -43,7 +47,7 @@ zq:{t}:bodies:queue     hash         sequence -> the raw JSON body
 zq:{t}:ids:queue        hash         message id -> sequence
 zq:{t}:claims:queue     hash         claim id -> the sequences of all whose record names it, one behind the other
 zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer; queue "": the log
-zq:{t}:windows:queue    sorted set   such keys by that moment: for active expiry
+zq:{t}:windows:queue    sorted set   such keys by that moment, a quarter of a ms less if they count: for active expiry
 zq:{t}:history:queue    sorted set   position by position: the order of finishing
 zq:{t}:past:queue       sorted set   position by the message's sequence
 zq:{t}:forget:queue     sorted set   position by the end of the record's time: for active expiry
@@ -53,7 +57,7 @@ zq:{t}:latest:queue     hash         message id -> position of its latest record
 ======================= ============ ==========================================================================
 
 Sequences and positions come from one counter and are written with 14 digits, so that equal scores sort by them. A
-redelivery delay is what lies between claim end and available-at. Scripts get three keys of the project, nine of the
+redelivery delay is what lies between claim end and available-at. Scripts get four keys of the project, nine of the
 queue, and whatever else they say, those of the log and of documents excepted. ``shared.lua`` has the other half of
 this; ``store``, ``transactions``, ``batches`` and ``documents`` go on.
 """
@@ -77,7 +81,7 @@ FEED: Final = b"zq:feed"
 BUCKETS: Final = 64
 # Above all moments, in ms: where the expiry schedule names projects.
 FAR: Final = 10**15
-PROJECT_KINDS: Final = ("names", "queues", "floor")
+PROJECT_KINDS: Final = ("names", "queues", "floor", "usage")
 QUEUE_KINDS: Final = ("state", "avail", "order", "expiry", "claimed", "records", "bodies", "ids", "claims")
 ANSWER_KINDS: Final = ("answers", "windows")
 TRANSACTION_KINDS: Final = ("fences", "producers", "producing", "stages", "staging", "open", "phase")
@@ -111,6 +115,7 @@ class Keys(NamedTuple):
     metadata: bytes
     """Key of the hash ``queues``."""
     names: bytes
+    usage: bytes
     state: bytes
     avail: bytes
     first: Block
@@ -152,7 +157,7 @@ def string(value: bytes) -> str:
 @lru_cache(maxsize=8192)
 def keys(ref: QueueRef) -> Keys:
     """The keys of a queue; with the name "" those of its project alone."""
-    names, metadata, floor = own(ref.project, *PROJECT_KINDS)
+    names, metadata, floor, usage = own(ref.project, *PROJECT_KINDS)
     fences, producers, producing, stages, staging, opened, phase = own(ref.project, *TRANSACTION_KINDS)
     queue, answers, history = (
         own(ref.project, *(f"{kind}:{ref.name}" for kind in kinds))
@@ -162,9 +167,10 @@ def keys(ref: QueueRef) -> Keys:
         name=text(ref.name),
         metadata=metadata,
         names=names,
+        usage=usage,
         state=queue[0],
         avail=queue[1],
-        first=(names, metadata, floor, *queue),
+        first=(names, metadata, floor, usage, *queue),
         queue=queue,
         expiry=queue[3],
         by_expiry=[queue[3], answers[1], history[2]],

@@ -117,6 +117,8 @@ class Round:
             script = scripts.SWEEP_PROJECT
             more = [keys.transactions, keys.answers, *batches.whole(queue.project), *stages]
             terms += names
+        else:
+            terms.append(keys.name)
         messages, others, following = self._store.run(script, queue, *terms, more=more)
         return messages, others, following
 

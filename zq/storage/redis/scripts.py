@@ -11,10 +11,11 @@ from importlib.resources import files
 from typing import Final
 
 from zq.model.moments import FALSE_FUTURE
+from zq.model.quotas import OVERHEAD
 
 FOLDER: Final = files("zq.storage.redis") / "lua"
 # Constants in front of what is shared.
-CONSTANTS: Final = f"local FALSE_FUTURE = {FALSE_FUTURE * 1000}\n"
+CONSTANTS: Final = f"local FALSE_FUTURE, OVERHEAD = {FALSE_FUTURE * 1000}, {OVERHEAD}\n"
 SECTION: Final = re.compile(r"^---- (?:part|script) (\w+)(?:: (.+))?\n", re.MULTILINE)
 
 
@@ -56,7 +57,7 @@ class Script:
         """The same for one that does not; it knows it then."""
 
 
-POST = Script("post", "conditions", "posting")
+POST = Script("post", "conditions", "remembering", "posting")
 GET = Script("get")
 LIST = Script("list")
 DELETE = Script("delete", "finishing")
@@ -66,11 +67,11 @@ CLAIM = Script("claim", "conditions")
 CLAIM_GET = Script("claim_get")
 RENEW = Script("renew", "conditions")
 RELEASE = Script("release", "releasing")
-SETTLE = Script("settle", "conditions", "finishing", "posting", "moving", "releasing")
+SETTLE = Script("settle", "conditions", "remembering", "finishing", "posting", "moving", "releasing")
 HISTORY_LIST = Script("history_list", "finishing", "past")
 HISTORY_ALL = Script("history_all", "finishing", "past")
 HISTORY_GET = Script("history_get", "finishing", "past")
-STAGE = Script("stage", "conditions", "staging")
+STAGE = Script("stage", "conditions", "remembering", "staging")
 STAGE_DROP = Script("stage_drop", "staging")
 COMMIT = Script("commit", "conditions", "finishing", "posting", "moving", "staging", "publishing")
 CARRY = Script("carry", "finishing", "posting", "moving", "staging", "publishing")
@@ -82,8 +83,8 @@ QUEUE_DELETE = Script("queue_delete")
 QUEUE_PURGE = Script("queue_purge")
 QUEUE_STATS = Script("queue_stats")
 READY = Script("ready")
-SWEEP = Script("sweep", "finishing", "sweeping")
-SWEEP_PROJECT = Script("sweep_project", "staging", "log", "trimming", "sweeping")
+SWEEP = Script("sweep", "finishing", "conditions", "remembering", "sweeping")
+SWEEP_PROJECT = Script("sweep_project", "conditions", "remembering", "staging", "log", "trimming", "sweeping")
 PUBLISH = Script("publish", "conditions", "log", "trimming", alone=True)
 LOG_TRIM = Script("log_trim", "log", "trimming", alone=True)
 LOG_READ = Script("log_read", "log", alone=True)

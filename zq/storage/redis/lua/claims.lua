@@ -13,7 +13,7 @@
 
 local CLAIMED, AGAIN, EXISTING, OTHER = '\0', '\1', '\2', '\3'
 
-local q, now, claim, limit, most_bytes = queue_at(4), number(), argument(), number(), number()
+local q, now, claim, limit, most_bytes = queue_at(5), number(), argument(), number(), number()
 local lease, grace, named = number(), number(), number() == 1
 local refused = fenced(KEYS[keys(1)], argument(), number())
 if refused then return refused end
@@ -63,7 +63,7 @@ return reply(again and AGAIN or CLAIMED, lapsed, expired, spent, fresh)
 
 -- KEYS: project, queue. ARGV: now, claim. Returns all that the live claim holds: records with bodies.
 
-local q = queue_at(4)
+local q = queue_at(5)
 return answer_with(with_bodies(q, held(q, ARGV[2], tonumber(ARGV[1])), math.huge), {})
 
 ---- script renew: allow-oom
@@ -72,8 +72,8 @@ return answer_with(with_bodies(q, held(q, ARGV[2], tonumber(ARGV[1])), math.huge
 -- Returns "".
 
 local q, now, claim, lease, grace, fence, epoch =
-  queue_at(4), number(), argument(), number(), number(), argument(), number()
-local refused = fenced(KEYS[13], fence, epoch)
+  queue_at(5), number(), argument(), number(), number(), argument(), number()
+local refused = fenced(KEYS[14], fence, epoch)
 if refused then return refused end
 local messages = held(q, claim, now)
 if #messages == 0 then return { 'unclaimed' } end
@@ -108,7 +108,7 @@ end
 -- Gives back what a claim holds. KEYS: project, queue.
 -- ARGV: now, claim, queue's full name, delay in seconds (-1: each as it was claimed). Returns "".
 
-local q, now, claim, full, delay = queue_at(4), number(), argument(), argument(), number()
+local q, now, claim, full, delay = queue_at(5), number(), argument(), argument(), number()
 local messages = held(q, claim, now)
 for _, m in ipairs(messages) do m.delay = delay end
 give_back(q, full, messages, now)
@@ -123,7 +123,7 @@ return ''
 -- delays (-1: as claimed); targets and moves as `moving` in moves.lua reads them.
 -- Returns for each target when what came to it expires first, then deleted, released, moved, buried, lost as msgpack.
 
-local q, now, claim, full = queue_at(4), number(), argument(), argument()
+local q, now, claim, full = queue_at(5), number(), argument(), argument()
 local fences, fence, epoch = KEYS[keys(1)], argument(), number()
 local answers, key, digest, expires = keys(2), argument(), argument(), number()
 local h, rest, deletes, releases, count = history(number()), number() == 1, number(), number(), number()
@@ -167,5 +167,5 @@ finish(q, h, deleted, now, DELETED)
 give_back(q, full, released, now)
 if #moved > 0 then move_all(q, h, full, moved, now) end
 local settled = cmsgpack.pack({ #deleted, #released, #moved - buried, buried, lost })
-if key ~= '' then remember(answers, key, digest, expires, settled) end
+if key ~= '' then remember_for(name_of(full), answers, key, digest, expires, settled) end
 return earliest(targets) .. settled

@@ -20,7 +20,7 @@ end
 
 -- Records of messages that are about to go, as they are now but for their claims; `outcome` of each is set, or given.
 local function keep(q, h, messages, now, outcome)
-  local state = redis.call('HMGET', q.state, 'sequence', 'start', 'finished')
+  local state = redis.call('HMGET', q.state, 'sequence', 'start', 'finished', 'from', 'kept')
   local position, finished = counted(tonumber(state[1]), tonumber(state[2]), now), risen(tonumber(state[3] or 0), now)
   local members, order, past, forget, records, remains, latest = {}, {}, {}, {}, {}, {}, {}
   for i, m in ipairs(messages) do
@@ -34,8 +34,15 @@ local function keep(q, h, messages, now, outcome)
       .. string.sub(m.record, 1, HEAD_SIZE - 2) .. '\0\0' .. m.tail
     latest[n], latest[n + 1] = id_of(m.record), place
   end
-  for i, body in ipairs(pick(q.bodies, members)) do remains[2 * i - 1], remains[2 * i] = order[2 * i], body end
-  redis.call('HSET', q.state, 'sequence', position + #messages, 'finished', finished)
+  local size = #messages * OVERHEAD
+  for i, body in ipairs(pick(q.bodies, members)) do
+    remains[2 * i - 1], remains[2 * i] = order[2 * i], body
+    messages[i].size, size = #body, size + #body
+  end
+  local kept = tonumber(state[5] or 0) + size
+  redis.call('HSET', q.state, 'sequence', position + #messages, 'finished', finished, 'kept', kept)
+  if not state[4] then redis.call('HSET', q.state, 'from', state[1]) end
+  add_usage(0, size)
   put('ZADD', h.history, order)
   put('ZADD', h.past, past)
   put('ZADD', h.forget, forget)
@@ -117,7 +124,7 @@ return answer(records, bodies, { struct.pack('>I8', position) })
 -- ARGV: now, sequence, limit, bytes of bodies.
 -- Returns the sequence to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies.
 
-local q, now, marker, limit, left, h = queue_at(4), number(), '(' .. argument(), number(), number(), history(1)
+local q, now, marker, limit, left, h = queue_at(5), number(), '(' .. argument(), number(), number(), history(1)
 local most, entries = math.max(limit, 100), {}
 
 local function gather(order, records, bodies, is_past)

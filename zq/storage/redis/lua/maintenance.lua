@@ -57,9 +57,15 @@ local function due(key, now)
   return found
 end
 
--- Removes answers to requests that are due; how many.
-local function remove_answers(answers, windows, now)
-  local lapsed = due(windows, now)
+-- Removes answers to requests that are due, of a queue of the name, or of none; how many.
+local function remove_answers(answers, windows, now, name)
+  local lapsed, size = due(windows, now), 0
+  for _, key in ipairs(name and lapsed or {}) do
+    if has_counted(redis.call('ZSCORE', windows, key)) then
+      size = size + redis.call('HSTRLEN', answers, key) + OVERHEAD
+    end
+  end
+  if size > 0 then add_usage(0, add_to_part(ANSWERED .. name, -size)) end
   put('HDEL', answers, lapsed)
   put('ZREM', windows, lapsed)
   return #lapsed
@@ -71,21 +77,37 @@ local function earliest(...)
   for _, key in ipairs({ ... }) do
     first = math.min(first, tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge))
   end
-  return first < math.huge and first or 0
+  return first < math.huge and math.ceil(first) or 0
 end
 
 ---- script sweep: allow-oom
 
 -- Removes expired messages of a queue, then records of its history, then answers to requests. KEYS: project, queue,
--- answers, history. ARGV: now, limit of all together.
+-- answers, history. ARGV: now, limit of all together, the queue's name.
 -- Returns how many messages went, how much else, and the earliest expiry of what is left, 0 if nothing is.
 
-local q, now, answers = queue_at(4), number(), keys(2)
+local q, now, answers = queue_at(5), number(), keys(2)
 local h = history(1)
 left = number()
+local name = argument()
+
+-- The bytes of records of the history at these places do not count any more.
+local function uncount_history(places)
+  local state = redis.call('HMGET', q.state, 'from', 'kept')
+  local from, kept = tonumber(state[1] or math.huge), tonumber(state[2] or 0)
+  local size = kept
+  for _, place in ipairs(places) do
+    if tonumber(place) > from then size = size - redis.call('HSTRLEN', h.remains, place) - OVERHEAD end
+  end
+  if size == kept then return end
+  size = math.max(0, size)
+  redis.call('HSET', q.state, 'kept', size)
+  add_usage(0, size - kept)
+end
 
 -- Records of the history at these places. An id whose latest record is another one keeps that.
 local function forget(places)
+  uncount_history(places)
   local ids, gone = {}, {}
   for i, record in ipairs(pick(h.finished, places)) do
     ids[i] = id_of(record, struct.size(PAST))
@@ -105,7 +127,11 @@ local expired = load(q, due(q.expiry, now))
 local past = due(h.forget, now)
 remove(q, expired)
 forget(past)
-local forgotten = remove_answers(KEYS[answers], KEYS[answers + 1], now)
+local forgotten = remove_answers(KEYS[answers], KEYS[answers + 1], now, name)
+-- Where nothing is left, nothing counts: servers of earlier versions remove what others counted.
+if redis.call('EXISTS', q.order) == 0 then add_usage(drop_figures(q, 'stored'), drop_figures(q, 'bytes')) end
+if redis.call('EXISTS', h.history) == 0 then add_usage(0, drop_figures(q, 'kept')) end
+if redis.call('EXISTS', KEYS[answers]) == 0 then add_usage(0, add_to_part(ANSWERED .. name, -math.huge)) end
 return { #expired, #past + forgotten, earliest(q.expiry, h.forget, KEYS[answers + 1]) }
 
 ---- script sweep_project: allow-oom
@@ -122,6 +148,9 @@ for at = 3, #ARGV do
   if not staged(redis.call('HGET', t.stages, ARGV[at]), now) then
     drop(t, ARGV[at], content)
   end
+end
+if redis.call('EXISTS', t.stages, t.open) == 0 then
+  add_usage(add_to_part('staged', -math.huge), add_to_part('staged_bytes', -math.huge))
 end
 local producers = due(t.producing, now)
 put('HDEL', t.producers, producers)

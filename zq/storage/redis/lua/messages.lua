@@ -19,16 +19,18 @@ end
 -- New messages of a queue, which is created if it is missing: `append` each, then `store` them. `texts`: moments as the
 -- commands take them.
 local function batch_for(q, full, now)
-  local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start', 'entered')
+  local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start', 'entered', 'from', 'stored', 'bytes')
   local sequence = tonumber(state[1] or create(q, name_of(full), '{}'))
   local start = tonumber(state[3])
   if not start then
     start = now * PER_MS - sequence
     redis.call('HSET', q.state, 'start', start)
   end
+  if not state[5] then redis.call('HSET', q.state, 'from', sequence) end
   return {
     q = q, full = full, now = now, sequence = counted(sequence, start, now), fresh = tonumber(state[2] or 0),
-    entered = tonumber(state[4] or 0), size = 0,
+    entered = tonumber(state[4] or 0), stored = tonumber(state[6] or 0), bytes = tonumber(state[7] or 0),
+    size = 0, added = 0,
     texts = {}, avail = {}, order = {}, expiry = {}, records = {}, bodies = {}, ids = {},
   }
 end
@@ -42,7 +44,7 @@ local function append(batch, id, available, expires, ttl, front, rest, body)
   end
   local sequence, n, texts = batch.sequence + 1, batch.size, batch.texts
   local member = string.format('%014.0f', sequence)
-  batch.sequence, batch.size = sequence, n + 2
+  batch.sequence, batch.size, batch.added = sequence, n + 2, batch.added + OVERHEAD + #body
   texts[available] = texts[available] or string.format('%.0f', available)
   texts[expires] = texts[expires] or string.format('%.0f', expires)
   local avail, order, expiry = batch.avail, batch.order, batch.expiry
@@ -56,9 +58,10 @@ local function append(batch, id, available, expires, ttl, front, rest, body)
 end
 
 local function store(batch)
-  local q = batch.q
-  local entered = batch.entered + batch.size / 2
-  redis.call('HSET', q.state, 'sequence', batch.sequence, 'fresh', batch.fresh, 'entered', entered)
+  local q, count = batch.q, batch.size / 2
+  redis.call('HSET', q.state, 'sequence', batch.sequence, 'fresh', batch.fresh, 'entered', batch.entered + count,
+    'stored', batch.stored + count, 'bytes', batch.bytes + batch.added)
+  add_usage(count, batch.added)
   put('ZADD', q.avail, batch.avail)
   put('ZADD', q.order, batch.order)
   put('ZADD', q.expiry, batch.expiry)
@@ -76,9 +79,9 @@ end
 -- answer; then record and body of each message.
 -- Returns "", or the metadata if they are others; then nothing is stored.
 
-local q, now, full, expected = queue_at(4), number(), argument(), argument()
+local q, now, full, expected = queue_at(5), number(), argument(), argument()
 local key, digest, expires, answer
-local once = #KEYS > 12 and keys(2)
+local once = #KEYS > 13 and keys(2)
 if once then
   key, digest, expires, answer = argument(), argument(), number(), argument()
   local repeated = known(once, key, now)
@@ -93,14 +96,14 @@ for at = argument_at + 1, #ARGV, 2 do
   append(batch, id_of(record), available, expires, ttl, '', string.sub(record, 33), ARGV[at + 1])
 end
 store(batch)
-if once then remember(once, key, digest, expires, answer) end
+if once then remember_for(name_of(full), once, key, digest, expires, answer) end
 return ''
 
 ---- script get: no-writes
 
 -- KEYS: project, queue. ARGV: now, ids. Returns those of them that live, in this order: records with bodies.
 
-local q, ids = queue_at(4), {}
+local q, ids = queue_at(5), {}
 for at = 2, #ARGV do ids[at - 1] = ARGV[at] end
 return answer_with(with_bodies(q, locate(q, ids, tonumber(ARGV[1])), math.huge), {})
 
@@ -113,7 +116,7 @@ return answer_with(with_bodies(q, locate(q, ids, tonumber(ARGV[1])), math.huge),
 -- Returns the marker to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies; or, if the
 -- metadata are others, these alone in a table.
 
-local q, now, marker, limit = queue_at(4), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local q, now, marker, limit = queue_at(5), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local most, without, claimed, delayed = tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1', ARGV[7] == '1'
 
 local other = other_metadata(ARGV[8], ARGV[9])
@@ -191,7 +194,7 @@ return answer(records, bodies, { struct.pack('>I8', position) })
 -- ARGV: now, seconds of history, number of the caller's claims (-1: it stands above claims), claims, ids.
 -- Returns "" or, nothing being removed, "claimed" (by another claim) or "unheld" (though claims were named).
 
-local q, now, h, count = queue_at(4), number(), history(number()), number()
+local q, now, h, count = queue_at(5), number(), history(number()), number()
 local claims, ids = {}, {}
 for _ = 1, count do claims[argument()] = true end
 for at = argument_at + 1, #ARGV do ids[#ids + 1] = ARGV[at] end
@@ -215,7 +218,7 @@ return ''
 -- Returns whether to look again (1 byte): too many had expired in front; how many expired ones went (4 bytes); records
 -- with bodies.
 
-local q, now, limit, most, h = queue_at(4), number(), number(), number(), history(number())
+local q, now, limit, most, h = queue_at(5), number(), number(), number(), history(number())
 local found, more, expired = take(q, limit, now)
 found = with_bodies(q, found, most)
 local reply = answer_with(found, { more and '\1' or '\0', struct.pack('>I4', expired) })

@@ -34,6 +34,7 @@ local function move_all(q, h, full, moves, now)
     item.m.outcome = item.reason == '' and MOVED or DEAD_LETTERED
   end
   local bodies = pick(q.bodies, members)
+  for i, body in ipairs(bodies) do messages[i].size = #body end
   finish(q, h, messages, now)
   for i, item in ipairs(moves) do
     local to = item.to
@@ -82,7 +83,7 @@ end
 -- ARGV: now, queue's full name, seconds of history, number of targets; targets and moves as `moving` reads them.
 -- Returns for each target when what came to it expires first, then the ids of what moved as msgpack.
 
-local q, now, full, h, count = queue_at(4), number(), argument(), history(number()), number()
+local q, now, full, h, count = queue_at(5), number(), argument(), history(number()), number()
 local targets = read_targets(count)
 local moves, ids = read_moves(targets)
 local moved, gone, found = {}, {}, locate(q, ids, now)

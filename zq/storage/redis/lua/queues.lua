@@ -5,8 +5,8 @@
 
 -- Creates a queue. KEYS: project, queue. ARGV: name, metadata. Returns 1; 0, and nothing changed, if it exists.
 
-if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
-create(queue_at(4), ARGV[1], ARGV[2])
+if redis.call('EXISTS', KEYS[5]) == 1 then return 0 end
+create(queue_at(5), ARGV[1], ARGV[2])
 return 1
 
 ---- script queue_update
@@ -30,18 +30,22 @@ return { names, pick(KEYS[2], names) }
 -- Removes a queue with all that is in it. KEYS: project, queue, answers, history. ARGV: name. Returns "".
 -- The floor makes the sequences of a later queue of any name rise above the ones given here (L6).
 
-local sequence = tonumber(redis.call('HGET', KEYS[4], 'sequence') or 0)
+local sequence = tonumber(redis.call('HGET', KEYS[5], 'sequence') or 0)
 if sequence > tonumber(redis.call('GET', KEYS[3]) or 0) then redis.call('SET', KEYS[3], sequence) end
+add_usage(drop_figures(queue_at(5), 'stored'), drop_figures(queue_at(5), 'bytes', 'kept'))
+add_usage(0, add_to_part(ANSWERED .. ARGV[1], -math.huge))
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('HDEL', KEYS[2], ARGV[1])
-redis.call('UNLINK', unpack(KEYS, 4))
+redis.call('UNLINK', unpack(KEYS, 5))
 return ''
 
 ---- script queue_purge: allow-oom
 
 -- Removes all messages and claims of a queue. KEYS: project, queue. Returns "".
 
-redis.call('UNLINK', unpack(KEYS, 5, 12))
+local q = queue_at(5)
+add_usage(drop_figures(q, 'stored'), drop_figures(q, 'bytes'))
+redis.call('UNLINK', unpack(KEYS, 6, 13))
 return ''
 
 ---- script queue_stats: no-writes
@@ -51,7 +55,7 @@ return ''
 -- newest the record or "" and, if so many had expired that this call has looked enough, the sequence to go on from,
 -- else 0.
 
-local q, now = queue_at(4), tonumber(ARGV[1])
+local q, now = queue_at(5), tonumber(ARGV[1])
 
 -- The first unexpired message from a sequence on, ascending or (`...` = 'REV') descending.
 local function edge(from, to, ...)
@@ -85,7 +89,7 @@ return { claimed, total - claimed, sequence and tonumber(entered or 0) or -1, ol
 -- Returns how many (-1: so many had expired that this call has done enough by removing some), how many it removed, and
 -- the next moment at which a message becomes ready, or "".
 
-local q, most = queue_at(4), tonumber(ARGV[2])
+local q, most = queue_at(5), tonumber(ARGV[2])
 
 local function later()
   return redis.call('ZRANGE', q.avail, '(' .. ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2] or ''
@@ -103,7 +107,7 @@ return { redis.call('ZCOUNT', q.avail, '-inf', ARGV[1]), #expired, later() }
 -- Returns counts of ready, delayed, claimed and expired messages, and since when the first one has been ready, -1 if
 -- none is. Where more have expired than may be stepped over, those beyond count as if their moment had come.
 
-local q, now, most = queue_at(4), number(), number()
+local q, now, most = queue_at(5), number(), number()
 local expired = redis.call('ZCOUNT', q.expiry, '-inf', now)
 local living = redis.call('ZCARD', q.expiry) - expired
 local claimed = redis.call('ZCOUNT', q.claimed, '(' .. now, '+inf')

@@ -4,7 +4,8 @@
 ---- part shared
 
 -- What the scripts on queues have in common; it is put in front of each, behind FALSE_FUTURE: ms ahead of now from
--- which on a queue's last moment is not believed. layout.py draws the keys.
+-- which on a queue's last moment is not believed, and OVERHEAD: bytes that a message counts besides its body.
+-- layout.py draws the keys.
 --
 -- A message in a script is a table: the fields of its record's head, and `member` (its sequence with 14 digits),
 -- `claim`, `record` (as it was read) and `tail` (the part of it that never changes).
@@ -26,7 +27,7 @@ local STEPS = 1000          -- entries that one call steps over at most
 local RESERVED = 1e15       -- score of what a commit is going to delete: see reserved
 local READY = 'zq:ready'    -- channel for the names of queues that messages came to
 
-local argument_at, key_at = 0, 12
+local argument_at, key_at = 0, 13
 
 -- The next of ARGV: as it is, as a number.
 local function argument()
@@ -141,9 +142,66 @@ local function remove_from_claims(q, messages)
   end
 end
 
+-- What a project has stored is a sum of figures: `stored` messages and their `bytes` of each queue, the bytes `kept` in
+-- its history, what is staged, what is remembered. Each changes in the step that changes what it counts, and so does
+-- the sum. Messages and records of history that no version has counted have no sequence above a queue's `from`.
+
+local ANSWERED = 'answers:'  -- before a queue's name: the figure of what is remembered there
+
+-- Adds to a field of the sum, of which nothing is left when it is 0.
+local function add_to(field, change)
+  if change ~= 0 and redis.call('HINCRBY', KEYS[4], field, change) <= 0 then redis.call('HDEL', KEYS[4], field) end
+end
+
+-- Adds to the sum.
+local function add_usage(messages, bytes)
+  add_to('messages', messages)
+  add_to('bytes', bytes)
+end
+
+-- Adds to a figure that lies beside the sum and does not fall below 0; by how much it changed.
+local function add_to_part(field, change)
+  local former = tonumber(redis.call('HGET', KEYS[4], field) or 0)
+  local figure = math.max(0, former + change)
+  if figure > 0 then
+    redis.call('HSET', KEYS[4], field, figure)
+  elseif former > 0 then
+    redis.call('HDEL', KEYS[4], field)
+  end
+  return figure - former
+end
+
+-- Removes figures of a queue; the change of the sum.
+local function drop_figures(q, ...)
+  local change = 0
+  for _, figure in ipairs(redis.call('HMGET', q.state, ...)) do change = change - tonumber(figure or 0) end
+  if change < 0 then redis.call('HDEL', q.state, ...) end
+  return change
+end
+
+-- Of messages that are about to go. `size` of each: bytes of its body, where they are known.
+local function uncount(q, messages)
+  local state = redis.call('HMGET', q.state, 'from', 'stored', 'bytes')
+  if not state[1] then return end
+  local from, stored, bytes = tonumber(state[1]), tonumber(state[2] or 0), tonumber(state[3] or 0)
+  local left, left_bytes = stored, bytes
+  for _, m in ipairs(messages) do
+    if m.sequence > from then
+      left = left - 1
+      left_bytes = left_bytes - OVERHEAD - (m.size or redis.call('HSTRLEN', q.bodies, m.member))
+    end
+  end
+  if left == stored then return end
+  -- A server of an earlier version may have stored some of them meanwhile.
+  if left <= 0 or left_bytes < 0 then left, left_bytes = math.max(0, left), 0 end
+  redis.call('HSET', q.state, 'stored', left, 'bytes', left_bytes)
+  add_usage(left - stored, left_bytes - bytes)
+end
+
 -- Takes messages away for good.
 local function remove(q, messages)
   if #messages == 0 then return end
+  uncount(q, messages)
   local members, ids, held = {}, {}, {}
   for i, m in ipairs(messages) do
     members[i], ids[i] = m.member, id_of(m.record)
@@ -298,7 +356,7 @@ local function with_bodies(q, messages, most)
   for i, m in ipairs(messages) do members[i] = m.member end
   for i, body in ipairs(portion(q.bodies, members, most)) do
     found[i] = messages[i]
-    found[i].body = body
+    found[i].body, found[i].size = body, #body
   end
   return found
 end
@@ -313,30 +371,4 @@ end
 local function answer_with(messages, pieces)
   for _, m in ipairs(messages) do add_message(pieces, m.record, m.body) end
   return table.concat(pieces)
-end
-
----- part conditions
-
--- Part of scripts whose effect depends on a key that the queue may know, or on a fence. What they refuse they answer
--- with a table: store.py says which.
-
-local KNOWN = '>I8I2'
-
--- What a repeat is answered; nil if the key is new. The two keys begin at KEYS[at].
-local function known(at, key, now)
-  local kept = redis.call('HGET', KEYS[at], key)
-  if kept and struct.unpack(KNOWN, kept) > now then return { 'known', kept } end
-  return nil
-end
-
--- Keeps the first answer until `expires`.
-local function remember(at, key, digest, expires, answer)
-  redis.call('HSET', KEYS[at], key, struct.pack(KNOWN, expires, #digest) .. digest .. answer)
-  redis.call('ZADD', KEYS[at + 1], expires, key)
-end
-
--- nil if the epoch is the last one given out, or no fence is named.
-local function fenced(key, name, epoch)
-  if name == '' or tonumber(redis.call('HGET', key, name) or 0) == epoch then return nil end
-  return { 'fenced' }
 end

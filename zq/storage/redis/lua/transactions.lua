@@ -37,9 +37,26 @@ local function staged(packed, now)
   return stage
 end
 
-local function drop(t, name, content)
+-- Counts messages that were staged, or are not any more, with so many bytes of bodies.
+local function count_staged(messages, bytes)
+  local change = add_to_part('staged', messages)
+  -- Of stages that a server of an earlier version filled, less may have been counted than is taken away.
+  local none = redis.call('HEXISTS', KEYS[4], 'staged') == 0
+  add_usage(change, add_to_part('staged_bytes', none and -math.huge or bytes + messages * OVERHEAD))
+end
+
+local function take_down(t, name)
   redis.call('HDEL', t.stages, name)
   redis.call('ZREM', t.staging, name)
+end
+
+local function drop(t, name, content)
+  local packed = redis.call('HGET', t.stages, name)
+  if packed then
+    local _, bytes = struct.unpack(STAGE, packed)
+    count_staged(-redis.call('LLEN', content) / 2, -bytes)
+  end
+  take_down(t, name)
   redis.call('UNLINK', content)
 end
 
@@ -66,6 +83,7 @@ if not stage then
   drop(t, name, content)
   stage = { expires = ends, bytes = 0, queues = {} }
 end
+local former = stage.bytes
 for at = argument_at + 2, #ARGV, 2 do stage.bytes = stage.bytes + #ARGV[at] end
 local count = (redis.call('LLEN', content) + #ARGV - argument_at) / 2
 if stage.bytes > most or count > most_messages then return { 'full' } end
@@ -89,7 +107,8 @@ for at = argument_at + 1, #ARGV, 2 do
   messages[#messages + 1] = ARGV[at + 1]
 end
 put('RPUSH', content, messages)
-if once then remember(once, key, digest, expires, answer) end
+count_staged(#messages / 2, stage.bytes - former)
+if once then remember_for(queue, once, key, digest, expires, answer) end
 return ''
 
 ---- script stage_drop: allow-oom
@@ -241,7 +260,7 @@ local function open()
   for _, claim in ipairs(claims) do reserve_claim(claim, KEYS[first + claim.list - 1]) end
   for i, stage in ipairs(stages) do
     redis.call('RENAME', stage.content, KEYS[first + list_count + i - 1])
-    drop(t, stage.name, stage.content)
+    take_down(t, stage.name)
   end
   redis.call('HSET', t.open, producer, opening)
   redis.call('HSET', t.phase, producer, 0)
@@ -320,6 +339,7 @@ local function publish_some()
     for at = 2, #drafts, 2 do bytes = bytes + #drafts[at] end
     taken, chunk = taken + #drafts, math.min(2 * chunk, SLICE)
   end
+  count_staged(-taken / 2, -bytes)
   return taken
 end
 

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What authentication tells engines of a head: whose body is to be read (attack A4, ``zq.http.heads.Judge``)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.stores import BrokenStore, untouched
+from zq.auth.credentials import BURST, Bearers
+from zq.auth.proxy import ProxySecrets
+from zq.auth.signatures import Signatures
+from zq.auth.tokens import Grant, Tokens, TokenVerifier, write
+from zq.clock import ManualClock
+from zq.errors import NotAuthenticated, TooManyRequests
+from zq.http.authentication import Authentication
+from zq.model.identity import ShareOptions
+from zq.storage import connect
+
+PEER = "192.0.2.1"
+
+
+def head(credential: str = "", path: str = "/v2/queues/jobs/messages") -> dict[str, Any]:
+    said = {"HTTP_AUTHORIZATION": credential} if credential else {}
+    return {"REQUEST_METHOD": "POST", "PATH_INFO": path, "REMOTE_ADDR": PEER, **said}
+
+
+def judging(strategy: Bearers | None, proxy: ProxySecrets | None = None) -> Authentication:
+    """Where nobody signs."""
+    storage = connect("memory:")
+    signatures = Signatures(ShareOptions, storage.documents, ManualClock(1_700_000_000.0))
+    return Authentication(strategy, proxy, False, signatures)
+
+
+def test_only_what_is_remembered_is_known() -> None:
+    """The first time a credential comes the store must be asked; then it is known, a valid one and another."""
+    storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
+    valid = f"Bearer {Tokens(storage.documents, clock).create(Grant(project='acme')).text}"
+    other = f"Bearer {write('0' * 10, '0' * 43)}"
+    judge = judging(Bearers(TokenVerifier(storage.documents, clock), bare=True))
+    for credential, expected in ((valid, True), (other, False)):
+        assert judge.known(head(credential)) is None
+        assert judge.look_up(head(credential)) is expected
+        assert judge.known(head(credential)) is expected
+    storage.close()
+
+
+@pytest.mark.parametrize("credential", ["", "Basic YTpi", "Bearer nonsense"])
+def test_what_is_no_credential_is_known_without_the_store(credential: str) -> None:
+    store = BrokenStore(untouched)
+    strategy = Bearers(TokenVerifier(store, ManualClock(1_700_000_000.0)), bare=True)
+    judge = judging(strategy)
+    assert judge.known(head(credential)) is False
+    assert judge.known(head(credential, "/healthz")) is True, "who needs no credential may send a body"
+
+
+def test_judging_counts_no_failure_and_goes_by_those_that_were_counted() -> None:
+    """The application counts: else each request would fail twice. Beyond the bound nothing is looked up."""
+    storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
+    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
+    judge = judging(strategy)
+    for _ in range(2 * BURST):
+        assert judge.known(head()) is False
+    for _ in range(BURST):
+        with pytest.raises(NotAuthenticated):
+            strategy.authenticate(head(), PEER)
+    with pytest.raises(TooManyRequests):
+        strategy.authenticate(head(), PEER)
+    assert judge.known(head(f"Bearer {write('0' * 10, '0' * 43)}")) is False
+    storage.close()
+
+
+def test_a_proxy_is_known_by_its_secret(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.write_text("s" * 32)
+    secrets.chmod(0o600)
+    judge = judging(None, ProxySecrets(lambda: str(secrets)))
+    assert judge.known(head()) is False
+    assert judge.known(head() | {"HTTP_X_ZQ_PROXY_SECRET": "s" * 32}) is True

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The application that a process serves, put together from its settings: store, clock, metrics, broker, credentials,
+and what runs beside requests."""
+
+import atexit
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from zq import audit, probes
+from zq.audit import Audit
+from zq.auth import open_tokens, reread, strategy_of
+from zq.auth.policy import Policy
+from zq.auth.proxy import ProxySecrets
+from zq.broker import Broker
+from zq.broker.rates import Exchange
+from zq.clock import Clock, StoreClock
+from zq.engines.tls import ServerTls
+from zq.errors import Unavailable
+from zq.events import Events
+from zq.http.app import App, create_app
+from zq.http.authentication import peer_of, set_aside
+from zq.maintenance import Upkeep
+from zq.maintenance.throttle import LatencyMonitor
+from zq.metrics.definitions import Options
+from zq.metrics.timed import timed
+from zq.model.topics import Retention
+from zq.settings import Configuration, Settings
+from zq.storage import connect
+from zq.storage.api import Storage
+
+if TYPE_CHECKING:
+    from zq.metrics.counting import Metrics
+
+LOG = logging.getLogger(__name__)
+RETRY_INTERVAL = 1.0
+
+
+class Application:
+    """What serves requests, on an open store. ``tls``: read again with the options.
+
+    Raises ``StartRefused``, ``Unavailable``.
+    """
+
+    def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
+        self._configuration = configuration
+        self._tls = tls
+        chosen = configuration.current
+        self._storage = open_store(chosen)
+        self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
+        self._metrics = _metrics(chosen, self._storage, self._clock)
+        self.broker = make_broker(chosen, timed(self._storage, self._metrics, monitor), self._clock, self._metrics)
+        documents = self._storage.documents
+        self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
+        self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
+        self._policy, self._audit = Policy(chosen.policy_file), Audit()
+        audit.configure(chosen.audit)
+        if chosen.auth.strategy and chosen.shared_store:
+            Exchange(self.broker.rates, documents, self._clock).start()
+        self.app = self._create_app()
+        _listen(chosen, self.broker, self._metrics)
+        self._upkeep = Upkeep(
+            self._storage,
+            self._clock,
+            chosen.expiry,
+            chosen.sweep_interval,
+            monitor,
+            self._metrics,
+            self.broker.resume,
+        )
+        self._upkeep.start()
+        atexit.register(self._upkeep.stop)
+
+    def _create_app(self) -> App:
+        configuration, chosen = self._configuration, self._configuration.current
+        tokens = open_tokens(chosen.auth, self._storage.documents, self._clock)
+        if (quotas := self.broker.quotas) is not None:
+            tokens.most = lambda project: quotas.of(project).quota.tokens
+        return create_app(
+            self.broker,
+            policy=self._policy,
+            audit=self._audit,
+            tells_rates=lambda: configuration.current.quota_headers,
+            strict_client_id=chosen.strict_client_id,
+            admin_mode=chosen.admin_mode,
+            trusting=chosen.trust_network,
+            allowed_hosts=lambda: configuration.current.allowed_hosts,
+            log_requests=lambda: configuration.current.log_requests,
+            events=self._metrics,
+            metrics_page=self._metrics.page if chosen.metrics_on_main_port else None,
+            strategy=None if isinstance(self._strategy, ProxySecrets) else self._strategy,
+            proxy=self._proxy,
+            behind_proxy=chosen.behind_proxy,
+            tokens=tokens,
+            share=lambda: configuration.current.share,
+        )
+
+    def apply(self, new: Settings) -> None:
+        """Go on with the options that may change."""
+        self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
+        self.broker.publishing.retention = _kept(new)
+        self._upkeep.configure(new.expiry, new.sweep_interval)
+        self._metrics.configure(_shown(new))
+        if self.broker.quotas is not None:
+            self.broker.quotas.configure(new.quota)
+        self._policy.reload(new.policy_file, self._audit)
+        reread(self._proxy, getattr(self._strategy, "certificates", None), self._tls)
+
+    def outermost(self) -> Callable[..., Iterable[bytes]]:
+        """What an engine calls: the application, or Keystone's middleware, which stands before all else."""
+        wrapped = getattr(self._strategy, "wrapped", None)
+        if wrapped is None:
+            return self.app
+        peer = partial(peer_of, behind_proxy=self._configuration.current.behind_proxy)
+        return wrapped(self.app, set_aside, peer, self._audit.unauthenticated)  # type: ignore[no-any-return]
+
+
+def open_store(chosen: Settings) -> Storage:
+    """Open the store; wait for one that does not answer, if the settings say so.
+
+    Raises ``StartRefused``, ``Unavailable``.
+    """
+    while True:
+        try:
+            return connect(chosen.uri, chosen.driver_options, chosen.expiry)
+        except Unavailable as absence:
+            if not chosen.wait_for_store:
+                raise
+            LOG.warning("Waiting for the store: %s", absence)
+            time.sleep(RETRY_INTERVAL)
+
+
+def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
+    from zq.metrics.counting import Metrics  # here, so that it finds what multiprocess.begin has set
+
+    return Metrics(
+        storage,
+        clock,
+        store=chosen.uri.partition(":")[0],
+        engine=chosen.engine,
+        max_waiters=chosen.max_waiters,
+        max_streams=chosen.max_streams,
+        options=_shown(chosen),
+    )
+
+
+def make_broker(chosen: Settings, storage: Storage, clock: Clock, events: Events) -> Broker:
+    """The use cases as the settings have them."""
+    return Broker(
+        storage,
+        clock,
+        chosen.limits,
+        checksum=chosen.checksum,
+        delete_with_claim_id=chosen.delete_with_claim_id,
+        max_waiters=chosen.max_waiters,
+        max_streams=chosen.max_streams,
+        retention=_kept(chosen),
+        queue_ttl=chosen.queue_ttl,
+        events=events,
+        patience=chosen.storage_timeout,
+        quota=chosen.quota if chosen.auth.strategy else None,
+        share=chosen.quota.share,
+        threads=chosen.threads,
+    )
+
+
+def _shown(chosen: Settings) -> Options:
+    """What the settings say of metrics."""
+    return Options(
+        per_queue=chosen.per_queue_metrics, max_queues=chosen.max_metric_queues, max_counted=chosen.max_counted
+    )
+
+
+def _kept(chosen: Settings) -> Retention:
+    """What the settings say of the logs of topics."""
+    return Retention(chosen.topic_log_bytes, chosen.topic_log_messages)
+
+
+def _listen(chosen: Settings, broker: Broker, metrics: "Metrics") -> None:
+    """Serve what is for machinery at addresses of its own, as the settings say."""
+    if chosen.probes_bind:
+        pages = {"/healthz": probes.health, "/readyz": probes.readiness(broker.check_ready)}
+        probes.serve("probes", *chosen.probes_bind, pages)
+    if chosen.metrics_port:
+        pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}
+        probes.serve("metrics", chosen.metrics_bind, chosen.metrics_port, pages)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that estimates what a project has stored is right to 5 % once maintenance has run: messages that were posted
+count at once, and those that were removed are gone within seconds."""
+
+import random
+
+import pytest
+
+from zq.conformance.builders import OpenStore, Scene
+from zq.conformance.test_usage import VERBS
+from zq.conformance.usage_builders import MANY, Estimated, close, counted, figures, fill, post, reckoned, size, used
+from zq.storage.api import Storage
+
+pytestmark = pytest.mark.needs("usage")
+
+
+@pytest.fixture(autouse=True)
+def estimated(storage: Storage) -> None:
+    """Exact stores have tests of their own."""
+    usage = storage.usage("nothing", storage.now())
+    if usage is not None and usage.exact:
+        pytest.skip("The store's figures are exact.")
+
+
+def test_figures_are_never_called_exact(scene: Scene):
+    assert not used(scene).exact
+    fill(scene)
+    assert not used(scene).exact
+
+
+def test_few_messages_are_counted_one_by_one(scene: Scene):
+    post(scene, 10, 500)
+    post(scene.at("other"), 20)
+    post(scene.at("jobs", "another"), 30)
+    scene.stage("s", 2)
+    assert reckoned(scene) == size(10, 500, 20, 1, 1)
+    scene.pop(1)
+    assert reckoned(scene) == size(500, 20, 1, 1)
+
+
+def test_many_messages_are_estimated(scene: Scene):
+    stored = fill(scene)
+    assert close(reckoned(scene), MANY, stored)
+
+
+def test_what_is_posted_after_a_count_counts_at_once(scene: Scene):
+    fill(scene)
+    messages, stored = reckoned(scene)
+    post(scene, 10, 500)
+    post(scene.at("new"), 20)
+    scene.stage("s", 1)
+    more = size(10, 500, 20, 1)
+    assert figures(scene) == (messages + more[0], stored + more[1])
+    scene.commit(1, ["s"])
+    assert figures(scene) == (messages + more[0], stored + more[1])
+
+
+def test_a_move_makes_it_no_more(scene: Scene):
+    fill(scene)
+    messages, stored = reckoned(scene)
+    [one] = post(scene, 10)
+    scene.move([one], "other", body=b"7" * 100, checksum="")
+    assert figures(scene) == (messages + 1, stored + size(100)[1])
+
+
+def test_what_is_removed_is_gone_after_the_next_count(scene: Scene):
+    """And while many are left."""
+    fill(scene)
+    reckoned(scene)
+    for name in "abc":
+        scene.at(name).pop(500)
+    left = counted(scene, {})
+    assert left[0] == MANY // 2
+    assert close(reckoned(scene), *left)
+
+
+def test_purged_and_deleted_queues_leave_room_at_once(scene: Scene):
+    fill(scene)
+    reckoned(scene)
+    scene.storage.queues.purge(scene.at("a").queue)
+    scene.storage.queues.delete(scene.at("b").queue)
+    scene.storage.queues.purge(scene.at("c").queue)
+    post(scene.at("b"), 10)
+    assert figures(scene) == size(10)
+
+
+@pytest.mark.shared
+def test_servers_share_a_count_and_see_each_others_posts(open_store: OpenStore, scene: Scene):
+    fill(scene)
+    messages, stored = reckoned(scene)
+    other = open_store()
+    try:
+        there = Scene(other, scene.clock, scene.queue)
+        assert figures(there) == (messages, stored)
+        post(there, 10)
+        assert figures(scene) == (messages + 1, stored + size(10)[1])
+    finally:
+        other.close()
+
+
+def test_after_any_verbs_it_is_nearly_what_a_count_of_the_store_says(scene: Scene):
+    Estimated(scene, random.Random(18)).run(VERBS)

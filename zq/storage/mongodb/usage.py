@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What projects have stored: an estimate, since nobody writes down what is removed (decision 0072).
+
+Messages, history entries and answers under idempotency keys are counted by the index ``observers``, whose keys begin
+with kind and project; nothing else is read but the bodies of a sample. Where a project has few, that is done when a
+server asks. Where it has many, the server that asked counts them in its next round of maintenance and writes the
+document ``("", "usage", project)``; until the next count, what has entered since is added, as the queues' counters
+say. So nobody counts a project that nobody asks for. The document is a lease too: one server counts at a time, and
+when it dies, another may after ``LEASE``. Stages know what they hold and are read at each question.
+"""
+
+import logging
+import random
+import time
+from typing import Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from zq.errors import Unavailable
+from zq.model import Seconds
+from zq.model.documents import Document, DocumentRef
+from zq.model.quotas import OVERHEAD, Usage
+from zq.storage.mongodb import layout
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.documents import DocumentController, drop
+from zq.storage.mongodb.layout import BsonDocument
+
+LOG = logging.getLogger(__name__)
+# The kind of the documents that hold counts; they are the deployment's.
+KIND: Final = "usage"
+# Messages, entries or answers of a project up to which they are counted when a server asks.
+FEW: Final = 1000
+# Seconds between two counts of a project at least ...
+INTERVAL: Final = 10.0
+# ... and times as long as a count took, so that counts take no more than a tenth of the time.
+REST: Final = 10
+# Seconds after which a count is given up; the last one stands.
+LONGEST: Final = 30.0
+# Seconds after which others may count though one has begun to.
+LEASE: Final = 60.0
+# Seconds for which a count is remembered.
+KEPT: Final = 86_400
+# Bodies whose sizes one count reads: so many, fewer where they would be so many bytes together, but some.
+SAMPLE: Final = 10_000
+SAMPLE_BYTES: Final = 32 << 20
+SMALLEST_SAMPLE: Final = 100
+
+
+class Figures(Struct, frozen=True):
+    """Messages, and the bytes of their bodies with ``OVERHEAD`` for each; of ``bytes``, what else counts too."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def plus(self, other: "Figures") -> "Figures":
+        return Figures(self.messages + other.messages, self.bytes + other.bytes)
+
+    def since(self, before: "Figures") -> "Figures":
+        """How much they have grown; a queue that was deleted meanwhile takes its part along."""
+        return Figures(max(0, self.messages - before.messages), max(0, self.bytes - before.bytes))
+
+
+class Count(Struct, frozen=True):
+    """The last count of a project, as its document has it.
+
+    ``found`` None = not counted yet. ``moment``: of its beginning, when the counters said ``entered``; one that is
+    still to come is of a clock that was wrong. ``due``: when the next may begin, if no lease lasts ``until`` later.
+    """
+
+    moment: Seconds = 0.0
+    due: Seconds = 0.0
+    until: Seconds = 0.0
+    found: Figures | None = None
+    entered: Figures = Figures()
+
+
+class Usages:
+    """The usage of all projects, as one server finds it out."""
+
+    def __init__(self, client: StoreClient, documents: DocumentController) -> None:
+        self._client = client
+        self._documents = documents
+        # Projects that are to be counted by the next round.
+        self._asked: set[str] = set()
+
+    def usage(self, project: str, now: Seconds) -> Usage:
+        """What the project has stored, never ``exact``."""
+        count = _decoded(self._documents.get(_ref(project), now))
+        found, due = count.found, not count.moment <= now < count.due
+        with self._client.verb():
+            entered, staged = self._entered(project), self._staged(project)
+            if found is None or (due and found.messages <= FEW):
+                few, whole = self._survey(project, entered, FEW)
+                if whole:
+                    return _usage(few.plus(staged), 0)
+                found = found or few
+        if due:
+            self._asked.add(project)
+        if count.found is None:
+            return _usage(found.plus(staged), 0)
+        return _usage(found.plus(entered.since(count.entered)).plus(staged), int(now - count.moment))
+
+    def round(self, now: Seconds) -> None:
+        """Count the projects that this server was asked for and nobody has counted for a while."""
+        while self._asked:
+            self._count(self._asked.pop(), now)
+
+    def forget(self, project: str) -> None:
+        """Much of the project has gone: the last count says nothing any more."""
+        drop(self._client, _ref(project))
+
+    def _count(self, project: str, now: Seconds) -> None:
+        """Count a project and write its document, unless another server does or has just done so."""
+        ref = _ref(project)
+        document = self._documents.get(ref, now)
+        before = _decoded(document)
+        if before.moment <= now < max(before.due, before.until):
+            return
+        lease = msgspec.json.encode(structs.replace(before, until=now + LEASE))
+        version = document.version if document else ""
+        if not self._documents.put(ref, lease, now, expected=version, expires=now + KEPT):
+            return
+        began = time.monotonic()
+        with self._client.verb():
+            entered = self._entered(project)
+        found = self._counted(project, entered) or before.found
+        due = now + max(INTERVAL, REST * (time.monotonic() - began))
+        count = msgspec.json.encode(Count(now, due, 0.0, found, entered))
+        self._documents.put(ref, count, now, expires=due + KEPT)
+
+    def _counted(self, project: str, entered: Figures) -> Figures | None:
+        """All of the project; None if that would take too long. Raises ``Unavailable``."""
+        began = time.monotonic()
+        try:
+            with self._client.verb(LONGEST):
+                return self._survey(project, entered)[0]
+        except Unavailable:
+            if time.monotonic() - began < LONGEST:
+                raise
+        LOG.warning("What project %r has stored could not be counted in %s seconds.", project, LONGEST)
+        return None
+
+    def _survey(self, project: str, entered: Figures, most: int = 0) -> tuple[Figures, bool]:
+        """Living messages, and bytes with entries and answers; whether there are no more than ``most`` of a kind (0:
+        any number). Where there are more, it is a lower bound.
+        """
+        mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
+        found = Figures()
+        for kind in "mho":
+            number = self._number(_of(kind, project), most)
+            if most and number > most:
+                return found.plus(Figures(number if kind == "m" else 0, number * mean)), False
+            size = self._sizes(kind, project, number, mean) + OVERHEAD * number if number else 0
+            found = found.plus(Figures(number if kind == "m" else 0, size))
+        return found, True
+
+    def _number(self, where: BsonDocument, most: int) -> int:
+        """How many there are, by the index alone; more than ``most`` (0: any number) are not counted."""
+        limit = [{"$limit": most + 1}] if most else []
+        found = self._client.aggregate([{"$match": where}, *limit, {"$count": "n"}], layout.OBSERVERS)
+        return int(found[0]["n"]) if found else 0
+
+    def _sizes(self, kind: str, project: str, number: int, mean: int) -> int:
+        """Bytes of all bodies, if they are few, or reckoned by those of a sample: each n-th by sequence.
+
+        Answers have no sequence of their own; of these it is the first ones.
+        """
+        sample = max(SMALLEST_SAMPLE, min(SAMPLE, SAMPLE_BYTES // max(1, mean)))
+        every = -(-number // sample)
+        where = _of(kind, project)
+        total: BsonDocument = {"_id": None, "n": {"$sum": 1}, "size": {"$sum": {"$binarySize": "$b"}}}
+        sums = {"$group": total}
+        found: list[BsonDocument] = []
+        if every > 1 and kind != "o":
+            spread = {**where, "k": {"$mod": [every, random.randrange(every)]}}
+            found = self._client.aggregate([{"$match": spread}, sums], layout.OBSERVERS)
+        if not found:
+            found = self._client.aggregate([{"$match": where}, {"$limit": sample}, sums], layout.OBSERVERS)
+        return int(found[0]["size"]) * number // int(found[0]["n"]) if found else 0
+
+    def _entered(self, project: str) -> Figures:
+        """What has entered the project's queues, as long as they exist."""
+        prefix = layout.project_prefix(project)
+        named = {"$match": {"n": {"$gt": prefix, "$lt": layout.after(prefix)}}}
+        sums = {"$group": {"_id": None, "messages": {"$sum": "$n1"}, "bytes": {"$sum": "$w1"}}}
+        found = self._client.aggregate([named, sums], layout.NAMES)
+        return Figures(int(found[0]["messages"]), int(found[0]["bytes"])) if found else Figures()
+
+    def _staged(self, project: str) -> Figures:
+        """What stages hold; of one that a commit is publishing, what is left."""
+        prefix = layout.project_prefix(project)
+        within = {"_id": {"$gt": "s" + prefix, "$lt": "s" + layout.after(prefix)}}
+        stages = self._client.find(within, hint="_id_", fields={"_id": 0, "s": 1, "token": 1, "count": 1, "bytes": 1})
+        found = Figures()
+        for stage in stages:
+            drafts = {"q": "d" + stage["token"], **self._client.shards([stage["s"]])}
+            left = self._number(drafts, stage["count"]) if stage["count"] else 0
+            size = stage["bytes"] * left // max(1, stage["count"]) + OVERHEAD * left
+            found = found.plus(Figures(left, size))
+        return found
+
+
+def _ref(project: str) -> DocumentRef:
+    return DocumentRef("", KIND, project)
+
+
+def _decoded(document: Document | None) -> Count:
+    return msgspec.json.decode(document.value, type=Count) if document else Count()
+
+
+def _usage(figures: Figures, age: int) -> Usage:
+    return Usage(figures.messages, figures.bytes, exact=False, age=max(0, age))
+
+
+def _of(kind: str, project: str) -> BsonDocument:
+    """The filter on messages ("m"), history entries ("h") or answers ("o") of all queues of a project."""
+    prefix = layout.project_prefix(project)
+    return {"q": {"$gt": kind + prefix, "$lt": kind + layout.after(prefix)}}
