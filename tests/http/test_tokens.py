@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.http.api import Api
 from zq import control
@@ -306,6 +307,41 @@ def test_administrators_manage_everybodys(guarded: Api, admin: dict[str, str], o
     guarded.post(f"/v2/admin/tokens/{made['id']}/rotate", 201, headers=admin)
     guarded.delete(f"/v2/admin/tokens/{made['id']}", 204, admin)
     guarded.get("/v2/queues", 401, bearer(made["token"]))
+
+
+def test_an_administrators_token_never_exceeds_its_maker(
+    guarded: Api, tokens: Tokens, clock: ManualClock, project_suffix: str
+) -> None:
+    """One without scopes makes any that ends no later than his own; one with scopes, what his own credential is for."""
+    ends, project = clock.now() + DAY, f"ops{project_suffix}"
+    others = {"X-Project-ID": None, "Client-ID": None}
+    grant = Grant(project=project, user="ann", roles=["admin"], expires=ends)
+    whole: dict[str, str] = bearer(tokens.create(grant).text) | others  # type: ignore[assignment]
+    foreign = guarded.post("/v2/admin/tokens?project=else", 201, {"roles": ["any"], "user": "bob"}, whole).json
+    twin = guarded.post(f"/v2/admin/tokens/{foreign['id']}/rotate?project=else", 201, headers=whole).json
+    assert [tokens.get(made["id"]).stored.expires for made in (foreign, twin)] == [ends, ends]
+    scopes = ["manage+produce:**", "manage:work/**"]
+    text = tokens.create(structs.replace(grant, scopes=scopes)).text
+    narrow: dict[str, str] = bearer(text) | others  # type: ignore[assignment]
+    for named, terms, status in (
+        (project, {"scopes": ["produce:a.*"], "roles": ["admin"]}, 201),
+        (project, {"scopes": ["produce:a.*"], "user": "ann"}, 201),
+        ("else", {"scopes": ["produce:a.*"]}, 403),
+        (project, {}, 403),
+        (project, {"scopes": ["consume:a.*"]}, 403),
+        (project, {"scopes": ["produce:a.*"], "roles": ["auditor"]}, 403),
+        (project, {"scopes": ["produce:a.*"], "user": "bob"}, 403),
+    ):
+        answer = guarded.post(f"/v2/admin/tokens?project={named}", status, terms, narrow).json
+        if status == 201:
+            assert tokens.get(answer["id"]).stored.expires == ends
+            guarded.post(f"/v2/admin/tokens/{answer['id']}/rotate", 201, headers=narrow)
+        else:
+            assert answer["description"] == "A token must not be for more than the credential that makes it."
+    for id in (twin["id"], tokens.create(Grant(project=project)).token.id):
+        before = tokens.get(id)
+        guarded.post(f"/v2/admin/tokens/{id}/rotate", 403, headers=narrow)
+        assert tokens.get(id) == before
 
 
 def test_tokens_of_administrators_are_no_projects(

@@ -65,9 +65,14 @@ class _Project:
             raise NotAuthorized(EXCEEDS)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
+    def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
+        """Raise ``NotAuthorized`` if a token of these terms would be more than its maker's."""
+        if _exceeds(terms, maker):
+            raise NotAuthorized(EXCEEDS)
+
 
 class _Anybodys(_Project):
-    """Tokens of any project, named by a parameter."""
+    """Tokens of any project, named by a parameter. Only an administrator whose credential has scopes is bound by it."""
 
     path = "/v2/admin/tokens"
     audience = Audience.OPERATOR
@@ -80,7 +85,15 @@ class _Anybodys(_Project):
         project = self._project(req)
         if project is None:
             raise InvalidParameter("project must name the project of the token.")
-        return _grant(terms, project, roles=_roles(terms.roles), user=terms.user, by=req.context.identity.credential)
+        maker: Identity = req.context.identity
+        more = {"user": terms.user, "by": maker.credential, "expires": maker.expires}
+        grant = _grant(terms, project, roles=_roles(terms.roles) or [MEMBER], **more)
+        self._refuse_excess(grant, maker)
+        return grant
+
+    def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
+        if maker.scopes is not None and (terms.project != maker.project or _exceeds(terms, maker)):
+            raise NotAuthorized(EXCEEDS)
 
 
 class _Collection(_Project):
@@ -118,8 +131,7 @@ class _Rotation(_Project):
     def on_post(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
         old = self._tokens.get(self._id(token), project).stored
-        if project is not None and _exceeds(old, maker):
-            raise NotAuthorized(EXCEEDS)
+        self._refuse_excess(old, maker)
         made = self._tokens.rotate(token, project, by=maker.credential, expires=maker.expires)
         _show_once(resp, self.path, made)
 
@@ -208,10 +220,10 @@ def _given_on(maker: Identity) -> frozenset[str]:
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 
-def _exceeds(old: Stored, maker: Identity) -> bool:
-    """Whether a twin of this token would be more than its maker's, or speak for another user."""
-    other = old.user not in ("", maker.user)
-    return other or exceed(parse(old.scopes), parse(maker.scopes)) or not _given_on(maker) | maker.roles >= {*old.roles}
+def _exceeds(terms: Grant | Stored, maker: Identity) -> bool:
+    """Whether a token of these terms would be more than its maker's, or speak for another user."""
+    other = terms.user not in ("", maker.user) or not _given_on(maker) | maker.roles >= {*terms.roles}
+    return other or exceed(parse(terms.scopes), parse(maker.scopes))
 
 
 def _shown(token: Token) -> dict[str, Any]:
