@@ -12,7 +12,7 @@ from msgspec import structs
 
 from tests.http.api import Api
 from zq import control
-from zq.auth import open_tokens
+from zq.auth import check, open_tokens
 from zq.auth.credentials import Bearers
 from zq.auth.tokens import ADMINS, DENIED, KIND, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
 from zq.clock import ManualClock
@@ -397,6 +397,11 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     file = tmp_path / "token"
     file.write_text(text + "\n")
     options = AuthOptions(strategy="token", bootstrap_token_file=str(file))
+    file.chmod(0o644)
+    for start in (lambda: open_tokens(options, fresh.documents, clock), lambda: check(options)):
+        with pytest.raises(StartRefused, match=r"bootstrap_token_file must be readable by its owner alone.* is 0644\."):
+            start()
+    file.chmod(0o600)
     for _ in range(2):
         tokens = open_tokens(options, fresh.documents, clock)
         assert tokens.has_admin()
@@ -404,6 +409,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     tokens.revoke(parse(text)[0])  # type: ignore[index]
     assert not tokens.has_admin()
     assert tokens.get(other)
+    assert not open_tokens(options, fresh.documents, clock).has_admin(), "it stays revoked"
     file.write_text("zq_nothing")
     with pytest.raises(StartRefused, match="bootstrap_token_file must hold a token"):
         open_tokens(options, fresh.documents, clock)
@@ -411,6 +417,21 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
         tokens.get(parse(text)[0])  # type: ignore[index]
     for each in (storage, fresh):
         each.close()
+
+
+def test_a_rotated_bootstrap_token_is_not_adopted_again(clock: ManualClock) -> None:
+    """Nor when its twin is gone and its day is over."""
+    storage = connect("memory:")
+    tokens = Tokens(storage.documents, clock)
+    text = tokens.create(Grant(project="elsewhere")).text
+    tokens.revoke(text[3:13])
+    assert tokens.adopt(text, "admin")
+    twin = tokens.rotate(text[3:13]).token.id
+    tokens.revoke(twin)
+    clock.advance(DAY + 1)
+    assert not tokens.adopt(text, "admin")
+    assert not tokens.has_admin()
+    storage.close()
 
 
 @pytest.fixture

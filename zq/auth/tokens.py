@@ -9,6 +9,7 @@ The documents, as JSON where they hold something; each expires with its token:
     (project, "token", id)     empty: the index for listings, written first and removed last
     ("", "token-admin", id)    the same of administrators' tokens, which are the deployment's and no project's
     ("", "token-used", id)     when it was used, to the hour
+    ("", "token-revoked", id)  empty, and stays: an administrator's token of this id was revoked, or rotated
     ("", "token-denied", jti)  empty: a JSON Web Token of this id was revoked
 """
 
@@ -36,6 +37,7 @@ from zq.storage.api import DocumentController
 
 KIND: Final = "token"
 ADMINS: Final = "token-admin"
+REVOKED: Final = "token-revoked"
 USED: Final = "token-used"
 # Of documents whose names are ids of JSON Web Tokens that were revoked.
 DENIED: Final = "token-denied"
@@ -202,6 +204,7 @@ class Tokens:
         stored = self._read(id, now)
         if stored is None or not _is_of(stored, project):
             return False
+        self._remember_end(id, stored, now)
         for ref in (DocumentRef("", KIND, id), DocumentRef("", USED, id), _index(id, stored)):
             self._documents.delete(ref, now)
         return True
@@ -243,7 +246,20 @@ class Tokens:
             shorter = msgspec.structs.replace(stored, expires=min(stored.expires, now + ROTATED))
             value = msgspec.json.encode(shorter)
             if self._documents.put(ref, value, now, expected=document.version, expires=shorter.expires):
+                self._remember_end(id, stored, now)
                 return
+
+    def _remember_end(self, id: str, stored: Stored, now: Seconds) -> None:
+        """Let no later start adopt an administrator's token again."""
+        if ADMIN in stored.roles:
+            self._documents.put(DocumentRef("", REVOKED, id), b"{}", now)
+
+    def was_revoked(self, text: str) -> bool:
+        """Whether this was an administrator's token, which was revoked or rotated."""
+        parts = parse(text)
+        return (
+            parts is not None and self._documents.get(DocumentRef("", REVOKED, parts[0]), self._clock.now()) is not None
+        )
 
     def has_admin(self) -> bool:
         """Whether any token administers the deployment."""
@@ -257,14 +273,15 @@ class Tokens:
         return False
 
     def adopt(self, text: str, project: str) -> bool:
-        """Store a token that was made elsewhere as an administrator's, unless there is one; whether it was.
+        """Store a token that was made elsewhere as an administrator's, unless there is one or this was revoked; whether
+        it was.
 
         Raises ``ValueError`` if it is no token.
         """
         parts = parse(text)
         if parts is None:
             raise ValueError("no token")
-        if self.has_admin():
+        if self.was_revoked(text) or self.has_admin():
             return False
         grant = Grant(project=project, name="bootstrap", roles=[ADMIN], days=self.max_days, by="bootstrap_token_file")
         self.create(grant, parts[1], parts[0])
