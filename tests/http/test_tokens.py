@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens: their form, what is stored of them, and who makes, lists, rotates and revokes them (tenancy 2 and 5)."""
 
+import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from msgspec import structs
 
 from tests.http.api import Api
-from zq import control
+from zq import audit, control, token_command
 from zq.auth import check, open_tokens
 from zq.auth.credentials import Bearers
 from zq.auth.tokens import ADMINS, DENIED, KIND, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
@@ -25,6 +27,8 @@ from zq.storage.api import Storage
 
 Compose = Callable[..., Api]
 DAY = 86400
+BY_ID = "A token is named by its id, the ten characters after zq_."
+NONE = "There is no token of this id in the project."
 
 
 @pytest.fixture
@@ -307,6 +311,65 @@ def test_administrators_manage_everybodys(guarded: Api, admin: dict[str, str], o
     guarded.post(f"/v2/admin/tokens/{made['id']}/rotate", 201, headers=admin)
     guarded.delete(f"/v2/admin/tokens/{made['id']}", 204, admin)
     guarded.get("/v2/queues", 401, bearer(made["token"]))
+
+
+def test_a_json_web_token_is_revoked_by_any_id(
+    guarded: Api, admin: dict[str, str], tokens: Tokens, storage: Storage, clock: ManualClock, socket: str
+) -> None:
+    """With characters that no path can have; over HTTP and on the command line. A token of ours is not meant by it."""
+    own = tokens.create(Grant(project=guarded.project))
+
+    def denied(jti: str) -> bool:
+        return storage.documents.get(DocumentRef("", DENIED, jti), clock.now()) is not None
+
+    for jti in (f"urn:a/{own.token.id}", "x?y=1&z#%2F", "é ü\\", "zq_else", own.token.id):
+        guarded.delete(f"/v2/admin/tokens?{urlencode({'jti': jti})}", 204, admin)
+        assert denied(jti)
+        command = token_command.parse(["revoke", "--jti", f"{jti}/2"])
+        assert token_command.run(command, socket, compose_nothing) == 0
+        assert denied(f"{jti}/2")
+    assert tokens.get(own.token.id)
+    for wrong in ("", "x" * 257, "a\n", own.text):
+        refused = guarded.delete(f"/v2/admin/tokens?{urlencode({'jti': wrong})}", 400, admin)
+        assert own.text not in refused.text
+        assert wrong == "" or not denied(wrong)
+    guarded.delete("/v2/admin/tokens", 400, admin)
+    guarded.delete("/v2/admin/tokens?jti=a", 403, bearer(own.text) | {"X-Project-ID": None})  # type: ignore[arg-type]
+    for arguments in (["revoke"], ["revoke", "abc", "--jti", "abc"]):
+        with pytest.raises(SystemExit):
+            token_command.parse(arguments)
+
+
+def compose_nothing() -> control.Application:
+    raise AssertionError("the server was not asked")
+
+
+def test_audit_lines_name_the_token(
+    guarded: Api, owner: dict[str, str], admin: dict[str, str], tokens: Tokens, socket: str, tmp_path: Path
+) -> None:
+    """On create, rotate and revoke, over HTTP and through the control socket; never more of a token than its id."""
+    told = tmp_path / "audit.log"
+    audit.configure(str(told))
+    try:
+        expected = []
+        for path, headers in (("/v2/tokens", owner), ("/v2/admin/tokens", admin)):
+            made = guarded.post(f"{path}?project={guarded.project}", 201, headers=headers).json
+            twin = guarded.post(f"{path}/{made['id']}/rotate", 201, headers=headers).json
+            guarded.delete(f"{path}/{twin['id']}", 204, headers)
+            guarded.delete(f"{path}/{made['token']}", 400, headers)
+            guarded.post(f"{path}/0000000000/rotate", 404, headers=headers)
+            whys = [f"token {made['id']}", ""], [f"token {made['id']}", f"Its twin is {twin['id']}."]
+            expected += [*whys, [f"token {twin['id']}", ""], ["token", BY_ID], ["token 0000000000", NONE]]
+        guarded.delete("/v2/admin/tokens?jti=urn:a/b", 204, admin)
+        status, made = control.ask(socket, "POST", "/v2/admin/tokens?project=p", {})
+        assert status == 201
+        token_command.run(token_command.parse(["revoke", made["id"]]), socket, compose_nothing)
+        expected += [["token urn:a/b", ""], *[[f"token {made['id']}", ""]] * 2]
+    finally:
+        audit.configure("off")
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [[line["object"], line["why"]] for line in lines] == expected
+    assert [line["credential"] for line in lines[-2:]] == ["control", "control"]
 
 
 def test_an_administrators_token_never_exceeds_its_maker(

@@ -12,7 +12,7 @@ import falcon
 from msgspec import UNSET
 
 from zq import limits, wire
-from zq.auth.tokens import DEFAULT_DAYS, Grant, Made, Stored, Token, Tokens
+from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, Made, Stored, Token, Tokens
 from zq.errors import Invalid, InvalidParameter, NotAuthorized
 from zq.http import query
 from zq.http.tenant import Audience
@@ -111,7 +111,9 @@ class _Collection(_Project):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         grant = self._grant(req, token_terms(query.body(req)))
-        _show_once(resp, self.path, self._tokens.create(grant))
+        made = self._tokens.create(grant)
+        req.context.made = made.token.id
+        _show_once(resp, self.path, made)
 
 
 class _Item(_Project):
@@ -133,6 +135,7 @@ class _Rotation(_Project):
         old = self._tokens.get(self._id(token), project).stored
         self._refuse_excess(old, maker)
         made = self._tokens.rotate(token, project, by=maker.credential, expires=maker.expires)
+        req.context.why = f"Its twin is {made.token.id}."
         _show_once(resp, self.path, made)
 
 
@@ -166,7 +169,12 @@ class TokenRotation(_Rotation):
 class AdminTokenCollection(_Anybodys, _Collection):
     """``/v2/admin/tokens``"""
 
-    policy = {"GET": "admin:tokens", "POST": "admin:tokens"}
+    policy = {"GET": "admin:tokens", "POST": "admin:tokens", "DELETE": "admin:tokens"}
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Revoke a JSON Web Token by its id, whatever characters that has."""
+        self._tokens.deny(_jti(query.text(req, "jti")))
+        resp.status = falcon.HTTP_204
 
 
 class AdminTokenItem(_Anybodys, _Item):
@@ -176,9 +184,7 @@ class AdminTokenItem(_Anybodys, _Item):
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         if not self._tokens.revoke(self._id(token), self._project(req)):
-            if len(token) > MAX_TEXT:
-                raise Invalid(f"The id of a token has at most {MAX_TEXT} characters.")
-            self._tokens.deny(token)
+            self._tokens.deny(_jti(token))
         resp.status = falcon.HTTP_204
 
 
@@ -206,6 +212,15 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
             raise Invalid(f"{field} must be at most {MAX_TEXT} printable characters.")
     parse(terms.scopes)
     return Grant(project=project, name=terms.name, scopes=terms.scopes or None, days=days, roles=roles, **more)
+
+
+def _jti(given: str) -> str:
+    """The id of a JSON Web Token. Raises ``Invalid``, also for a whole token of ours, which nobody should hand on."""
+    if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
+        raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
+    if FORM.fullmatch(given):
+        raise Invalid("A token is named by its id, the ten characters after zq_.")
+    return given
 
 
 def _roles(given: Sequence[str]) -> list[str]:
