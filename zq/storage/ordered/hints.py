@@ -141,6 +141,8 @@ class VisibilityIndex:
 
     def skip(self, list_filter: ListFilter, sequence: int, now: int) -> int:
         """The first sequence from ``sequence`` on that may have something to show."""
+        if not self._kinds:
+            return sequence
         kinds = ((list_filter.claimed, list_filter.delayed, client) for client in {"", list_filter.without})
         known = [levels for levels in map(self._kinds.get, kinds) if levels is not None]
         while known:
