@@ -75,9 +75,9 @@ class Settling:
         for target in targets:
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, target)
         rules = self._rules_cache.recent(queue)
-        if terms.bury and not rules.dead_letter_queue:
-            raise Invalid("bury: the queue has no _dead_letter_queue.")
         if terms.bury:
+            if not rules.dead_letter_queue:
+                raise Invalid("bury: the queue has no _dead_letter_queue.")
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         self.admit([QueueRef(queue.project, target) for target in targets])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of contents of the HTTP interface."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import falcon
@@ -51,8 +51,13 @@ from zq.model.identity import ShareOptions
 class App(falcon.App[Any, Any]):
     """The WSGI application."""
 
-    judge: Judge | None = None
-    """Tells engines whose bodies to read; None: everybody's."""
+    def __init__(self, middleware: Sequence[Any], judge: Judge | None) -> None:
+        """``judge`` tells engines whose bodies to read; None: everybody's."""
+        super().__init__(response_type=Answer, middleware=list(middleware))
+        self.judge = judge
+        self.req_options.auto_parse_qs_csv = True
+        self.req_options.keep_blank_qs_values = False
+        faults.register(self)
 
 
 # For those who have configured no audit log.
@@ -92,51 +97,52 @@ def create_app(
     documents, clock = broker.storage.documents, broker.waiters.clock
     signatures = Signatures(share, documents, clock)
     authentication = Authentication(strategy, proxy, behind_proxy, signatures)
-    app = App(
-        response_type=Answer,
-        middleware=[
-            RequestLog(log_requests, events, audit),
-            Admission(trusting or guarded, allowed_hosts),
-            authentication,
-            Tenant(broker.limits, strict_client_id, trusting),
-            Authorization(policy or TablePolicy(), broker.quotas, tells_rates),
-        ],
+    middleware = (
+        RequestLog(log_requests, events, audit),
+        Admission(trusting or guarded, allowed_hosts),
+        authentication,
+        Tenant(broker.limits, strict_client_id, trusting),
+        Authorization(policy or TablePolicy(), broker.quotas, tells_rates),
     )
-    app.judge = authentication if guarded else None
-    app.req_options.auto_parse_qs_csv = True
-    app.req_options.keep_blank_qs_values = False
-    faults.register(app)
-
-    _add_probe_routes(app, broker)
+    app = App(middleware, authentication if guarded else None)
+    _add_routes(app, broker)
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
-    _add_queue_routes(app, broker)
-    _add_topic_routes(app, broker)
-    _add_transaction_routes(app, broker)
-    app.add_route("/v2/limits", LimitsDocument(broker))
     app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id))
-    _add_administration_routes(app, broker, tokens or Tokens(documents, clock))
-    app.add_route("/v2/queues/{queue}/share", QueueShare(signatures))
-    app.add_route("/v2/share/revoke", ShareRevocation(signatures))
+    _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
     _add_routes_not_built(app, admin_mode)
     return app
 
 
-def _add_administration_routes(app: App, broker: Broker, tokens: Tokens) -> None:
-    app.add_route("/v2/whoami", WhoAmI())
+def _add_routes(app: App, broker: Broker) -> None:
+    _add_service_routes(app, broker)
+    _add_queue_routes(app, broker)
+    _add_topic_routes(app, broker)
+    _add_transaction_routes(app, broker)
+    _add_administration_routes(app, broker)
+
+
+def _add_administration_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/quota", QuotaDocument(broker))
     app.add_route("/v2/admin/projects", ProjectCollection(broker))
     app.add_route("/v2/admin/project", ProjectItem(broker))
+
+
+def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None:
+    app.add_route("/v2/whoami", WhoAmI())
     for path, resource in TOKEN_ROUTES.items():
         app.add_route(path, resource(tokens))
+    app.add_route("/v2/queues/{queue}/share", QueueShare(signatures))
+    app.add_route("/v2/share/revoke", ShareRevocation(signatures))
 
 
-def _add_probe_routes(app: App, broker: Broker) -> None:
+def _add_service_routes(app: App, broker: Broker) -> None:
     app.add_route("/", Versions())
     app.add_route("/v2/", Home())
     app.add_route("/v2/ping", Ping(broker))
     app.add_route("/healthz", Health())
     app.add_route("/readyz", Readiness(broker))
+    app.add_route("/v2/limits", LimitsDocument(broker))
 
 
 def _add_transaction_routes(app: App, broker: Broker) -> None:

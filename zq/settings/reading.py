@@ -175,12 +175,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
     server["allowed_hosts"] = tuple(_allowed_hosts(server["allowed_hosts"]))
     return Settings(
         **server | _places(server),
-        auth=auth_options(conf),
-        share=share_options(conf),
-        policy_file=conf.oslo_policy.policy_file,
-        quota=quota_of(conf),
-        quota_headers=conf.quota.headers,
-        audit=conf.log.audit,
+        **_of_tenants(conf),
         control=control_path(conf.server.control, uri),
         uri=uri,
         shared_store=scheme in NETWORKED,
@@ -208,6 +203,18 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         log_level=conf.log.level,
         log_requests=conf.log.requests,
     )
+
+
+def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
+    """Who may what, and how much."""
+    return {
+        "auth": auth_options(conf),
+        "share": share_options(conf),
+        "policy_file": conf.oslo_policy.policy_file,
+        "quota": quota_of(conf),
+        "quota_headers": conf.quota.headers,
+        "audit": conf.log.audit,
+    }
 
 
 def _driver_options(conf: cfg.ConfigOpts, scheme: str) -> dict[str, Any]:

@@ -26,9 +26,6 @@ def administration() -> Json:
         query("limit", integer(1, 100, default=20), "Most projects of the page."),
     ]
     return {
-        "/v2/whoami": {
-            "get": operation("get_identity", "Whose the credential is, and what for", {200: answer("It.", "Identity")}),
-        },
         "/v2/quota": {
             "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
         },
@@ -100,6 +97,9 @@ def schemas() -> Json:
 def sharing() -> Json:
     """By path and method."""
     return {
+        "/v2/whoami": {
+            "get": operation("get_identity", "Whose the credential is, and what for", {200: answer("It.", "Identity")}),
+        },
         f"{QUEUE}/share": {
             "post": operation(
                 "share_queue",

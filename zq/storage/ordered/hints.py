@@ -6,6 +6,7 @@ listing, ``LazyExpiryQueue`` which expired messages readers have met.
 """
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
@@ -108,11 +109,15 @@ SIZES: Final = (BLOCK, BLOCK * FANOUT, BLOCK * FANOUT * FANOUT)
 NEVER: Final = 1 << 62
 # Blocks of one level that are remembered.
 MAX_BLOCKS: Final = 1 << 18
-# Blocks, the oldest ones, that are forgotten when there are more.
-EVICTED: Final = MAX_BLOCKS // 8
+
+# Clients of one queue for whom blocks of their own messages are remembered, and how many of these for each.
+MAX_CLIENTS: Final = 16
+CLIENTS_BLOCKS: Final = MAX_BLOCKS // MAX_CLIENTS
 
 # Block number to moment, for each of ``SIZES``.
 Levels = tuple[dict[int, int], ...]
+# Claimed and delayed of a ``ListFilter``, and a client whose messages are not shown; "" = everybody's are.
+FilterKind = tuple[bool, bool, str]
 
 
 class VisibilityIndex:
@@ -120,35 +125,53 @@ class VisibilityIndex:
 
     Without it a page of ten would walk over a million claimed or delayed messages that lie in front. Sequences are
     grouped in blocks, blocks in larger ones. For each kind of ``ListFilter`` a block may carry a moment before which no
-    message of it becomes visible. Whatever makes a message visible earlier invalidates its blocks, and a walk that
-    began before such a change may record nothing. ``record`` and ``invalidate`` are called under the queue's lock.
+    message of it becomes visible; and for some clients blocks have more of it, because their own messages are never
+    shown to them. Whatever makes a message visible earlier invalidates its blocks, and a walk that began before such a
+    change may record nothing. ``record`` and ``invalidate`` are called under the queue's lock.
     """
 
-    __slots__ = ("_kinds", "invalidations")
+    __slots__ = ("_clients", "_kinds", "invalidations")
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[bool, bool], Levels] = {}
+        self._kinds: dict[FilterKind, Levels] = {}
+        self._clients: deque[FilterKind] = deque()
+        """Those of the kinds that are of clients, the oldest first."""
         self.invalidations = 0
         """Rises with every call of ``invalidate``: what a walk has to compare before it records anything."""
 
     def skip(self, list_filter: ListFilter, sequence: int, now: int) -> int:
         """The first sequence from ``sequence`` on that may have something to show."""
-        levels = self._kinds.get((list_filter.claimed, list_filter.delayed))
-        while levels is not None:
-            for size, blocks in zip(reversed(SIZES), reversed(levels), strict=True):
-                if blocks.get(sequence // size, 0) > now:
-                    sequence = (sequence // size + 1) * size
-                    break
-            else:
+        if not self._kinds:
+            return sequence
+        kinds = ((list_filter.claimed, list_filter.delayed, client) for client in {"", list_filter.without})
+        known = [levels for levels in map(self._kinds.get, kinds) if levels is not None]
+        while known:
+            skipped = sequence
+            for levels in known:
+                skipped = _skip(levels, skipped, now)
+            if skipped == sequence:
                 break
+            sequence = skipped
         return sequence
 
-    def record(self, list_filter: ListFilter, moments: Mapping[int, int]) -> None:
-        """Note moments of blocks, and of the larger blocks that they complete.
+    def record(self, list_filter: ListFilter, moments: Mapping[int, int], own: Mapping[int, int]) -> None:
+        """Note moments of blocks, and of the larger blocks that they complete. ``own``: more of them, for the client
+        whose messages the filter hides.
 
         The oldest go when there are too many: a plain dictionary, because a walk may note thousands in one step.
         """
-        levels = self._kinds.setdefault((list_filter.claimed, list_filter.delayed), ({}, {}, {}))
+        if moments:
+            self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)
+        if own:
+            kind = (list_filter.claimed, list_filter.delayed, list_filter.without)
+            if kind not in self._kinds:
+                self._clients.append(kind)
+                if len(self._clients) > MAX_CLIENTS:
+                    del self._kinds[self._clients.popleft()]
+            self._note(kind, own, CLIENTS_BLOCKS)
+
+    def _note(self, kind: FilterKind, moments: Mapping[int, int], most: int) -> None:
+        levels = self._kinds.setdefault(kind, ({}, {}, {}))
         levels[0].update(moments)
         changed: Iterable[int] = moments
         for blocks, parents in pairwise(levels):
@@ -157,8 +180,8 @@ class VisibilityIndex:
                 children = [blocks.get(child, 0) for child in range(parent * FANOUT, (parent + 1) * FANOUT)]
                 parents[parent] = min(children)
         for blocks in levels:
-            if len(blocks) > MAX_BLOCKS:
-                for block in list(islice(blocks, EVICTED)):
+            if len(blocks) > most:
+                for block in list(islice(blocks, most // 8)):
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
@@ -168,3 +191,14 @@ class VisibilityIndex:
             for size, blocks in zip(SIZES, levels, strict=True):
                 for sequence in sequences:
                     blocks.pop(sequence // size, None)
+
+
+def _skip(levels: Levels, sequence: int, now: int) -> int:
+    """The first sequence from ``sequence`` on in a block of which nothing is known."""
+    while True:
+        for size, blocks in zip(reversed(SIZES), reversed(levels), strict=True):
+            if blocks.get(sequence // size, 0) > now:
+                sequence = (sequence // size + 1) * size
+                break
+        else:
+            return sequence

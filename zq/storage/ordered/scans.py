@@ -174,9 +174,8 @@ def _advance(
         position = state.visibility.skip(list_filter, position, now)
         walk = _Walk(state, list_filter, now, blocks)
         for sequence, record in walk.records(store, position):
-            if _hidden_until(record, list_filter, now) == 0:
-                if record.client != list_filter.without or not list_filter.without:
-                    found.append((sequence, record))
+            if _hidden_until(record, list_filter, now) == 0 and not _own(record, list_filter):
+                found.append((sequence, record))
                 if len(found) == limit:
                     break
         walk.record_blocks()
@@ -201,6 +200,11 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
     return 0
 
 
+def _own(record: StoredMessage, list_filter: ListFilter) -> bool:
+    """Whether it is of the client whose messages the filter hides."""
+    return bool(list_filter.without) and record.client == list_filter.without
+
+
 class _Walk:
     """One scan until the next block that is known to have nothing to show; it learns of others."""
 
@@ -212,6 +216,8 @@ class _Walk:
         self._open_block = state.tally.sequence // BLOCK
         """From this block on messages may still be added."""
         self._learnt: dict[int, int] = {}
+        self._learnt_own: dict[int, int] = {}
+        """Of blocks that have something to show to others than the client whose messages are hidden."""
         self._expired: list[bytes] = []
         self.position: int | None = None
         """Where to go on, behind a block with nothing to show or later; None at the end of the queue."""
@@ -220,33 +226,38 @@ class _Walk:
         """Every record from ``start`` on, up to the next block that is known to have nothing to show."""
         state, list_filter, now = self._state, self._filter, self._now
         block = start // BLOCK
-        until = NEVER if start <= 1 or start % BLOCK == 0 else 0
+        until = own = NEVER if start <= 1 or start % BLOCK == 0 else 0
         lower = layout.pair.pack(state.number, min(start, NEVER))
         for key, value in store.scan("messages", lower, state.bounds()[1]):
             sequence = layout.pair.unpack(key)[1]
             if sequence // BLOCK != block:
-                self._note(block, until, sequence // BLOCK)
+                self._note(block, until, own, sequence // BLOCK)
                 self.blocks -= 1
                 if not self.blocks or state.visibility.skip(list_filter, sequence, now) != sequence:
                     self.position = sequence
                     return
-                block, until = sequence // BLOCK, NEVER
+                block, until, own = sequence // BLOCK, NEVER, NEVER
             record = layout.decode_record(value)
             if sequence in state.reserved:
                 record.ends = RESERVED
-            until = min(until, _hidden_until(record, list_filter, now))
+            hidden = _hidden_until(record, list_filter, now)
+            until = min(until, hidden)
+            if hidden < own and not _own(record, list_filter):
+                own = hidden
             if record.expires <= now:
                 self._expired.append(key)
             yield sequence, record
-        self._note(block, until, self._open_block)
+        self._note(block, until, own, self._open_block)
 
-    def _note(self, block: int, until: int, next_block: int) -> None:
+    def _note(self, block: int, until: int, own: int, next_block: int) -> None:
         """A block was walked to its end; the blocks between it and the next one are empty."""
         if until > self._now and block < self._open_block:
             self._learnt[block] = until
+        elif own > self._now and block < self._open_block:
+            self._learnt_own[block] = own
         for empty in range(block + 1, min(next_block, self._open_block, block + MAX_EMPTY)):
             self._learnt[empty] = NEVER
-        if len(self._learnt) >= HANDFUL:
+        if len(self._learnt) + len(self._learnt_own) >= HANDFUL:
             self.record_blocks()  # early: another walk over the same stretch need not go to its end
 
     def record_blocks(self) -> None:
@@ -254,11 +265,11 @@ class _Walk:
         if self._expired:
             self._state.context.lazy_queue.offer(self._expired, self._now)
             self._expired = []
-        if self._learnt:
+        if self._learnt or self._learnt_own:
             with self._state.lock:
                 if self._state.visibility.invalidations == self._invalidations:
-                    self._state.visibility.record(self._filter, self._learnt)
-            self._learnt = {}
+                    self._state.visibility.record(self._filter, self._learnt, self._learnt_own)
+            self._learnt, self._learnt_own = {}, {}
 
 
 def locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, StoredMessage]]:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control socket hears its own user and root alone, by what the kernel says of the other side (tenancy 5)."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zq import control
+
+NOBODY = 65534
+ASK = """
+import os, sys
+from zq import control
+from zq.errors import Unavailable
+os.setuid(int(sys.argv[2]))
+try:
+    print(control.ask(sys.argv[1], "GET", "/v2/admin/tokens"))
+except Unavailable:
+    print("not heard")
+"""
+
+
+def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [b"true" if environ[control.KEY] else b"false"]
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    """Of a socket that the file system keeps from nobody."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        path = str(Path(folder, "control.sock"))
+        control.serve(path, app)
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        os.chmod(path, 0o666)
+        yield path
+
+
+def asked_by(user: int, path: str) -> str:
+    done = subprocess.run([sys.executable, "-c", ASK, path, str(user)], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_its_own_user_is_heard(path: str) -> None:
+    assert asked_by(os.geteuid(), path) == "(200, True)"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+def test_another_user_is_not_heard_though_the_file_system_lets_him(path: str) -> None:
+    assert asked_by(NOBODY, path) == "not heard"
