@@ -30,7 +30,8 @@ STDERR: Final = "stderr"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. ``object``: what it was about, as ``queue jobs``; ``why``: of a refusal, the sentence."""
+    """One line. ``object``: what it was about, as ``queue jobs``; ``why``: of a refusal, the
+    sentence; of a token's rotation, its twin."""
 
     time: str = ""
     request_id: str = ""

@@ -138,6 +138,7 @@ def _token(arguments: Sequence[str]) -> int:
     given = token_command.parse(arguments)
 
     def direct() -> App:
+        audit.configure(chosen.audit)
         storage = open_store(chosen)
         atexit.register(storage.close)
         clock = StoreClock(storage.now, doubted=storage.doubted)

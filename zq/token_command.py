@@ -35,9 +35,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     create.add_argument("--admin", action="store_true", help="give it the role that administers the deployment")
     listing = verbs.add_parser("list", help="list tokens, without their secrets")
     listing.add_argument("--project", metavar="P", help="of this project only")
-    for verb, text in (("revoke", "end a token"), ("rotate", "make a twin of a token, which ends within a day")):
-        verbs.add_parser(verb, help=text).add_argument("id", metavar="ID", help="the ten characters after zq_")
-    for each in (create, listing, verbs.choices["revoke"], verbs.choices["rotate"]):
+    rotate = verbs.add_parser("rotate", help="make a twin of a token, which ends within a day")
+    revoke = verbs.add_parser("revoke", help="end a token")
+    one = revoke.add_mutually_exclusive_group(required=True)
+    rotate.add_argument("id", metavar="ID", help="the ten characters after zq_")
+    one.add_argument("id", metavar="ID", nargs="?", help="the ten characters after zq_")
+    one.add_argument("--jti", metavar="J", help="of a JSON Web Token: its claim jti, whatever characters that has")
+    for each in (create, listing, revoke, rotate):
         each.add_argument("--store", metavar="URI", help="the store, as for the server")
         each.add_argument("--config", metavar="FILE", help="configuration file, as for the server")
     # What else the server's own command line has, for those who read both.
@@ -103,7 +107,8 @@ def _line(token: dict[str, Any]) -> str:
 
 
 def _revoke(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
-    _asked(ask, "DELETE", f"{PATH}/{quote(given.id, safe='')}")
+    named = f"/{quote(given.id, safe='')}" if given.jti is None else f"?{urlencode({'jti': given.jti})}"
+    _asked(ask, "DELETE", PATH + named)
     yield from ()
 
 

@@ -2,6 +2,7 @@
 """Tokens on real servers and every store: revoked on one, refused on all; what waits ends; secrets are nowhere
 (tenancy 2 and 10; attack B1 and B3)."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -168,3 +169,14 @@ def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
     assert [len(line) for line in (printed[0], printed[-1])] == [64, 64]
     (listed,) = printed[1:-1]
     assert "(ci) of acme: member; produce:orders.*;" in listed
+
+
+def test_the_command_line_has_lines_in_the_audit_log(tmp_path: Path) -> None:
+    """Also where no server has the store open."""
+    told = tmp_path / "audit.log"
+    lines = (
+        f"export OS_STORAGE__URI=rocksdb://{tmp_path}/store OS_LOG__AUDIT={told}\nzq-server token create --project p\n"
+    )
+    token = succeed([*SHELL, lines + "zq-server token revoke --jti a/b"], tmp_path).strip()
+    objects = [json.loads(line)["object"] for line in told.read_text().splitlines()]
+    assert objects == [f"token {token[3:13]}", "token a/b"]

@@ -12,9 +12,10 @@ import pytest
 
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
+from zq.auth.tokens import Grant, Tokens
 from zq.broker import Broker, waiting
 from zq.clock import ManualClock
-from zq.errors import Unavailable
+from zq.errors import NotFound, Unavailable
 from zq.http import streams
 from zq.http.app import create_app
 from zq.metrics.counting import Metrics
@@ -350,10 +351,11 @@ def test_states_of_a_project(bounded: Bounded, state: str, reads: int, writes: i
     scoped.api(project="other").put(QUEUE, 201)
 
 
-def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded) -> None:
-    """202, and a look shows how far; in the end nothing is left, the quota neither."""
-    scoped = bounded()
+def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded, storage: Storage, clock: ManualClock) -> None:
+    """202, and a look shows how far; in the end nothing is left, the quota neither, but what is the deployment's."""
+    scoped, tokens = bounded(), Tokens(storage.documents, clock)
     caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
+    kept, lost = (tokens.create(Grant(project=caller.project, roles=[role])).token.id for role in ("admin", "member"))
     path = f"/v2/admin/project?project={caller.project}"
     for name in "abc":
         caller.send(name, 1)
@@ -366,6 +368,9 @@ def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded) -> None:
             break
         administrator.delete(path, 202)
     assert left == unsaid(caller)
+    assert tokens.get(kept).stored.project == caller.project
+    with pytest.raises(NotFound):
+        tokens.get(lost)
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens: their form, what is stored of them, and who makes, lists, rotates and revokes them (tenancy 2 and 5)."""
 
+import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+from msgspec import structs
 
 from tests.http.api import Api
-from zq import control
-from zq.auth import open_tokens
+from zq import audit, control, token_command
+from zq.auth import check, open_tokens
 from zq.auth.credentials import Bearers
-from zq.auth.tokens import DENIED, KIND, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
+from zq.auth.tokens import ADMINS, DENIED, KIND, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
 from zq.clock import ManualClock
 from zq.errors import NotFound, QuotaExceeded, StartRefused
 from zq.http.tokens import TokenItem
@@ -24,6 +27,8 @@ from zq.storage.api import Storage
 
 Compose = Callable[..., Api]
 DAY = 86400
+BY_ID = "A token is named by its id, the ten characters after zq_."
+NONE = "There is no token of this id in the project."
 
 
 @pytest.fixture
@@ -170,7 +175,7 @@ def test_a_token_never_exceeds_its_maker(guarded: Api, tokens: Tokens, clock: Ma
 def test_a_twin_never_exceeds_its_maker(guarded: Api, tokens: Tokens) -> None:
     """No role that the maker has not, and nobody else's name: a policy may ask for either."""
     maker = bearer(tokens.create(Grant(project=guarded.project, user="bob", roles=["auditor"])).text)
-    for more in ({"roles": ["member"]}, {"roles": ["admin"]}, {"roles": ["auditor"], "user": "ann"}):
+    for more in ({"roles": ["member"]}, {"roles": ["member", "auditor"]}, {"roles": ["auditor"], "user": "ann"}):
         wide = tokens.create(Grant(project=guarded.project, **more))  # type: ignore[arg-type]
         refused = guarded.post(f"/v2/tokens/{wide.token.id}/rotate", 403, headers=maker).json
         assert refused["description"] == "A token must not be for more than the credential that makes it."
@@ -308,6 +313,145 @@ def test_administrators_manage_everybodys(guarded: Api, admin: dict[str, str], o
     guarded.get("/v2/queues", 401, bearer(made["token"]))
 
 
+def test_a_json_web_token_is_revoked_by_any_id(
+    guarded: Api, admin: dict[str, str], tokens: Tokens, storage: Storage, clock: ManualClock, socket: str
+) -> None:
+    """With characters that no path can have; over HTTP and on the command line. A token of ours is not meant by it."""
+    own = tokens.create(Grant(project=guarded.project))
+
+    def denied(jti: str) -> bool:
+        return storage.documents.get(DocumentRef("", DENIED, jti), clock.now()) is not None
+
+    for jti in (f"urn:a/{own.token.id}", "x?y=1&z#%2F", "é ü\\", "zq_else", own.token.id):
+        guarded.delete(f"/v2/admin/tokens?{urlencode({'jti': jti})}", 204, admin)
+        assert denied(jti)
+        command = token_command.parse(["revoke", "--jti", f"{jti}/2"])
+        assert token_command.run(command, socket, compose_nothing) == 0
+        assert denied(f"{jti}/2")
+    assert tokens.get(own.token.id)
+    for wrong in ("", "x" * 257, "a\n", own.text):
+        refused = guarded.delete(f"/v2/admin/tokens?{urlencode({'jti': wrong})}", 400, admin)
+        assert own.text not in refused.text
+        assert wrong == "" or not denied(wrong)
+    guarded.delete("/v2/admin/tokens", 400, admin)
+    guarded.delete("/v2/admin/tokens?jti=a", 403, bearer(own.text) | {"X-Project-ID": None})  # type: ignore[arg-type]
+    for arguments in (["revoke"], ["revoke", "abc", "--jti", "abc"]):
+        with pytest.raises(SystemExit):
+            token_command.parse(arguments)
+
+
+def compose_nothing() -> control.Application:
+    raise AssertionError("the server was not asked")
+
+
+def test_audit_lines_name_the_token(
+    guarded: Api, owner: dict[str, str], admin: dict[str, str], tokens: Tokens, socket: str, tmp_path: Path
+) -> None:
+    """On create, rotate and revoke, over HTTP and through the control socket; never more of a token than its id."""
+    told = tmp_path / "audit.log"
+    audit.configure(str(told))
+    try:
+        expected = []
+        for path, headers in (("/v2/tokens", owner), ("/v2/admin/tokens", admin)):
+            made = guarded.post(f"{path}?project={guarded.project}", 201, headers=headers).json
+            twin = guarded.post(f"{path}/{made['id']}/rotate", 201, headers=headers).json
+            guarded.delete(f"{path}/{twin['id']}", 204, headers)
+            guarded.delete(f"{path}/{made['token']}", 400, headers)
+            guarded.post(f"{path}/0000000000/rotate", 404, headers=headers)
+            whys = [f"token {made['id']}", ""], [f"token {made['id']}", f"Its twin is {twin['id']}."]
+            expected += [*whys, [f"token {twin['id']}", ""], ["token", BY_ID], ["token 0000000000", NONE]]
+        guarded.delete("/v2/admin/tokens?jti=urn:a/b", 204, admin)
+        status, made = control.ask(socket, "POST", "/v2/admin/tokens?project=p", {})
+        assert status == 201
+        token_command.run(token_command.parse(["revoke", made["id"]]), socket, compose_nothing)
+        expected += [["token urn:a/b", ""], *[[f"token {made['id']}", ""]] * 2]
+    finally:
+        audit.configure("off")
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [[line["object"], line["why"]] for line in lines] == expected
+    assert [line["credential"] for line in lines[-2:]] == ["control", "control"]
+
+
+def test_an_administrators_token_never_exceeds_its_maker(
+    guarded: Api, tokens: Tokens, clock: ManualClock, project_suffix: str
+) -> None:
+    """One without scopes makes any that ends no later than his own; one with scopes, what his own credential is for."""
+    ends, project = clock.now() + DAY, f"ops{project_suffix}"
+    others = {"X-Project-ID": None, "Client-ID": None}
+    grant = Grant(project=project, user="ann", roles=["admin"], expires=ends)
+    whole: dict[str, str] = bearer(tokens.create(grant).text) | others  # type: ignore[assignment]
+    foreign = guarded.post("/v2/admin/tokens?project=else", 201, {"roles": ["any"], "user": "bob"}, whole).json
+    twin = guarded.post(f"/v2/admin/tokens/{foreign['id']}/rotate?project=else", 201, headers=whole).json
+    assert [tokens.get(made["id"]).stored.expires for made in (foreign, twin)] == [ends, ends]
+    scopes = ["manage+produce:**", "manage:work/**"]
+    text = tokens.create(structs.replace(grant, scopes=scopes)).text
+    narrow: dict[str, str] = bearer(text) | others  # type: ignore[assignment]
+    for named, terms, status in (
+        (project, {"scopes": ["produce:a.*"], "roles": ["admin"]}, 201),
+        (project, {"scopes": ["produce:a.*"], "user": "ann"}, 201),
+        ("else", {"scopes": ["produce:a.*"]}, 403),
+        (project, {}, 403),
+        (project, {"scopes": ["consume:a.*"]}, 403),
+        (project, {"scopes": ["produce:a.*"], "roles": ["auditor"]}, 403),
+        (project, {"scopes": ["produce:a.*"], "user": "bob"}, 403),
+    ):
+        answer = guarded.post(f"/v2/admin/tokens?project={named}", status, terms, narrow).json
+        if status == 201:
+            assert tokens.get(answer["id"]).stored.expires == ends
+            guarded.post(f"/v2/admin/tokens/{answer['id']}/rotate", 201, headers=narrow)
+        else:
+            assert answer["description"] == "A token must not be for more than the credential that makes it."
+    for id in (twin["id"], tokens.create(Grant(project=project)).token.id):
+        before = tokens.get(id)
+        guarded.post(f"/v2/admin/tokens/{id}/rotate", 403, headers=narrow)
+        assert tokens.get(id) == before
+
+
+def test_tokens_of_administrators_are_no_projects(
+    guarded: Api, storage: Storage, clock: ManualClock, tokens: Tokens, project_suffix: str
+) -> None:
+    """A project of tenants has the name that theirs have: it neither sees nor touches them, nor loses room to them."""
+    project = f"admin{project_suffix}"
+    administrator = tokens.create(Grant(project=project, roles=["admin"]))
+    tenant = tokens.create(Grant(project=project)).token.id
+    owner = bearer(tokens.create(Grant(project=project)).text) | {"X-Project-ID": project}
+    where = f"/v2/tokens/{administrator.token.id}"
+    listed = guarded.get("/v2/tokens?limit=100", 200, owner)
+    assert tenant in listed.text
+    assert administrator.token.id not in listed.text
+    guarded.get(where, 404, owner)
+    guarded.post(f"{where}/rotate", 404, headers=owner)
+    guarded.delete(where, 204, owner)
+    others = {"X-Project-ID": None, "Client-ID": None}
+    admin: dict[str, str] = bearer(administrator.text) | others  # type: ignore[assignment]
+    guarded.get("/v2/queues", 200, bearer(administrator.text) | {"X-Project-ID": project})
+    guarded.get(f"/v2/admin{where[3:]}", 200, admin)
+    guarded.get(f"/v2/admin{where[3:]}?project={project}", 404, admin)
+    assert administrator.token.id not in guarded.get(f"/v2/admin/tokens?project={project}", 200, admin).text
+    assert index(storage, clock, project) == 2
+    full = Tokens(storage.documents, clock, most=lambda _: 2)
+    with pytest.raises(QuotaExceeded):
+        full.create(Grant(project=project))
+    twin = full.rotate(administrator.token.id).token.id
+    for id in (twin, administrator.token.id):
+        guarded.delete(f"/v2/admin/tokens/{id}", 204, admin)
+        with pytest.raises(NotFound):
+            tokens.get(id)
+        assert storage.documents.get(DocumentRef("", ADMINS, id), clock.now()) is None
+
+
+def test_the_number_of_administrators_is_bounded(clock: ManualClock) -> None:
+    """By a number of their own."""
+    storage = connect("memory:")
+    tokens = Tokens(storage.documents, clock, most=lambda _: 0)
+    for number in range(MOST_TOKENS):
+        tokens.create(Grant(project=f"p{number}", roles=["admin"]))
+    with pytest.raises(QuotaExceeded, match="tokens of administrators"):
+        tokens.create(Grant(project="p", roles=["admin"]))
+    tokens.create(Grant(project="p"))
+    storage.close()
+
+
 def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) -> None:
     """[auth] bootstrap_token_file: an administrator's, while there is none; what is no token stops the start."""
     storage = connect("memory:")
@@ -316,6 +460,11 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     file = tmp_path / "token"
     file.write_text(text + "\n")
     options = AuthOptions(strategy="token", bootstrap_token_file=str(file))
+    file.chmod(0o644)
+    for start in (lambda: open_tokens(options, fresh.documents, clock), lambda: check(options)):
+        with pytest.raises(StartRefused, match=r"bootstrap_token_file must be readable by its owner alone.* is 0644\."):
+            start()
+    file.chmod(0o600)
     for _ in range(2):
         tokens = open_tokens(options, fresh.documents, clock)
         assert tokens.has_admin()
@@ -323,6 +472,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     tokens.revoke(parse(text)[0])  # type: ignore[index]
     assert not tokens.has_admin()
     assert tokens.get(other)
+    assert not open_tokens(options, fresh.documents, clock).has_admin(), "it stays revoked"
     file.write_text("zq_nothing")
     with pytest.raises(StartRefused, match="bootstrap_token_file must hold a token"):
         open_tokens(options, fresh.documents, clock)
@@ -330,6 +480,21 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
         tokens.get(parse(text)[0])  # type: ignore[index]
     for each in (storage, fresh):
         each.close()
+
+
+def test_a_rotated_bootstrap_token_is_not_adopted_again(clock: ManualClock) -> None:
+    """Nor when its twin is gone and its day is over."""
+    storage = connect("memory:")
+    tokens = Tokens(storage.documents, clock)
+    text = tokens.create(Grant(project="elsewhere")).text
+    tokens.revoke(text[3:13])
+    assert tokens.adopt(text, "admin")
+    twin = tokens.rotate(text[3:13]).token.id
+    tokens.revoke(twin)
+    clock.advance(DAY + 1)
+    assert not tokens.adopt(text, "admin")
+    assert not tokens.has_admin()
+    storage.close()
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from zq.auth.certificates import Certificates, read_holders
 from zq.auth.credentials import Bearers
+from zq.auth.files import read_private
 from zq.auth.proxy import ProxySecrets, read_secrets
-from zq.auth.tokens import Tokens, TokenVerifier
+from zq.auth.tokens import Tokens, TokenVerifier, parse
 from zq.clock import Clock
 from zq.errors import StartRefused
 from zq.model.identity import ADMIN, ALGORITHMS, AuthOptions, JwtOptions
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from zq.auth.keystone import Keystone
 
 LOG = logging.getLogger(__name__)
-# Bytes of a file with one token.
-MAX_FILE: Final = 1024
 STRATEGIES: Final = ("", "proxy", "token", "jwt", "token,jwt", "keystone")
 
 
@@ -31,17 +30,22 @@ def open_tokens(options: AuthOptions, documents: DocumentController, clock: Cloc
     """The tokens of all projects, with the one that a deployment begins with. Raises ``StartRefused``."""
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
     tokens = Tokens(documents, clock, options.token_max_days, denied_for)
-    if path := options.bootstrap_token_file:
-        try:
-            with open(path, encoding="ascii") as file:
-                adopted = tokens.adopt(file.read(MAX_FILE).strip(), ADMIN)
-        except (OSError, ValueError) as error:
-            raise StartRefused(
-                f"[auth] bootstrap_token_file must hold a token, as zq-server token create prints one: {path} does not."
-            ) from error
-        if adopted:
+    if options.bootstrap_token_file:
+        text = _bootstrap_token(options.bootstrap_token_file)
+        if tokens.adopt(text, ADMIN):
             LOG.info("The token of [auth] bootstrap_token_file is an administrator's from now on.")
+        elif tokens.was_revoked(text):
+            LOG.warning("The token of [auth] bootstrap_token_file was revoked, and stays so.")
     return tokens
+
+
+def _bootstrap_token(path: str) -> str:
+    """The token in this file. Raises ``StartRefused``."""
+    option = "[auth] bootstrap_token_file"
+    text = read_private(option, path).decode("ascii", "replace").strip()
+    if parse(text) is None:
+        raise StartRefused(f"{option} must hold a token, as zq-server token create prints one: {path} does not.")
+    return text
 
 
 def _keystone(path: str | None, clock: Clock) -> "Keystone":
@@ -69,6 +73,8 @@ def check(options: AuthOptions) -> None:
         check_jwt(options.jwt)
     if options.certificates:
         read_holders(options.certificates)
+    if options.bootstrap_token_file:
+        _bootstrap_token(options.bootstrap_token_file)
 
 
 def check_jwt(options: JwtOptions) -> None:

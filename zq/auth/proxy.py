@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strategy ``proxy``: a proxy has authenticated the caller and says who it is, beside a secret that both know."""
 
-import os
-import stat
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
 from typing import Any, Final
 
 from zq.auth.credentials import FailureLimit
+from zq.auth.files import read_private
 from zq.errors import NotAuthenticated, StartRefused
 
 HEADER: Final = "HTTP_X_ZQ_PROXY_SECRET"
@@ -15,8 +14,6 @@ CHALLENGE: Final = "ZQ-Proxy"
 NEEDED: Final = "A credential is needed: X-ZQ-Proxy-Secret, which the proxy adds."
 # Bytes of the shortest secret.
 LEAST: Final = 32
-# What a file of secrets may be allowed to: its owner, and its group to read.
-MODES: Final = (0o600, 0o640, 0o400, 0o440)
 
 
 class ProxySecrets:
@@ -51,14 +48,7 @@ def read_secrets(path: str) -> tuple[bytes, ...]:
     option = "[auth] proxy_secret_file"
     if not path:
         raise StartRefused(f"{option} must name a file: auth_strategy = proxy needs it.")
-    try:
-        with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            lines = tuple(line.strip() for line in file.read(65536).splitlines() if line.strip())
-    except OSError as error:
-        raise StartRefused(f"{option} cannot be read: {path}: {error.strerror}.") from error
-    if mode not in MODES:
-        raise StartRefused(f"{option} must be readable by its owner alone, mode 0600 or 0640: {path} is {mode:04o}.")
+    lines = tuple(line.strip() for line in read_private(option, path).splitlines() if line.strip())
     if not 1 <= len(lines) <= 2 or min(map(len, lines)) < LEAST:
         raise StartRefused(f"{option} must hold one or two lines of at least {LEAST} bytes each: {path} does not.")
     return lines

@@ -7,7 +7,9 @@ The documents, as JSON where they hold something; each expires with its token:
 
     ("", "token", id)          what the token is, with the SHA-256 of its secret
     (project, "token", id)     empty: the index for listings, written first and removed last
+    ("", "token-admin", id)    the same of administrators' tokens, which are the deployment's and no project's
     ("", "token-used", id)     when it was used, to the hour
+    ("", "token-revoked", id)  empty, and stays: an administrator's token of this id was revoked, or rotated
     ("", "token-denied", jti)  empty: a JSON Web Token of this id was revoked
 """
 
@@ -17,7 +19,7 @@ import re
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from hmac import compare_digest
 from typing import Final, NamedTuple
 
@@ -34,6 +36,8 @@ from zq.model.quotas import PROJECT
 from zq.storage.api import DocumentController
 
 KIND: Final = "token"
+ADMINS: Final = "token-admin"
+REVOKED: Final = "token-revoked"
 USED: Final = "token-used"
 # Of documents whose names are ids of JSON Web Tokens that were revoked.
 DENIED: Final = "token-denied"
@@ -52,9 +56,9 @@ ROTATED: Final = 86400
 DAY: Final = 86400
 # Days that a token lives, unless it says otherwise.
 DEFAULT_DAYS: Final = 90
-# Live tokens of one project.
+# Live tokens of one project, by default, and of administrators.
 MOST_TOKENS: Final = 100
-# Tokens looked at in one step of a walk through all of them.
+# Tokens looked at in one step of a walk through those of administrators.
 STEP: Final = 100
 
 
@@ -131,6 +135,8 @@ def digest(secret: str) -> str:
 class Tokens:
     """The tokens of all projects. ``denied_for``: seconds that a JSON Web Token lives at most.
 
+    A token with the role that administers the deployment is no project's own, whichever it gives access to: nobody
+    finds it by a project, and it takes no project's room.
     ``most``: live ones of this project, asked at each creation; 0 = any number.
     """
 
@@ -176,7 +182,7 @@ class Tokens:
         """The token, if it is the project's (None: any). Raises ``NotFound``."""
         now = self._clock.now()
         stored = self._read(id, now)
-        if stored is None or project not in (None, stored.project):
+        if stored is None or not _is_of(stored, project):
             raise NotFound("There is no token of this id in the project.")
         used = self._documents.get(DocumentRef("", USED, id), now)
         return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
@@ -196,9 +202,10 @@ class Tokens:
         """End the token, on every server within seconds; False if there is none."""
         now = self._clock.now()
         stored = self._read(id, now)
-        if stored is None or project not in (None, stored.project):
+        if stored is None or not _is_of(stored, project):
             return False
-        for ref in (DocumentRef("", KIND, id), DocumentRef("", USED, id), DocumentRef(stored.project, KIND, id)):
+        self._remember_end(id, stored, now)
+        for ref in (DocumentRef("", KIND, id), DocumentRef("", USED, id), _index(id, stored)):
             self._documents.delete(ref, now)
         return True
 
@@ -239,34 +246,46 @@ class Tokens:
             shorter = msgspec.structs.replace(stored, expires=min(stored.expires, now + ROTATED))
             value = msgspec.json.encode(shorter)
             if self._documents.put(ref, value, now, expected=document.version, expires=shorter.expires):
+                self._remember_end(id, stored, now)
                 return
+
+    def _remember_end(self, id: str, stored: Stored, now: Seconds) -> None:
+        """Let no later start adopt an administrator's token again."""
+        if ADMIN in stored.roles:
+            self._documents.put(DocumentRef("", REVOKED, id), b"{}", now)
+
+    def was_revoked(self, text: str) -> bool:
+        """Whether this was an administrator's token, which was revoked or rotated."""
+        parts = parse(text)
+        return (
+            parts is not None and self._documents.get(DocumentRef("", REVOKED, parts[0]), self._clock.now()) is not None
+        )
 
     def has_admin(self) -> bool:
         """Whether any token administers the deployment."""
-        return any(ADMIN in token.stored.roles for token in self._all())
+        after: str | None = ""
+        while after is not None:
+            now = self._clock.now()
+            page = self._documents.list("", ADMINS, "", after, STEP, now)
+            if any(self._read(entry.ref.name, now) is not None for entry in page.items):
+                return True
+            after = page.next
+        return False
 
     def adopt(self, text: str, project: str) -> bool:
-        """Store a token that was made elsewhere as an administrator's, unless there is one; whether it was.
+        """Store a token that was made elsewhere as an administrator's, unless there is one or this was revoked; whether
+        it was.
 
         Raises ``ValueError`` if it is no token.
         """
         parts = parse(text)
         if parts is None:
             raise ValueError("no token")
-        if self.has_admin():
+        if self.was_revoked(text) or self.has_admin():
             return False
         grant = Grant(project=project, name="bootstrap", roles=[ADMIN], days=self.max_days, by="bootstrap_token_file")
         self.create(grant, parts[1], parts[0])
         return True
-
-    def _all(self) -> Iterator[Token]:
-        after = ""
-        while True:
-            page = self.list("", after, STEP)
-            yield from page.items
-            if page.next is None:
-                return
-            after = page.next
 
     def _read(self, id: str, now: Seconds) -> Stored | None:
         if TOKEN_ID.fullmatch(id) is None:
@@ -280,20 +299,34 @@ class Tokens:
         Its entry in the index is counted after it is written, and taken back if it is one too many: so two servers that
         make a token at once cannot both find room for the last one. Both may be refused then.
         """
-        index, most = DocumentRef(stored.project, KIND, id), self.most(stored.project)
-        refusal = QuotaExceeded(f"The project may have {most} tokens; revoke one first.")
-        if most and self._count(stored.project, most, now) >= most:
+        index, most = _index(id, stored), MOST_TOKENS
+        refusal = QuotaExceeded(f"There may be {most} tokens of administrators; revoke one first.")
+        if index.project:
+            most = self.most(stored.project)
+            refusal = QuotaExceeded(f"The project may have {most} tokens; revoke one first.")
+        if most and self._count(index, most, now) >= most:
             raise refusal
-        self._documents.put(DocumentRef("", PROJECT, stored.project), b"{}", now, expected="")
+        if index.project:
+            self._documents.put(DocumentRef("", PROJECT, stored.project), b"{}", now, expected="")
         self._documents.put(index, b"{}", now, expires=stored.expires)
-        if most and self._count(stored.project, most + 1, now) > most:
+        if most and self._count(index, most + 1, now) > most:
             self._documents.delete(index, now)
             raise refusal
         self._documents.put(DocumentRef("", KIND, id), msgspec.json.encode(stored), now, expires=stored.expires)
 
-    def _count(self, project: str, most: int, now: Seconds) -> int:
-        """Live tokens of the project, counted up to ``most``."""
-        return len(self._documents.list(project, KIND, "", "", most, now).items)
+    def _count(self, index: DocumentRef, most: int, now: Seconds) -> int:
+        """Live tokens in the index that has this entry, counted up to ``most``."""
+        return len(self._documents.list(index.project, index.kind, "", "", most, now).items)
+
+
+def _is_of(stored: Stored, project: str | None) -> bool:
+    """Whether it is one of the project's own; None: of anybody's."""
+    return project is None or (project == stored.project and ADMIN not in stored.roles)
+
+
+def _index(id: str, stored: Stored) -> DocumentRef:
+    """The token's entry in the index that listings go by."""
+    return DocumentRef("", ADMINS, id) if ADMIN in stored.roles else DocumentRef(stored.project, KIND, id)
 
 
 def _stored(document: Document) -> Stored:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 
+from zq.broker.markers import Markers
 from zq.broker.metadata import MetadataSchema, shown_defaults
 from zq.broker.resources import READ_AHEAD, MetadataResource
 from zq.broker.rules import RulesCache
@@ -21,7 +22,8 @@ class Queues(MetadataResource[QueueRef, Queue]):
         history = storage.history
         unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
         schema = MetadataSchema("queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt)
-        super().__init__(storage.queues, schema, clock, limits, rules_cache.forget, QueueNotFound)
+        markers = Markers(storage.documents, clock)
+        super().__init__(storage.queues, schema, markers, clock, limits, rules_cache.forget, QueueNotFound)
         self._queues = storage.queues
 
     def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:

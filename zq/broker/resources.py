@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from zq import wire
+from zq.broker.markers import Markers
 from zq.broker.metadata import Metadata, MetadataSchema, set_values
 from zq.broker.values import Seen
 from zq.clock import Clock
@@ -106,6 +107,7 @@ class MetadataResource(Generic[R, T]):
         self,
         store: ResourceStore[R, T],
         schema: MetadataSchema,
+        markers: Markers,
         clock: Clock,
         limits: Limits,
         changed: Callable[[R], None],
@@ -113,6 +115,7 @@ class MetadataResource(Generic[R, T]):
     ) -> None:
         self._store = store
         self._schema = schema
+        self._markers = markers
         self._clock = clock
         self._limits = limits
         self._changed = changed
@@ -134,8 +137,11 @@ class MetadataResource(Generic[R, T]):
         """A page of the resources whose name contains ``name`` and whose stored metadata equal every filter.
 
         ``visible``: which names the caller may see; None = all. What is looked at for one page is bounded: a page of
-        filtered resources may be short, or empty, and go on.
+        filtered resources may be short, or empty, and go on. ``next`` tells no name that the caller may not see.
+        Raises ``InvalidParameter`` if the marker is none.
         """
+        about = f"{self._schema.kind} {project}"
+        marker = self._markers.open(about, marker)
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_queues_per_page)
         walk = Walk(self._limits.max_metadata_walk)
         found: list[Listed] = []
@@ -152,7 +158,9 @@ class MetadataResource(Generic[R, T]):
                 if len(found) == size:
                     return Listing(found, stored.ref.name)
                 if walk.ends_with_next() and filtered:
-                    return Listing(found, stored.ref.name, cut=True)
+                    hidden = visible is not None and not visible(stored.ref.name)
+                    end = self._markers.seal(about, stored.ref.name) if hidden else stored.ref.name
+                    return Listing(found, end, cut=True)
             if page.next is None or len(page.items) < chunk:
                 return Listing(found, found[-1][0] if found else None)
             marker, chunk = page.next, min(2 * chunk, READ_AHEAD) if filtered else chunk

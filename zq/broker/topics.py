@@ -8,6 +8,7 @@ from typing import cast
 from msgspec import Struct
 
 from zq import wire
+from zq.broker.markers import Markers
 from zq.broker.metadata import MetadataSchema, topic_defaults
 from zq.broker.resources import MetadataResource
 from zq.broker.rules import DefaultTtls, ReadThroughCache, post_size
@@ -56,7 +57,8 @@ class Topics(MetadataResource[TopicRef, Topic]):
         self._recent = ReadThroughCache(self._stored, monotonic)
         # queue_ttl is a table of queues' names, not of topics'.
         schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default)
-        super().__init__(self._store, schema, clock, limits, self._recent.forget, TopicNotFound)
+        markers = Markers(storage.documents, clock)
+        super().__init__(self._store, schema, markers, clock, limits, self._recent.forget, TopicNotFound)
 
     def rules(self, topic: TopicRef) -> TopicRules:
         """What holds for a message that is published now, as the cache has it; a missing topic is created."""

@@ -26,6 +26,8 @@ REFUSED: Final = frozenset({401, 403, 429})
 CHANGES: Final = frozenset({"queues:delete", "queues:purge", "topics:delete", "topics:purge"})
 CHANGING: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
 ROUTES: Final = ("/redrive", "/replay", "/share", "/share/revoke")
+# Characters of a token's id that the audit log shows.
+MOST_SHOWN: Final = 256
 
 
 class RequestLog:
@@ -85,5 +87,9 @@ def _entry(req: falcon.Request, status: int) -> Entry:
 
 def _object(req: falcon.Request) -> str:
     """What the request is about, as ``queue jobs``."""
-    kind, name = about(getattr(req.context, "params", {}))
+    params = getattr(req.context, "params", {})
+    token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")
+    if token and "/tokens" in (req.uri_template or ""):
+        return f"token {str(token)[:MOST_SHOWN]}" if not str(token).startswith("zq_") else "token"  # no secret
+    kind, name = about(params)
     return f"{kind} {name}" if kind else str(req.params.get("project", ""))

@@ -12,7 +12,7 @@ import falcon
 from msgspec import UNSET
 
 from zq import limits, wire
-from zq.auth.tokens import DEFAULT_DAYS, Grant, Made, Stored, Token, Tokens
+from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, Made, Stored, Token, Tokens
 from zq.errors import Invalid, InvalidParameter, NotAuthorized
 from zq.http import query
 from zq.http.tenant import Audience
@@ -65,9 +65,14 @@ class _Project:
             raise NotAuthorized(EXCEEDS)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
+    def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
+        """Raise ``NotAuthorized`` if a token of these terms would be more than its maker's."""
+        if _exceeds(terms, maker):
+            raise NotAuthorized(EXCEEDS)
+
 
 class _Anybodys(_Project):
-    """Tokens of any project, named by a parameter."""
+    """Tokens of any project, named by a parameter. Only an administrator whose credential has scopes is bound by it."""
 
     path = "/v2/admin/tokens"
     audience = Audience.OPERATOR
@@ -80,7 +85,15 @@ class _Anybodys(_Project):
         project = self._project(req)
         if project is None:
             raise InvalidParameter("project must name the project of the token.")
-        return _grant(terms, project, roles=_roles(terms.roles), user=terms.user, by=req.context.identity.credential)
+        maker: Identity = req.context.identity
+        more = {"user": terms.user, "by": maker.credential, "expires": maker.expires}
+        grant = _grant(terms, project, roles=_roles(terms.roles) or [MEMBER], **more)
+        self._refuse_excess(grant, maker)
+        return grant
+
+    def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
+        if maker.scopes is not None and (terms.project != maker.project or _exceeds(terms, maker)):
+            raise NotAuthorized(EXCEEDS)
 
 
 class _Collection(_Project):
@@ -98,7 +111,9 @@ class _Collection(_Project):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         grant = self._grant(req, token_terms(query.body(req)))
-        _show_once(resp, self.path, self._tokens.create(grant))
+        made = self._tokens.create(grant)
+        req.context.made = made.token.id
+        _show_once(resp, self.path, made)
 
 
 class _Item(_Project):
@@ -118,9 +133,9 @@ class _Rotation(_Project):
     def on_post(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
         old = self._tokens.get(self._id(token), project).stored
-        if project is not None and _exceeds(old, maker):
-            raise NotAuthorized(EXCEEDS)
+        self._refuse_excess(old, maker)
         made = self._tokens.rotate(token, project, by=maker.credential, expires=maker.expires)
+        req.context.why = f"Its twin is {made.token.id}."
         _show_once(resp, self.path, made)
 
 
@@ -154,7 +169,12 @@ class TokenRotation(_Rotation):
 class AdminTokenCollection(_Anybodys, _Collection):
     """``/v2/admin/tokens``"""
 
-    policy = {"GET": "admin:tokens", "POST": "admin:tokens"}
+    policy = {"GET": "admin:tokens", "POST": "admin:tokens", "DELETE": "admin:tokens"}
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Revoke a JSON Web Token by its id, whatever characters that has."""
+        self._tokens.deny(_jti(query.text(req, "jti")))
+        resp.status = falcon.HTTP_204
 
 
 class AdminTokenItem(_Anybodys, _Item):
@@ -164,9 +184,7 @@ class AdminTokenItem(_Anybodys, _Item):
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         if not self._tokens.revoke(self._id(token), self._project(req)):
-            if len(token) > MAX_TEXT:
-                raise Invalid(f"The id of a token has at most {MAX_TEXT} characters.")
-            self._tokens.deny(token)
+            self._tokens.deny(_jti(token))
         resp.status = falcon.HTTP_204
 
 
@@ -196,6 +214,15 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
     return Grant(project=project, name=terms.name, scopes=terms.scopes or None, days=days, roles=roles, **more)
 
 
+def _jti(given: str) -> str:
+    """The id of a JSON Web Token. Raises ``Invalid``, also for a whole token of ours, which nobody should hand on."""
+    if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
+        raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
+    if FORM.fullmatch(given):
+        raise Invalid("A token is named by its id, the ten characters after zq_.")
+    return given
+
+
 def _roles(given: Sequence[str]) -> list[str]:
     roles = [role.lower() for role in given]
     if len(roles) > MAX_ROLES or not all(map(ROLE.fullmatch, roles)):
@@ -208,10 +235,10 @@ def _given_on(maker: Identity) -> frozenset[str]:
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 
-def _exceeds(old: Stored, maker: Identity) -> bool:
-    """Whether a twin of this token would be more than its maker's, or speak for another user."""
-    other = old.user not in ("", maker.user)
-    return other or exceed(parse(old.scopes), parse(maker.scopes)) or not _given_on(maker) | maker.roles >= {*old.roles}
+def _exceeds(terms: Grant | Stored, maker: Identity) -> bool:
+    """Whether a token of these terms would be more than its maker's, or speak for another user."""
+    other = terms.user not in ("", maker.user) or not _given_on(maker) | maker.roles >= {*terms.roles}
+    return other or exceed(parse(terms.scopes), parse(maker.scopes))
 
 
 def _shown(token: Token) -> dict[str, Any]:

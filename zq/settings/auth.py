@@ -39,7 +39,8 @@ AUTH: Final = [
     cfg.StrOpt(
         "bootstrap_token_file",
         default="",
-        help="A file with a token, which is stored as an administrator's while there is none of any.",
+        help="A file of mode 0600 or 0640 with a token, which is stored as an administrator's while there is none of "
+        "any, unless it was revoked.",
     ),
     cfg.StrOpt("jwt_issuer", default="", help="For jwt: what iss must be, exactly."),
     cfg.StrOpt("jwt_audience", default="", help="For jwt: what aud must be, or hold, exactly."),

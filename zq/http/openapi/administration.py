@@ -5,6 +5,7 @@ from typing import Final
 
 from zq.auth.signatures import METHODS, PATHS
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
+from zq.http.tokens import MAX_TEXT
 from zq.http.tokens import MOST as MOST_TOKENS
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MOST, Quota, State
@@ -137,7 +138,12 @@ def tokens() -> Json:
     """By path and method."""
     project = query("project", TEXT, "Whose tokens; all, if it is absent.")
     needed = query("project", TEXT, "Whose token it is to be.", required=True)
-    return _tokens("/v2/tokens", "", [], []) | _tokens("/v2/admin/tokens", "admin_", [project], [needed])
+    paths = _tokens("/v2/tokens", "", [], []) | _tokens("/v2/admin/tokens", "admin_", [project], [needed])
+    jti = query("jti", TEXT | {"minLength": 1, "maxLength": MAX_TEXT}, "The token's claim of this name.", required=True)
+    paths["/v2/admin/tokens"]["delete"] = operation(
+        "admin_deny_jwt", "Revoke a JSON Web Token by its id", {204: answer("Revoked.")}, parameters=[jti]
+    )
+    return paths
 
 
 def _tokens(path: str, prefix: str, project: list[Json], needed: list[Json]) -> Json:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listings for a credential whose scopes hide names: their links tell none of these (tenancy 2)."""
+
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.http.api import Api
+from zq.auth.credentials import Bearers
+from zq.auth.tokens import Grant, Tokens, TokenVerifier
+from zq.broker.markers import Markers
+from zq.clock import ManualClock
+from zq.errors import InvalidParameter
+from zq.storage.api import Storage
+
+Compose = Callable[..., Api]
+WALK = 4
+
+
+@pytest.fixture
+def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
+    """A server whose callers have tokens, which looks at four names for a page."""
+    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True)
+    return compose(app={"strategy": strategy}, max_metadata_walk=WALK)
+
+
+def headers(guarded: Api, storage: Storage, clock: ManualClock, *scopes: str) -> dict[str, str]:
+    grant = Grant(project=guarded.project, scopes=scopes or None)
+    return {"Authorization": f"Bearer {Tokens(storage.documents, clock).create(grant).text}"}
+
+
+@pytest.mark.parametrize("kind", ["queues", "topics"])
+def test_a_link_names_nothing_that_is_hidden(guarded: Api, storage: Storage, clock: ManualClock, kind: str) -> None:
+    """Every page looks at a bounded number of names, all that may be seen comes, and no answer names another."""
+    everything = headers(guarded, storage, clock)
+    hidden = [f"{letter}-hidden-{number:02}" for letter in "atz" for number in range(6)]
+    for name in (*hidden, "seen.1", "seen.2"):
+        guarded.put(f"/v2/{kind}/{name}", 201, headers=everything)
+    narrow = headers(guarded, storage, clock, f"observe:{kind[:-1]}/seen.*")
+    path, found, markers = f"/v2/{kind}?limit=10", [], []
+    while path:
+        page = guarded.get(path, 200, narrow)
+        assert "hidden" not in page.text
+        found += [each["name"] for each in page.json[kind]]
+        path = page.json["links"][0]["href"] if page.json["links"] else ""
+        markers += parse_qs(urlsplit(path).query).get("marker", [])
+        assert len(markers) <= len(hidden)
+    assert found == ["seen.1", "seen.2"]
+    sealed = [marker for marker in markers if marker.startswith("~")]
+    assert len(sealed) >= 20 // WALK - 1
+    assert len({len(marker) for marker in sealed}) == 1
+    refused = guarded.get(f"/v2/{kind}?marker={sealed[0][:-4]}AAAA", 400, narrow)
+    assert "is of no link of this listing" in refused.text
+
+
+@pytest.mark.every_store
+def test_a_marker_is_opened_by_every_server(storage: Storage, clock: ManualClock) -> None:
+    """For what it was sealed for, and nothing else; what is no such marker is a name."""
+    one, other = (Markers(storage.documents, clock) for _ in range(2))
+    for name in ("a", "x" * 64):
+        marker = one.seal("queue acme", name)
+        assert other.open("queue acme", marker) == name
+        for about in ("queue acme2", "topic acme"):
+            with pytest.raises(InvalidParameter):
+                other.open(about, marker)
+    assert one.open("queue acme", "jobs") == "jobs"
+    for wrong in ("~", "~é", "~" + "A" * 107, "~!!"):
+        with pytest.raises(InvalidParameter):
+            one.open("queue acme", wrong)
