@@ -151,7 +151,6 @@ APART: dict[str, str] = {
     "zq.metrics.timed": "what wraps a store is of metrics; the application only puts it there",
     "zq.offline": "check-store and salvage; the server's module is the command line that calls them",
     "zq.startup": "what a start says and refuses, which tests ask without a server",
-    "zq.token_command": "a command with options and output of its own",
     "zq.http.request_log": "middleware is a step of its own; the app's table of contents stays one",
 }
 
