@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from zaqarclient.queues.client import Client
+from zaqarclient.transport.errors import ServiceUnavailableError
 
 from tests.keystone import Keystone, User
 from tests.reader import PYTHON, SHELL, follow, succeed
@@ -109,6 +111,37 @@ def test_without_keystone_there_is_no_answer(keystone: tuple[Keystone, ZqServer]
         assert ask(server.url, "GET", "/v2/queues", headers=headers, timeout=60).status == 503
     finally:
         issuer.down = False
+
+
+def test_zaqars_client_takes_no_refusal_for_an_answer(tmp_path: Path) -> None:
+    """Tenancy 6: it knows no 429, so a rate's refusal is an error of its own, and what is lost is told."""
+    with Keystone(ANN) as issuer:
+        config = f"{issuer.config()}[quota]\nrequests = 1\n"
+        with ZqServer(f"rocksdb://{tmp_path}/store", config=config) as server:
+            issuer.endpoint = server.url
+            options = {
+                **{"os_username": "ann", "os_password": ANN.password, "os_auth_url": f"{issuer.url}/v3"},
+                **{"os_project_name": ANN.project, "os_project_id": ANN.project},
+                **{"os_user_domain_name": "Default", "os_project_domain_name": "Default"},
+            }
+            conf = {"auth_opts": {"backend": "keystone", "options": options}}
+            jobs = Client(server.url, version=2, conf=conf).queue("jobs", auto_create=False)
+            posted: list[str] = []
+
+            def post_until_refused() -> None:
+                while len(posted) < 1000:
+                    posted.extend(jobs.post([{"body": 1, "ttl": 300}])["resources"])
+
+            with pytest.raises(ServiceUnavailableError):
+                post_until_refused()
+            assert posted
+            headers = {"X-Auth-Token": issuer.token("ann"), "X-Project-ID": ANN.project}
+
+            def stored() -> int:
+                answer = ask(server.url, "GET", "/v2/queues/jobs/stats", headers=headers)
+                return answer.document["messages"]["total"] if answer.status == 200 else -1
+
+            assert wait_for(lambda: stored() + 1, 20, "the rate allows a look") - 1 == len(posted)
 
 
 SDK = """\

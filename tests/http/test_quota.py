@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rates and quotas over HTTP: refusals, headers, states, and who may change them (tenancy 5, 6)."""
 
-import re
 import time
 from collections.abc import Callable
 from contextlib import closing
 from threading import Timer
 from typing import Any
 
+import http_sf
 import pytest
 
 from tests.http.scoped import Caller, Scoped
@@ -32,8 +32,6 @@ ADMIN = frozenset({"admin"})
 NOTHING = dict.fromkeys(
     ("queues", "topics", "tokens", "stages", "fences", "producers", "stored_messages", "stored_bytes"), 0
 )
-# An item of an RFC 9651 list as the draft has it: a string, and parameters that are integers or strings.
-ITEM = re.compile(r'"([a-z]+)"((?:;[a-z]+=(?:[0-9]+|"[a-z-]+"))+)')
 
 Bounded = Callable[..., Scoped]
 
@@ -50,13 +48,9 @@ def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounde
     return build
 
 
-def parsed(header: str) -> dict[str, dict[str, str]]:
-    found = {}
-    for item in header.split(", "):
-        match = ITEM.fullmatch(item)
-        assert match is not None, header
-        found[match[1]] = dict(part.split("=", 1) for part in match[2][1:].split(";"))
-    return found
+def parsed(header: str) -> dict[str, dict[str, Any]]:
+    """A list of strings with parameters, by RFC 9651."""
+    return dict(http_sf.parse(header.encode(), tltype="list"))
 
 
 def spend(caller: Caller, requests: int) -> Any:
@@ -79,7 +73,7 @@ def test_a_project_that_is_too_fast_is_told_so(bounded: Bounded) -> None:
         "limit": "requests",
     }
     assert refused.headers["Retry-After"] == "1"
-    assert parsed(refused.headers["RateLimit"])["requests"]["r"] == "0"
+    assert parsed(refused.headers["RateLimit"])["requests"]["r"] == 0
     scoped.api(project="other").get("/v2/queues", 200)
 
 
