@@ -21,6 +21,7 @@ from zq.model.topics import Batch, Entry, LogSlice, Pattern, Retention, TopicRef
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import check_key, key_writes
 from zq.storage.ordered.logs import Log
+from zq.storage.ordered.store import Write
 from zq.storage.ordered.topics import TopicController
 
 Mutant = type[TopicController]
@@ -81,7 +82,10 @@ class CounterRace(TopicController):
             time.sleep(RACE)
             with log.lock:
                 last = log.view.record.last
-                log.append(store, batch, retention, key_writes(log, idempotency_key, batch.sequence, moment))
+                keys: list[Write] = []
+                if idempotency_key is not None:
+                    keys, _ = key_writes(log, idempotency_key, batch.sequence, moment, counts=False)
+                log.append(store, batch, retention, keys)
                 set_last(log, last)
                 self._feed.enqueue(log, batch.last, batch)
             self._announce(store, log, batch.last)

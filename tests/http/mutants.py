@@ -140,7 +140,9 @@ def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
     pages = ("/stats?detailed=true", "/messages?ids=1,2", "/messages?marker=1")
     told: list[tuple[str, str, object]] = [
         *(("HEAD", path, None) for path in ("/v2/ping", "/healthz", "/readyz", "/metrics")),
-        *(("GET", path, None) for path in ("/metrics", "/v2/openapi.json")),
+        *(("GET", path, None) for path in ("/metrics", "/v2/openapi.json", "/v2/whoami")),
+        ("POST", f"{jobs}/share", {"paths": ["messages"], "methods": ["GET"]}),
+        ("POST", "/v2/share/revoke", None),
         *(
             ("GET", f"/v2/{kind}?name=s&marker=a&limit=3&detailed=true&colour=blue", None)
             for kind in ("queues", "topics")
