@@ -118,7 +118,7 @@ def paths(group: click.Group = cli) -> Iterator[list[str]]:
 @pytest.fixture(scope="session")
 def running() -> Iterator[ZqServer]:
     """One server for all tests of the command line."""
-    with ZqServer("memory:") as server:
+    with ZqServer("memory:", env={"OS_SIGNED_URL__SECRET_KEY": "k" * 32}) as server:
         yield server
 
 

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens of the command line: login, logout and who one is; the project's tokens, and what it may use."""
 
+import contextlib
+import os
+import pty
 import stat
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cli.conftest import Zq
@@ -121,3 +126,46 @@ def test_who_is_too_fast_is_told_once_and_waits(tmp_path: Path) -> None:
     assert told
     assert all(said.startswith("zq: The project may make 1 requests a second. Waiting 1 s") for said in told)
     assert all(said.count("\n") == 1 for said in told)
+
+
+def test_a_queue_is_shared_until_that_is_revoked(zq: Zq) -> None:
+    """What is shown is what is to be sent along."""
+    (given,) = zq("share", "orders", "--method", "GET", "--method", "POST", "--path", "claims")
+    assert (given["methods"], given["paths"]) == (["GET", "POST"], ["/v2/queues/orders/claims"])
+    headers = {
+        **{"URL-Signature": given["signature"], "URL-Expires": given["expires"], "X-Project-ID": given["project"]},
+        **{
+            "URL-Methods": "GET,POST",
+            "URL-Paths": given["paths"][0],
+            "Client-ID": "5ef2a3c01d4b4c8e9a5e0f6b1c2d3e4f",
+        },
+    }
+
+    def status() -> int:
+        return httpx.post(f"{zq.env['ZQ_URL']}{given['paths'][0]}", headers=headers).status_code
+
+    assert status() == 204
+    (short,) = zq("share", "orders", "--expires", f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%S}")
+    assert short["expires"] < given["expires"]
+    assert zq.run("share", "--revoke").exit_code == 0
+    assert status() == 404
+    assert zq.refused(2, "share").startswith("Name a queue, or --revoke.")
+
+
+def test_a_token_is_asked_for_without_an_echo(asking: Zq, guarded: Server) -> None:
+    """On a terminal it is never shown."""
+    token = guarded.token("acme")
+    theirs, ours = pty.openpty()
+    with asking.start("login", stdin=ours, stdout=ours, stderr=ours, start_new_session=True) as run:
+        os.close(ours)
+        shown = bytearray()
+        while b"Token: " not in shown:  # its blank comes when the echo is off
+            shown += os.read(theirs, 4096)
+        os.write(theirs, token.encode() + b"\n")
+        with contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(theirs, 4096):
+                shown += piece
+        assert run.wait(60) == 0, shown
+    os.close(theirs)
+    assert token.encode() not in shown
+    assert asking("whoami")[0]["credential"] == token.split("_")[1]

@@ -5,6 +5,7 @@ The token of a login is in a file of its own beside the configuration, by profil
 """
 
 import sys
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -115,6 +116,31 @@ def quota(session: Session) -> None:
     used = found["used"]
     rows = [{"name": name, "limit": limit, "used": used.get(name)} for name, limit in found["limits"].items()]
     session.out.rows(("name", "limit", "used"), rows, lambda row: [*row.values()])
+
+
+@click.command("share", cls=Command)
+@click.argument("queue", required=False)
+@click.option("--path", "paths", multiple=True, default=("messages",), help="messages or claims; repeatable.")
+@click.option("--method", "methods", multiple=True, default=("GET",), help="GET, POST and so on; repeatable.")
+@click.option("--expires", type=click.DateTime(), metavar="MOMENT", help="Until when, in UTC; a day from now.")
+@click.option("--revoke", is_flag=True, help="End all that was signed for the project instead.")
+@pass_session
+def share(
+    session: Session,
+    queue: str | None,
+    paths: tuple[str, ...],
+    methods: tuple[str, ...],
+    expires: datetime | None,
+    revoke: bool,
+) -> None:
+    """Sign a URL of a queue for those who have no account, and show what they are to send along."""
+    if revoke == (queue is not None):
+        raise click.UsageError("Name a queue, or --revoke.")
+    if queue is None:
+        session.client.revoke_shares()
+        return
+    until = None if expires is None else expires.replace(tzinfo=UTC)
+    session.out.result(session.client.queue(queue).share(paths=paths, methods=methods, expires=until))
 
 
 def cell(value: object) -> object:

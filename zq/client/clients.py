@@ -99,6 +99,11 @@ class ClientVerbs:
         return Call(method="GET", path=path("whoami"), read=_document)
 
     @operation
+    def revoke_shares(self) -> Call[None]:
+        """End all URLs that were signed for the project."""
+        return Call(method="POST", path=path("share", "revoke"), read=nothing)
+
+    @operation
     def quota(self) -> Call[dict[str, Any]]:
         """What the project may use (``limits``), and what it uses (``used``). Raises ``NotBuilt`` without tokens."""
         return Call(method="GET", path=path("quota"), read=_document)

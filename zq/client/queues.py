@@ -2,7 +2,7 @@
 """Verbs of a queue, each written once for both kinds of client."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -92,6 +92,29 @@ class QueueVerbs(ResourceVerbs):
         ids = id_list(messages)
         where = self._path("messages")
         return Call(method="DELETE", path=where, params={"ids": ids}, read=nothing, local_answer=None if ids else EMPTY)
+
+    @operation
+    def share(
+        self,
+        *,
+        paths: Sequence[str] = ("messages",),
+        methods: Sequence[str] = ("GET",),
+        expires: datetime | None = None,
+    ) -> Call[dict[str, Any]]:
+        """Sign a URL of the queue for those who have no account: ``paths``, ``methods``, ``project``, ``expires``,
+        ``signature``.
+
+        ``paths``: of messages, claims and subscriptions; ``expires``: None = in a day. Raises ``NotAuthorized``.
+        """
+        terms: dict[str, Any] = {"paths": paths, "methods": methods}
+        if expires is not None:
+            terms["expires"] = expires.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return Call(
+            method="POST",
+            path=self._path("share"),
+            body=wire.encode(terms),
+            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
+        )
 
     @operation
     def claim(
