@@ -102,6 +102,10 @@ class _Pages(BaseHTTPRequestHandler):
                 self._answer(404, {"error": {"code": 404, "title": "Not Found", "message": "no token"}})
             else:
                 self._answer(200, {"token": token})
+        elif self.path.startswith(("/v3/services", "/v3/endpoints")):
+            messaging = _service("messaging", self.owner.endpoint)
+            whole = {"services": [messaging]} if "/services" in self.path else {"endpoints": messaging["endpoints"][:1]}
+            self._answer(200, whole)
         else:
             version = {
                 "id": "v3.14",
@@ -113,12 +117,14 @@ class _Pages(BaseHTTPRequestHandler):
             self._answer(300 if self.path == "/" else 200, whole)
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["auth"]["identity"]["password"]["user"]
+        auth = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["auth"]
+        asked = auth["identity"]["password"]["user"]
         user = self.owner.users.get(asked["name"])
         if user is None or user.password != asked["password"] or self.owner.down:
             self._answer(401, {"error": {"code": 401, "title": "Unauthorized", "message": "no"}})
             return
-        id = self.owner.token(user.name)
+        # The id of a trust is the name of the user who gave it.
+        id = self.owner.token(auth.get("scope", {}).get("OS-TRUST:trust", {}).get("id", user.name))
         self._answer(201, {"token": self.owner.tokens[id]}, ("X-Subject-Token", id))
 
     def _answer(self, status: int, document: object, *headers: tuple[str, str]) -> None:
