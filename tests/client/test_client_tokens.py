@@ -218,6 +218,24 @@ def test_a_stream_ends_with_its_token(guarded: Server, kind: str) -> None:
         next(iter(client.topic("news").stream(after=0)))
 
 
+def test_a_stream_ends_when_its_token_is_revoked(
+    guarded: Server, kind: str, project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its midst: the server ends it, and the client says why instead of connecting for ever."""
+    monkeypatch.setattr("zq.http.streams.HEARTBEAT", 1.0)  # seconds between two looks at the credential
+    monkeypatch.setattr("zq.auth.tokens.POSITIVE", 1.0)  # and for which it is remembered
+    token = guarded.token("acme")
+    with client_of(kind, guarded.url, token=token) as client:
+        client.topic(project).publish("first")
+        events = client.topic(project).stream(after=0)
+        heard = iter(events)
+        assert next(heard).body == "first"
+        guarded.revoke(token)
+        with pytest.raises(errors.NotAuthenticated):
+            next(heard)
+        events.close()
+
+
 def test_a_token_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("zq_abc\n")

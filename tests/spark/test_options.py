@@ -150,6 +150,21 @@ def test_where_the_token_of_a_process_comes_from(tmp_path: Path) -> None:
         connection(Given({**GOOD, "token": "zq_given", "tokenFile": str(file)}))
 
 
+def test_a_token_that_was_rotated_in_its_file_is_taken_up(tmp_path: Path) -> None:
+    """By a process that has used the former one, as Spark's live from batch to batch."""
+    with server(auth_strategy="token") as running:
+        file = tmp_path / "token"
+        former, later = running.token("acme"), running.token("acme")
+        file.write_text(former)
+        file.chmod(0o600)
+        found = connection(Given({"url": running.url, "project": "acme", "retryFor": "0", "tokenFile": str(file)}))
+        assert found.client().whoami()["credential"] == former[3:13]
+        assert found.client() is found.client()
+        running.revoke(former)
+        file.write_text(later)
+        assert found.client().whoami()["credential"] == later[3:13]
+
+
 def test_a_connection_sends_its_token() -> None:
     """As every client does; a server that asks for one takes it, and the environment's."""
     with server(auth_strategy="token") as running:

@@ -104,7 +104,8 @@ class QueueVerbs(ResourceVerbs):
         """Sign a URL of the queue for those who have no account: ``paths``, ``methods``, ``project``, ``expires``,
         ``signature``.
 
-        ``paths``: of messages, claims and subscriptions; ``expires``: None = in a day. Raises ``NotAuthorized``.
+        ``paths``: of messages, claims and subscriptions; ``expires``: None = in a day; without a zone it is of this
+        machine's. Raises ``NotAuthorized``.
         """
         terms: dict[str, Any] = {"paths": paths, "methods": methods}
         if expires is not None:

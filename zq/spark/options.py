@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -114,16 +114,19 @@ class Connection:
     """Read by each process that connects, so that no secret travels."""
 
     def client(self) -> Client:
-        """This process's client, with its open connections, which close when the process ends."""
-        return _client(self)
+        """This process's client, with its open connections, which close when the process ends.
+
+        Another one when the file has another token, for a process of Spark may live longer than a token.
+        """
+        return _client(self, self.secret())
 
     def secret(self) -> str | None:
         """The token; None = that of this process's environment. Raises ``Invalid`` for a file that is of no use."""
         return read_token_file(Path(self.token_file)) if self.token_file else self.token
 
 
-@cache
-def _client(connection: Connection) -> Client:
+@lru_cache(maxsize=32)
+def _client(connection: Connection, token: str | None) -> Client:
     retries = Retries(attempts=1000, deadline=connection.retry_for)
     client = Client(
         connection.url,
@@ -131,7 +134,7 @@ def _client(connection: Connection) -> Client:
         connection.client_id,
         timeout=30,
         retries=retries,
-        token=connection.secret(),
+        token=token,
     )
     atexit.register(client.close)
     return client
