@@ -105,8 +105,13 @@ def furnish(storage: Storage, project: str, now: float) -> None:
 
 
 def blank(value: Any) -> bool:
-    """Whether a parameter of this value, or a part of it, counts as absent (contract 1.5), and so breaks no schema."""
-    return value in ("", None) or (isinstance(value, list) and (not value or any(map(blank, value))))
+    """Whether a parameter of this value, or a part of it, counts as absent (contract 1.5), and so breaks no schema.
+
+    An object has no form in a query: it is left out or sent as a text, which may be right.
+    """
+    if isinstance(value, list):
+        return not value or any(map(blank, value))
+    return value in ("", None) or isinstance(value, dict)
 
 
 def narrowed(value: Any) -> Any:
