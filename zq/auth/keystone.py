@@ -98,7 +98,8 @@ class Keystone:
         if not isinstance(found, Identity) or (found.expires is not None and found.expires <= self._clock.now()):
             raise NotAuthenticated(None, CHALLENGE)
         if ASKED in env:
-            self._ask_again(env["HTTP_X_AUTH_TOKEN"])
+            # As the middleware finds it.
+            self._ask_again(env.get("HTTP_X_AUTH_TOKEN") or env.get("HTTP_X_STORAGE_TOKEN", ""))
         elif isinstance(env, MutableMapping):
             env[ASKED] = True
         return found
