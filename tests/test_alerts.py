@@ -165,6 +165,7 @@ def test_prometheus_can_read_the_panels(promtool: Callable[..., str], tmp_path: 
     promtool("check", file)
 
 
+@pytest.mark.slow
 def test_alerts_fire_when_they_should(promtool: Callable[..., str]) -> None:
     """And no other does: figures of a server in trouble, and of one that is well."""
     promtool("test", Path(__file__).parent / "alerts.yml")

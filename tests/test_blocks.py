@@ -245,6 +245,7 @@ def test_prometheus_is_told_where_the_alerts_are() -> None:
     assert job["static_configs"][0]["targets"] == [f"localhost:{settings.load().metrics_port}"]
 
 
+@pytest.mark.slow
 def test_a_client_can_be_generated(tmp_path: Path) -> None:
     """openapi.md: by the command and with the file of the page, without a warning; the modules can be imported."""
     (tmp_path / "generator.yaml").write_text(only("api-ref/openapi.md", "yaml"))

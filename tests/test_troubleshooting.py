@@ -16,6 +16,8 @@ from tests.servers import ZqServer
 from zq.client import Client, Retries
 from zq.errors import ZqError
 
+pytestmark = pytest.mark.slow
+
 PAGE = (ROOT / "api-ref" / "troubleshooting.md").read_text()
 GAP = "…"
 PLACE = re.compile(r"%(?:\.0)?[a-z]|\{\}|\{[a-z_.]+(?::[^}]*)?\}")

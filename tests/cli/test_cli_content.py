@@ -95,6 +95,7 @@ def test_a_file_that_is_gzip_is_inflated_whatever_its_name(zq: Zq, tmp_path: Pat
     assert stored(zq) == [1, 23, 4]
 
 
+@pytest.mark.slow
 def test_a_post_of_gzip_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq, tmp_path: Path) -> None:
     """What is noted are lines and offsets of the content."""
     file = tmp_path / "events.ndjson.gz"

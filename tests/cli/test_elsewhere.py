@@ -16,6 +16,8 @@ from tests.cli import elsewhere
 from tests.cli.conftest import Process, Zq
 from tests.servers import wait_for
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = [sys.executable, elsewhere.__file__]
 
 

@@ -34,6 +34,8 @@ from zq.model.topics import Entry, TopicRef
 from zq.storage import connect
 from zq.storage.api import Storage
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(max_wait=0, max_messages_post_size=20000)
 """Nothing waits."""
 CHECKS = [

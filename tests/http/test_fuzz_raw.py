@@ -23,6 +23,8 @@ from tests.servers import Answer, ZqServer, ask
 from zq.http.openapi import document
 from zq.limits import Limits
 
+pytestmark = pytest.mark.slow
+
 TIMES = int(os.environ.get("ZQ_FUZZ", "1"))
 REQUESTS = 5000 * TIMES
 SEED = os.environ.get("ZQ_FUZZ_SEED", "zq")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.http.api import PATCH_TYPE, Api
 
-pytestmark = pytest.mark.one_store
+pytestmark = [pytest.mark.one_store, pytest.mark.slow]
 
 ROUTES = {
     # name: method, path, statuses of success, parameters

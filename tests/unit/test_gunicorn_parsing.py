@@ -11,6 +11,8 @@ from gunicorn.http.body import ChunkedReader
 from zq.engines.gthread import parsing
 from zq.engines.gthread.parsing import END, STEP, Chunks, Refused
 
+pytestmark = pytest.mark.slow
+
 BOUND = 1000
 HEAD = b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: a\r\n%s\r\n\r\n"
 NEXT = b"GET / HTTP/1.1\r\n"
