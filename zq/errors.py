@@ -103,6 +103,12 @@ class ClaimNotFound(NotFound):
     sentence = "There is no live claim of this id in the queue."
 
 
+class SubscriptionNotFound(NotFound):
+    """No such subscription, or it has ended, or belongs to another source."""
+
+    sentence = "There is no such subscription."
+
+
 class StageNotFound(NotFound):
     """No such stage in the project, or it was dropped, or has expired."""
 
@@ -131,6 +137,10 @@ class KeyReused(ZqError):
 
 class Conflict(ZqError):
     """The request is against what others have done meanwhile."""
+
+
+class SubscriptionExists(Conflict):
+    """The source has a subscription of that subscriber."""
 
 
 class Fenced(Conflict):

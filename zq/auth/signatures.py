@@ -47,6 +47,10 @@ FRESH: Final = 5.0
 MOST: Final = 10_000
 TEXT: Final = "\\n".join(["{paths}", "{methods}", "{project}", "{expires}"])
 _PATH: Final = re.compile(rf"/v2/queues/({limits.QUEUE_NAME.pattern})/(?:{'|'.join(PATHS)})", re.ASCII)
+# What a subscriber is asked to confirm by: for this and nothing else.
+_CONFIRM: Final = re.compile(
+    rf"/v2/(?:queue|topic)s/{limits.QUEUE_NAME.pattern}/subscriptions/[0-9a-f]{{32}}/confirm", re.ASCII
+)
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 # Where the environment has them.
 FIELDS: Final = ("HTTP_URL_SIGNATURE", "HTTP_URL_PATHS", "HTTP_URL_METHODS", "HTTP_URL_EXPIRES")
@@ -101,7 +105,7 @@ class Share(Struct, frozen=True):
         return (
             method in self.methods
             and any(path == each or path.startswith(f"{each}/") for each in self.paths)
-            and not path.endswith("/confirm")
+            and (path in self.paths or not path.endswith("/confirm"))
         )
 
 
@@ -130,7 +134,14 @@ class Signatures:
         secrets = self.options().secrets
         if not secrets:
             raise Invalid("No URL can be signed here: [signed_url] secret_key is not set.")
-        return signature(key_of(secrets[0], project, self._epoch(project)[0]), paths, methods, project, shown(expires))
+        key = key_of(secrets[0], project, self._epoch(project)[0])
+        return signature(key, paths, methods, project, shown(expires))
+
+    def sign_confirmation(self, project: str, path: str, expires: Seconds) -> str:
+        """A signature for PUT on the path that confirms a subscription; "" if there is no key. Raises ``Unavailable``."""
+        secrets = self.options().secrets
+        key = confirming_key_of(secrets[0], project, self._epoch(project)[0]) if secrets else b""
+        return signature(key, [path], ["PUT"], project, shown(expires)) if secrets else ""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
         """Whom a signed request is from that names this project; None if its signature is not one for it.
@@ -198,16 +209,18 @@ class Signatures:
         parts = _read(values)
         named, paths, methods, expires = parts or NOTHING
         epoch, until = self._epoch(named)
+        key = confirming_key_of if _CONFIRM.fullmatch(paths[0]) else key_of
         ours = [
-            signature(key_of(secret, named, epoch), paths, methods, named, shown(expires))
+            signature(key(secret, named, epoch), paths, methods, named, shown(expires))
             for secret in self.options().secrets
         ]
         matches = [hmac.compare_digest(each.encode(), given.encode()) for each in ours]
         if parts is None or not any(matches):
             return None
-        queue = paths[0].split("/")[3]
+        _, _, things, queue, *_ = paths[0].split("/")
         name = f"share:{blake2b(given.encode(), digest_size=4).hexdigest()}"
-        identity = Identity(project, scopes=(scope_of(queue, methods),), credential=name, expires=expires)
+        scope = f"manage:{things[:-1]}/{queue}" if key is confirming_key_of else scope_of(queue, methods)
+        identity = Identity(project, scopes=(scope,), credential=name, expires=expires)
         share = Share(identity, paths, methods, expires, until)
         with self._lock:
             self._shares[values] = share
@@ -230,6 +243,11 @@ def key_of(secret: str, project: str, epoch: int) -> bytes:
     return derived(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
 
 
+def confirming_key_of(secret: str, project: str, epoch: int) -> bytes:
+    """The key for what confirms a project's subscriptions."""
+    return derived(secret.encode(), f"confirm {epoch} {project}")
+
+
 def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str], Seconds] | None:
     """Project, paths, methods and expiry; None if one of them is not as ``share`` gives them out."""
     project, _, paths, methods, expires = values
@@ -238,6 +256,8 @@ def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str]
         until = moment(expires)
     except (InvalidName, ValueError, OverflowError):
         return None
+    if _CONFIRM.fullmatch(paths) and methods == "PUT":
+        return project, (paths,), frozenset({"PUT"}), until
     queues = {_PATH.fullmatch(path) for path in paths.split(",")}
     named = {match[1] for match in queues if match}
     if None in queues or len(named) != 1 or not set(methods.split(",")) <= METHODS.keys():

@@ -12,6 +12,7 @@ from zq.broker.removal import Removal
 from zq.broker.rules import DefaultTtls, Patterns, RulesCache
 from zq.broker.settling import Settling
 from zq.broker.streams import Streams
+from zq.broker.subscriptions import Subscribing
 from zq.broker.tails import Tails
 from zq.broker.topics import Topics
 from zq.broker.transactions import Transactions
@@ -74,9 +75,21 @@ class Broker:
         self.streams = Streams(storage, clock, self._tails, max_streams, events, share)
         readers = Readers(self._tails, self.waiters)
         self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum=checksum)
+        self.subscriptions = Subscribing(storage, clock, limits)
+        self._subscribe(rules_cache)
         self.removal = Removal(storage, clock, self.queues, self.topics)
         if self.quotas is not None:
             self._bound(self.quotas)
+
+    def _subscribe(self, rules_cache: RulesCache) -> None:
+        """Have what makes queues and messages ask who is subscribed."""
+        subscriptions = self.subscriptions
+        self.queues.first_metadata = self.messages.first_metadata = subscriptions.mark_of_queue
+        self.messages.copies = subscriptions.copies
+        self.queues.unsubscribe = subscriptions.end_queue
+        self.topics.unsubscribe = subscriptions.end_topic
+        subscriptions.forget = rules_cache.forget
+        subscriptions.ensure_queue, subscriptions.ensure_topic = self.messages.ensure, self.topics.rules
 
     def _bound(self, quotas: Quotas) -> None:
         """Have the use cases that create or store something ask what the project may have."""
@@ -88,6 +101,7 @@ class Broker:
         self.waiters.share_of = self.streams.share_of = quotas.share_of
         self.messages.refusal = self.history.refusal = quotas.refusal
         self.topics.admit = quotas.admit_topic
+        self.subscriptions.most = quotas.most_subscriptions
 
     def resume(self) -> None:
         """Go on with what no server carries on: to be called every second."""

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import UNSET, Struct
 
 from zq import wire
+from zq.broker.metadata import Metadata
 from zq.broker.quotas import refuse_no_work, refuse_nothing
 from zq.broker.resources import admit_all
 from zq.broker.rules import Rules, RulesCache
@@ -16,7 +17,7 @@ from zq.clock import Clock
 from zq.errors import ClaimNotHeld, Invalid, MessageClaimed, MessageNotFound, QuotaExceeded, Repeated, StageFull
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
-from zq.model import Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
+from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
 from zq.model.quotas import Work
 from zq.storage.api import Storage
@@ -72,6 +73,10 @@ class Messages:
         """The same, where they may be there already."""
         self.work_refusal: Callable[[str, Work, str], QuotaExceeded | None] = refuse_no_work
         """Why the project may not use that stage."""
+        self.first_metadata: Callable[[QueueRef], Metadata] = lambda _queue: {}
+        """What the metadata of a queue are that is made now."""
+        self.copies: Callable[[QueueRef, Sequence[Draft], Rules, Seconds], Copies | None] = lambda *_post: None
+        """What of a post is to be delivered, where the rules have subscriptions."""
         self.refusal: Callable[[str, Sequence[Draft]], QuotaExceeded | None] = refuse_nothing
         """Why the project may not store so much more."""
 
@@ -98,7 +103,8 @@ class Messages:
                     raise
                 continue
             try:
-                metadata = self._store(queue, drafts, now, rules.metadata, idempotency_key)
+                copies = self.copies(queue, drafts, rules, now) if rules.subscribed else None
+                metadata = self._store(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
                 return Applied(first.answer, replayed=True)
             if metadata is None:
@@ -237,17 +243,22 @@ class Messages:
         now: Seconds,
         expected: bytes,
         idempotency_key: IdempotencyKey | None,
+        copies: Copies | None,
     ) -> bytes | None:
         """As the store's ``post``. Raises ``QuotaExceeded``, but not for what was stored before."""
         refusal = self.refusal(queue.project, drafts)
         if refusal is None:
-            return self._messages.post(queue, drafts, now, expected, idempotency_key)
+            return self._messages.post(queue, drafts, now, expected, idempotency_key, copies)
         if idempotency_key is not None:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal
 
     def _check_count(self, posted: Sequence[wire.Posted]) -> None:
         count_within("messages", len(posted), self._limits.max_messages_per_post)
+
+    def ensure(self, queue: QueueRef) -> None:
+        """Create the queue if it is missing."""
+        self._read_rules(queue)
 
     def _rules(self, queue: QueueRef, size: int) -> Rules:
         """The rules for a post of ``size`` bytes to a queue, which is created if it is missing (contract 7.2, step 1).
@@ -264,8 +275,9 @@ class Messages:
         stored = self._queues.get(queue)
         if stored is None:
             self.admit(queue)
-            self._queues.create(queue, b"{}")
-        return self._rules_cache.remember(queue, stored.metadata if stored else b"{}")
+            metadata = wire.encode(self.first_metadata(queue))
+            self._queues.create(queue, metadata)
+        return self._rules_cache.remember(queue, stored.metadata if stored else metadata)
 
     def _drafts(
         self, posted: Sequence[wire.Posted], client: str, queue: QueueRef, rules: Rules, now: Seconds

@@ -15,6 +15,7 @@ from msgspec import UNSET
 from zq import wire
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
 from zq.limits import MAX_NAME, MIN_DELAY, MIN_TTL, QUEUE_NAME, Limits, is_queue_name, nesting
+from zq.model.subscriptions import MARK
 
 Metadata = dict[str, Any]
 
@@ -70,6 +71,8 @@ class MetadataSchema:
         """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for one whose
         meaning this server does not have."""
         nesting("metadata", metadata)
+        if MARK in metadata:
+            raise InvalidBody(f"metadata must not hold {MARK}: it is this server's own.")
         retry_policy = metadata.get("_retry_policy")
         given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
         for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
@@ -175,6 +178,16 @@ def metadata_schema(limits: Limits) -> Metadata:
             },
         },
     }
+
+
+def check_retry_policy(policy: object, field: str) -> None:
+    """Raise ``InvalidBody`` for a ``_retry_policy`` that is none; a falsy one is not looked at (contract 6.1)."""
+    if not policy:
+        return
+    for error in Draft4Validator(RETRY_POLICY).iter_errors(policy):
+        raise InvalidBody(f"{field}: {error.message[:200]}.")
+    assert isinstance(policy, dict)  # the schema says so
+    _check_retry_span(policy)
 
 
 def _check_retry_span(policy: Metadata) -> None:

@@ -11,6 +11,7 @@ from zq.clock import Clock
 from zq.errors import QueueNotFound
 from zq.limits import Limits
 from zq.model import Queue, QueueRef
+from zq.model.subscriptions import HIDDEN
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 
@@ -29,13 +30,23 @@ class Queues(MetadataResource[QueueRef, Queue]):
     def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:
         """How many queues the project has; of those that are ``visible``, as many as one request may look at."""
         if visible is None:
-            return self._queues.count(project)
+            return self._queues.count(project) - self._hidden(project)
         most, marker, count = self._limits.max_metadata_walk, "", 0
         while most > 0:
             page = self._queues.list(project, marker, min(most, READ_AHEAD))
-            count += sum(visible(queue.ref.name) for queue in page.items)
+            count += sum(visible(queue.ref.name) for queue in page.items if not queue.ref.name.startswith(HIDDEN))
             most -= len(page.items)
             if page.next is None:
                 break
             marker = page.next
         return count
+
+    def _hidden(self, project: str) -> int:
+        """How many of zq's own it has; none where nothing was ever subscribed."""
+        count, after = 0, HIDDEN
+        while True:
+            page = self._queues.list(project, after, READ_AHEAD)
+            count += len(page.items)
+            if page.next is None or len(page.items) < READ_AHEAD:
+                return count
+            after = page.next

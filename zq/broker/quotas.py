@@ -204,6 +204,11 @@ class Quotas:
         if most and self._count(topic.project, TOPIC, most) >= most:
             raise exceeded("topics", most)
 
+    def most_subscriptions(self, project: str) -> int:
+        """How many the project may have; 0 = any number. It is listed from now on."""
+        self._note(project)
+        return self.of(project).quota.subscriptions
+
     def work_refusal(self, project: str, work: Work, name: str) -> QuotaExceeded | None:
         """Why the project may not use this stage, fence or producer: it is not there, and would be one too many."""
         most = getattr(self.of(project).quota, work)

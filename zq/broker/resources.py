@@ -17,6 +17,7 @@ from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Page, Seconds, Stats
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
+from zq.model.subscriptions import HIDDEN, MARK
 
 # Resources that a filtered listing reads at a time, at most.
 READ_AHEAD: Final = 200
@@ -124,6 +125,10 @@ class MetadataResource(Generic[R, T]):
         """Raises ``QuotaExceeded`` if one more must not be made."""
         self.admit_dead_letters: Callable[[R, object, int], None] = admit_all
         """The same for what it names for its dead letters, beside so many that are made."""
+        self.first_metadata: Callable[[R], Metadata] = lambda _ref: {}
+        """What of its metadata is zq's own when it is made."""
+        self.unsubscribe: Callable[[R], None] = admit_all
+        """Ends its subscriptions."""
 
     def list(
         self,
@@ -150,8 +155,10 @@ class MetadataResource(Generic[R, T]):
         while True:
             page = self._store.list(project, marker, chunk)
             for stored in page.items:
+                if stored.ref.name.startswith(HIDDEN):
+                    return Listing(found, found[-1][0] if found else None)
                 if name in stored.ref.name and (visible is None or visible(stored.ref.name)):
-                    metadata = wire.json_object(stored.metadata)
+                    metadata = _read(stored.metadata)
                     walk.read(len(stored.metadata))
                     if _matches(metadata, filters or {}):
                         found.append((stored.ref.name, metadata))
@@ -172,7 +179,7 @@ class MetadataResource(Generic[R, T]):
     def metadata(self, ref: R) -> Metadata:
         """The shown metadata; the defaults alone for what does not exist."""
         stored = self._store.get(ref)
-        return self.shown(ref.name, wire.json_object(stored.metadata) if stored else {})
+        return self.shown(ref.name, _read(stored.metadata) if stored else {})
 
     def create(self, ref: R, raw: bytes, allowance: Allowance = EVERYTHING) -> bool:
         """Create it with a metadata document ("" = none); False if it exists, which changes nothing.
@@ -185,7 +192,7 @@ class MetadataResource(Generic[R, T]):
         if self.admit is not admit_all and self._store.get(ref) is None:
             self.admit(ref)
             self.admit_dead_letters(ref, metadata.get(DEAD_LETTERS), 1)
-        created = self._store.create(ref, wire.encode(metadata))
+        created = self._store.create(ref, wire.encode(metadata | self.first_metadata(ref)))
         self._changed(ref)
         return created
 
@@ -199,11 +206,12 @@ class MetadataResource(Generic[R, T]):
             stored = self._store.get(ref)
             if stored is None:
                 raise self._missing(f"There is no {self._schema.kind} {ref.name}.")
-            metadata = self._schema.patched(wire.json_object(stored.metadata), operations)
+            former = wire.json_object(stored.metadata)
+            metadata = self._schema.patched(_read(stored.metadata), operations)
             self._schema.check(metadata, ref.name)
             for target in set_values(operations, DEAD_LETTERS):
                 self.admit_dead_letters(ref, target, 0)
-            raw = wire.encode(metadata)
+            raw = wire.encode(metadata | {key: value for key, value in former.items() if key == MARK})
             if len(raw) > self._limits.max_queue_metadata:
                 bound = self._limits.max_queue_metadata
                 raise InvalidBody(f"metadata must be at most {bound} bytes; they become {len(raw)}.")
@@ -230,11 +238,20 @@ class MetadataResource(Generic[R, T]):
                 raise InvalidBody(f"resource_types may hold messages and subscriptions; it holds {kind[:32]!r}.")
         if types is None or "messages" in types:
             self._store.purge(ref)
+        if types is None or "subscriptions" in types:
+            self.unsubscribe(ref)
 
     def stats(self, ref: R) -> Seen[Stats]:
         """Counts and landmarks."""
         now = self._clock.now()
         return Seen(self._store.stats(ref, now), now)
+
+
+def _read(stored: bytes) -> Metadata:
+    """Metadata without what is zq's own."""
+    metadata = wire.json_object(stored)
+    metadata.pop(MARK, None)
+    return metadata
 
 
 def admit_all(*_asked: object) -> None:

@@ -23,6 +23,7 @@ from zq.broker.metadata import Metadata
 from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.limits import Limits, is_queue_name
 from zq.model import QueueRef
+from zq.model.subscriptions import MARK
 from zq.storage.api import Storage
 
 K = TypeVar("K", bound=Hashable)
@@ -112,6 +113,8 @@ class Rules(Struct, frozen=True):
     max_claim_count: int | None
     waits: tuple[int, ...]
     history_ttl: int
+    subscribed: int
+    """See ``Subscribing``: the generation of those to whom messages are delivered; 0 = nobody."""
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
@@ -188,6 +191,7 @@ class RulesCache:
             max_claim_count=None if count is None or count < 0 else count,
             waits=self._redelivery(metadata).waits(),
             history_ttl=metadata.get("_history_ttl") or 0,
+            subscribed=metadata.get(MARK) or 0,
         )
 
     def _redelivery(self, metadata: Metadata) -> Redelivery:

@@ -8,8 +8,8 @@ import pytest
 
 from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
-from zq.conformance.builders import DEADLINE, OpenStore, Scene, ids_of
-from zq.model import Move, QueueRef, Release
+from zq.conformance.builders import DEADLINE, OpenStore, Scene, drafts, ids_of
+from zq.model import Copies, Move, QueueRef, Release
 from zq.storage.api import Storage
 
 pytestmark = [pytest.mark.needs("listen"), pytest.mark.every_server]
@@ -83,6 +83,12 @@ def put_back_now(scene: Scene) -> None:
     scene.release("c1", 0)
 
 
+def copied(scene: Scene) -> None:
+    source = scene.at(scene.queue.name + ".source")
+    copies = Copies(scene.queue, drafts(1, scene.now))
+    source.storage.messages.post(source.queue, drafts(1, scene.now), scene.now, copies=copies)
+
+
 def staged(scene: Scene) -> None:
     scene.stage(scene.queue.name, 2)
 
@@ -93,6 +99,7 @@ def committed(scene: Scene) -> None:
 
 WAYS: dict[str, tuple[Preparation, Deed]] = {
     "post": (nothing, lambda scene: scene.post()),
+    "post.with.copies": (nothing, copied),
     "release": (claimed, lambda scene: scene.release("c1")),
     "release.with.delay.0": (claimed, put_back_now),
     "settle.release": (claimed, put_back),

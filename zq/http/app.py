@@ -8,11 +8,12 @@ import falcon
 
 from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
+from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
 from zq.auth.tokens import Tokens
 from zq.broker import Broker
 from zq.events import NO_EVENTS, Events
-from zq.http import faults
+from zq.http import faults, subscriptions
 from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
@@ -26,7 +27,6 @@ from zq.http.publishing import TopicMessage, TopicMessages
 from zq.http.request_log import RequestLog
 from zq.http.resources import QueueCollection, ResourceCollection, ResourceItem, ResourcePurge, ResourceStats
 from zq.http.service import (
-    SUBSCRIPTIONS,
     GuardedMetricsPage,
     Health,
     Home,
@@ -104,6 +104,7 @@ def create_app(
         Tenant(broker.limits, strict_client_id, trusting),
         Authorization(policy or TablePolicy(), broker.quotas, tells_rates),
     )
+    broker.subscriptions.sealer = SecretSealer(share)
     app = App(middleware, authentication if guarded else None)
     _add_routes(app, broker)
     if metrics_page is not None:
@@ -119,6 +120,7 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
+    subscriptions.add_routes(app, broker)
     _add_administration_routes(app, broker)
 
 
@@ -179,14 +181,5 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
 
 
 def _add_routes_not_built(app: App, admin_mode: bool) -> None:
-    queue, topic = "/v2/queues/{queue}", "/v2/topics/{topic}"
-    for named in (queue, topic):
-        many = NotBuiltRoute(SUBSCRIPTIONS, GET="subscription:get_all", POST="subscription:create")
-        rules = {"GET": "get", "PATCH": "update", "DELETE": "delete"}
-        one = NotBuiltRoute(SUBSCRIPTIONS, **{method: f"subscription:{rule}" for method, rule in rules.items()})
-        app.add_route(f"{named}/subscriptions", many)
-        app.add_route(f"{named}/subscriptions/{{subscription}}", one)
-        confirm = NotBuiltRoute(SUBSCRIPTIONS, PUT="subscription:confirm")
-        app.add_route(f"{named}/subscriptions/{{subscription}}/confirm", confirm)
     if admin_mode:
         app.add_route("/v2/health", NotBuiltRoute("a health report", GET="health:get"))

@@ -198,9 +198,6 @@ class GuardedMetricsPage(MetricsPage):
     policy = {"GET": "admin:server", "HEAD": "admin:server"}
 
 
-SUBSCRIPTIONS = "subscriptions"
-
-
 class NotBuiltRoute:
     """A route that this version does not have yet: 400 and a sentence, for callers to tell it from a typo.
 

@@ -9,6 +9,7 @@ Values of queues, messages, claims and transactions are imported from here, thos
 
 from zq.model.claims import MAX_LOOKS, Claim, Claimed, ClaimRequest, Lease, Release, Settled, Settlement
 from zq.model.messages import (
+    Copies,
     Draft,
     HistoryEntry,
     IdempotencyKey,
@@ -35,6 +36,7 @@ __all__ = [
     "Claimed",
     "Commit",
     "Committed",
+    "Copies",
     "Draft",
     "Edge",
     "Fence",

@@ -2,13 +2,13 @@
 """Messages on their way in, in a queue, on their way elsewhere, and finished."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from zq.model.queues import Seconds, T
+from zq.model.queues import QueueRef, Seconds, T
 
 
 class Draft(Struct, frozen=True):
@@ -20,6 +20,13 @@ class Draft(Struct, frozen=True):
     delay: int
     client: str
     checksum: str = ""
+
+
+class Copies(NamedTuple):
+    """Messages that another queue of the same project gets in the step of a post."""
+
+    queue: QueueRef
+    drafts: Sequence[Draft]
 
 
 class Message(Struct, frozen=True):

@@ -25,6 +25,7 @@ from zq.model import (
     Claim,
     Claimed,
     ClaimRequest,
+    Copies,
     Draft,
     Fence,
     IdempotencyKey,
@@ -119,13 +120,15 @@ class MessageController(Protocol):
         now: Seconds,
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
+        copies: Copies | None = None,
     ) -> bytes | None:
         """Store all drafts in array order, or none; a missing queue is created, without metadata, in the same step.
 
         Without delay a message is available at the larger of ``now`` and the queue's last such moment (L5).
         Where the queue's metadata are not the ``expected`` ones, no message is stored, and the metadata are the answer
         (``b"{}"`` for a missing queue); otherwise the answer is None. A known ``idempotency_key`` goes before that;
-        what it repeats is the list of the first drafts' ids.
+        what it repeats is the list of the first drafts' ids. ``copies`` are posted in the same step, or not at all, to
+        their own queue, which is another one.
         """
         ...
 

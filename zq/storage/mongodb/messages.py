@@ -17,6 +17,7 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import (
     UNBOUNDED,
+    Copies,
     Draft,
     IdempotencyKey,
     ListFilter,
@@ -57,10 +58,17 @@ class Post(NamedTuple):
     now: int
     expected: bytes | None
     idempotency_key: IdempotencyKey | None = None
+    copies: tuple[QueueKey, Sequence[Draft]] | None = None
 
     def fits(self, metadata: bytes) -> bool:
         """Whether it may be stored in a queue with these."""
         return self.expected in (None, metadata)
+
+    @property
+    def parts(self) -> Sequence[tuple[QueueKey, Sequence[Draft]]]:
+        """What comes to each queue; the first is its own."""
+        own = (self.key, self.drafts)
+        return (own,) if self.copies is None else (own, self.copies)
 
 
 # The answer to a post: None when it is stored; else the metadata that were not the expected ones.
@@ -94,22 +102,23 @@ class Poster:
         self, session: Session, documents: list[BsonDocument], posts: Sequence[Post]
     ) -> Sequence[Metadata | Exception]:
         """Insert, and note, the documents of the posts that met the metadata they expect; the answer to each post."""
-        by_queue: defaultdict[QueueKey, list[Post]] = defaultdict(list)
+        by_queue: defaultdict[QueueKey, list[tuple[Post, Sequence[Draft]]]] = defaultdict(list)
         for post in posts:
-            by_queue[post.key].append(post)
+            for key, drafts in post.parts:
+                by_queue[key].append((post, drafts))
         ranges = advance(self._client, session, {key: _arrivals(its) for key, its in by_queue.items()})
         answered: list[tuple[Post, Sequence[str], int]] = []
         for key, its in by_queue.items():
-            sequence, available, metadata = ranges[key]
-            for post in its:
-                if not post.fits(metadata):
+            sequence, available, _ = ranges[key]
+            for post, drafts in its:
+                if not post.fits(ranges[post.key].metadata):
                     continue
-                for draft in post.drafts:
+                for draft in drafts:
                     moment = post.now + draft.delay * 1000 if draft.delay else available
                     documents.append(layout.document(key, draft, sequence, moment, post.now))
                     sequence += 1
-                if post.idempotency_key:
-                    answered.append((post, [draft.id for draft in post.drafts], sequence - 1))
+                if post.idempotency_key and key == post.key:
+                    answered.append((post, [draft.id for draft in drafts], sequence - 1))
         remember(self._client, session, answered)
         if documents:
             self._client.insert(documents, session)
@@ -117,16 +126,16 @@ class Poster:
         return [None if post.fits(data) else data for post, data in zip(posts, found, strict=True)]
 
 
-def _arrivals(posts: Sequence[Post]) -> Arrivals:
+def _arrivals(parts: Sequence[tuple[Post, Sequence[Draft]]]) -> Arrivals:
     """Posts side by side are as if the one with the latest clock came first."""
-    fresh = [post.now for post in posts if any(not draft.delay for draft in post.drafts)]
-    number = sum(len(post.drafts) for post in posts)
-    size = sum([len(draft.body) for post in posts for draft in post.drafts]) + OVERHEAD * number
+    fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
+    number = sum(len(drafts) for _, drafts in parts)
+    size = sum([len(draft.body) for _, drafts in parts for draft in drafts]) + OVERHEAD * number
     return Arrivals(number, max(fresh, default=None), number, size)
 
 
 def _weight(post: Post) -> int:
-    return sum(max(AT_LEAST, len(draft.body)) for draft in post.drafts)
+    return sum(max(AT_LEAST, len(draft.body)) for _, drafts in post.parts for draft in drafts)
 
 
 # Deletions in one group.
@@ -224,11 +233,16 @@ class MessageController:
         now: Seconds,
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
+        copies: Copies | None = None,
     ) -> bytes | None:
+        beside = None if copies is None else (layout.key(copies.queue), copies.drafts)
         with self._client.verb():
-            unexpected = self._poster.post(Post(layout.key(queue), drafts, layout.ms(now), expected, idempotency_key))
+            post = Post(layout.key(queue), drafts, layout.ms(now), expected, idempotency_key, beside)
+            unexpected = self._poster.post(post)
         if unexpected is None:
             self._announce(queue)
+            if copies is not None:
+                self._announce(copies.queue)
         return unexpected
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:

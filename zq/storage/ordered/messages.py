@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import (
     UNBOUNDED,
+    Copies,
     Draft,
     IdempotencyKey,
     ListFilter,
@@ -38,25 +39,32 @@ class MessageController:
         now: Seconds,
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
+        copies: Copies | None = None,
     ) -> bytes | None:
         moment = layout.ms(now)
+        queues = (queue,) if copies is None else (queue, copies.queue)
         with self._handle as (store, registry):
             posted = False
             while not posted:
-                with registry.locked(queue) as (state,):
+                with registry.locked(*queues) as states:
+                    state = states[0]
                     check_key(store, state or registry.hidden(queue), idempotency_key, list[str], moment)
                     metadata = NO_METADATA if state is None else state.metadata
                     if expected not in (None, metadata):
                         return metadata
-                    if state is not None:
+                    if state is not None and states[-1] is not None:
                         change = Change(store)
                         for draft in drafts:
                             change.post(state, draft, moment)
+                        if copies is not None:
+                            for draft in copies.drafts:
+                                change.post(states[-1], draft, moment)
                         change.remember(state, idempotency_key, [draft.id for draft in drafts], moment)
                         change.commit()
                         posted = True
                 if not posted:
-                    registry.ensure(queue)
+                    for ref in queues:
+                        registry.ensure(ref)
             store.wait_durable()
         return None
 

@@ -10,6 +10,7 @@ import msgspec
 from zq.model import (
     MAX_LOOKS,
     UNBOUNDED,
+    Copies,
     Draft,
     IdempotencyKey,
     ListFilter,
@@ -41,17 +42,29 @@ class MessageController:
         now: Seconds,
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
+        copies: Copies | None = None,
     ) -> bytes | None:
         moment = layout.ms(now)
-        self._store.schedule_expiry(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
+        self._expire(queue, drafts, moment)
         terms, more = [b"%d" % moment, layout.keys(queue).full, expected or b""], []
+        if copies is None:
+            terms.append(b"0")
+        else:
+            self._expire(copies.queue, copies.drafts, moment)
+            more.append(layout.keys(copies.queue).queue)
+            terms += [b"%d" % len(copies.drafts), layout.keys(copies.queue).full]
         if idempotency_key is not None:
             answers, remembered = self._store.answers(queue, idempotency_key, moment)
             more.append(answers)
             terms += [*remembered, packed_ids(drafts)]
-        pairs = [part for draft in drafts for part in (layout.record(draft, moment), draft.body)]
+        every = (*(copies.drafts if copies else ()), *drafts)
+        pairs = [part for draft in every for part in (layout.record(draft, moment), draft.body)]
         metadata: bytes = checked(self._store.run(scripts.POST, queue, *terms, *pairs, more=more), idempotency_key)
         return metadata or None
+
+    def _expire(self, queue: QueueRef, drafts: Sequence[Draft], moment: int) -> None:
+        """Have the queue looked at when the first of the drafts expires."""
+        self._store.schedule_expiry(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
         moment = layout.ms(now)

@@ -74,14 +74,15 @@ end
 ---- script post
 
 -- Stores messages behind all others of a queue, all or none; creates the queue if it is missing.
--- KEYS: project, queue, its answers if the post has a key.
--- ARGV: now, queue's full name, expected metadata ("" = any); with a key: it, digest, until when it is kept, the
--- answer; then record and body of each message.
+-- KEYS: project, queue; the queue of the copies, if there are any; its answers if the post has a key.
+-- ARGV: now, queue's full name, expected metadata ("" = any), how many copies; if any, the full name of their queue;
+-- with a key: it, digest, until when it is kept, the answer; then record and body of each copy and each message.
 -- Returns "", or the metadata if they are others; then nothing is stored.
 
-local q, now, full, expected = queue_at(5), number(), argument(), argument()
+local q, now, full, expected, copies = queue_at(5), number(), argument(), argument(), number()
+local target = copies > 0 and { full = argument(), q = queue_at(keys(9)) }
 local key, digest, expires, answer
-local once = #KEYS > 13 and keys(2)
+local once = #KEYS > key_at and keys(2)
 if once then
   key, digest, expires, answer = argument(), argument(), number(), argument()
   local repeated = known(once, key, now)
@@ -89,13 +90,17 @@ if once then
 end
 local other = other_metadata(name_of(full), expected)
 if other then return other end
-local batch = batch_for(q, full, now)
-for at = argument_at + 1, #ARGV, 2 do
-  local record = ARGV[at]
-  local available, expires, ttl = struct.unpack('>I8I8I8', record, 9)
-  append(batch, id_of(record), available, expires, ttl, '', string.sub(record, 33), ARGV[at + 1])
+local function post(batch, first, last)
+  for at = first, last, 2 do
+    local record = ARGV[at]
+    local available, expires, ttl = struct.unpack('>I8I8I8', record, 9)
+    append(batch, id_of(record), available, expires, ttl, '', string.sub(record, 33), ARGV[at + 1])
+  end
+  store(batch)
 end
-store(batch)
+local first = argument_at + 1 + 2 * copies
+if target then post(batch_for(target.q, target.full, now), argument_at + 1, first - 1) end
+post(batch_for(q, full, now), first, #ARGV)
 if once then remember_for(name_of(full), once, key, digest, expires, answer) end
 return ''
 

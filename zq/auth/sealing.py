@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seals what the store must keep and nobody may read there: secrets of subscriptions, by ``[signed_url] secret_key``."""
+
+import os
+from collections.abc import Callable
+
+from zq.auth.signatures import derived
+from zq.errors import Invalid
+from zq.model.identity import ShareOptions
+
+LABEL = "subscription secrets"
+NONCE = 12
+
+
+class SecretSealer:
+    """AES-256-GCM. The first key seals, all open; ``options`` is asked each time, for keys may change meanwhile."""
+
+    def __init__(self, options: Callable[[], ShareOptions]) -> None:
+        self._options = options
+
+    def seal(self, secret: str) -> bytes:
+        """A sealed secret. Raises ``Invalid`` where there is no key."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        secrets = self._options().secrets
+        if not secrets:
+            raise Invalid("This server takes no subscriptions: [signed_url] secret_key is not set.")
+        nonce = os.urandom(NONCE)
+        return nonce + AESGCM(derived(secrets[0].encode(), LABEL)).encrypt(nonce, secret.encode(), None)
+
+    def open(self, sealed: bytes) -> str:
+        """The secret; "" where no key opens it."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        for key in self._options().secrets:
+            try:
+                return AESGCM(derived(key.encode(), LABEL)).decrypt(sealed[:NONCE], sealed[NONCE:], None).decode()
+            except InvalidTag:
+                continue
+        return ""

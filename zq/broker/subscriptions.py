@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on subscriptions (contract 9): who gets told of a source's messages, and who has agreed to be.
+
+All subscriptions of a source are one document, so that two never have the same subscriber. A queue that has some to
+deliver to says so in its metadata, under ``MARK``: a post that does not know it is refused by the store as any post
+that expects other metadata, so no message is accepted without what is to be delivered of it.
+"""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from zq import wire
+from zq.broker.metadata import Metadata
+from zq.broker.rules import Rules
+from zq.broker.subscribers import TRUST, TYPES, check_options, check_subscriber, restored_options
+from zq.broker.values import Seen
+from zq.clock import Clock
+from zq.errors import Invalid, InvalidBody, MetadataConflict, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
+from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.model import Copies, Draft, Page, QueueRef, Seconds, new_ids
+from zq.model.documents import DocumentRef
+from zq.model.subscriptions import FAN_OUT, MARK, Notice, Source, Subscription, Subscriptions
+from zq.model.topics import TopicRef
+from zq.storage.api import Storage
+from zq.wire.subscriptions import notice_body
+from zq.wire.webhooks import new_secret
+
+# The kind of the documents that hold them, by source.
+KIND: Final = "subscriptions"
+# The kind of the documents that count what was sent to a target that has not agreed.
+ASKED: Final = "confirmations"
+# The kind of the documents that name projects with subscriptions, for those who deliver.
+PROJECTS: Final = "subscribed"
+MIN_TTL: Final = 60
+# Seconds since the epoch until which a subscription may last: the end of the year 9999.
+LAST_MOMENT: Final = 253402300799
+MOST_OF_SOURCE: Final = 100
+# Confirmations that one target is asked for in an hour (criterion E4).
+MOST_ASKED: Final = 3
+HOUR: Final = 3600.0
+# Seconds for which a former secret signs, too.
+ROTATION: Final = 86400
+TRIES: Final = 20
+
+_decoder: Final = msgspec.msgpack.Decoder(Subscriptions)
+
+
+class Sealer(Protocol):
+    """Keeps secrets from those who read the store."""
+
+    def seal(self, secret: str) -> bytes:
+        """A sealed secret. Raises ``Invalid`` where there is no key."""
+        ...
+
+    def open(self, sealed: bytes) -> str:
+        """The secret; "" where no key opens it."""
+        ...
+
+
+class NoKey:
+    """Where no key is configured."""
+
+    def seal(self, secret: str) -> bytes:
+        raise Invalid("This server takes no subscriptions: [signed_url] secret_key is not set.")
+
+    def open(self, sealed: bytes) -> str:
+        return ""
+
+
+class Terms(Struct):
+    """What a caller says of a subscription; unset = it stays, or the default."""
+
+    subscriber: Any = None
+    ttl: Any = UNSET
+    options: Any = UNSET
+
+
+class Subscribed(Struct, frozen=True):
+    """``secret``: of a new subscription, else ""."""
+
+    id: str
+    secret: str = ""
+
+
+class SubscriptionPolicy(Struct, frozen=True):
+    """Options. ``confirm``: whether nothing goes to those who have not agreed; ``lasting``: seconds for which what is
+    to be delivered is kept."""
+
+    types: tuple[str, ...] = TYPES
+    default_ttl: int = 3600
+    confirm: bool = True
+    lasting: int = 345600
+
+
+class Subscribing:
+    """What a caller can do with subscriptions."""
+
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits) -> None:
+        self._storage = storage
+        self._documents = storage.documents
+        self._clock = clock
+        self._limits = limits
+        self.policy = SubscriptionPolicy()
+        self.sealer: Sealer = NoKey()
+        self.judge: Callable[[str], None] = lambda _subscriber: None
+        """Raises ``Invalid`` for a subscriber at an address to which nothing is sent."""
+        self.ensure_queue: Callable[[QueueRef], object] = lambda _queue: None
+        self.ensure_topic: Callable[[TopicRef], object] = lambda _topic: None
+        """They create one that is missing."""
+        self.forget: Callable[[QueueRef], None] = lambda _queue: None
+        """The queue has other metadata now."""
+        self.most: Callable[[str], int] = lambda _project: 0
+        """How many a project may have; 0 = any number."""
+
+    def create(self, source: Source, terms: Terms) -> Subscribed:
+        """Subscribe. The same subscriber, as long as it has not agreed, is asked again (contract 9.2).
+
+        Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
+        """
+        self._ensure(source)
+        uri = self._subscriber(terms.subscriber)
+        ttl = self.policy.default_ttl if terms.ttl is UNSET else self._ttl(terms.ttl)
+        options = check_options(None if terms.options is UNSET else terms.options)
+        self._admit(source.project)
+        secret = new_secret()
+        made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
+        made = msgspec.structs.replace(made, secret=self.sealer.seal(secret), confirmed=self._at_once(uri))
+        made = self._judged(made)
+
+        def add(all: Subscriptions) -> tuple[Subscriptions, Subscription]:
+            same = next((each for each in all.items if each.subscriber == uri), None)
+            if same is None:
+                if len(all.items) >= MOST_OF_SOURCE:
+                    raise QuotaExceeded(f"A {source.kind} may have {MOST_OF_SOURCE} subscriptions.")
+                new = self._from_next(all, made)
+                return all.replace(new), new
+            if same.confirmed is not None and self._has_agreed(same):
+                raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
+            return all, same
+
+        found = self._change(source, add)
+        self._ask(source, found, "SubscriptionConfirmation")
+        return Subscribed(found.id, secret if found.id == made.id else "")
+
+    def list(self, source: Source, marker: str, limit: int | None) -> Seen[Page[Subscription]]:
+        """A page of them, by their ids."""
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        now = self._clock.now()
+        items = [each for each in self.of(source).items if each.id > marker][:size]
+        return Seen(Page(items, items[-1].id if items else None), now)
+
+    def get(self, source: Source, id: str) -> Seen[Subscription]:
+        """One. Raises ``SubscriptionNotFound``."""
+        found = self.of(source).at(id)
+        if found is None:
+            raise SubscriptionNotFound()
+        return Seen(found, self._clock.now())
+
+    def update(self, source: Source, id: str, terms: Terms) -> None:
+        """Change what the terms name (contract 9.5). Another subscriber has to agree anew.
+
+        Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
+        """
+        uri = None if terms.subscriber is None else self._subscriber(terms.subscriber)
+        ttl = terms.ttl if terms.ttl in (None, UNSET) else self._ttl(terms.ttl)
+        options = terms.options if terms.options in (None, UNSET) else check_options(terms.options)
+        if uri is None and ttl in (None, UNSET) and options in (None, UNSET):
+            raise InvalidBody("Give one of subscriber, ttl and options.")
+        now = self._clock.now()
+
+        def change(all: Subscriptions) -> tuple[Subscriptions, tuple[Subscription, bool]]:
+            found = _there(all, id)
+            changes: dict[str, Any] = {}
+            if ttl not in (None, UNSET):
+                changes |= {"ttl": ttl, "started": now}
+            if options not in (None, UNSET):
+                changes["options"] = restored_options(options, found.options)
+            moved = uri is not None and uri != found.subscriber
+            if moved:
+                if any(each.subscriber == uri for each in all.items):
+                    raise SubscriptionExists("Another subscription has this subscriber.")
+                changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri))}
+            new = self._judged(msgspec.structs.replace(found, **changes))
+            new = self._from_next(all, new) if moved else new
+            return all.replace(new), (new, moved)
+
+        new, moved = self._change(source, change)
+        if moved:
+            self._ask(source, new, "SubscriptionConfirmation")
+
+    def confirm(self, source: Source, id: str, agreed: bool) -> None:
+        """The subscriber agrees, or does not any more (contract 9.6). Raises ``SubscriptionNotFound``."""
+
+        def change(all: Subscriptions) -> tuple[Subscriptions, Subscription | None]:
+            found = _there(all, id)
+            if (found.confirmed is not None) == agreed:
+                return all, None
+            new = msgspec.structs.replace(found, confirmed=0 if agreed else None)
+            new = self._from_next(all, new)
+            return all.replace(new), None if agreed else new
+
+        if (left := self._change(source, change)) is not None:
+            self._ask(source, left, "UnsubscribeConfirmation")
+
+    def rotate(self, source: Source, id: str) -> str:
+        """A new secret; for a day, deliveries are signed with the former one, too. Raises ``SubscriptionNotFound``."""
+        secret = new_secret()
+        sealed, until = self.sealer.seal(secret), self._clock.now() + ROTATION
+
+        def change(all: Subscriptions) -> tuple[Subscriptions, None]:
+            found = _there(all, id)
+            return all.replace(msgspec.structs.replace(found, secret=sealed, former=(found.secret, until))), None
+
+        self._change(source, change)
+        return secret
+
+    def delete(self, source: Source, id: str) -> None:
+        """End a subscription, and what was to be delivered; one that is not there is fine."""
+        if self.of(source).at(id) is not None:
+            self._change(source, lambda all: (all.replace(without=id), None))
+            self._drop(source, id)
+
+    def delete_all(self, source: Source) -> None:
+        """End all of a source (contract 6.8)."""
+        gone = self.of(source)
+        if gone.items:
+            self._change(source, lambda all: (Subscriptions(all.generation + 1), None))
+        for each in gone.items:
+            self._drop(source, each.id)
+
+    def of(self, source: Source) -> Subscriptions:
+        """All of a source that have not ended."""
+        now = self._clock.now()
+        document = self._documents.get(_document(source), now)
+        return _living(document.value if document else None, now)
+
+    def end_queue(self, queue: QueueRef) -> None:
+        """``delete_all`` of a queue."""
+        self.delete_all(Source(queue.project, "queue", queue.name))
+
+    def end_topic(self, topic: TopicRef) -> None:
+        """``delete_all`` of a topic."""
+        self.delete_all(Source(topic.project, "topic", topic.name))
+
+    def mark_of_queue(self, queue: QueueRef) -> Metadata:
+        """What the metadata of a queue say of its subscriptions."""
+        all = self.of(Source(queue.project, "queue", queue.name))
+        return {MARK: all.generation} if all.deliverable else {}
+
+    def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds) -> Copies:
+        """What is to be delivered of a post: a notice of each message, which is fanned out later."""
+        delayed = bool(rules.default_delay)
+        notices = [
+            Notice(each.id, "queue", queue.name, each.body, each.ttl, each.delay if delayed else None, rules.subscribed)
+            for each in drafts
+        ]
+        return Copies(QueueRef(queue.project, FAN_OUT), self.drafts(notices, now))
+
+    def sync(self, queue: QueueRef) -> None:
+        """Have the queue's metadata say whether there is somebody to deliver to; a missing queue is fine."""
+        for _ in range(TRIES):
+            stored = self._storage.queues.get(queue)
+            if stored is None:
+                return
+            metadata = wire.json_object(stored.metadata)
+            wanted = {key: value for key, value in metadata.items() if key != MARK} | self.mark_of_queue(queue)
+            if wanted == metadata:
+                return
+            if self._storage.queues.update(queue, stored.metadata, wire.encode(wanted)):
+                self.forget(queue)
+                return
+        raise MetadataConflict("Others change the queue at the same time. Try again.")
+
+    def secrets(self, subscription: Subscription) -> Sequence[str]:
+        """With which its deliveries are signed now; none where the key that sealed them is gone."""
+        former = subscription.former
+        sealed = [subscription.secret] + ([former[0]] if former and former[1] > self._clock.now() else [])
+        return [secret for secret in map(self.sealer.open, sealed) if secret]
+
+    def _change(self, source: Source, change: Callable[[Subscriptions], tuple[Subscriptions, Any]]) -> Any:
+        """Store what ``change`` makes of them, in one step, and have it hold; its second result."""
+        ref = _document(source)
+        for _ in range(TRIES):
+            now = self._clock.now()
+            document = self._documents.get(ref, now)
+            former = _living(document.value if document else None, now)
+            new, result = change(former)
+            if new is former or self._stored(ref, new, document.version if document else "", now):
+                if source.kind == "queue":
+                    self.sync(QueueRef(source.project, source.name))
+                return result
+        raise MetadataConflict("Others change the subscriptions at the same time. Try again.")
+
+    def _stored(self, ref: DocumentRef, new: Subscriptions, version: str, now: Seconds) -> bool:
+        if not new.items:
+            return self._documents.delete(ref, now, expected=version)
+        self._documents.put(DocumentRef("", PROJECTS, ref.project), b"{}", now, expected="")
+        ends = max(each.expires for each in new.items)
+        return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=ends)
+
+    def _from_next(self, all: Subscriptions, one: Subscription) -> Subscription:
+        """If something goes there, messages that come from the next generation on."""
+        return one if one.confirmed is None else msgspec.structs.replace(one, confirmed=all.generation + 1)
+
+    def _ensure(self, source: Source) -> None:
+        if source.kind == "queue":
+            self.ensure_queue(QueueRef(source.project, source.name))
+        else:
+            self.ensure_topic(TopicRef(source.project, source.name))
+
+    def _subscriber(self, uri: object) -> str:
+        checked = check_subscriber(uri, self.policy.types)
+        if checked.startswith(TRUST):
+            raise Invalid("subscriber must not begin with trust+: this server makes no trusts of Keystone yet.")
+        self.judge(checked)
+        return checked
+
+    def _ttl(self, ttl: object) -> int:
+        if type(ttl) is not int:
+            raise Invalid("ttl must be an integer.")
+        return within("ttl", ttl, MIN_TTL, 1 << 62)
+
+    def _judged(self, one: Subscription) -> Subscription:
+        """Raises ``Invalid`` for one that would last too long."""
+        if one.expires > LAST_MOMENT:
+            raise Invalid(f"ttl must be at most {int(LAST_MOMENT - one.started)} seconds: until the year 9999.")
+        return one
+
+    def _at_once(self, uri: str) -> int | None:
+        """Whether it is delivered to before it agreed: never, where mail goes."""
+        return None if self.policy.confirm or uri.startswith("mailto:") else 0
+
+    def _has_agreed(self, one: Subscription) -> bool:
+        return self.policy.confirm or one.subscriber.startswith("mailto:")
+
+    def _admit(self, project: str) -> None:
+        most = self.most(project)
+        if most and self.count(project) >= most:
+            raise QuotaExceeded(f"The project may have {most} subscriptions.")
+
+    def count(self, project: str) -> int:
+        """How many the project has."""
+        now, after, count = self._clock.now(), "", 0
+        while True:
+            page = self._documents.list(project, KIND, "", after, 100, now)
+            count += sum(len(_living(each.value, now).items) for each in page.items)
+            if page.next is None or len(page.items) < 100:
+                return count
+            after = page.next
+
+    def _ask(self, source: Source, one: Subscription, confirmation: str) -> None:
+        """Leave a notice that asks for confirmation, unless its target was asked often enough."""
+        if not self._has_agreed(one) or not self._may_ask(one.subscriber):
+            return
+        now = self._clock.now()
+        notice = Notice(new_ids(1, now)[0], source.kind, source.name, b"null", one.ttl, confirmation=confirmation)
+        self._storage.messages.post(source.pending(one.id), self.drafts([notice], now), now)
+
+    def _may_ask(self, subscriber: str) -> bool:
+        ref = DocumentRef("", ASKED, blake2b(subscriber.encode(), digest_size=16).hexdigest())
+        for _ in range(TRIES):
+            now = self._clock.now()
+            document = self._documents.get(ref, now)
+            asked = [when for when in msgspec.json.decode(document.value) if when > now - HOUR] if document else []
+            if len(asked) >= MOST_ASKED:
+                return False
+            value, version = msgspec.json.encode([*asked, now]), document.version if document else ""
+            if self._documents.put(ref, value, now, expected=version, expires=now + HOUR):
+                return True
+        return False
+
+    def drafts(self, notices: Sequence[Notice], now: Seconds) -> Sequence[Draft]:
+        """The notices as messages of a queue of ours."""
+        lasting = self.policy.lasting
+        ids = new_ids(len(notices), now)
+        return [Draft(id, notice_body(each), lasting, 0, "") for id, each in zip(ids, notices, strict=True)]
+
+    def _drop(self, source: Source, id: str) -> None:
+        for queue in (source.pending(id), source.dead(id)):
+            self._storage.queues.delete(queue)
+
+
+def _living(stored: bytes | None, now: Seconds) -> Subscriptions:
+    """Those that have not ended. Generations follow the clock, so that none comes again where all had ended."""
+    found = _decoder.decode(stored).living(now) if stored else Subscriptions()
+    return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))
+
+
+def _there(all: Subscriptions, id: str) -> Subscription:
+    found = all.at(id)
+    if found is None:
+        raise SubscriptionNotFound()
+    return found
+
+
+def _document(source: Source) -> DocumentRef:
+    return DocumentRef(source.project, KIND, f"{source.kind}/{source.name}")

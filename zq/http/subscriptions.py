@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/queues/{queue}/subscriptions`` and below, and the same of topics (contract 9)."""
+
+from typing import Any
+
+import falcon
+
+from zq import wire
+from zq.broker import Broker
+from zq.broker.subscribers import shown_options
+from zq.broker.subscriptions import Terms
+from zq.errors import InvalidBody
+from zq.http import query
+from zq.model.subscriptions import Source
+from zq.wire import answers
+from zq.wire.subscriptions import shown
+
+
+class _Resource:
+    """Of a source of the ``word``, queue or topic, that the path names."""
+
+    def __init__(self, broker: Broker, word: str) -> None:
+        self._subscriptions = broker.subscriptions
+        self._word = word
+
+    def _source(self, req: falcon.Request) -> Source:
+        ref = getattr(req.context, self._word)
+        return Source(ref.project, self._word, ref.name)
+
+
+def _terms(req: falcon.Request, needed: bool) -> Terms:
+    """Members that mean nothing here are ignored."""
+    raw = query.needed_body(req) if needed else query.body(req)
+    given = wire.json_object(raw) if raw else {}
+    return Terms(**{name: given[name] for name in Terms.__struct_fields__ if name in given})
+
+
+class SubscriptionCollection(_Resource):
+    """``…/subscriptions``"""
+
+    policy = {"GET": "subscription:get_all", "POST": "subscription:create"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        limit, source = query.integer(req, "limit"), self._source(req)
+        seen = self._subscriptions.list(source, query.text(req, "marker"), limit)
+        links = []
+        if seen.value.next is not None:
+            given = query.repeated({"limit": limit}) | {"marker": seen.value.next}
+            links = [answers.next_link(req.path, given)]
+        items = [shown(source.name, each, shown_options(each.options), seen.now) for each in seen.value.items]
+        resp.data = wire.encode({"subscriptions": items, "links": links})
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        resp.set_header("Location", req.path)
+        made = self._subscriptions.create(self._source(req), _terms(req, needed=False))
+        answer = {"subscription_id": made.id} | ({"secret": made.secret} if made.secret else {})
+        resp.status, resp.data = falcon.HTTP_201, wire.encode(answer)
+
+
+class SubscriptionItem(_Resource):
+    """``…/subscriptions/{subscription}``"""
+
+    policy = {"GET": "subscription:get", "PATCH": "subscription:update", "DELETE": "subscription:delete"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        source = self._source(req)
+        seen = self._subscriptions.get(source, subscription)
+        resp.data = wire.encode(shown(source.name, seen.value, shown_options(seen.value.options), seen.now))
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        resp.set_header("Location", req.path)
+        self._subscriptions.update(self._source(req), subscription, _terms(req, needed=True))
+        resp.status = falcon.HTTP_204
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        self._subscriptions.delete(self._source(req), subscription)
+        resp.status = falcon.HTTP_204
+
+
+class SubscriptionConfirmation(_Resource):
+    """``…/subscriptions/{subscription}/confirm``"""
+
+    policy = {"PUT": "subscription:confirm"}
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        resp.set_header("Location", req.path)
+        agreed = wire.json_object(query.needed_body(req)).get("confirmed")
+        if not isinstance(agreed, bool):
+            raise InvalidBody("confirmed must be true or false.")
+        self._subscriptions.confirm(self._source(req), subscription, agreed)
+        resp.status = falcon.HTTP_204
+
+
+class SubscriptionSecret(_Resource):
+    """``…/subscriptions/{subscription}/secret``"""
+
+    policy = {"POST": "subscription:update"}
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        resp.data = wire.encode({"secret": self._subscriptions.rotate(self._source(req), subscription)})
+
+
+def add_routes(app: "falcon.App[Any, Any]", broker: Broker) -> None:
+    """The routes of both."""
+    for word in ("queue", "topic"):
+        path = f"/v2/{word}s/{{{word}}}/subscriptions"
+        app.add_route(path, SubscriptionCollection(broker, word))
+        app.add_route(f"{path}/{{subscription}}", SubscriptionItem(broker, word))
+        app.add_route(f"{path}/{{subscription}}/confirm", SubscriptionConfirmation(broker, word))
+        app.add_route(f"{path}/{{subscription}}/secret", SubscriptionSecret(broker, word))

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of subscriptions (contract 9) and of what is delivered to them. No I/O, no clock, no JSON, as in ``model``.
+
+What is to be delivered lies in queues of their project whose names no caller can write, for they begin with
+``HIDDEN``: ``FAN_OUT`` holds a ``Notice`` for each message that was posted to a queue with subscribers, each
+subscription has a queue of its own for what goes to it, and one for what could not be delivered.
+"""
+
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from zq.model import QueueRef, Seconds
+
+# What the names of zq's own queues begin with. It sorts behind all that names of queues may begin with.
+HIDDEN: Final = "~"
+FAN_OUT: Final = "~notices"
+# The key of a queue's metadata under which its subscriptions stand that are delivered to; no caller can write it.
+MARK: Final = "~subscriptions"
+_PENDING: Final = "~pending/"
+_DEAD: Final = "~dead/"
+
+
+class Source(NamedTuple):
+    """What is subscribed to. ``kind``: "queue" or "topic"."""
+
+    project: str
+    kind: str
+    name: str
+
+    def pending(self, subscription: str) -> QueueRef:
+        """The queue of what is to be delivered to a subscription."""
+        return QueueRef(self.project, f"{_PENDING}{self.kind}/{self.name}/{subscription}")
+
+    def dead(self, subscription: str) -> QueueRef:
+        """The queue of what could not be delivered to it."""
+        return QueueRef(self.project, f"{_DEAD}{self.kind}/{self.name}/{subscription}")
+
+
+def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
+    """The source and the id of the subscription whose pending deliveries the queue holds; None if it holds none."""
+    if not queue.name.startswith(_PENDING):
+        return None
+    kind, name, subscription = queue.name.removeprefix(_PENDING).split("/")
+    return Source(queue.project, kind, name), subscription
+
+
+class Subscription(Struct, frozen=True, omit_defaults=True):
+    """A subscription as stored; ``started``: when its life of ``ttl`` seconds began.
+
+    ``confirmed``: from which ``Subscriptions.generation`` on messages go there; None = none does. ``secret``: what
+    deliveries are signed with, sealed; ``former``: the one before, and until when it is used too.
+    """
+
+    id: str
+    subscriber: str
+    ttl: int
+    started: Seconds
+    options: dict[str, Any] = {}
+    confirmed: int | None = None
+    secret: bytes = b""
+    former: tuple[bytes, Seconds] | None = None
+
+    @property
+    def expires(self) -> Seconds:
+        """When it ends."""
+        return self.started + self.ttl
+
+
+class Subscriptions(Struct, frozen=True):
+    """All of one source, by their ids. ``generation`` grows with each change: milliseconds of the clock, or more."""
+
+    generation: int = 0
+    items: tuple[Subscription, ...] = ()
+
+    def at(self, id: str) -> Subscription | None:
+        """The one of the id."""
+        return next((each for each in self.items if each.id == id), None)
+
+    def living(self, now: Seconds) -> "Subscriptions":
+        """Without those that have ended."""
+        return Subscriptions(self.generation, tuple(each for each in self.items if each.expires > now))
+
+    def replace(self, *changed: Subscription, without: str = "") -> "Subscriptions":
+        """The next generation: these instead of those of their ids, and one of them away."""
+        gone = {each.id for each in changed} | {without}
+        kept = [each for each in self.items if each.id not in gone]
+        return Subscriptions(self.generation + 1, tuple(sorted([*kept, *changed], key=lambda each: each.id)))
+
+    @property
+    def deliverable(self) -> bool:
+        """Whether anything is delivered."""
+        return any(each.confirmed is not None for each in self.items)
+
+
+class Notice(Struct, frozen=True, array_like=True):
+    """What is to be told of a message, or (``confirmation``) to whoever is asked for confirmation.
+
+    ``generation``: of its queue's subscriptions when it was posted. ``delay`` None = it was posted to a queue without.
+    """
+
+    message: str
+    kind: str
+    name: str
+    body: bytes
+    ttl: int
+    delay: int | None = None
+    generation: int = 0
+    confirmation: str = ""
