@@ -21,12 +21,12 @@ from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import Invalid, InvalidBody, MetadataConflict, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
 from zq.limits import DEFAULT_PAGE, Limits, within
-from zq.model import Copies, Draft, Page, QueueRef, Seconds, new_ids
+from zq.model import Claim, Copies, Draft, Page, QueueRef, Seconds, Settlement, new_ids
 from zq.model.documents import DocumentRef
-from zq.model.subscriptions import FAN_OUT, MARK, Notice, Source, Subscription, Subscriptions
+from zq.model.subscriptions import FAN_OUT, HIDDEN, MARK, Notice, Source, Subscription, Subscriptions, pending_of
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_body
+from zq.wire.subscriptions import notice_body, notice_of
 from zq.wire.webhooks import new_secret
 
 # The kind of the documents that hold them, by source.
@@ -274,6 +274,34 @@ class Subscribing:
                 self.forget(queue)
                 return
         raise MetadataConflict("Others change the queue at the same time. Try again.")
+
+    def fan_out(self, project: str, claim: Claim) -> Sequence[QueueRef]:
+        """Give each subscription what is for it of the claimed notices; the queues that got something."""
+        now = self._clock.now()
+        known: dict[Source, Subscriptions] = {}
+        told: dict[QueueRef, list[Notice]] = {}
+        for message in claim.messages:
+            notice = notice_of(message.body)
+            source = Source(project, notice.kind, notice.name)
+            known[source] = known.get(source) or self.of(source)
+            for each in known[source].items:
+                if each.confirmed is not None and each.confirmed <= notice.generation:
+                    told.setdefault(source.pending(each.id), []).append(notice)
+        for queue, notices in told.items():
+            self._storage.messages.post(queue, self.drafts(notices, now), now)
+        # Who is killed before this does the same again: a subscriber gets it twice, under one id.
+        self._storage.claims.settle(QueueRef(project, FAN_OUT), claim.id, Settlement(rest=True), self._clock.now())
+        return list(told)
+
+    def work_of(self, project: str) -> Sequence[QueueRef]:
+        """The project's queues in which something may be to be delivered."""
+        found, after = [], HIDDEN
+        while True:
+            page = self._storage.queues.list(project, after, 100)
+            found += [each.ref for each in page.items if each.ref.name == FAN_OUT or pending_of(each.ref)]
+            if page.next is None or len(page.items) < 100:
+                return found
+            after = page.next
 
     def secrets(self, subscription: Subscription) -> Sequence[str]:
         """With which its deliveries are signed now; none where the key that sealed them is gone."""

@@ -37,6 +37,11 @@ class Source(NamedTuple):
         return QueueRef(self.project, f"{_DEAD}{self.kind}/{self.name}/{subscription}")
 
 
+def is_hidden(queue: QueueRef) -> bool:
+    """Whether the queue is one of zq's own."""
+    return queue.name.startswith(HIDDEN)
+
+
 def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
     """The source and the id of the subscription whose pending deliveries the queue holds; None if it holds none."""
     if not queue.name.startswith(_PENDING):

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""To which addresses anything is sent (criterion E1): public ones, and those that the operator allows.
+
+A name is looked up once for a connection, all its addresses must be allowed, and the connection goes to one of these:
+no second look, so that no name means something else by then.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+from msgspec import Struct
+
+from zq.errors import Invalid
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+# What carries an IPv4 address in an IPv6 one, with how many bits stand behind it.
+_CARRIERS: Final = tuple(
+    (ipaddress.IPv6Network(network), shift)
+    for network, shift in (("::ffff:0:0/96", 0), ("64:ff9b::/96", 0), ("::/96", 0), ("2002::/16", 80))
+)
+_TEREDO: Final = ipaddress.IPv6Network("2001::/32")
+# Networks that ``ipaddress`` calls global, or not private, and that are nobody's to be sent to.
+_NOBODYS: Final = tuple(
+    map(ipaddress.ip_network, ("100.64.0.0/10", "192.88.99.0/24", "198.18.0.0/15", "64:ff9b:1::/48", "2001::/23"))
+)
+# Ports below 1024 that are open to all.
+PORTS: Final = (80, 443)
+# Lookups of names at once, and seconds that one may take.
+LOOKUPS: Final = 64
+PATIENCE: Final = 3.0
+
+
+class TargetPolicy(Struct, frozen=True):
+    """``networks``: allowed though they are not public; ``ports``: besides those of the web, and those from 1024 on."""
+
+    networks: tuple[Network, ...] = ()
+    ports: tuple[int, ...] = ()
+
+    def allows(self, address: str) -> bool:
+        """Whether anything is sent to this address."""
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return any(found in network for network in self.networks) or all(_is_public(one) for one in _carried(found))
+
+    def check_port(self, url: str) -> None:
+        """Raise ``Invalid`` for a port to which nothing is sent."""
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        if port < 1024 and port not in (*PORTS, *self.ports):
+            raise Invalid(f"subscriber must name one of the ports {', '.join(map(str, PORTS))}, or one from 1024 on.")
+
+
+def _carried(address: Address) -> Iterable[Address]:
+    """The address, and those of IPv4 that stand in it."""
+    yield address
+    if isinstance(address, ipaddress.IPv6Address):
+        for network, shift in _CARRIERS:
+            if address in network:
+                yield ipaddress.IPv4Address(int(address) >> shift & 0xFFFFFFFF)
+        if address in _TEREDO:
+            yield ipaddress.IPv4Address(int(address) >> 64 & 0xFFFFFFFF)
+            yield ipaddress.IPv4Address(~int(address) & 0xFFFFFFFF)
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and any(address in network for network, _ in _CARRIERS):
+        return True  # what it carries is judged
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not address.is_reserved
+        and not any(address in network for network in _NOBODYS if network.version == address.version)
+    )
+
+
+class JudgingResolver(AbstractResolver):
+    """Looks names up for aiohttp, and refuses those of which an address is not allowed. ``OSError`` says so."""
+
+    def __init__(self, policy: TargetPolicy) -> None:
+        self._policy = policy
+        self._threads = ThreadPoolExecutor(LOOKUPS, "zq-lookup")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """All addresses of the host."""
+        loop = asyncio.get_running_loop()
+        ask = loop.run_in_executor(self._threads, lambda: addresses(host, port))
+        found = await asyncio.wait_for(ask, PATIENCE)
+        if not all(self._policy.allows(address) for _, address in found):
+            raise Forbidden(f"The host {host} has an address to which nothing is sent.")
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
+            for kind, address in found
+        ]
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Forbidden(OSError):
+    """Nothing is sent there."""
+
+
+def addresses(host: str, port: int) -> Sequence[tuple[int, str]]:
+    """Family and address of each of a host. Raises ``OSError``."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
+
+
+def guarded_socket(policy: TargetPolicy) -> Any:
+    """Makes sockets for aiohttp: the last judge, who sees the very address, of names and of literals alike."""
+
+    def make(info: Any) -> socket.socket:
+        family, kind, protocol, _, where = info
+        if not policy.allows(str(where[0])):
+            raise Forbidden("Nothing is sent to this address.")
+        return socket.socket(family, kind, protocol)
+
+    return make
+
+
+class Judge:
+    """Judges subscribers when they subscribe. A name that nobody knows now is judged when something is sent there."""
+
+    def __init__(self, policy: TargetPolicy) -> None:
+        self._policy = policy
+        self._threads = ThreadPoolExecutor(8, "zq-judge")
+
+    def __call__(self, subscriber: str) -> None:
+        """Raise ``Invalid`` where nothing is sent."""
+        if subscriber.startswith("mailto:"):
+            return
+        url = subscriber.removeprefix("trust+")
+        self._policy.check_port(url)
+        host = str(urlsplit(url).hostname)
+        try:
+            found = self._threads.submit(addresses, host, 80).result(1.0)
+        except (OSError, UnicodeError, TimeoutError):
+            return
+        if not all(self._policy.allows(address) for _, address in found):
+            raise Invalid(f"subscriber must not be at {host[:253]}: nothing is sent to its address.")

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker: finds what is to be delivered, and delivers it.
+
+One event loop in one thread; the store is asked from a few others. For each queue of ours with work there is one task
+at most, so a subscription has one delivery under way, and one that does not answer holds up nobody else.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from zq import wire
+from zq.broker import Broker
+from zq.broker.subscriptions import PROJECTS
+from zq.delivery.confirmations import Confirmations
+from zq.delivery.leases import Leases
+from zq.delivery.retries import policy_of, waits
+from zq.delivery.senders import MailOptions, Outcome, Senders
+from zq.delivery.targets import TargetPolicy
+from zq.errors import Unavailable, ZqError
+from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
+from zq.model.subscriptions import FAN_OUT, Notice, Source, Subscription, is_hidden, pending_of
+from zq.wire.subscriptions import notice_of, notification, posted
+
+T = TypeVar("T")
+LOG = logging.getLogger(__name__)
+# Seconds of a claim, and after how many it is renewed.
+LEASE: Final = 60
+RENEWED: Final = 20.0
+# Notices that are fanned out, and deliveries that are claimed, at a time.
+BATCH: Final = 100
+MOST: Final = 20
+# Failures in a row after which a subscription is left alone for a while: so many seconds, and at most so many.
+FAILURES: Final = 5
+PAUSE: Final = 30.0
+LONGEST_PAUSE: Final = 600.0
+# Seconds between two looks at all that might have work.
+SCAN: Final = 10.0
+# Seconds after which a store that failed is asked again.
+AGAIN: Final = 2.0
+
+
+class DeliveryOptions(Struct, frozen=True):
+    """``rate``: deliveries a second of one subscription, 0 = unbounded; ``threads`` ask the store."""
+
+    targets: TargetPolicy = TargetPolicy()
+    mail: MailOptions = MailOptions()
+    rate: float = 10.0
+    threads: int = 8
+    agent: str = "zq"
+
+
+class Health:
+    """How a subscription's last deliveries went."""
+
+    __slots__ = ("failures", "grow", "next", "until")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until = 0.0
+        """Of the monotonic clock: until when nothing is sent."""
+        self.grow = 1
+        """How many messages are claimed at a time."""
+        self.next = 0.0
+        """When the next one may be sent."""
+
+    def count(self, delivered: bool) -> None:
+        """Count an attempt."""
+        if delivered:
+            self.failures, self.until, self.grow = 0, 0.0, min(2 * self.grow, MOST)
+            return
+        self.failures, self.grow = self.failures + 1, 1
+        if self.failures >= FAILURES:
+            self.until = time.monotonic() + min(PAUSE * 2 ** (self.failures - FAILURES), LONGEST_PAUSE)
+
+
+class Deliverer:
+    """Delivers until ``stop``."""
+
+    def __init__(self, broker: Broker, options: DeliveryOptions, leases: Leases, confirmations: Confirmations) -> None:
+        self._broker = broker
+        self._storage = broker.storage
+        self._clock = broker.waiters.clock
+        self._options = options
+        self._leases = leases
+        self._confirmations = confirmations
+        self._threads = ThreadPoolExecutor(options.threads, "zq-delivery-store")
+        self._due: dict[QueueRef, float] = {}
+        self._running: dict[QueueRef, asyncio.Task[None]] = {}
+        self._health: dict[QueueRef, Health] = {}
+        self._loop = asyncio.new_event_loop()
+        self._ending = asyncio.Event()
+        self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        self._thread.start()
+
+    def hear(self, queue: QueueRef) -> None:
+        """Messages may have come to the queue; from any thread."""
+        if is_hidden(queue) and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._look_at, queue, 0.0)
+
+    def stop(self, within: float = 10.0) -> None:
+        """Finish what is under way; what is not done then is delivered again by another."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ending.set)
+            self._thread.join(within)
+
+    def _work(self) -> None:
+        try:
+            self._loop.run_until_complete(self._run())
+        except Exception:  # the edge of this thread
+            LOG.critical("Deliveries have ended, for an unforeseen reason.", exc_info=True)
+        finally:
+            self._threads.shutdown(wait=False)
+            self._loop.close()
+
+    async def _run(self) -> None:
+        self._senders = Senders(self._options.targets, self._options.mail, self._options.agent)
+        scanned = 0.0
+        while not self._ending.is_set():
+            now = time.monotonic()
+            if now >= scanned + SCAN:
+                scanned = now
+                await self._scan()
+            for queue in [queue for queue, due in self._due.items() if due <= now and queue not in self._running]:
+                del self._due[queue]
+                self._running[queue] = self._loop.create_task(self._attend(queue))
+            try:
+                await asyncio.wait_for(self._ending.wait(), 0.05)
+            except asyncio.TimeoutError:
+                continue
+        if self._running:
+            await asyncio.wait(self._running.values(), timeout=5)
+        await self._senders.close()
+        await self._store(self._leases.release_all)
+
+    def _look_at(self, queue: QueueRef, seconds: float) -> None:
+        health = self._health.get(queue)
+        at = max(time.monotonic() + seconds, health.until if health else 0.0)
+        self._due[queue] = min(at, self._due.get(queue, at))
+
+    async def _store(self, call: Callable[..., T], *arguments: Any) -> T:
+        return await self._loop.run_in_executor(self._threads, call, *arguments)
+
+    async def _scan(self) -> None:
+        """Look at all queues of ours, for a hint may be lost."""
+        try:
+            for queue in await self._store(self._all_queues):
+                if queue not in self._due and queue not in self._running:
+                    self._look_at(queue, 0.0)
+        except Unavailable as absence:
+            LOG.warning("What is to be delivered cannot be looked for: %s", absence)
+
+    def _all_queues(self) -> list[QueueRef]:
+        now, found, after = self._clock.now(), [], ""
+        while True:
+            page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
+            for document in page.items:
+                found += self._broker.subscriptions.work_of(document.ref.name)
+            if page.next is None or len(page.items) < BATCH:
+                return found
+            after = page.next
+
+    async def _attend(self, queue: QueueRef) -> None:
+        """Do what is to be done in the queue now, and remember when there will be more."""
+        try:
+            if queue.name == FAN_OUT:
+                await self._fan_out(queue)
+            elif await self._store(self._leases.hold, queue):
+                await self._deliver(queue)
+            else:
+                self._look_at(queue, self._leases.left(queue))
+                return
+            ready = await self._store(self._storage.queues.ready, queue, 1, self._clock.now())
+            if ready.count:
+                self._look_at(queue, 0.0)
+            elif ready.next is not None:
+                self._look_at(queue, max(0.01, ready.next - self._clock.now()))
+        except ZqError as failure:
+            LOG.warning("Deliveries of project %s wait: %s", queue.project, failure)
+            self._look_at(queue, AGAIN)
+        except Exception:
+            LOG.critical("A delivery failed for an unforeseen reason.", exc_info=True)
+            self._look_at(queue, PAUSE)
+        finally:
+            self._running.pop(queue, None)
+
+    def _claim(self, queue: QueueRef, limit: int) -> Claim | None:
+        now = self._clock.now()
+        lease = Lease(new_ids(1, now)[0], LEASE, 0)
+        return self._storage.claims.create(queue, ClaimRequest(lease, limit, most_bytes=4 << 20), now).claim
+
+    async def _fan_out(self, queue: QueueRef) -> None:
+        """Give each subscription what is for it of the notices."""
+        while not self._ending.is_set():
+            claim = await self._store(self._claim, queue, BATCH)
+            if claim is None:
+                return
+            told = await self._store(self._broker.subscriptions.fan_out, queue.project, claim)
+            for pending in told:
+                self._look_at(pending, 0.0)
+
+    async def _deliver(self, queue: QueueRef) -> None:
+        """Deliver what is pending of a subscription, until nothing is left or it fails too often."""
+        at = pending_of(queue)
+        if at is None:
+            return
+        health = self._health.setdefault(queue, Health())
+        while not self._ending.is_set() and health.until <= time.monotonic():
+            claim = await self._store(self._claim, queue, health.grow)
+            if claim is None:
+                return
+            if not await self._store(self._leases.hold, queue):
+                await self._store(self._storage.claims.release, queue, claim.id, self._clock.now(), 0)
+                return
+            await self._deliver_claimed(queue, *at, claim, health)
+
+    async def _deliver_claimed(self, queue: QueueRef, source: Source, id: str, claim: Claim, health: Health) -> None:
+        one = (await self._store(self._broker.subscriptions.of, source)).at(id)
+        done: list[str] = []
+        again: list[Release] = []
+        dead: list[Move] = []
+        renewed = time.monotonic()
+        for message in claim.messages:
+            if health.until > time.monotonic() or self._ending.is_set():
+                again.append(Release(message.id, 0))
+                continue
+            notice = notice_of(message.body)
+            if one is None or (one.confirmed is None and not notice.confirmation):
+                done.append(message.id)
+                continue
+            if time.monotonic() - renewed > RENEWED:
+                lease = Lease(claim.id, LEASE, 0)
+                await self._store(self._storage.claims.renew, queue, lease, self._clock.now())
+                renewed = time.monotonic()
+            outcome = await self._attempt(source, one, notice, health)
+            health.count(outcome.delivered)
+            if outcome.delivered:
+                done.append(message.id)
+            else:
+                await self._failed(source, one, message, outcome, again, dead)
+        settlement = Settlement(delete=done, release=again, move=dead)
+        await self._store(self._storage.claims.settle, queue, claim.id, settlement, self._clock.now())
+
+    async def _failed(
+        self,
+        source: Source,
+        one: Subscription,
+        message: Message,
+        outcome: Outcome,
+        again: list[Release],
+        dead: list[Move],
+    ) -> None:
+        queues = await self._store(self._retry_policy, source)
+        pauses = waits(policy_of(one.options.get("_retry_policy"), queues))
+        tried = message.claim_count
+        if tried <= len(pauses) and not outcome.final:
+            again.append(Release(message.id, pauses[tried - 1]))
+            return
+        LOG.warning("A delivery of project %s to subscription %s was given up: %s", source.project, one.id, outcome.why)
+        dead.append(Move(message.id, source.dead(one.id).name, reason=outcome.why[:200]))
+
+    def _retry_policy(self, source: Source) -> Any:
+        if source.kind != "queue":
+            return None
+        stored = self._storage.queues.get(QueueRef(source.project, source.name))
+        return wire.json_object(stored.metadata).get("_retry_policy") if stored else None
+
+    async def _attempt(self, source: Source, one: Subscription, notice: Notice, health: Health) -> Outcome:
+        if self._options.rate:
+            await asyncio.sleep(max(0.0, health.next - time.monotonic()))
+            health.next = time.monotonic() + 1 / self._options.rate
+        if notice.confirmation:
+            document = await self._store(self._confirmations.document, source, one, notice)
+        else:
+            document = notification(notice)
+        if one.subscriber.startswith("mailto:"):
+            return await self._senders.mail(one, document)
+        secrets = self._broker.subscriptions.secrets(one)
+        template = None if notice.confirmation else one.options.get("post_data")
+        return await self._senders.post(one, notice.message, posted(document, template), secrets, "1")
