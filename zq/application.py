@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from zq import audit, probes
@@ -14,8 +15,10 @@ from zq.audit import Audit
 from zq.auth import open_tokens, reread, strategy_of
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
+from zq.auth.signatures import Signatures
 from zq.broker import Broker
 from zq.broker.rates import Exchange
+from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import Clock, StoreClock
 from zq.engines.tls import ServerTls
 from zq.errors import Unavailable
@@ -26,6 +29,7 @@ from zq.maintenance import Upkeep
 from zq.maintenance.throttle import LatencyMonitor
 from zq.metrics.definitions import Options
 from zq.metrics.timed import timed
+from zq.model import QueueRef
 from zq.model.topics import Retention
 from zq.settings import Configuration, Settings
 from zq.storage import connect
@@ -60,6 +64,7 @@ class Application:
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
+        self._deliver(chosen)
         _listen(chosen, self.broker, self._metrics)
         self._upkeep = Upkeep(
             self._storage,
@@ -96,6 +101,31 @@ class Application:
             tokens=tokens,
             share=lambda: configuration.current.share,
         )
+
+    def _deliver(self, chosen: Settings) -> None:
+        """Take subscriptions, and deliver to them from this process, if the settings say so."""
+        options, subscriptions = chosen.delivery, self.broker.subscriptions
+        subscriptions.policy = SubscriptionPolicy(options.types, options.default_ttl, options.confirm, options.keep)
+        if find_spec("aiohttp") is None:
+            return
+        from zq.delivery.running import judge_of, start
+
+        subscriptions.judge = judge_of(options)
+        if options.deliver:
+            signatures = Signatures(lambda: self._configuration.current.share, self._storage.documents, self._clock)
+            deliverer = start(self.broker, options, signatures, alone=not chosen.shared_store)
+            self._storage.listen(self._heard(deliverer.hear))
+            atexit.register(deliverer.stop)
+
+    def _heard(self, hear: Callable[[QueueRef], None]) -> Callable[[QueueRef], None]:
+        """Who waits is woken, and deliveries begin."""
+        wake = self.broker.waiters.wake
+
+        def listener(queue: QueueRef) -> None:
+            wake(queue)
+            hear(queue)
+
+        return listener
 
     def apply(self, new: Settings) -> None:
         """Go on with the options that may change."""

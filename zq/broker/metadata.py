@@ -187,13 +187,13 @@ def check_retry_policy(policy: object, field: str) -> None:
     for error in Draft4Validator(RETRY_POLICY).iter_errors(policy):
         raise InvalidBody(f"{field}: {error.message[:200]}.")
     assert isinstance(policy, dict)  # the schema says so
-    _check_retry_span(policy)
+    _check_retry_span(policy, field)
 
 
-def _check_retry_span(policy: Metadata) -> None:
+def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
     """Contract 6.1: the longest delay is at least ten seconds above the shortest."""
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
-        raise InvalidBody("_retry_policy: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
+        raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
 
 
 def _sentence(error: ValidationError) -> str:

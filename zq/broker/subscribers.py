@@ -27,7 +27,18 @@ HIDDEN: Final = "***"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _UNPRINTED: Final = re.compile(r"[\x00-\x20\x7f]")
 _OURS: Final = frozenset(
-    "host connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect x-auth-token".split()
+    [
+        "host",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "expect",
+        "x-auth-token",
+    ]
 )
 _OUR_PREFIXES: Final = ("content-", "webhook-", "proxy-", "zq-")
 

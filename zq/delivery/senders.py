@@ -89,7 +89,7 @@ class Senders:
                 await answer.content.read(ANSWER)
                 good = answer.status < 300
                 return Outcome(good, answer.status, "" if good else f"status {answer.status}", answer.status < 400)
-        except (aiohttp.ClientError, OSError, ValueError, asyncio.TimeoutError) as failure:
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as failure:
             cause = failure.__cause__ or failure
             forbidden = isinstance(cause, Forbidden) or isinstance(failure, Forbidden)
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
@@ -98,13 +98,7 @@ class Senders:
         """By mail, from a thread."""
         try:
             await asyncio.wait_for(asyncio.to_thread(self._send, one, document, subject, sender), 3 * WHOLE)
-        except (
-            OSError,
-            smtplib.SMTPException,
-            subprocess.SubprocessError,
-            ValueError,
-            asyncio.TimeoutError,
-        ) as failure:
+        except (TimeoutError, OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueError) as failure:
             return Outcome(False, 0, type(failure).__name__)
         return Outcome(True)
 

@@ -135,7 +135,7 @@ class Deliverer:
                 self._running[queue] = self._loop.create_task(self._attend(queue))
             try:
                 await asyncio.wait_for(self._ending.wait(), 0.05)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 continue
         if self._running:
             await asyncio.wait(self._running.values(), timeout=5)

@@ -40,6 +40,8 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
         resp.set_header("Retry-After", str(error.retry_after))
         if (limit := error.limit) and req.env.get("HTTP_USER_AGENT", "").startswith(MISLED):
             req.context.counted_as, status = status, 503
+    if isinstance(error, errors.SubscriptionExists):
+        resp.set_header("Location", req.path)
     if isinstance(error, errors.NotAuthenticated):
         resp.set_header("WWW-Authenticate", error.challenge)
     if isinstance(error, errors.Unavailable):

@@ -51,8 +51,8 @@ class SubscriptionCollection(_Resource):
         resp.data = wire.encode({"subscriptions": items, "links": links})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
-        resp.set_header("Location", req.path)
         made = self._subscriptions.create(self._source(req), _terms(req, needed=False))
+        resp.set_header("Location", req.path)
         answer = {"subscription_id": made.id} | ({"secret": made.secret} if made.secret else {})
         resp.status, resp.data = falcon.HTTP_201, wire.encode(answer)
 
@@ -68,8 +68,8 @@ class SubscriptionItem(_Resource):
         resp.data = wire.encode(shown(source.name, seen.value, shown_options(seen.value.options), seen.now))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        resp.set_header("Location", req.path)
         self._subscriptions.update(self._source(req), subscription, _terms(req, needed=True))
+        resp.set_header("Location", req.path)
         resp.status = falcon.HTTP_204
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
@@ -83,11 +83,11 @@ class SubscriptionConfirmation(_Resource):
     policy = {"PUT": "subscription:confirm"}
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        resp.set_header("Location", req.path)
         agreed = wire.json_object(query.needed_body(req)).get("confirmed")
         if not isinstance(agreed, bool):
             raise InvalidBody("confirmed must be true or false.")
         self._subscriptions.confirm(self._source(req), subscription, agreed)
+        resp.set_header("Location", req.path)
         resp.status = falcon.HTTP_204
 
 

@@ -8,6 +8,7 @@ from oslo_config import cfg
 from zq.limits import DEFAULT_KEEP, MIN_KEEP
 from zq.model.expiry import Expiry
 from zq.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
+from zq.settings.delivery import NOTIFICATION, SUBSCRIPTIONS
 from zq.settings.tenants import AUDIT, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
 from zq.settings.transport import TRANSPORT
@@ -183,7 +184,8 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "destroys messages for good. 0: believe any clock, as --force-clock does for one start.",
         ),
     ],
-    "transport": TRANSPORT,
+    "transport": [*TRANSPORT, *SUBSCRIPTIONS],
+    "notification": NOTIFICATION,
     "expiry": [
         cfg.BoolOpt(
             "sweep", default=EXPIRY.sweep, mutable=True, help="Sweep: remove what has expired, round by round."

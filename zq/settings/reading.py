@@ -21,6 +21,7 @@ from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
 from zq.settings.auth import KEYSTONE, auth_options, control_path, share_options
+from zq.settings.delivery import DeliverySettings, delivery_settings
 from zq.settings.options import OPTIONS, variable
 from zq.settings.tenants import quota_of
 from zq.settings.tls import check_tls
@@ -63,6 +64,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     auth: AuthOptions
     share: ShareOptions
+    delivery: DeliverySettings
     policy_file: str
     quota: Quota
     """What every project may use that has no values of its own."""
@@ -210,6 +212,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
     return {
         "auth": auth_options(conf),
         "share": share_options(conf),
+        "delivery": delivery_settings(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions over HTTP (contract 9): what may be subscribed, what is answered, what a queue's metadata hide."""
+
+from typing import Any
+
+import pytest
+
+from tests.http.api import PATCH_TYPE, Api
+from tests.http.conftest import Compose
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.model import ClaimRequest, Lease, QueueRef, new_ids
+from zq.model.identity import ShareOptions
+from zq.model.subscriptions import FAN_OUT, Source
+from zq.storage.api import Storage
+from zq.wire.subscriptions import notice_of
+
+OPTIONS = {"share": lambda: ShareOptions(secrets=("s" * 32,))}
+TARGET = "http://trigger.me"
+HEAT = 220367260800
+"""The ttl of OpenStack Heat's subscriptions."""
+
+
+@pytest.fixture
+def api(compose: Compose) -> Api:
+    """A server with a key."""
+    return compose(app=OPTIONS)
+
+
+@pytest.fixture(params=["queues", "topics"])
+def path(request: pytest.FixtureRequest) -> str:
+    """Of a source's subscriptions."""
+    return f"/v2/{request.param}/jobs/subscriptions"
+
+
+def subscribe(api: Api, path: str, status: int = 201, **terms: Any) -> dict[str, Any]:
+    made: dict[str, Any] = api.post(path, status, {"subscriber": TARGET, "ttl": 600} | terms).json
+    return made
+
+
+def test_a_subscription_is_made_shown_and_ended(api: Api, path: str, clock: ManualClock) -> None:
+    """9.1 to 9.4: all keys are always there, and the secret is shown once."""
+    answer = api.post(path, 201, {"subscriber": TARGET, "ttl": 600, "options": {"a": 1}})
+    assert answer.headers["Location"] == path
+    id = answer.json["subscription_id"]
+    assert answer.json["secret"].startswith("whsec_")
+    clock.advance(7)
+    shown = {
+        "id": id,
+        "source": "jobs",
+        "subscriber": TARGET,
+        "ttl": 600,
+        "age": 7,
+        "options": {"a": 1},
+        "confirmed": False,
+    }
+    assert api.get(f"{path}/{id}", 200).json == shown
+    assert api.get(path, 200).json["subscriptions"] == [shown]
+    api.delete(f"{path}/{id}", 204)
+    api.delete(f"{path}/{id}", 204)
+    api.get(f"{path}/{id}", 404)
+    assert api.get(path, 200).json == {"subscriptions": [], "links": []}
+
+
+def test_of_nothing_there_is_nothing(api: Api, path: str) -> None:
+    """9.3 [T]."""
+    assert api.get(path, 200).json == {"subscriptions": [], "links": []}
+
+
+def test_the_source_is_made_before_the_terms_are_looked_at(api: Api, path: str) -> None:
+    """9.2 [C]."""
+    api.post(path, 400, {"subscriber": ""})
+    source = path.rsplit("/", 2)[0]
+    assert [found["name"] for found in api.get(source, 200).json[source.removeprefix("/v2/")]] == ["jobs"]
+
+
+@pytest.mark.parametrize(
+    "subscriber",
+    [None, "", 1, [], "fake", "email://fake", "http://", "http:/x", "http://a@b/", "http://u:p@h/", "http://h:x/",
+     "http://h:99999/", "http://h/ x", "http://h/\n", "mailto:", "mailto:a", "mailto:a@b,c@d", "mailto:a@b?subject=%0d%0ax",
+     "trust+http://h/", "trust+ftp://h/", "x" * 2049, "http://h\\@i/"],
+)  # fmt: skip
+def test_a_subscriber_that_is_none_is_refused(api: Api, path: str, subscriber: object) -> None:
+    """9.2 [T], E1, E3."""
+    refused = api.post(path, 400, {"subscriber": subscriber}).json
+    assert "subscriber" in refused["description"]
+
+
+@pytest.mark.parametrize("ttl", [0, 59, -1, "60", 60.5, True, None, 1 << 63, 253402300799])
+def test_a_ttl_that_is_none_is_refused(api: Api, path: str, ttl: object) -> None:
+    """9.2 [T, Q]."""
+    assert api.post(path, 400, {"subscriber": TARGET, "ttl": ttl}).status_int == 400
+
+
+def test_a_ttl_may_be_as_long_as_heats(api: Api, path: str) -> None:
+    made = subscribe(api, path, ttl=HEAT)
+    assert api.get(f"{path}/{made['subscription_id']}", 200).json["ttl"] == HEAT
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [], 1, "x",
+        {"_retry_policy": {"retries_with_no_delay": "1"}},
+        {"_retry_policy": {"minimum_delay": 25}},
+        {"post_headers": []}, {"post_headers": {"a b": "x"}}, {"post_headers": {"a": "x\r\ny"}},
+        {"post_headers": {"Host": "x"}}, {"post_headers": {"content-type": "x"}},
+        {"post_headers": {"Webhook-Id": "x"}}, {"post_headers": {"X-Auth-Token": "x"}},
+        {"post_headers": {"a": "x" * 4096}}, {"post_headers": {f"a{n}": "" for n in range(21)}},
+        {"post_data": 1}, {"from": "a\nb"}, {"subject": 1}, {"x": "y" * 16384},
+    ],
+)  # fmt: skip
+def test_options_that_are_none_are_refused(api: Api, path: str, options: object) -> None:
+    """9.2 [Q], 6.1, E3."""
+    assert "options" in api.post(path, 400, {"subscriber": TARGET, "options": options}).json["description"]
+
+
+def test_options_of_null_are_none(api: Api, path: str) -> None:
+    """9.2."""
+    made = subscribe(api, path, options=None)
+    assert api.get(f"{path}/{made['subscription_id']}", 200).json["options"] == {}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"1", b"{", b"null"])
+def test_a_body_that_is_no_object_is_refused(api: Api, path: str, body: bytes) -> None:
+    """9.2 [Q]."""
+    api.call("POST", path, 400, body)
+
+
+def test_the_same_subscriber_is_asked_again_until_it_agrees(api: Api, path: str) -> None:
+    """9.2 [T]: the same id, nothing is changed; then 409, with the place."""
+    made = subscribe(api, path)
+    again = api.post(path, 201, {"subscriber": TARGET, "ttl": 900, "options": {"b": 2}})
+    assert again.json == {"subscription_id": made["subscription_id"]}
+    item = f"{path}/{made['subscription_id']}"
+    found = api.get(item, 200).json
+    assert (found["ttl"], found["options"]) == (600, {})
+    confirmed = api.put(f"{item}/confirm", 204, {"confirmed": True})
+    assert confirmed.headers["Location"] == f"{item}/confirm"
+    assert api.get(item, 200).json["confirmed"] is True
+    assert api.post(path, 409, {"subscriber": TARGET}).headers["Location"] == path
+
+
+@pytest.mark.parametrize("body", [{}, {"confirmed": 1}, {"confirmed": "true"}, {"confirmed": None}])
+def test_what_confirms_is_a_boolean(api: Api, path: str, body: object) -> None:
+    """9.6 [T]: it is looked at before the id."""
+    api.put(f"{path}/none/confirm", 400, body)
+
+
+def test_what_is_not_there_cannot_be_confirmed(api: Api, path: str) -> None:
+    """9.6; nor under another source."""
+    made = subscribe(api, path)
+    api.put(f"{path}/none/confirm", 404, {"confirmed": True})
+    api.put(f"{path.replace('jobs', 'other')}/{made['subscription_id']}/confirm", 404, {"confirmed": True})
+
+
+def test_an_agreement_can_be_taken_back(api: Api, path: str) -> None:
+    item = f"{path}/{subscribe(api, path)['subscription_id']}"
+    for agreed in (True, True, False, False, True):
+        api.put(f"{item}/confirm", 204, {"confirmed": agreed})
+        assert api.get(item, 200).json["confirmed"] is agreed
+
+
+def test_a_subscription_is_changed(api: Api, path: str, clock: ManualClock) -> None:
+    """9.5: the ttl begins anew, options are replaced, nulls and unknown members change nothing."""
+    item = f"{path}/{subscribe(api, path, options={'a': 1})['subscription_id']}"
+    clock.advance(60)
+    assert api.patch(item, 204, {"ttl": 900, "options": None, "x": 1}).headers["Location"] == item
+    found = api.get(item, 200).json
+    assert (found["ttl"], found["age"], found["options"]) == (900, 0, {"a": 1})
+    api.patch(item, 204, {"options": {"b": 2}, "subscriber": TARGET})
+    assert api.get(item, 200).json["options"] == {"b": 2}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'{"x": 1}', b'{"ttl": null}', b'{"ttl": 1}', b'{"subscriber": "x"}']
+)
+def test_a_change_that_is_none_is_refused(api: Api, path: str, body: bytes) -> None:
+    """9.5 [T, Q]: before the id is looked at."""
+    api.call("PATCH", f"{path}/none", 400, body)
+
+
+def test_a_change_keeps_subscribers_apart(api: Api, path: str) -> None:
+    """9.5 [T]; another subscriber has to agree anew (E4)."""
+    first = f"{path}/{subscribe(api, path)['subscription_id']}"
+    subscribe(api, path, subscriber="http://other.me")
+    api.put(f"{first}/confirm", 204, {"confirmed": True})
+    api.patch(first, 409, {"subscriber": "http://other.me"})
+    api.patch(first, 204, {"subscriber": "http://third.me"})
+    found = api.get(first, 200).json
+    assert (found["subscriber"], found["confirmed"]) == ("http://third.me", False)
+    api.patch(f"{path}/none", 404, {"ttl": 60})
+
+
+def test_pages_go_on_behind_the_marker(api: Api, path: str) -> None:
+    """9.3 [T]."""
+    made = {subscribe(api, path, subscriber=f"http://host{n}.me")["subscription_id"] for n in range(5)}
+    seen, where = [], f"{path}?limit=2"
+    while page := api.get(where, 200).json["subscriptions"]:
+        seen += [each["id"] for each in page]
+        where = f"{path}?limit=2&marker={seen[-1]}"
+    assert sorted(seen) == sorted(made)
+    assert len(seen) == 5
+
+
+def test_a_subscription_ends(api: Api, path: str, clock: ManualClock) -> None:
+    item = f"{path}/{subscribe(api, path, ttl=60)['subscription_id']}"
+    clock.advance(61)
+    api.get(item, 404)
+    assert subscribe(api, path)["secret"]
+
+
+def test_what_is_secret_is_not_shown(api: Api, path: str) -> None:
+    """E6; and whoever sends back what he saw changes nothing of it."""
+    options = {"post_headers": {"Authorization": "Bearer x"}, "post_data": "y"}
+    made = subscribe(api, path, options=options)
+    item = f"{path}/{made['subscription_id']}"
+    shown = api.get(item, 200).json["options"]
+    assert shown == {"post_headers": {"Authorization": "***"}, "post_data": "y"}
+    api.patch(item, 204, {"options": shown})
+    assert "Bearer x" not in api.get(path, 200).text
+    assert api.get(item, 200).json["options"] == shown
+
+
+def test_secrets_rotate(api: Api, path: str) -> None:
+    """E5."""
+    made = subscribe(api, path)
+    new = api.post(f"{path}/{made['subscription_id']}/secret", 200, None).json["secret"]
+    assert new.startswith("whsec_")
+    assert new != made["secret"]
+    api.post(f"{path}/none/secret", 404, None)
+
+
+def test_without_a_key_nobody_subscribes(compose: Compose, path: str) -> None:
+    refused = compose().post(path, 400, {"subscriber": TARGET}).json
+    assert "[signed_url] secret_key" in refused["description"]
+
+
+def test_a_source_has_a_hundred_at_most(api: Api) -> None:
+    """E4."""
+    path = "/v2/queues/jobs/subscriptions"
+    for number in range(100):
+        subscribe(api, path, subscriber=f"http://host{number}.me")
+    assert "100" in subscribe(api, path, 403)["description"]
+
+
+def test_a_purge_ends_subscriptions(api: Api, path: str) -> None:
+    """6.8: by default, and where they are named; the deletion of a queue keeps them (6.6)."""
+    source = path.rpartition("/")[0]
+    for body, left in (({"resource_types": ["messages"]}, 1), ({"resource_types": ["subscriptions"]}, 0), (None, 0)):
+        api.post(path, 201, {"subscriber": TARGET})
+        api.post(f"{source}/purge", 204, body)
+        assert len(api.get(path, 200).json["subscriptions"]) == left
+    subscribe(api, path)
+    api.delete(source, 204)
+    assert len(api.get(path, 200).json["subscriptions"]) == 1
+
+
+class TestNotices:
+    """What posts leave to be delivered."""
+
+    PATH = "/v2/queues/jobs/subscriptions"
+
+    def notices(self, storage: Storage, api: Api, clock: ManualClock) -> list[Any]:
+        queue = QueueRef(api.project, FAN_OUT)
+        request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
+        claim = storage.claims.create(queue, request, clock.now()).claim
+        return [notice_of(message.body).body for message in claim.messages] if claim else []
+
+    def agreed(self, api: Api) -> str:
+        item = f"{self.PATH}/{subscribe(api, self.PATH)['subscription_id']}"
+        api.put(f"{item}/confirm", 204, {"confirmed": True})
+        return item
+
+    def test_a_post_leaves_a_notice_of_each_message_where_somebody_has_agreed(
+        self, api: Api, storage: Storage, clock: ManualClock
+    ) -> None:
+        api.send("jobs", "before")
+        item = f"{self.PATH}/{subscribe(api, self.PATH)['subscription_id']}"
+        api.send("jobs", "unconfirmed")
+        assert self.notices(storage, api, clock) == []
+        api.put(f"{item}/confirm", 204, {"confirmed": True})
+        api.send("jobs", "one", "two")
+        assert self.notices(storage, api, clock) == [b'"one"', b'"two"']
+        api.put(f"{item}/confirm", 204, {"confirmed": False})
+        api.send("jobs", "after")
+        assert self.notices(storage, api, clock) == []
+
+    def test_another_server_learns_of_it_with_its_next_post(
+        self, compose: Compose, storage: Storage, clock: ManualClock
+    ) -> None:
+        """Though it remembers the queue as it was: no accepted message is without what is to be delivered of it."""
+        one, other = compose(app=OPTIONS), compose(app=OPTIONS)
+        other.send("jobs", "before")
+        self.agreed(one)
+        other.send("jobs", "after")
+        assert self.notices(storage, one, clock) == [b'"after"']
+
+    def test_a_queue_that_reappears_has_its_subscriptions(self, api: Api, storage: Storage, clock: ManualClock) -> None:
+        """6.6."""
+        self.agreed(api)
+        api.delete("/v2/queues/jobs", 204)
+        assert api.get("/v2/queues", 200).json["queues"] == []
+        api.send("jobs", "again")
+        assert self.notices(storage, api, clock) == [b'"again"']
+
+    def test_metadata_hide_and_keep_it(self, api: Api, storage: Storage, clock: ManualClock) -> None:
+        """Nobody sees, sets or removes what a queue's metadata say of its subscriptions, or the queues of zq's own."""
+        self.agreed(api)
+        api.send("jobs", "one")
+        assert "~" not in api.get("/v2/queues/jobs", 200).text
+        assert "~" not in api.get("/v2/queues?detailed=true", 200).text
+        assert api.get("/v2/queues?with_count=true", 200).json["count"] == 1
+        change = [{"op": "add", "path": "/metadata/~0subscriptions", "value": 1}]
+        headers = {"Content-Type": PATCH_TYPE}
+        api.call("PATCH", "/v2/queues/jobs", 400, change, headers)
+        api.call("PATCH", "/v2/queues/jobs", 200, [{"op": "add", "path": "/metadata/a", "value": 1}], headers)
+        api.call("PUT", "/v2/queues/new", 400, {"~subscriptions": 1})
+        api.send("jobs", "two")
+        assert self.notices(storage, api, clock) == [b'"one"', b'"two"']
+        api.get("/v2/queues/~notices/messages", 400)
+
+    def test_only_those_who_had_agreed_get_it(self, api: Api, storage: Storage, clock: ManualClock) -> None:
+        """Who agrees after a message was accepted is not told of it, though it was not fanned out yet."""
+        ids = []
+        for message in ("one", "two"):
+            made = subscribe(api, self.PATH, subscriber=f"http://{message}{api.project}.me")
+            ids.append(made["subscription_id"])
+            api.put(f"{self.PATH}/{ids[-1]}/confirm", 204, {"confirmed": True})
+            api.send("jobs", message)
+        queue = QueueRef(api.project, FAN_OUT)
+        request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
+        claim = storage.claims.create(queue, request, clock.now()).claim
+        assert claim is not None
+        source = Source(api.project, "queue", "jobs")
+        told = Broker(storage, clock).subscriptions.fan_out(api.project, claim)
+        assert sorted(told) == sorted(source.pending(id) for id in ids)
+        counts = [storage.queues.stats(source.pending(id), clock.now()).free for id in ids]
+        assert counts == [2 + 1, 1 + 1]  # each was asked for confirmation, too

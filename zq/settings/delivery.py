@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of subscriptions and their deliveries: ``[notification]``, and ``[transport]``'s of subscriptions."""
+
+import ipaddress
+from typing import Final
+
+from msgspec import Struct
+from oslo_config import cfg
+
+from zq.errors import StartRefused
+
+TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
+SUBSCRIPTIONS: Final[list[cfg.Opt]] = [
+    cfg.IntOpt(
+        "default_subscription_ttl",
+        default=3600,
+        min=60,
+        max=1 << 40,
+        help="Seconds that a subscription lasts which does not say so.",
+    ),
+    cfg.ListOpt("subscriber_types", default=list(TYPES), help="Schemes of the URIs that may be subscribed."),
+]
+NOTIFICATION: Final[list[cfg.Opt]] = [
+    cfg.BoolOpt("deliver", default=True, help="Deliver to subscribers from this server's processes."),
+    cfg.BoolOpt(
+        "require_confirmation",
+        default=True,
+        help="Send nothing to a subscriber that has not agreed, but the question whether it does. Mail is never sent "
+        "to one.",
+    ),
+    cfg.StrOpt("public_url", default="", help="Where subscribers reach this service, as https://queues.example.org."),
+    cfg.ListOpt(
+        "allowed_networks",
+        default=[],
+        sample_default=["10.1.0.0/16"],
+        help="Networks that subscribers may be in though they are not public.",
+    ),
+    cfg.ListOpt("allowed_ports", default=[], help="Ports of subscribers below 1024, besides 80 and 443."),
+    cfg.FloatOpt("rate", default=10.0, min=0, help="Deliveries a second to one subscription. 0: no bound."),
+    cfg.IntOpt(
+        "keep",
+        default=345_600,
+        min=60,
+        max=1_209_600,
+        help="Seconds for which what is to be delivered is kept, and what could not be.",
+    ),
+    cfg.StrOpt("smtp_mode", default="third_part", choices=["third_part", "self_local"], help="By what mail is sent."),
+    cfg.StrOpt("smtp_command", default="/usr/sbin/sendmail -t -oi", help="For third_part: what takes a mail."),
+    cfg.StrOpt("smtp_host", default="", help="For self_local: the server."),
+    cfg.PortOpt("smtp_port", default=465, help="Its port."),
+    cfg.BoolOpt("smtp_tls", default=True, help="Whether it speaks TLS from the beginning."),
+    cfg.StrOpt("smtp_user_name", default="", help="For the server's login; empty: none."),
+    cfg.StrOpt("smtp_user_password", default="", secret=True, help="Its password."),
+    cfg.ListOpt("mail_senders", default=[], help="Addresses that options.from of a subscription may name."),
+]
+
+
+class DeliverySettings(Struct, frozen=True, kw_only=True):
+    """What the options say."""
+
+    deliver: bool
+    confirm: bool
+    types: tuple[str, ...]
+    default_ttl: int
+    public_url: str
+    networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+    ports: tuple[int, ...]
+    rate: float
+    keep: int
+    smtp_command: str
+    smtp_host: str
+    smtp_port: int
+    smtp_tls: bool
+    smtp_user: str
+    smtp_password: str
+    mail_senders: tuple[str, ...]
+
+
+def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
+    """What is configured. Raises ``StartRefused``."""
+    given = conf.notification
+    types = tuple(each.lower() for each in conf.transport.subscriber_types)
+    if unknown := set(types) - set(TYPES):
+        raise StartRefused(f"[transport] subscriber_types may hold {', '.join(TYPES)}; it holds {min(unknown)!r}.")
+    local = given.smtp_mode == "self_local"
+    if local and not given.smtp_host:
+        raise StartRefused("[notification] smtp_mode = self_local needs smtp_host.")
+    return DeliverySettings(
+        deliver=given.deliver,
+        confirm=given.require_confirmation,
+        types=types,
+        default_ttl=conf.transport.default_subscription_ttl,
+        public_url=given.public_url,
+        networks=tuple(map(_network, given.allowed_networks)),
+        ports=tuple(map(_port, given.allowed_ports)),
+        rate=given.rate,
+        keep=given.keep,
+        smtp_command=given.smtp_command,
+        smtp_host=given.smtp_host if local else "",
+        smtp_port=given.smtp_port,
+        smtp_tls=given.smtp_tls,
+        smtp_user=given.smtp_user_name,
+        smtp_password=given.smtp_user_password,
+        mail_senders=tuple(given.mail_senders),
+    )
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        raise StartRefused(
+            f"[notification] allowed_networks must hold networks as 10.1.0.0/16; {text!r} is none."
+        ) from None
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise StartRefused(f"[notification] allowed_ports must hold ports; {text!r} is none.")
+    return int(text)
