@@ -31,8 +31,8 @@ from zq.wire.subscriptions import notice_of, notification, posted
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 # Seconds of a claim, and after how many it is renewed.
-LEASE: Final = 60
-RENEWED: Final = 20.0
+LEASE: Final = 30
+RENEWED: Final = 10.0
 # Notices that are fanned out, and deliveries that are claimed, at a time.
 BATCH: Final = 100
 MOST: Final = 20

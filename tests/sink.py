@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A subscriber of webhooks: a server on this machine that agrees when it is asked, and does what a test tells it to."""
+
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tests.servers import ask
+
+KEY = "k" * 40
+CONFIG = f"""
+[signed_url]
+secret_key = {KEY}
+[notification]
+allowed_networks = 127.0.0.0/8
+rate = 0
+"""
+"""Of a server that delivers to this machine."""
+
+
+class Delivery(NamedTuple):
+    """What came, and when by the monotonic clock."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    at: float
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+class Sink:
+    """Answers 200, or what ``answers`` has for a path: a status, or a function of the handler."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, int | Callable[[BaseHTTPRequestHandler], int]] = {}
+        self._lock = threading.Lock()
+        self._came: defaultdict[str, list[Delivery]] = defaultdict(list)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def came(self, path: str, kind: str = "Notification") -> list[Delivery]:
+        """What came to a path, attempts that failed too."""
+        with self._lock:
+            return [each for each in self._came[path] if each.document.get("Message_Type", kind) == kind]
+
+    def bodies(self, path: str) -> list[Any]:
+        """The bodies of the messages that came."""
+        return [each.document["body"] for each in self.came(path)]
+
+    def subscribe(self, url: str, queue: str, path: str, **terms: Any) -> dict[str, str]:
+        """Subscribe a path of this server, and agree as a subscriber does; what the subscription answered."""
+        source = f"/v2/queues/{queue}/subscriptions"
+        answer = ask(url, "POST", source, {"subscriber": self.url + path, "ttl": 3600, **terms})
+        assert answer.status == 201, answer
+        made: dict[str, str] = answer.json
+        agreed = time.monotonic() + 20
+        while not (asked := self.came(path, "SubscriptionConfirmation")):
+            assert time.monotonic() < agreed, "Nobody asked for confirmation."
+            time.sleep(0.02)
+        told = asked[-1].document
+        headers = {name: told[name] for name in ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")}
+        answer = ask(url, "PUT", told["URL-Paths"], told["SubscribeBody"], headers=headers)
+        assert answer.status == 204, answer
+        return made
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                delivery = Delivery(self.path, dict(self.headers.items()), body, time.monotonic())
+                with sink._lock:
+                    sink._came[self.path].append(delivery)
+                answer = sink.answers.get(self.path, 200)
+                status = answer(self) if callable(answer) else answer
+                if status:
+                    self.send_response(status)
+                    self.send_header("Content-Length", "0")
+                    if 300 <= status < 400:
+                        self.send_header("Location", f"{sink.url}/elsewhere")
+                    self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing is printed."""
+
+        return Handler

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions in OpenAPI (contract 9)."""
+
+from zq.broker.subscriptions import MIN_TTL
+from zq.http.openapi.operations import QUEUE, TEXT, TOPIC, Json, answer, body, integer, operation, query, reference
+from zq.limits import DEFAULT_PAGE, Limits
+
+
+def subscriptions(limits: Limits) -> Json:
+    """By path and method, of queues and of topics."""
+    return _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
+
+
+def _of(word: str, source: str, limits: Limits) -> Json:
+    paging = [
+        query("marker", TEXT, "Where the page before has ended."),
+        query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Most of the page."),
+    ]
+    changed = {204: answer("Done.", headers=("Location",))}
+    path = f"{source}/subscriptions"
+    return {
+        path: {
+            "get": operation(
+                f"list_{word}_subscriptions",
+                f"Subscriptions of the {word}",
+                {200: answer("A page.", "SubscriptionPage")},
+                parameters=paging,
+            ),
+            "post": operation(
+                f"create_{word}_subscription",
+                f"Have messages of the {word} delivered",
+                {201: answer("Its id; of a new one the secret too.", "Subscribed", headers=("Location",))},
+                body=body("SubscriptionTerms", required=False),
+                errors=(409,),
+            ),
+        },
+        f"{path}/{{subscription}}": {
+            "get": operation(
+                f"get_{word}_subscription",
+                "One subscription",
+                {200: answer("It.", "Subscription")},
+                errors=(404,),
+            ),
+            "patch": operation(
+                f"update_{word}_subscription",
+                "Change a subscription",
+                changed,
+                body=body("SubscriptionTerms", required=True),
+                errors=(404, 409),
+            ),
+            "delete": operation(f"delete_{word}_subscription", "End a subscription", {204: answer("Ended.")}),
+        },
+        f"{path}/{{subscription}}/confirm": {
+            "put": operation(
+                f"confirm_{word}_subscription",
+                "Agree to what is delivered, or not any more",
+                changed,
+                body=body("Agreement", required=True),
+                errors=(404,),
+            )
+        },
+        f"{path}/{{subscription}}/secret": {
+            "post": operation(
+                f"rotate_{word}_subscription_secret",
+                "A new secret; the former one signs for another day",
+                {200: answer("It.", "Secret")},
+                errors=(404,),
+            )
+        },
+    }
+
+
+def schemas() -> Json:
+    """The bodies of these."""
+    ttl = {"type": "integer", "minimum": MIN_TTL}
+    one = {
+        "id": TEXT,
+        "source": TEXT,
+        "subscriber": TEXT,
+        "ttl": ttl,
+        "age": integer(0, 1 << 53),
+        "options": {"type": "object"},
+        "confirmed": {"type": "boolean"},
+    }
+    page = {
+        "subscriptions": {"type": "array", "items": reference("schemas", "Subscription")},
+        "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
+    }
+    made = {"subscription_id": TEXT, "secret": TEXT}
+    return {
+        "Subscription": _object(one),
+        "SubscriptionPage": _object(page),
+        "SubscriptionTerms": {
+            "type": "object",
+            "properties": {"subscriber": TEXT, "ttl": ttl, "options": {"type": ["object", "null"]}},
+        },
+        "Subscribed": {"type": "object", "properties": made, "required": ["subscription_id"]},
+        "Agreement": _object({"confirmed": {"type": "boolean"}}),
+        "Secret": _object({"secret": TEXT}),
+    }
+
+
+def _object(properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": sorted(properties)}
