@@ -13,7 +13,7 @@ from typing import Any, Final
 import falcon
 
 from zq import __version__, wire
-from zq.http.openapi import messages, resources, schemas
+from zq.http.openapi import messages, resources, schemas, subscriptions
 from zq.http.openapi.administration import administration, sharing, tokens
 from zq.http.openapi.administration import schemas as administrative_schemas
 from zq.http.openapi.operations import (
@@ -45,6 +45,7 @@ TAGS = {
     "claims": "Work on messages: claim, renew, release, settle.",
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
+    "subscriptions": "Who is told of messages, by HTTP or by mail.",
     "tokens": "Tokens and signed URLs, by which callers prove who they are.",
     "service": "Versions, limits, probes and metrics.",
     "administration": "Quotas, and the projects of the deployment.",
@@ -93,7 +94,7 @@ def document(limits: Limits, strict_client_id: bool = True) -> dict[str, Any]:
         "security": [{}, {"bearer": []}, {"token": []}],
         "components": {
             "securitySchemes": SECURITY,
-            "schemas": schemas.schemas(limits) | administrative_schemas(),
+            "schemas": schemas.schemas(limits) | administrative_schemas() | subscriptions.schemas(),
             "parameters": shared_parameters(limits, strict_client_id),
             "headers": RESPONSE_HEADERS,
             "responses": error_answers(),
@@ -110,6 +111,7 @@ def _paths(limits: Limits) -> Json:
         "messages": messages.messages(limits),
         "claims": messages.claims(limits),
         "transactions": messages.transactions(),
+        "subscriptions": subscriptions.subscriptions(limits),
         "tokens": tokens() | sharing(),
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
     }

@@ -200,6 +200,7 @@ def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
         "detailed": detailed,
         "queue": in_path("queue", QUEUE_NAMES, "The name of a queue."),
         "topic": in_path("topic", QUEUE_NAMES, "The name of a topic."),
+        "subscription": in_path("subscription", TEXT, "The id of a subscription."),
         "message": in_path("message", IDS, "The id of a message."),
         "claim": in_path("claim", IDS, "The id or the name of a claim."),
         "name": in_path("name", FREE_NAMES, "A name that callers choose."),

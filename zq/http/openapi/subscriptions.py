@@ -16,7 +16,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
         query("marker", TEXT, "Where the page before has ended."),
         query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Most of the page."),
     ]
-    changed = {204: answer("Done.", headers=("Location",))}
+    changed = {204: answer("Done.", "", "Location")}
     path = f"{source}/subscriptions"
     return {
         path: {
@@ -29,7 +29,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
             "post": operation(
                 f"create_{word}_subscription",
                 f"Have messages of the {word} delivered",
-                {201: answer("Its id; of a new one the secret too.", "Subscribed", headers=("Location",))},
+                {201: answer("Its id; of a new one the secret too.", "Subscribed", "Location")},
                 body=body("SubscriptionTerms", required=False),
                 errors=(409,),
             ),
