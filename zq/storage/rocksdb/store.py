@@ -280,6 +280,7 @@ class Store(ordered.Store):
                     self._views[family].flush()
         except Exception as error:
             raise unavailable() from error
+        tuning.trim_heap()
 
     def compact_range(self, gone: Range) -> None:
         """Give back the space of a range that was removed; returns when that is done. Raises ``Unavailable``."""
