@@ -54,12 +54,14 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.lifecycle": [],
     "zq.maintenance": ABOVE_STORES,
     "zq.metrics": ABOVE_STORES,
-    "zq.broker": [*ABOVE_STORES],
+    "zq.broker": [*ABOVE_STORES, "zq.storage.concurrency"],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.auth.signatures": [
         *(*VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
     ],
-    "zq.auth": ["zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
+    "zq.auth": [
+        *("zq.audit", "zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
+    ],
     "zq.http.heads": [],
     "zq.http.suspension": [],
     "zq.http": [

@@ -57,6 +57,7 @@ class Application:
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
+        atexit.register(self._audit.tell_counted)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
@@ -75,7 +76,7 @@ class Application:
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
-        tokens = open_tokens(chosen.auth, self._storage.documents, self._clock)
+        tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit)
         if (quotas := self.broker.quotas) is not None:
             tokens.most = lambda project: quotas.of(project).quota.tokens
         return create_app(

@@ -81,9 +81,10 @@ class Broker:
     def _bound(self, quotas: Quotas) -> None:
         """Have the use cases that create or store something ask what the project may have."""
         self.queues.admit = self.messages.admit = quotas.admit_queue
-        self.queues.admit_dead_letters = quotas.admit_dead_letters
-        self.settling.admit = self.messages.admit_targets = quotas.admit_targets
-        self.messages.work_refusal = self.transactions.work_refusal = quotas.work_refusal
+        self.queues.check_dead_letters = quotas.check_dead_letters
+        self.settling.admit = quotas.admit_targets
+        self.messages.check_targets = quotas.check_targets
+        self.messages.admit_work = self.transactions.admit_work = quotas.admit_work
         self.transactions.work_ended = quotas.work_ended
         self.waiters.share_of = self.streams.share_of = quotas.share_of
         self.messages.refusal = self.history.refusal = quotas.refusal

@@ -3,12 +3,13 @@
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.broker.quotas import refuse_no_work, refuse_nothing
+from zq.broker.quotas import admit_any_work, refuse_nothing
 from zq.broker.resources import admit_all
 from zq.broker.rules import Rules, RulesCache
 from zq.broker.values import Applied, Seen, Upload
@@ -66,12 +67,12 @@ class Messages:
         self._checksum = checksum
         self._delete_with_claim_id = delete_with_claim_id
         self._events = events
-        self.admit: Callable[[QueueRef], None] = admit_all
-        """Raises ``QuotaExceeded`` if one more queue must not be made."""
-        self.admit_targets: Callable[[Collection[QueueRef]], None] = admit_all
-        """The same, where they may be there already."""
-        self.work_refusal: Callable[[str, Work, str], QuotaExceeded | None] = refuse_no_work
-        """Why the project may not use that stage."""
+        self.admit: Callable[[QueueRef], AbstractContextManager[None]] = admit_all
+        """Within this context the queue may be made. Raises ``QuotaExceeded``."""
+        self.check_targets: Callable[[Collection[QueueRef]], object] = admit_all
+        """Raises ``QuotaExceeded`` if there is no room for those of the queues that are not there."""
+        self.admit_work: Callable[[str, Work, str], AbstractContextManager[QuotaExceeded | None]] = admit_any_work
+        """Why the project may not use that stage within this context."""
         self.refusal: Callable[[str, Sequence[Draft]], QuotaExceeded | None] = refuse_nothing
         """Why the project may not store so much more."""
 
@@ -118,33 +119,40 @@ class Messages:
         stage = free_name("stage", stage)
         self._check_count(posted)
         rules = self._rules_cache.recent(queue)
-        self.admit_targets([queue])
+        self.check_targets([queue])
         body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now)
-        limits = self._limits
-        refusal = self.work_refusal(queue.project, Work.STAGE, stage) or self.refusal(queue.project, drafts)
         try:
-            self._transactions.stage(
-                queue.project,
-                stage,
-                queue,
-                drafts,
-                now,
-                limits.stage_ttl,
-                limits.max_stage_bytes if refusal is None else NO_ROOM,
-                idempotency_key,
-                limits.max_stage_messages,
-            )
-        except StageFull as full:
-            if refusal is not None:
-                raise refusal from None
-            most = f"{limits.max_stage_messages} messages and {limits.max_stage_bytes} bytes of bodies"
-            raise StageFull(f"A stage may hold at most {most}.") from full
+            with self.admit_work(queue.project, Work.STAGE, stage) as refusal:
+                self._stage(queue, stage, drafts, now, refusal or self.refusal(queue.project, drafts), idempotency_key)
         except Repeated as first:
             return Applied(len(first.answer), replayed=True)
         self._events.posted(drafts)
         return Applied(len(drafts))
+
+    def _stage(
+        self,
+        queue: QueueRef,
+        stage: str,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        refusal: QuotaExceeded | None,
+        idempotency_key: IdempotencyKey | None,
+    ) -> None:
+        """As the store's ``stage``. Raises the refusal, but not for what was staged before."""
+        limits = self._limits
+        size = limits.max_stage_bytes if refusal is None else NO_ROOM
+        most = limits.max_stage_messages
+        try:
+            self._transactions.stage(
+                queue.project, stage, queue, drafts, now, limits.stage_ttl, size, idempotency_key, most
+            )
+        except StageFull as full:
+            if refusal is not None:
+                raise refusal from None
+            told = f"{most} messages and {limits.max_stage_bytes} bytes of bodies"
+            raise StageFull(f"A stage may hold at most {told}.") from full
 
     def list(
         self,
@@ -263,8 +271,8 @@ class Messages:
     def _read_rules(self, queue: QueueRef) -> Rules:
         stored = self._queues.get(queue)
         if stored is None:
-            self.admit(queue)
-            self._queues.create(queue, b"{}")
+            with self.admit(queue):
+                self._queues.create(queue, b"{}")
         return self._rules_cache.remember(queue, stored.metadata if stored else b"{}")
 
     def _drafts(

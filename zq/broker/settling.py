@@ -2,6 +2,7 @@
 """Use cases that end work on messages: settle a claim, and bring dead letters back (extensions 3, 4)."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 
 from msgspec import UNSET, Struct
 
@@ -54,8 +55,8 @@ class Settling:
         self._rules_cache = rules_cache
         self._checksum = checksum
         self._events = events
-        self.admit: Callable[[Collection[QueueRef]], None] = admit_all
-        """Raises ``QuotaExceeded`` if those of the queues that are not there must not be made."""
+        self.admit: Callable[[Collection[QueueRef]], AbstractContextManager[None]] = admit_all
+        """Within this context those of the queues that are not there may be made. Raises ``QuotaExceeded``."""
 
     def settle(
         self,
@@ -80,7 +81,6 @@ class Settling:
                 raise Invalid("bury: the queue has no _dead_letter_queue.")
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
-        self.admit([QueueRef(queue.project, target) for target in targets])
         moves = [self._move(queue.project, move) for move in terms.move]
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         settlement = Settlement(
@@ -91,7 +91,9 @@ class Settling:
             history=rules.history_ttl,
         )
         try:
-            settled = self._storage.claims.settle(queue, claim, settlement, self._clock.now(), idempotency_key, fence)
+            with self.admit([QueueRef(queue.project, target) for target in targets]):
+                now = self._clock.now()
+                settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:
             return Applied(first.answer, replayed=True)
         self._events.finished(Outcome.DELETED, settled.deleted)
@@ -120,7 +122,9 @@ class Settling:
             if page.items and not known and not moved:
                 raise Invalid("to is missing: a message of the queue is no dead letter and has no queue to go back to.")
             moves = self._moves(queue.project, known, to, allowance)
-            moved += len(self._storage.messages.move(queue, moves, now, history)) if moves else 0
+            if moves:
+                with self.admit({QueueRef(queue.project, move.to) for move in moves}):
+                    moved += len(self._storage.messages.move(queue, moves, now, history))
             left += len(known) - len(moves)
             if page.next is None or len(known) < len(page.items):
                 break
@@ -136,7 +140,6 @@ class Settling:
             if to or allowance.allows(MOVED, Verb.PRODUCE, Kind.QUEUE, target):
                 rules = self._rules_cache.recent(QueueRef(project, target))
                 moves.append(Move(message.id, target, delay=rules.default_delay))
-        self.admit({QueueRef(project, move.to) for move in moves})
         return moves
 
     def _check(self, terms: extensions.SettleTerms) -> None:

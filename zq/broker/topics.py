@@ -66,13 +66,15 @@ class Topics(MetadataResource[TopicRef, Topic]):
 
     def _stored(self, topic: TopicRef) -> TopicRules:
         stored = self._store.get(topic)
-        if stored is None:
-            self.admit(topic)
-        while stored is None and not self._store.create(topic, NO_METADATA):
+        while stored is None and not self._created(topic):
             stored = self._store.get(topic)  # somebody else has created it
         metadata = wire.json_object(stored.metadata) if stored else {}
         ttl = metadata.get("_default_message_ttl") or self._default_ttls.default
         return TopicRules(ttl, post_size(metadata, self._limits))
+
+    def _created(self, topic: TopicRef) -> bool:
+        with self.admit(topic, None):
+            return self._store.create(topic, NO_METADATA)
 
 
 class _TopicStore:

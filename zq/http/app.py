@@ -88,6 +88,7 @@ def create_app(
     ``policy`` tells which roles a rule asks for; by default the table in ``zq.auth.policy``. ``tells_rates``: whether
     answers say what is left of a project's rates.
     ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
+    ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
     ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
@@ -98,7 +99,7 @@ def create_app(
     signatures = Signatures(share, documents, clock)
     authentication = Authentication(strategy, proxy, behind_proxy, signatures)
     middleware = (
-        RequestLog(log_requests, events, audit),
+        RequestLog(log_requests, events, audit, behind_proxy),
         Admission(trusting or guarded, allowed_hosts),
         authentication,
         Tenant(broker.limits, strict_client_id, trusting),
