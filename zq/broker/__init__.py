@@ -2,6 +2,7 @@
 """The use cases: every rule, default and limit of zq lives here, once."""
 
 from zq.broker.claims import Claims
+from zq.broker.health import Health
 from zq.broker.history import History
 from zq.broker.messages import Messages
 from zq.broker.publishing import Publishing, Readers
@@ -74,6 +75,7 @@ class Broker:
         self.streams = Streams(storage, clock, self._tails, max_streams, events, share)
         readers = Readers(self._tails, self.waiters)
         self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum=checksum)
+        self.health = Health(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics)
         if self.quotas is not None:
             self._bound(self.quotas)
