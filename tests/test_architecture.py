@@ -145,6 +145,7 @@ SHORT = 120
 LONGEST = 400
 # Short modules with one importer that stay apart, and why. An entry goes when its module has gone.
 APART: dict[str, str] = {
+    "zq.auth.master_keys": "reads a private file like its neighbours; the application only hands the keys on",
     "zq.engines.gunicorn": "imports gunicorn, which a server under Granian does without; the package picks one of them",
     "zq.broker.removal": "what a server goes on with by itself, as that of commits; bounds are another idea",
     "zq.spark.source": "imports pyspark, which the package does without until the data source is asked for",

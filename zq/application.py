@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from zq import audit, probes
 from zq.audit import Audit
 from zq.auth import open_tokens, reread, strategy_of
+from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
 from zq.broker import Broker
@@ -52,6 +53,7 @@ class Application:
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self.broker = make_broker(chosen, timed(self._storage, self._metrics, monitor), self._clock, self._metrics)
+        self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.replace)
         documents = self._storage.documents
         self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
@@ -107,7 +109,7 @@ class Application:
         if self.broker.quotas is not None:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
-        reread(self._proxy, getattr(self._strategy, "certificates", None), self._tls)
+        reread(self._proxy, getattr(self._strategy, "certificates", None), self._tls, self._keys)
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
         """What an engine calls: the application, or Keystone's middleware, which stands before all else."""
@@ -164,6 +166,7 @@ def make_broker(chosen: Settings, storage: Storage, clock: Clock, events: Events
         quota=chosen.quota if chosen.auth.strategy else None,
         share=chosen.quota.share,
         threads=chosen.threads,
+        encryption_keys=read_keys(chosen.message_encryption_key_file),
     )
 
 

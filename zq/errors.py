@@ -206,6 +206,10 @@ class Unavailable(ZqError):
 class StoreDamaged(Unavailable):
     """What the request reads is corrupt in the store's files: trying again does not help. The cause is for the log."""
 
+
+class MessageUnreadable(StoreDamaged):
+    """The body of a message is encrypted and cannot be opened: its key is missing, or it was changed in the store."""
+
     sentence = "The store is damaged where this request reads. Trying again does not help: it must be salvaged."
 
 

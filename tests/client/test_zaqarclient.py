@@ -259,3 +259,14 @@ def test_what_is_not_built_is_said(tmp_path: Path) -> None:
             with pytest.raises(errors.MalformedRequest, match="Not implemented"):
                 ask()
         assert jobs.metadata(force_reload=True)["_enable_encrypt_messages"] is False
+
+
+def test_the_report_on_health_is_an_object(store_uri: str) -> None:
+    """5, 17: what ``health()`` asks, as an administrator; the client's own noauth names no role."""
+    config = "[DEFAULT]\nadmin_mode = true\n[server]\ntrust_network = true\n"
+    with ZqServer(store_uri, config=config) as started:
+        request, transport = client_of(started)._request_and_transport()
+        request.headers["X-Roles"] = "admin"
+        report = core.health(transport, request)
+    assert report["message_volume"] == {"free": 0, "claimed": 0, "total": 0}
+    assert all(status["succeeded"] for status in report["operation_status"].values())

@@ -29,6 +29,7 @@ from zq.http.service import (
     SUBSCRIPTIONS,
     GuardedMetricsPage,
     Health,
+    HealthReport,
     Home,
     LimitsDocument,
     MetricsPage,
@@ -111,7 +112,9 @@ def create_app(
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
     app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id))
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
-    _add_routes_not_built(app, admin_mode)
+    if admin_mode:
+        app.add_route("/v2/health", HealthReport(broker))
+    _add_routes_not_built(app)
     return app
 
 
@@ -179,7 +182,7 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/stream", ProjectStream(broker))
 
 
-def _add_routes_not_built(app: App, admin_mode: bool) -> None:
+def _add_routes_not_built(app: App) -> None:
     queue, topic = "/v2/queues/{queue}", "/v2/topics/{topic}"
     for named in (queue, topic):
         many = NotBuiltRoute(SUBSCRIPTIONS, GET="subscription:get_all", POST="subscription:create")
@@ -189,5 +192,3 @@ def _add_routes_not_built(app: App, admin_mode: bool) -> None:
         app.add_route(f"{named}/subscriptions/{{subscription}}", one)
         confirm = NotBuiltRoute(SUBSCRIPTIONS, PUT="subscription:confirm")
         app.add_route(f"{named}/subscriptions/{{subscription}}/confirm", confirm)
-    if admin_mode:
-        app.add_route("/v2/health", NotBuiltRoute("a health report", GET="health:get"))

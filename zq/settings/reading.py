@@ -103,6 +103,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """(pattern of queue names, default ttl of their messages); the first that fits counts."""
     strict_client_id: bool
     delete_with_claim_id: bool
+    message_encryption_key_file: str
     admin_mode: bool
     checksum: bool
     expiry: Expiry
@@ -186,6 +187,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         queue_ttl=tuple(_queue_ttl(queue_ttl_lines(conf), limits.max_message_ttl)),
         strict_client_id=conf.transport.client_id_uuid_safe == "strict",
         delete_with_claim_id=conf.transport.message_delete_with_claim_id,
+        message_encryption_key_file=conf.transport.message_encryption_key_file,
         admin_mode=conf.admin_mode,
         checksum=conf.enable_checksum,
         expiry=Expiry(**{name: conf.expiry[name] for name in Expiry.__struct_fields__}),

@@ -96,6 +96,13 @@ TRANSPORT: Final[list[cfg.Opt]] = [
         help="Seconds after which a step on a store on the network that does not answer ends with 503; a request "
         "that waits, or takes several steps, may take longer.",
     ),
+    cfg.StrOpt(
+        "message_encryption_key_file",
+        default="",
+        help="A file (mode 0600 or 0640) with a key a line, its id and 32 bytes in base64: the first one seals the "
+        "messages of queues with _enable_encrypt_messages, all of them open. Empty: no queue can be encrypted. The "
+        "file is read again at HUP.",
+    ),
     cfg.BoolOpt(
         "message_delete_with_claim_id",
         default=False,

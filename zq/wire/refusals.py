@@ -32,6 +32,7 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.Crowded: (503, "Too many streams"),
     errors.Unavailable: (503, "Service temporarily unavailable"),
     errors.StoreDamaged: (503, "Store damaged"),
+    errors.MessageUnreadable: (503, "Message unreadable"),
 }
 
 # Error classes by their names.

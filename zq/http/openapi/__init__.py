@@ -150,6 +150,14 @@ def _service() -> Json:
         "/v2/limits": {
             "get": operation("get_limits", "The limits in force", {200: answer("All.", "Limits")}, usual=asked)
         },
+        "/v2/health": {
+            "get": operation(
+                "get_health_report",
+                "How each operation on the store goes; for administrators, with admin_mode only",
+                {200: answer("Each.", "HealthReport")},
+                errors=(404,),
+            )
+        },
         "/v2/openapi.json": {
             "get": operation("get_openapi", "This document", {200: answer("It.", "Document")}, usual=()),
         },
