@@ -104,6 +104,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     strict_client_id: bool
     delete_with_claim_id: bool
     admin_mode: bool
+    pooling: bool
+    virtual_pool: bool
+    pool_hosts: tuple[str, ...]
+    """In lower case."""
+    pool_options: dict[str, dict[str, Any]]
+    """The settings of each scheme's driver."""
     checksum: bool
     expiry: Expiry
     sweep_interval: float
@@ -187,6 +193,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         strict_client_id=conf.transport.client_id_uuid_safe == "strict",
         delete_with_claim_id=conf.transport.message_delete_with_claim_id,
         admin_mode=conf.admin_mode,
+        **_of_pools(conf, scheme in NETWORKED),
         checksum=conf.enable_checksum,
         expiry=Expiry(**{name: conf.expiry[name] for name in Expiry.__struct_fields__}),
         sweep_interval=conf.expiry.sweep_interval,
@@ -214,6 +221,22 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,
         "audit": conf.log.audit,
+    }
+
+
+def _of_pools(conf: cfg.ConfigOpts, shared: bool) -> dict[str, Any]:
+    """Several stores. ``shared``: whether other processes use the catalogue too, and so its pools."""
+    hosts = tuple(host.lower() for host in conf["pooling:catalog"].allowed_hosts)
+    if conf.pooling and shared and (embedded := {"memory:", "rocksdb:"}.intersection(hosts)):
+        raise StartRefused(
+            f"[pooling:catalog] allowed_hosts must not name {min(embedded)} where [storage] uri is a store for several "
+            "servers: they could not share such a pool."
+        )
+    return {
+        "pooling": conf.pooling,
+        "virtual_pool": conf["pooling:catalog"].enable_virtual_pool,
+        "pool_hosts": hosts,
+        "pool_options": {scheme: _driver_options(conf, scheme) for scheme in (*NETWORKED, "rocksdb", "memory")},
     }
 
 
