@@ -296,8 +296,8 @@ def shown_uri(uri: str) -> str:
     """A URI without who may use the store, and without its options."""
     parts = _split(uri)
     _, at, hosts = parts.netloc.rpartition("@")
-    netloc = f"{HIDDEN}@{hosts}" if at else hosts
-    return parts._replace(netloc=netloc, query=HIDDEN if parts.query else "", fragment="").geturl()
+    place = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
+    return f"{parts.scheme}:{place}{parts.path}" + (f"?{HIDDEN}" if parts.query or parts.fragment else "")
 
 
 def checked_name(kind: str, name: str) -> str:

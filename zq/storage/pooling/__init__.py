@@ -7,14 +7,14 @@ Moments are the catalogue's. A pool that does not answer takes with it its own q
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import cast
+from typing import Final, cast
 
 from zq.errors import Unavailable
 from zq.model import QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
-from zq.storage.api import ClaimController, MessageController, Storage
+from zq.storage.api import ClaimController, MessageController, QueueController, Storage
 from zq.storage.capabilities import HistoryController, Missing, TransactionController
 from zq.storage.pooling.bindings import AGE, Bindings
 from zq.storage.pooling.routing import Claims, History, Messages, Queues, Transactions
@@ -23,6 +23,8 @@ from zq.storage.pooling.stores import Connect, Stores
 __all__ = ["AGE", "PooledStorage"]
 
 LOG = logging.getLogger(__name__)
+# Measures that are no sums.
+LARGEST: Final = frozenset({"sweep_lag_seconds", "compaction_filter_active"})
 
 
 class PooledStorage:
@@ -38,7 +40,7 @@ class PooledStorage:
         self._bindings = bindings = bindings or Bindings(catalogue, virtual)
         self._stores = stores = Stores(catalogue, bindings, connect)
         parts = (catalogue, bindings, stores)
-        self.queues = Queues(*parts)
+        self.queues = cast(QueueController, Queues(*parts))
         self.messages = cast(MessageController, Messages(*parts))
         self.claims = cast(ClaimController, Claims(*parts))
         history = catalogue.history if isinstance(catalogue.history, Missing) else History(*parts)
@@ -89,8 +91,15 @@ class PooledStorage:
         return list(islice(found, queues))
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Those of the catalogue's store."""
-        return self._catalogue.measures(now)
+        """The sum of all stores', and of what is no sum, the largest."""
+        found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        for store in self._stores.every():
+            for name, value, labels in (
+                (measure.name, measure.value, measure.labels) for measure in store.measures(now)
+            ):
+                other = found.get((name, labels), 0.0)
+                found[name, labels] = max(other, value) if name in LARGEST else other + value
+        return [Measure(name, value, labels) for (name, labels), value in found.items()]
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         self._stores.listen(listener)

@@ -31,7 +31,7 @@ from zq.model import (
 )
 from zq.model.pools import BINDING, DEFAULT_POOL, read_binding
 from zq.model.transactions import MOST_STAGED, Bounds
-from zq.storage.api import ClaimController, MessageController, QueueController, Storage
+from zq.storage.api import PAGE, ClaimController, MessageController, QueueController, Storage
 from zq.storage.capabilities import BOUNDS, HistoryController, TransactionController
 from zq.storage.pooling.bindings import Bindings, called
 from zq.storage.pooling.stores import Stores
@@ -96,7 +96,7 @@ def _routed(part: str, promised: Callable[..., Any], verb: str) -> Callable[...,
 
 
 @_routing("queues", QueueController, "get", "purge", "stats", "ready")
-class Queues(Controller, QueueController):
+class Queues(Controller):
     """Queues of all pools."""
 
     def create(self, queue: QueueRef, metadata: bytes) -> bool:
@@ -112,7 +112,11 @@ class Queues(Controller, QueueController):
         return store.queues.create(queue, metadata)
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
-        pool, before, chosen = self._bindings.find(queue), _metadata.decode(expected), _metadata.decode(metadata)
+        pool, before, chosen = (
+            self._bindings.find(queue),
+            _metadata.decode(expected or b"{}"),
+            _metadata.decode(metadata),
+        )
         if chosen.flavor and chosen.flavor != before.flavor:
             self._check_flavor(queue, chosen.flavor)
             self._bindings.suits(queue, pool, chosen.flavor)
@@ -133,6 +137,12 @@ class Queues(Controller, QueueController):
             if last:
                 break
         return Page(found, found[-1].ref.name if found else None)
+
+    def count(self, project: str) -> int:
+        count, after = 0, ""
+        while (page := self.list(project, after, PAGE)).next is not None:
+            count, after = count + len(page.items), page.next
+        return count
 
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
         """The next names in order, each with its pool, the default pool's queues, and whether these are the last ones.
