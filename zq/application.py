@@ -5,7 +5,7 @@ and what runs beside requests."""
 import atexit
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -79,23 +79,28 @@ class Application:
     def _opened(self, chosen: Settings) -> Storage:
         """The store, or with ``pooling`` all of them."""
         catalogue = open_store(chosen)
-        if not chosen.pooling:
+        if chosen.pooling is None:
             return catalogue
-        return PooledStorage(catalogue, partial(_open_pool, chosen), chosen.virtual_pool)
+        return PooledStorage(catalogue, partial(_open_pool, chosen), chosen.pooling.virtual)
 
     def _pools(self) -> Pools | None:
         """What administrators do with pools, if there may be any."""
         chosen = self._configuration.current
-        if not chosen.pooling:
+        if chosen.pooling is None:
             return None
         return Pools(
             self._storage.documents,
             self._clock,
             chosen.limits,
             partial(_probe, chosen),
-            lambda: self._configuration.current.pool_hosts,
+            self._allowed,
             chosen.uri,
         )
+
+    def _allowed(self) -> Sequence[str]:
+        """Which hosts URIs of pools may name now."""
+        pooling = self._configuration.current.pooling
+        return pooling.hosts if pooling else ()
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
@@ -159,7 +164,8 @@ def open_store(chosen: Settings) -> Storage:
 
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
     """The store of a pool. Raises ``StartRefused``, ``Unavailable``."""
-    return connect(uri, chosen.pool_options.get(uri.partition(":")[0]), expiry or chosen.expiry)
+    options = chosen.pooling.options if chosen.pooling else {}
+    return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
 
 
 def _probe(chosen: Settings, uri: str) -> None:

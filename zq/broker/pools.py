@@ -189,12 +189,12 @@ class Pools:
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
         """Refuse a pool that cannot be; ``before``: what it was."""
-        place = _place(_split(pool.uri))
-        moves = before is None or _place(_split(before.uri)) != place
+        address = _address(_split(pool.uri))
+        moves = before is None or _address(_split(before.uri)) != address
         if before is None or before.uri != pool.uri:
             self._check_uri(pool.uri)
         if moves:
-            self._refuse_place(name, place)
+            self._refuse_address(name, address)
         others = [other for named, other in self._all().items() if named != name]
         if pool.flavor is not None:
             alike = [other for other in others if other.flavor == pool.flavor]
@@ -221,11 +221,11 @@ class Pools:
             if host not in allowed and _without_port(host) not in allowed:
                 raise PoolRefused(f"[pooling:catalog] allowed_hosts does not name {host[:MAX_TEXT]!r}.")
 
-    def _refuse_place(self, name: str, place: tuple[str, ...]) -> None:
+    def _refuse_address(self, name: str, address: tuple[str, ...]) -> None:
         for other, pool in self._all().items():
-            if other != name and _place(_split(pool.uri)) == place:
+            if other != name and _address(_split(pool.uri)) == address:
                 raise PoolConflict(f"uri is that of the pool {other}.")
-        if place == _place(_split(self._own)) and place[0] != "memory":
+        if address == _address(_split(self._own)) and address[0] != "memory":
             raise PoolConflict("uri is that of the catalogue; [pooling:catalog] enable_virtual_pool makes it a pool.")
 
     def _refuse_move(self, name: str) -> None:
@@ -296,8 +296,8 @@ def shown_uri(uri: str) -> str:
     """A URI without who may use the store, and without its options."""
     parts = _split(uri)
     _, at, hosts = parts.netloc.rpartition("@")
-    place = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
-    return f"{parts.scheme}:{place}{parts.path}" + (f"?{HIDDEN}" if parts.query or parts.fragment else "")
+    hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
+    return f"{parts.scheme}:{hosts}{parts.path}" + (f"?{HIDDEN}" if parts.query or parts.fragment else "")
 
 
 def checked_name(kind: str, name: str) -> str:
@@ -332,7 +332,7 @@ def _split(uri: str) -> SplitResult:
         raise PoolRefused("uri cannot be read.") from None
 
 
-def _place(parts: SplitResult) -> tuple[str, ...]:
+def _address(parts: SplitResult) -> tuple[str, ...]:
     """Where a store is, whoever uses it and however."""
     return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
 

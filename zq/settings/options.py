@@ -8,6 +8,7 @@ from oslo_config import cfg
 from zq.limits import DEFAULT_KEEP, MIN_KEEP
 from zq.model.expiry import Expiry
 from zq.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
+from zq.settings.pools import CATALOG, POOLING
 from zq.settings.tenants import AUDIT, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
 from zq.settings.transport import TRANSPORT
@@ -26,28 +27,10 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
     "DEFAULT": [
         cfg.BoolOpt("admin_mode", default=False, help="Serve the routes for administrators."),
         cfg.BoolOpt("enable_checksum", default=False, help="Store an MD5 checksum with each message and show it."),
-        cfg.BoolOpt(
-            "pooling",
-            default=False,
-            help="Keep queues in several stores: the one of [storage] uri is the catalogue, pools are the others.",
-        ),
+        POOLING,
         STRATEGY,
     ],
-    "pooling:catalog": [
-        cfg.BoolOpt(
-            "enable_virtual_pool",
-            default=False,
-            help="Put new queues for which there is no pool into the store of [storage] uri.",
-        ),
-        cfg.ListOpt(
-            "allowed_hosts",
-            default=[],
-            sample_default=["redis-1.example.org"],
-            mutable=True,
-            help="Hosts, with or without ports, that URIs of pools may name; rocksdb: and memory: allow pools in files "
-            "and in the memory of a server that is alone. Between several a comma.",
-        ),
-    ],
+    "pooling:catalog": CATALOG,
     "auth": [*AUTH, CERTIFICATES],
     "signed_url": SIGNED_URL,
     "oslo_policy": POLICY,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
 from zq.settings.auth import KEYSTONE, auth_options, control_path, share_options
 from zq.settings.options import OPTIONS, variable
+from zq.settings.pools import NETWORKED, PoolSettings, pools_of
 from zq.settings.tenants import quota_of
 from zq.settings.tls import check_tls
 from zq.settings.transport import BOUNDS
@@ -36,15 +38,6 @@ WAITERS_WITHOUT_THREADS: Final = 10_000
 STREAMS_WITHOUT_THREADS: Final = 2_000
 # Threads that are never lent to requests that wait, nor to streams.
 THREADS_FOR_WORK: Final = 8
-
-# The section of a URI's scheme, for stores that several servers share.
-NETWORKED: Final = {
-    "mongodb": "storage:mongodb",
-    "mongodb+srv": "storage:mongodb",
-    "redis": "storage:redis",
-    "rediss": "storage:redis",
-    "unix": "storage:redis",
-}
 
 # A host of allowed_hosts.
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}", re.ASCII)
@@ -104,12 +97,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     strict_client_id: bool
     delete_with_claim_id: bool
     admin_mode: bool
-    pooling: bool
-    virtual_pool: bool
-    pool_hosts: tuple[str, ...]
-    """In lower case."""
-    pool_options: dict[str, dict[str, Any]]
-    """The settings of each scheme's driver."""
+    pooling: PoolSettings | None
+    """None = one store."""
     checksum: bool
     expiry: Expiry
     sweep_interval: float
@@ -193,7 +182,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         strict_client_id=conf.transport.client_id_uuid_safe == "strict",
         delete_with_claim_id=conf.transport.message_delete_with_claim_id,
         admin_mode=conf.admin_mode,
-        **_of_pools(conf, scheme in NETWORKED),
+        pooling=pools_of(conf, scheme, partial(_driver_options, conf)),
         checksum=conf.enable_checksum,
         expiry=Expiry(**{name: conf.expiry[name] for name in Expiry.__struct_fields__}),
         sweep_interval=conf.expiry.sweep_interval,
@@ -221,22 +210,6 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,
         "audit": conf.log.audit,
-    }
-
-
-def _of_pools(conf: cfg.ConfigOpts, shared: bool) -> dict[str, Any]:
-    """Several stores. ``shared``: whether other processes use the catalogue too, and so its pools."""
-    hosts = tuple(host.lower() for host in conf["pooling:catalog"].allowed_hosts)
-    if conf.pooling and shared and (embedded := {"memory:", "rocksdb:"}.intersection(hosts)):
-        raise StartRefused(
-            f"[pooling:catalog] allowed_hosts must not name {min(embedded)} where [storage] uri is a store for several "
-            "servers: they could not share such a pool."
-        )
-    return {
-        "pooling": conf.pooling,
-        "virtual_pool": conf["pooling:catalog"].enable_virtual_pool,
-        "pool_hosts": hosts,
-        "pool_options": {scheme: _driver_options(conf, scheme) for scheme in (*NETWORKED, "rocksdb", "memory")},
     }
 
 

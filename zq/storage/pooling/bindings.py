@@ -120,10 +120,10 @@ class Bindings:
     def beside(self, queue: QueueRef, other: QueueRef) -> None:
         """See that messages of ``queue`` can go to ``other`` in one step. Raises ``PoolsApart``."""
         pool = self.bind(queue)
-        place = self.bind(other, beside=pool)
-        if place != pool:
+        target = self.bind(other, beside=pool)
+        if target != pool:
             raise PoolsApart(
-                f"The queue {queue.name} is in {called(pool)} and the queue {other.name} in {called(place)}: no "
+                f"The queue {queue.name} is in {called(pool)} and the queue {other.name} in {called(target)}: no "
                 "message goes from one pool to another."
             )
 
@@ -196,6 +196,8 @@ class Bindings:
             made = self._read(queue)
             if made is not None and made.value == value and self._documents.delete(made.ref, now, made.version):
                 self._documents.delete(bound_ref(pool, queue), now)
+            if beside is not None:
+                raise Unavailable(f"The pool {pool} is not there any more.")
             return None
         return pool
 

@@ -26,7 +26,7 @@ GRACE: Final = 60.0
 Connect = Callable[[str, Expiry | None], Storage]
 
 
-class _Opened(Struct):
+class _Session(Struct):
     uri: str
     storage: Storage
     gone: float | None = None
@@ -45,8 +45,8 @@ class Stores:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
-        self._opened: dict[str, _Opened] = {}
-        self._left: list[_Opened] = []
+        self._opened: dict[str, _Session] = {}
+        self._left: list[_Session] = []
         self._failed: dict[str, float] = {}
         self._listener: Callable[[QueueRef], None] | None = None
         self.expiry: Expiry | None = None
@@ -112,7 +112,7 @@ class Stores:
             raise Unavailable(f"The pool {pool} is not there any more.")
         return known.uri
 
-    def _open(self, pool: str, uri: str) -> _Opened:
+    def _open(self, pool: str, uri: str) -> _Session:
         if self._failed.get(uri, 0.0) > self._monotonic():
             raise Unavailable(f"The store of the pool {pool} does not answer. Try again later.")
         try:
@@ -124,7 +124,7 @@ class Stores:
         with self._lock:
             if pool in self._opened:
                 self._left.append(self._opened[pool])
-            opened = self._opened[pool] = _Opened(uri, storage)
+            opened = self._opened[pool] = _Session(uri, storage)
             listener = self._listener
         if listener is not None:
             storage.listen(listener)
