@@ -20,6 +20,8 @@ LIMIT_HELP: Final = {
     "max_claim_ttl": "Largest ttl of a claim, in seconds.",
     "max_claim_grace": "Largest grace of a claim, in seconds.",
     "max_queues_per_page": "Most queues in one page of a listing.",
+    "max_pools_per_page": "Most pools in one page of a listing.",
+    "max_flavors_per_page": "Most flavors in one page of a listing.",
     "max_messages_per_page": "Most messages in one page of a listing, or ids in one deletion or replay. Default: 1000. "
     "Zaqar's bound is 20.",
     "max_messages_per_claim_or_pop": "Most messages that one claim or pop returns, or that one settlement names. "
@@ -60,6 +62,8 @@ BOUNDS: Final[dict[str, tuple[int | str, int | str | None]]] = {
     "max_claim_grace": (MIN_TTL, MAX_LIFE),
     "max_message_delay": (0, MAX_LIFE),
     "max_queues_per_page": (1, None),
+    "max_pools_per_page": (1, None),
+    "max_flavors_per_page": (1, None),
     "max_messages_per_page": (1, None),
     "max_messages_per_claim_or_pop": (1, None),
     "max_answer_bytes": ("max_messages_post_size", None),
