@@ -51,6 +51,10 @@ def open_app(
     made = Application(configuration, tls)
     heed = heed or _heed_signals
     heed(chosen.drain_delay, made.broker.end_waiting, lambda: _reload(configuration, made.apply))
+    if chosen.websocket.port:
+        from zq.websocket.listener import Listener  # its library is an extra
+
+        Listener(chosen, made.outermost(), made.broker).start()
     if chosen.control:
         control.serve(chosen.control, made.app)
     return made.outermost()

@@ -11,6 +11,7 @@ from zq.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
 from zq.settings.tenants import AUDIT, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
 from zq.settings.transport import TRANSPORT
+from zq.settings.websocket import WEBSOCKET
 
 # Defaults of [expiry].
 EXPIRY: Final = Expiry()
@@ -128,6 +129,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             help="Only proxies connect, so max_connections_per_address does not apply: bound clients there.",
         ),
     ],
+    "websocket": WEBSOCKET,
     "storage": [
         cfg.StrOpt(
             "uri",
