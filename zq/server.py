@@ -52,7 +52,10 @@ def open_app(
     heed = heed or _heed_signals
     heed(chosen.drain_delay, made.broker.end_waiting, lambda: _reload(configuration, made.apply))
     if chosen.websocket.port:
-        from zq.websocket.listener import Listener  # its library is an extra
+        try:
+            from zq.websocket.listener import Listener
+        except ImportError as error:
+            raise StartRefused("[websocket] port needs an extra: pip install 'zq-queue[websocket]'.") from error
 
         Listener(chosen, made.outermost(), made.broker).start()
     if chosen.control:

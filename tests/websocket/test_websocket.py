@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
 
 from tests.servers import OWN_PORT_ONLY, ZqServer, free_port, wait_for
 from tests.servers import ask as ask_http
@@ -58,7 +59,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def ask(
-    connection: ClientConnection, action: str, body: Any = None, binary: bool = False, **headers: Any
+    connection: ClientConnection, action: str, body: Any = None, binary: Any = False, **headers: Any
 ) -> tuple[int, Any]:
     document: dict[str, Any] = {"action": action, "headers": HEADERS | headers}
     if body is not None:
@@ -131,12 +132,12 @@ def test_every_action_on_queues_messages_and_claims(url: str, binary: bool) -> N
 def test_faults_say_what_is_wrong(url: str) -> None:
     with connect(url) as connection:
 
-        def raw(frame: str | bytes) -> dict[str, Any]:
+        def raw(frame: str | bytes) -> Any:
             connection.send(frame)
             answer = connection.recv(timeout=WITHIN)
             return msgspec.msgpack.decode(answer) if isinstance(answer, bytes) else json.loads(answer)
 
-        empty = {"action": None, "body": {}, "headers": {}, "api": "v2"}
+        empty: dict[str, Any] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
         for frame, kind in (("{", "text"), (b"\xc1", "binary"), (msgspec.msgpack.encode({"a": b"x"}), "binary")):
             answer = raw(frame)
             assert answer["request"] == empty
@@ -169,8 +170,8 @@ def test_an_origin_must_be_on_the_list_and_connections_are_bounded(tmp_path: Pat
     bounds = {"OS_WEBSOCKET__ALLOWED_ORIGINS": "https://good.example", "OS_WEBSOCKET__MAX_CONNECTIONS": "3"}
     with served(tmp_path, **bounds, OS_WEBSOCKET__MAX_CONNECTIONS_PER_PROJECT="2") as (url, _):
         with pytest.raises(InvalidStatus):
-            connect(url, origin="https://evil.example")
-        with connect(url, origin="https://good.example") as one, connect(url) as two, connect(url) as three:
+            connect(url, origin=Origin("https://evil.example"))
+        with connect(url, origin=Origin("https://good.example")) as one, connect(url) as two, connect(url) as three:
             for each in (one, two):
                 assert ask(each, "queue_list")[0] == 200
             with connect(url) as fourth, pytest.raises(ConnectionClosed) as ended:

@@ -66,8 +66,8 @@ def _of_message(queue: str, verb: str, body: Body) -> Request | None:
         if len(given) != 1:
             raise Invalid("Bad request. Exactly one of message_ids and pop must be given.")
         claims = [("claim_ids", each) for each in _ids(body, "claim_ids")]
-        ids = [("ids", each) for each in _ids(body, "message_ids")]
-        return Request("DELETE", path, ids + claims + _query(body, pop=int))
+        named = [("ids", each) for each in _ids(body, "message_ids")]
+        return Request("DELETE", path, named + claims + _query(body, pop=int))
     path += "/" + _segment(body, "message_id")
     return Request("DELETE", path, _query(body, claim_id=str)) if verb == "delete" else Request("GET", path)
 

@@ -2,7 +2,6 @@
 """Requests of HTTP to the application in this process, as an engine would hand them over."""
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from io import BytesIO
 from typing import Any
 from urllib.parse import urlencode
@@ -37,17 +36,11 @@ def call(app: Application, peer: str, headers: Mapping[str, str], asked: Request
     setup_testing_defaults(env)
     begun: list[tuple[str, list[tuple[str, str]]]] = []
     pieces = app(env, lambda status, given, _error=None: begun.append((status, given)))
-    with closing(pieces) if hasattr(pieces, "close") else _Nothing():
+    try:
         content = b"".join(pieces)
+    finally:
+        getattr(pieces, "close", int)()
     status, given = begun[0]
     told = {name.lower(): value for name, value in given}
     document = msgspec.json.decode(content) if content and "json" in told.get("content-type", "json") else None
     return Reply(int(status[:3]), document, told.get("location", ""), told.get(refusals.HEADER.lower(), ""))
-
-
-class _Nothing:
-    """Where there is nothing to close."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
+from websockets.typing import Origin
 
 from zq.broker import Broker
 from zq.errors import StartRefused
@@ -58,7 +59,7 @@ class Listener:
         return serve(
             self._serve,
             sock=listening,
-            origins=[None, *chosen.websocket.allowed_origins],
+            origins=[None, *map(Origin, chosen.websocket.allowed_origins)],
             max_size=chosen.limits.max_messages_post_size + ENVELOPE,
             compression=None,
             ping_interval=20,

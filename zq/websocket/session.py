@@ -208,7 +208,7 @@ class Session:
             raise Ended(TRY_LATER, "The project has as many connections as it may have.")
 
     def _call(self, asked: Request, headers: Mapping[str, str]) -> Reply:
-        return call(self._service.app, self._peer, {"Client-ID": NO_CLIENT} | self._handshake | dict(headers), asked)
+        return call(self._service.app, self._peer, {"Client-ID": NO_CLIENT, **self._handshake, **headers}, asked)
 
 
 def _failure(reply: Reply) -> dict[str, Any]:
