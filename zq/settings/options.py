@@ -12,6 +12,7 @@ from zq.settings.pools import CATALOG, POOLING
 from zq.settings.tenants import AUDIT, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
 from zq.settings.transport import TRANSPORT
+from zq.settings.websocket import WEBSOCKET
 
 # Defaults of [expiry].
 EXPIRY: Final = Expiry()
@@ -131,6 +132,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             help="Only proxies connect, so max_connections_per_address does not apply: bound clients there.",
         ),
     ],
+    "websocket": WEBSOCKET,
     "storage": [
         cfg.StrOpt(
             "uri",

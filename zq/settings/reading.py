@@ -27,6 +27,7 @@ from zq.settings.pools import NETWORKED, PoolSettings, pools_of
 from zq.settings.tenants import quota_of
 from zq.settings.tls import check_tls
 from zq.settings.transport import BOUNDS
+from zq.settings.websocket import WebSocketOptions, websocket_options
 
 # Default of max_waiters where each holds a thread.
 MAX_WAITERS: Final = 40
@@ -56,6 +57,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     auth: AuthOptions
     share: ShareOptions
+    websocket: WebSocketOptions
     policy_file: str
     quota: Quota
     """What every project may use that has no values of its own."""
@@ -208,6 +210,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
     return {
         "auth": auth_options(conf),
         "share": share_options(conf),
+        "websocket": websocket_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,
