@@ -272,6 +272,8 @@ def test_the_report_on_health_is_an_object(store_uri: str) -> None:
         report = core.health(transport, request)
     assert report["message_volume"] == {"free": 0, "claimed": 0, "total": 0}
     assert all(status["succeeded"] for status in report["operation_status"].values())
+
+
 def test_pools_and_flavors_are_administered(tmp_path: Path) -> None:
     """All calls of both, and queues that are in such a pool."""
     config = """

@@ -49,7 +49,8 @@ class Sealing:
     def replace(self, keys: Mapping[str, bytes]) -> None:
         """Use these keys from now on."""
         self._keys = dict(keys)
-        self._ciphers: FIFOCache[tuple[str, str], Any] = FIFOCache(MOST)
+        # By the master key itself: under an id may be another one tomorrow.
+        self._ciphers: FIFOCache[tuple[bytes, str], Any] = FIFOCache(MOST)
 
     @property
     def enabled(self) -> bool:
@@ -58,11 +59,11 @@ class Sealing:
 
     def seal(self, project: str, id: str, body: bytes) -> bytes:
         """The body as it is stored for the message of this id. Raises ``Unavailable`` if there is no key."""
-        key = next(iter(self._keys), None)
-        if key is None:
+        key, master = next(iter(self._keys.items()), ("", b""))
+        if not master:
             raise Unavailable(NO_KEY)
         nonce = os.urandom(NONCE)
-        sealed: bytes = self._cipher(key, project).encrypt(nonce, body, _bound_to(key, project, id))
+        sealed: bytes = self._cipher(master, project).encrypt(nonce, body, _bound_to(key, project, id))
         return MARK + bytes([len(key)]) + key.encode() + nonce + sealed
 
     def open(self, project: str, id: str, body: bytes) -> bytes:
@@ -71,13 +72,14 @@ class Sealing:
             return body
         end = 2 + body[1] if len(body) > 1 else 0
         key = body[2:end].decode("ascii", "replace")
-        if key not in self._keys or len(body) < end + NONCE + TAG:
+        master = self._keys.get(key)
+        if master is None or len(body) < end + NONCE + TAG:
             raise self._failed(id, key)
         from cryptography.exceptions import InvalidTag
 
         nonce, sealed = body[end : end + NONCE], body[end + NONCE :]
         try:
-            opened: bytes = self._cipher(key, project).decrypt(nonce, sealed, _bound_to(key, project, id))
+            opened: bytes = self._cipher(master, project).decrypt(nonce, sealed, _bound_to(key, project, id))
         except InvalidTag as error:
             raise self._failed(id, key) from error
         return opened
@@ -115,17 +117,17 @@ class Sealing:
         shown = [(entry, self.opened_or_none(project, entry.message)) for entry in entries]
         return [structs.replace(entry, message=message) for entry, message in shown if message is not None]
 
-    def _cipher(self, key: str, project: str) -> Any:
-        known = self._ciphers.get((key, project))
+    def _cipher(self, master: bytes, project: str) -> Any:
+        known = self._ciphers.get((master, project))
         if known is None:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
             from cryptography.hazmat.primitives.hashes import SHA256
             from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
             info = LABEL + b"\x00" + project.encode()
-            known = AESGCM(HKDF(SHA256(), 32, None, info).derive(self._keys[key]))
+            known = AESGCM(HKDF(SHA256(), 32, None, info).derive(master))
             with self._lock:
-                self._ciphers[key, project] = known
+                self._ciphers[master, project] = known
         return known
 
     def _failed(self, id: str, key: str) -> MessageUnreadable:
