@@ -2,8 +2,8 @@
 """The audit log: who was refused what, and who changed what (tenancy 9). One JSON object a line, of the logger
 ``zq.audit``; never a body, a secret or a signature.
 
-Refusals beyond ``MOST`` in a second are counted, and their number is told with the next one that is logged, or the next
-second's first line.
+Refusals beyond ``MOST`` in a second are counted, and their number is told ``DELAY`` after the first of them, whether or
+not another one comes.
 """
 
 import logging
@@ -25,6 +25,8 @@ from zq.errors import StartRefused
 LOGGER: Final = logging.getLogger("zq.audit")
 # Refusals that are logged in one second.
 MOST: Final = 100
+# Seconds after which the number of those that were only counted is told.
+DELAY: Final = 1.0
 OFF: Final = "off"
 STDERR: Final = "stderr"
 
@@ -45,11 +47,24 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+def later(delay: float, task: Callable[[], None]) -> None:
+    """Run the task in a thread of its own, after so many seconds."""
+    timer = threading.Timer(delay, task)
+    timer.daemon = True
+    timer.name = "zq-audit"
+    timer.start()
+
+
 class Audit:
     """Writes entries for whoever asks; safe to call from any thread."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], None] = later,
+    ) -> None:
         self._monotonic = monotonic
+        self._later = later
         self._lock = threading.Lock()
         self._second = 0
         self._count = 0
@@ -76,17 +91,23 @@ class Audit:
         """Something was refused; if that was the case too often in this second, it is only counted."""
         with self._lock:
             second = int(self._monotonic())
-            unsaid = 0
             if second != self._second:
                 self._second, self._count = second, 0
-                unsaid, self._unsaid = self._unsaid, 0
             self._count += 1
-            if self._count > MOST:
-                self._unsaid += 1
-                return
+            counted = self._count > MOST
+            first = counted and self._unsaid == 0
+            self._unsaid += counted
+        if first:
+            self._later(DELAY, self.tell_counted)
+        if not counted:
+            LOGGER.info(entry)
+
+    def tell_counted(self) -> None:
+        """Tell how many refusals were only counted since this was told last, if there were any."""
+        with self._lock:
+            unsaid, self._unsaid = self._unsaid, 0
         if unsaid:
-            LOGGER.info(Entry(outcome="refused", why=f"{unsaid} more refusals of an earlier second are not listed"))
-        LOGGER.info(entry)
+            LOGGER.info(Entry(outcome="refused", why=f"{unsaid} more refusals within a second are not listed"))
 
 
 class Line(logging.Formatter):

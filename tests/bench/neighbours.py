@@ -75,8 +75,8 @@ class Signals(NamedTuple):
             self.answered.value += 1
 
 
-def token(store: str, project: str) -> str:
-    command = [sys.executable, "-m", "zq.server", "token", "create", "--project", project, "--store", store]
+def token(store: str, project: str, *options: str) -> str:
+    command = [sys.executable, "-m", "zq.server", "token", "create", "--project", project, *options, "--store", store]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 

@@ -152,20 +152,50 @@ def test_a_queue_is_shared_until_that_is_revoked(zq: Zq) -> None:
     assert zq.refused(2, "share").startswith("Name a queue, or --revoke.")
 
 
+class Terminal:
+    """``zq login`` on a terminal of its own; what it ``shown`` there."""
+
+    def __init__(self, zq: Zq) -> None:
+        self._theirs, ours = pty.openpty()
+        self.run = zq.start("login", stdin=ours, stdout=ours, stderr=ours, start_new_session=True)
+        os.close(ours)
+        self.shown = b""
+        self._asked = 0
+
+    def answer(self, given: bytes) -> None:
+        """Type this when the token is asked for, once more than before."""
+        self._asked += 1
+        while self.shown.count(b"Token: ") < self._asked:  # its blank comes when the echo is off
+            self.shown += os.read(self._theirs, 4096)
+        os.write(self._theirs, given)
+
+    def ended(self) -> int:
+        """The exit code."""
+        with self.run, contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(self._theirs, 4096):
+                self.shown += piece
+        os.close(self._theirs)
+        return self.run.returncode
+
+
 def test_a_token_is_asked_for_without_an_echo(asking: Zq, guarded: Server) -> None:
     """On a terminal it is never shown."""
-    token = guarded.token("acme")
-    theirs, ours = pty.openpty()
-    with asking.start("login", stdin=ours, stdout=ours, stderr=ours, start_new_session=True) as run:
-        os.close(ours)
-        shown = bytearray()
-        while b"Token: " not in shown:  # its blank comes when the echo is off
-            shown += os.read(theirs, 4096)
-        os.write(theirs, token.encode() + b"\n")
-        with contextlib.suppress(OSError):  # the other end is closed
-            while piece := os.read(theirs, 4096):
-                shown += piece
-        assert run.wait(60) == 0, shown
-    os.close(theirs)
-    assert token.encode() not in shown
+    token, terminal = guarded.token("acme"), Terminal(asking)
+    terminal.answer(token.encode() + b"\n")
+    assert terminal.ended() == 0, terminal.shown
+    assert token.encode() not in terminal.shown
     assert asking("whoami")[0]["credential"] == token.split("_")[1]
+
+
+def test_an_empty_answer_on_a_terminal_stores_nothing(asking: Zq) -> None:
+    """The token is asked for again; blanks alone are none, and the end of the input ends it."""
+    blanks, ending = Terminal(asking), Terminal(asking)
+    blanks.answer(b"\n")
+    blanks.answer(b"  \n")
+    assert blanks.ended() == 2, blanks.shown
+    assert b"No token was given on standard input." in blanks.shown
+    ending.answer(b"\n")
+    ending.answer(b"\x04")
+    assert ending.ended() == 130, ending.shown
+    assert b"Traceback" not in ending.shown
+    assert not Path(asking.env["XDG_CONFIG_HOME"], "zq", "config.tokens").exists()

@@ -18,6 +18,7 @@ import pytest
 
 from tests.servers import Lost, ZqServer, ask
 from tests.stores import Stores
+from zq.engines.gunicorn import SWITCH
 
 TOKEN = [sys.executable, "-m", "zq.server", "token", "create", "--project"]
 # Requests a second of a project.
@@ -102,3 +103,19 @@ def test_three_servers_keep_the_rate_of_a_project_together(kind: str, stores: St
             thread.join()
     assert 0.9 * RATE <= rates[-1] <= 1.1 * RATE, rates
     print(f"{kind}: {rates} a second, in windows of {WINDOW:g} s")  # noqa: T201
+
+
+TELLING = """\
+import atexit, os, sys
+atexit.register(lambda: open(f"{os.environ['ZQ_TEST_FOLDER']}/{os.getpid()}", "w").write(str(sys.getswitchinterval())))
+"""
+
+
+def test_threads_take_short_turns(tmp_path: Path) -> None:
+    """One large request does not keep the interpreter from all others for Python's five milliseconds at a time."""
+    (tmp_path / "sitecustomize.py").write_text(TELLING)
+    env = {"PYTHONPATH": str(tmp_path), "ZQ_TEST_FOLDER": str(tmp_path)}
+    with ZqServer("memory:", env=env) as server:
+        worker = server.worker_pids[0]
+        assert server.terminate() == 0
+    assert float((tmp_path / str(worker)).read_text()) == pytest.approx(SWITCH)

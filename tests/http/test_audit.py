@@ -2,16 +2,22 @@
 """The audit log: one line for each refusal and each change of its list, and never what must not be told (tenancy 9)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.http.scoped import Scoped
+from tests.servers import wait_for
 from zq import audit
 from zq.audit import MOST, Audit, Entry
+from zq.auth import open_tokens
+from zq.auth.tokens import Grant, Tokens
+from zq.clock import ManualClock
 from zq.errors import StartRefused
+from zq.model.identity import AuthOptions
+from zq.storage import connect
 
 pytestmark = pytest.mark.one_store
 
@@ -96,16 +102,60 @@ def test_neither_bodies_nor_credentials_are_told(scoped: Scoped, log: Path) -> N
 
 
 def test_refusals_beyond_a_hundred_a_second_are_counted(log: Path) -> None:
+    """Their number is told once a second, though nobody is refused any more."""
+    delayed: list[tuple[float, Callable[[], None]]] = []
     now = [7.0]
-    writer = Audit(lambda: now[0])
-    for _ in range(MOST + 20):
+    writer = Audit(lambda: now[0], lambda *what: delayed.append(what))
+    for second, more in ((7.0, 20), (8.0, 1)):
+        now[0] = second
+        for _ in range(MOST + more):
+            writer.refused(Entry(outcome="refused", why="no"))
+        writer.did(Entry(outcome="done"))
+        assert lines(log)[-1]["outcome"] == "done", "what was done is always told"
+        ((delay, tell),) = delayed
+        assert delay == 1
+        delayed.clear()
+        tell()
+        assert lines(log)[-1]["why"] == f"{more} more refusals within a second are not listed"
+    writer.tell_counted()
+    assert len(lines(log)) == 2 * (MOST + 2)
+
+
+def test_what_was_counted_is_told_by_a_thread_of_its_own(log: Path) -> None:
+    writer = Audit(lambda: 7.0)
+    for _ in range(MOST + 3):
         writer.refused(Entry(outcome="refused", why="no"))
-    writer.did(Entry(outcome="done"))
-    assert len(lines(log)) == MOST + 1, "what was done is always told"
-    now[0] = 8.0
-    writer.refused(Entry(outcome="refused", why="no"))
-    assert lines(log)[MOST + 1]["why"] == "20 more refusals of an earlier second are not listed"
-    assert len(lines(log)) == MOST + 3
+    wait_for(lambda: len(lines(log)) > MOST, 30, "the line with the number")
+    assert lines(log)[MOST]["why"] == "3 more refusals within a second are not listed"
+
+
+@pytest.mark.parametrize(("behind_proxy", "peer"), [(True, "192.0.2.7"), (False, "")])
+def test_the_peer_is_the_client_and_not_the_proxy(scoped: Scoped, log: Path, behind_proxy: bool, peer: str) -> None:
+    """Of refusals and of changes; without ``behind_proxy`` nobody believes what the header says."""
+    app, headers = scoped.build(behind_proxy=behind_proxy), {"X-Forwarded-For": "198.51.100.1, 192.0.2.7"}
+    scoped.api("observe:other", app=app).put(QUEUE, 403, {}, headers)
+    scoped.api(app=app).delete(QUEUE, 204, headers)
+    assert [(line["outcome"], line["peer"]) for line in lines(log)] == [("refused", peer), ("done", peer)]
+
+
+def test_a_token_that_a_deployment_begins_with_has_a_line(clock: ManualClock, log: Path, tmp_path: Path) -> None:
+    """One, at the start that has adopted it; and nothing of its secret."""
+    storage = connect("memory:")
+    text = Tokens(connect("memory:").documents, clock).create(Grant(project="elsewhere")).text
+    file = tmp_path / "token"
+    file.write_text(text)
+    file.chmod(0o600)
+    for _ in range(2):
+        open_tokens(AuthOptions(bootstrap_token_file=str(file)), storage.documents, clock, Audit())
+    (line,) = lines(log)
+    assert {key: value for key, value in line.items() if value and key != "time"} == {
+        "project": "admin",
+        "method": "START",
+        "object": f"token {text[3:13]}",
+        "outcome": "done",
+        "why": "[auth] bootstrap_token_file",
+    }
+    storage.close()
 
 
 def test_the_file_is_for_its_owner_and_may_be_rotated_away(log: Path) -> None:

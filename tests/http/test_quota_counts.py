@@ -4,7 +4,8 @@ stores; its share of waiters and streams; and the list of all projects (tenancy 
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -159,6 +160,54 @@ def test_a_claim_makes_the_dead_letter_queue_whatever_the_quota(bounded: Bounded
     assert caller.queues() == ["dead", "jobs", "there"]
     assert caller.get("/v2/quota", 200).json["used"]["queues"] == 3
     caller.put("/v2/queues/more", 403)
+
+
+# At the same moment.
+
+
+def meeting(count: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb, whose first two callers are answered together; one that nobody joins waits for a second."""
+    barrier = threading.Barrier(2)
+
+    def counting(*asked: Any) -> Any:
+        found = count(*asked)
+        with suppress(threading.BrokenBarrierError):
+            barrier.wait(1)
+        return found
+
+    return counting
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize("made", ["queue", "post", "topic", "stage", "fence", "producer"])
+def test_requests_at_the_same_moment_make_none_too_many(
+    bounded: Bounded, storage: Storage, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    """Of those that one process serves: whoever counts knows what others were let make."""
+    caller = bounded(**dict.fromkeys(("queues", "topics", "stages", "fences", "producers"), 1)).api()
+    if made == "stage":
+        caller.put(QUEUE, 201)
+    verbs = [(storage.queues, "count"), (storage.transactions, "count"), (storage.documents, "list")]
+    for controller, verb in verbs:
+        monkeypatch.setattr(controller, verb, meeting(getattr(controller, verb)))
+    requests = {
+        "queue": ("PUT", "/v2/queues/{}", None),
+        "post": ("POST", "/v2/queues/{}/messages", POSTED),
+        "topic": ("PUT", "/v2/topics/{}", None),
+        "stage": ("POST", QUEUE + "/messages?stage={}", POSTED),
+        "fence": ("POST", "/v2/fences/{}", None),
+        "producer": ("POST", "/v2/commits", {"producer": "{}", "batch": 1, "publish": []}),
+    }
+    method, path, body = requests[made]
+
+    def make(name: str) -> int:
+        own = {**body, "producer": name} if made == "producer" and body else body
+        return caller.call(method, path.format(name), None, own).status_int
+
+    with ThreadPoolExecutor(2) as pool:
+        statuses = sorted(pool.map(make, "ab"))
+    assert statuses[0] < 300
+    assert statuses[1] == 403
 
 
 # What is stored.

@@ -9,9 +9,9 @@ from tests.http.api import PATCH_TYPE, Api
 from tests.http.conftest import Compose
 from zq.broker import Broker
 from zq.clock import ManualClock
-from zq.model import ClaimRequest, Lease, QueueRef, new_ids
+from zq.model import ClaimRequest, Lease, new_ids
 from zq.model.identity import ShareOptions
-from zq.model.subscriptions import FAN_OUT, Source
+from zq.model.subscriptions import Source
 from zq.storage.api import Storage
 from zq.wire.subscriptions import notice_of
 
@@ -77,7 +77,8 @@ def test_the_source_is_made_before_the_terms_are_looked_at(api: Api, path: str) 
 @pytest.mark.parametrize(
     "subscriber",
     [None, "", 1, [], "fake", "email://fake", "http://", "http:/x", "http://a@b/", "http://u:p@h/", "http://h:x/",
-     "http://h:99999/", "http://h/ x", "http://h/\n", "mailto:", "mailto:a", "mailto:a@b,c@d", "mailto:a@b?subject=%0d%0ax",
+     "http://h:99999/", "http://h/ x", "http://h/\n", "mailto:", "mailto:a", "mailto:a@b,c@d",
+     "mailto:a@b?subject=%0d%0ax",
      "trust+http://h/", "trust+ftp://h/", "x" * 2049, "http://h\\@i/"],
 )  # fmt: skip
 def test_a_subscriber_that_is_none_is_refused(api: Api, path: str, subscriber: object) -> None:
@@ -262,7 +263,7 @@ class TestNotices:
     PATH = "/v2/queues/jobs/subscriptions"
 
     def notices(self, storage: Storage, api: Api, clock: ManualClock) -> list[Any]:
-        queue = QueueRef(api.project, FAN_OUT)
+        queue = Source(api.project, "queue", "jobs").notices
         request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
         claim = storage.claims.create(queue, request, clock.now()).claim
         return [notice_of(message.body).body for message in claim.messages] if claim else []
@@ -328,12 +329,12 @@ class TestNotices:
             ids.append(made["subscription_id"])
             api.put(f"{self.PATH}/{ids[-1]}/confirm", 204, {"confirmed": True})
             api.send("jobs", message)
-        queue = QueueRef(api.project, FAN_OUT)
+        queue = Source(api.project, "queue", "jobs").notices
         request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
         claim = storage.claims.create(queue, request, clock.now()).claim
         assert claim is not None
         source = Source(api.project, "queue", "jobs")
-        told = Broker(storage, clock).subscriptions.fan_out(api.project, claim)
+        told = Broker(storage, clock).subscriptions.fan_out(queue, claim)
         assert sorted(told) == sorted(source.pending(id) for id in ids)
         counts = [storage.queues.stats(source.pending(id), clock.now()).free for id in ids]
         assert counts == [2 + 1, 1 + 1]  # each was asked for confirmation, too

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from tests.http.api import Api
 from zq import audit, control, token_command
+from zq.audit import Audit
 from zq.auth import check, open_tokens
 from zq.auth.credentials import Bearers
 from zq.auth.tokens import ADMINS, DENIED, KIND, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
@@ -461,21 +462,21 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     file.write_text(text + "\n")
     options = AuthOptions(strategy="token", bootstrap_token_file=str(file))
     file.chmod(0o644)
-    for start in (lambda: open_tokens(options, fresh.documents, clock), lambda: check(options)):
+    for start in (lambda: open_tokens(options, fresh.documents, clock, Audit()), lambda: check(options)):
         with pytest.raises(StartRefused, match=r"bootstrap_token_file must be readable by its owner alone.* is 0644\."):
             start()
     file.chmod(0o600)
     for _ in range(2):
-        tokens = open_tokens(options, fresh.documents, clock)
+        tokens = open_tokens(options, fresh.documents, clock, Audit())
         assert tokens.has_admin()
     other = Tokens(fresh.documents, clock).create(Grant(project="p")).token.id
     tokens.revoke(parse(text)[0])  # type: ignore[index]
     assert not tokens.has_admin()
     assert tokens.get(other)
-    assert not open_tokens(options, fresh.documents, clock).has_admin(), "it stays revoked"
+    assert not open_tokens(options, fresh.documents, clock, Audit()).has_admin(), "it stays revoked"
     file.write_text("zq_nothing")
     with pytest.raises(StartRefused, match="bootstrap_token_file must hold a token"):
-        open_tokens(options, fresh.documents, clock)
+        open_tokens(options, fresh.documents, clock, Audit())
     with pytest.raises(NotFound):
         tokens.get(parse(text)[0])  # type: ignore[index]
     for each in (storage, fresh):

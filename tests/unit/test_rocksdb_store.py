@@ -3,11 +3,16 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zq.errors import Unavailable
+from zq.model import Commit, Draft, ListFilter, QueueRef, new_ids
+from zq.storage import connect, rocksdb
+from zq.storage.ordered import layout
+from zq.storage.rocksdb import tuning
 from zq.storage.rocksdb.store import GroupSync, Store
 
 
@@ -181,3 +186,27 @@ def test_a_failed_flush_is_told_to_all_that_it_should_have_served():
     for thread in threads:
         thread.join(10)
     assert len(told) == 8
+
+
+def test_a_large_commit_does_not_fill_the_write_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What is published is flushed between two slices, as soon as the buffers hold more than that bound, and what they
+    held is given back."""
+    trimmed = []
+    monkeypatch.setattr(rocksdb, "MOST_BUFFERED", 8 << 20)
+    monkeypatch.setattr(tuning, "trim_heap", lambda: trimmed.append(len(buffered)))
+    storage: Any = connect(f"rocksdb:{tmp_path}/store")
+    now, queue = storage.now(), QueueRef("p", "out")
+    for _ in range(4):
+        drafts = [Draft(id, b"x" * 4000, 3600, 0, "c") for id in new_ids(1000, now)]
+        storage.transactions.stage("p", "s", queue, drafts, now, 3600, 1 << 30)
+    buffered = []
+    assert storage.transactions.commit(Commit("p", "etl", 1, ["s"], [], 3600), now).open
+    more = True
+    while more:
+        more = storage.transactions.carry_on("p", "etl", 200, now)
+        opened = storage._housekeeping._opened
+        buffered.append(sum(opened.figure(family, "cur-size-active-mem-table") for family in layout.FAMILIES))
+    assert max(buffered) <= 8 << 20
+    assert 1 <= len(trimmed) < len(buffered) == 20
+    assert len(storage.messages.list(queue, 0, 5000, ListFilter(), now).items) == 4000
+    storage.close()

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from zq.audit import Audit, Entry
 from zq.auth.certificates import Certificates, read_holders
 from zq.auth.credentials import Bearers
 from zq.auth.files import read_private
@@ -26,14 +27,19 @@ LOG = logging.getLogger(__name__)
 STRATEGIES: Final = ("", "proxy", "token", "jwt", "token,jwt", "keystone")
 
 
-def open_tokens(options: AuthOptions, documents: DocumentController, clock: Clock) -> Tokens:
-    """The tokens of all projects, with the one that a deployment begins with. Raises ``StartRefused``."""
+def open_tokens(options: AuthOptions, documents: DocumentController, clock: Clock, audit: Audit) -> Tokens:
+    """The tokens of all projects, with the one that a deployment begins with, which the audit log has.
+
+    Raises ``StartRefused``.
+    """
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
     tokens = Tokens(documents, clock, options.token_max_days, denied_for)
     if options.bootstrap_token_file:
         text = _bootstrap_token(options.bootstrap_token_file)
         if tokens.adopt(text, ADMIN):
             LOG.info("The token of [auth] bootstrap_token_file is an administrator's from now on.")
+            object, why = f"token {text.split('_')[1]}", "[auth] bootstrap_token_file"
+            audit.did(Entry(project=ADMIN, method="START", object=object, outcome="done", why=why))
         elif tokens.was_revoked(text):
             LOG.warning("The token of [auth] bootstrap_token_file was revoked, and stays so.")
     return tokens

@@ -140,7 +140,7 @@ class JwtVerifier:
                 self.read_denied()
             except ZqError as error:
                 LOG.debug("Which tokens were revoked cannot be read now: %s", error)
-            except Exception:
+            except Exception:  # the edge of this thread: if it ended, no revocation would be heeded any more
                 LOG.exception("Which tokens were revoked cannot be read now.")
             time.sleep(DENIED_EVERY)
 

@@ -51,7 +51,7 @@ class Keystone:
         try:
             self._middleware = AuthProtocol(self._behind, conf)
             cached = self._middleware._conf.get("token_cache_time")
-        except Exception as error:
+        except Exception as error:  # it loads a plugin that the file names, and that raises what it likes
             raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
         if not 0 <= cached <= MAX_CACHED:
             raise StartRefused(f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED}; it is {cached}.")

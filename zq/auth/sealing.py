@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seals what the store must keep and nobody may read there: secrets of subscriptions, by ``[signed_url] secret_key``."""
+"""Seals what the store must keep and nobody may read there: secrets of subscriptions."""
 
 import os
 from collections.abc import Callable

@@ -138,7 +138,7 @@ class Signatures:
         return signature(key, paths, methods, project, shown(expires))
 
     def sign_confirmation(self, project: str, path: str, expires: Seconds) -> str:
-        """A signature for PUT on the path that confirms a subscription; "" if there is no key. Raises ``Unavailable``."""
+        """A signature for PUT on the path that confirms a subscription; "" without a key. Raises ``Unavailable``."""
         secrets = self.options().secrets
         key = confirming_key_of(secrets[0], project, self._epoch(project)[0]) if secrets else b""
         return signature(key, [path], ["PUT"], project, shown(expires)) if secrets else ""

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The use cases: every rule, default and limit of zq lives here, once."""
 
+from collections.abc import Mapping
+
 from zq.broker.claims import Claims
+from zq.broker.encryption import Sealing
+from zq.broker.health import Health
 from zq.broker.history import History
 from zq.broker.messages import Messages
 from zq.broker.publishing import Publishing, Readers
@@ -35,7 +39,7 @@ class Broker:
     ``patience``: seconds that the caller of a large commit waits for its end.
     ``quota``: what a project may use that has no values of its own; None = nobody is asked who it is, so that nobody
     can be bounded. ``share``: percent of waiters and streams that one project gets; ``threads``: how many requests are
-    worked on at once.
+    worked on at once. ``encryption_keys``: as ``Sealing`` has them.
     """
 
     def __init__(
@@ -55,19 +59,21 @@ class Broker:
         quota: Quota | None = None,
         share: int = 25,
         threads: int = 64,
+        encryption_keys: Mapping[str, bytes] | None = None,
     ) -> None:
         self.rates = Rates(threads)
         self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
         self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
         rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
         self.storage = storage
+        self.sealing = sealing = Sealing(encryption_keys, events)
         self._clock = clock
         self.limits = limits
-        self.queues = Queues(storage, clock, limits, rules_cache)
-        self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events)
-        self.claims = Claims(storage, clock, limits, rules_cache, events)
-        self.settling = Settling(storage, clock, limits, rules_cache, checksum, events)
-        self.history = History(storage, clock, limits, rules_cache, events)
+        self.queues = Queues(storage, clock, limits, rules_cache, sealing)
+        self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
+        self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
+        self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing)
+        self.history = History(storage, clock, limits, rules_cache, events, sealing)
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
         self.topics = Topics(storage, clock, limits, self.default_ttls)
         self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
@@ -77,6 +83,7 @@ class Broker:
         self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum=checksum)
         self.subscriptions = Subscribing(storage, clock, limits)
         self._subscribe(rules_cache)
+        self.health = Health(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics)
         if self.quotas is not None:
             self._bound(self.quotas)
@@ -94,9 +101,10 @@ class Broker:
     def _bound(self, quotas: Quotas) -> None:
         """Have the use cases that create or store something ask what the project may have."""
         self.queues.admit = self.messages.admit = quotas.admit_queue
-        self.queues.admit_dead_letters = quotas.admit_dead_letters
-        self.settling.admit = self.messages.admit_targets = quotas.admit_targets
-        self.messages.work_refusal = self.transactions.work_refusal = quotas.work_refusal
+        self.queues.check_dead_letters = quotas.check_dead_letters
+        self.settling.admit = quotas.admit_targets
+        self.messages.check_targets = quotas.check_targets
+        self.messages.admit_work = self.transactions.admit_work = quotas.admit_work
         self.transactions.work_ended = quotas.work_ended
         self.waiters.share_of = self.streams.share_of = quotas.share_of
         self.messages.refusal = self.history.refusal = quotas.refusal

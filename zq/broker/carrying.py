@@ -9,6 +9,7 @@ carries it out; if that server dies, another one that sees no progress between t
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from msgspec import structs
@@ -32,6 +33,8 @@ FIRST: Final = 100
 REST: Final = 2.0
 # Seconds that it rests at most.
 LONGEST_REST: Final = 0.2
+# Where nobody bounds producers, or they have been admitted.
+ANYBODY: Final = nullcontext()
 # Seconds that the upkeep gives to one commit at a time.
 SHARE: Final = 1.0
 
@@ -69,12 +72,15 @@ class Carrier:
         self._seen: dict[Unfinished, None] = {}
         self._damaged: set[Unfinished] = set()
 
-    def commit(self, commit: Commit) -> Committed:
+    def commit(self, commit: Commit, admitted: AbstractContextManager[object] = ANYBODY) -> Committed:
         """The commit, done, or ``open`` if that takes longer than the patience; one of the producer that is in its way
-        is finished first. Raises as the store does; ``CommitRunning`` too if that one is not done in time."""
+        is finished first. ``admitted``: within it the producer may become known. Raises as the store does;
+        ``CommitRunning`` too if that one is not done in time."""
         deadline = time.monotonic() + self._patience
         while True:
-            committed = self._transactions.commit(commit, self._clock.now(), self._bounds)
+            with admitted:
+                committed = self._transactions.commit(commit, self._clock.now(), self._bounds)
+            admitted = ANYBODY
             if committed.open:
                 committed = self._finished(committed, commit.project, commit.producer, deadline)
             if committed.replayed or committed.batch >= commit.batch:

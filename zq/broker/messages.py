@@ -3,18 +3,29 @@
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from zq import wire
+from zq.broker.encryption import SET_ASIDE, UNREADABLE, Sealing
 from zq.broker.metadata import Metadata
-from zq.broker.quotas import refuse_no_work, refuse_nothing
+from zq.broker.quotas import admit_any_work, refuse_nothing
 from zq.broker.resources import admit_all
 from zq.broker.rules import Rules, RulesCache
 from zq.broker.values import Applied, Seen, Upload
 from zq.clock import Clock
-from zq.errors import ClaimNotHeld, Invalid, MessageClaimed, MessageNotFound, QuotaExceeded, Repeated, StageFull
+from zq.errors import (
+    ClaimNotHeld,
+    Invalid,
+    MessageClaimed,
+    MessageNotFound,
+    MessageUnreadable,
+    QuotaExceeded,
+    Repeated,
+    StageFull,
+)
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
@@ -57,7 +68,9 @@ class Messages:
         checksum: bool,
         delete_with_claim_id: bool,
         events: Events,
+        sealing: Sealing,
     ) -> None:
+        self._sealing = sealing
         self._queues = storage.queues
         self._messages = storage.messages
         self._transactions = storage.transactions
@@ -67,12 +80,12 @@ class Messages:
         self._checksum = checksum
         self._delete_with_claim_id = delete_with_claim_id
         self._events = events
-        self.admit: Callable[[QueueRef], None] = admit_all
-        """Raises ``QuotaExceeded`` if one more queue must not be made."""
-        self.admit_targets: Callable[[Collection[QueueRef]], None] = admit_all
-        """The same, where they may be there already."""
-        self.work_refusal: Callable[[str, Work, str], QuotaExceeded | None] = refuse_no_work
-        """Why the project may not use that stage."""
+        self.admit: Callable[[QueueRef], AbstractContextManager[None]] = admit_all
+        """Within this context the queue may be made. Raises ``QuotaExceeded``."""
+        self.check_targets: Callable[[Collection[QueueRef]], object] = admit_all
+        """Raises ``QuotaExceeded`` if there is no room for those of the queues that are not there."""
+        self.admit_work: Callable[[str, Work, str], AbstractContextManager[QuotaExceeded | None]] = admit_any_work
+        """Why the project may not use that stage within this context."""
         self.first_metadata: Callable[[QueueRef], Metadata] = lambda _queue: {}
         """What the metadata of a queue are that is made now."""
         self.copies: Callable[[QueueRef, Sequence[Draft], Rules, Seconds], Copies | None] = lambda *_post: None
@@ -124,33 +137,40 @@ class Messages:
         stage = free_name("stage", stage)
         self._check_count(posted)
         rules = self._rules_cache.recent(queue)
-        self.admit_targets([queue])
+        self.check_targets([queue])
         body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now)
-        limits = self._limits
-        refusal = self.work_refusal(queue.project, Work.STAGE, stage) or self.refusal(queue.project, drafts)
         try:
-            self._transactions.stage(
-                queue.project,
-                stage,
-                queue,
-                drafts,
-                now,
-                limits.stage_ttl,
-                limits.max_stage_bytes if refusal is None else NO_ROOM,
-                idempotency_key,
-                limits.max_stage_messages,
-            )
-        except StageFull as full:
-            if refusal is not None:
-                raise refusal from None
-            most = f"{limits.max_stage_messages} messages and {limits.max_stage_bytes} bytes of bodies"
-            raise StageFull(f"A stage may hold at most {most}.") from full
+            with self.admit_work(queue.project, Work.STAGE, stage) as refusal:
+                self._stage(queue, stage, drafts, now, refusal or self.refusal(queue.project, drafts), idempotency_key)
         except Repeated as first:
             return Applied(len(first.answer), replayed=True)
         self._events.posted(drafts)
         return Applied(len(drafts))
+
+    def _stage(
+        self,
+        queue: QueueRef,
+        stage: str,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        refusal: QuotaExceeded | None,
+        idempotency_key: IdempotencyKey | None,
+    ) -> None:
+        """As the store's ``stage``. Raises the refusal, but not for what was staged before."""
+        limits = self._limits
+        size = limits.max_stage_bytes if refusal is None else NO_ROOM
+        most = limits.max_stage_messages
+        try:
+            self._transactions.stage(
+                queue.project, stage, queue, drafts, now, limits.stage_ttl, size, idempotency_key, most
+            )
+        except StageFull as full:
+            if refusal is not None:
+                raise refusal from None
+            told = f"{most} messages and {limits.max_stage_bytes} bytes of bodies"
+            raise StageFull(f"A stage may hold at most {told}.") from full
 
     def list(
         self,
@@ -172,28 +192,33 @@ class Messages:
             if after is None:
                 return Listed(Page([], None), include_delayed, now)
             delayed = include_delayed or not rules.default_delay
-            shown = ListFilter("" if echo else client, include_claimed, delayed)
+            wanted = ListFilter("" if echo else client, include_claimed, delayed)
             most_bytes = self._limits.max_answer_bytes
-            page = self._messages.list(queue, after, size, shown, now, most_bytes, rules.metadata)
+            page = self._messages.list(queue, after, size, wanted, now, most_bytes, rules.metadata)
             if page.metadata is None:
-                return Listed(page, delayed, now)
+                shown = self._sealing.opened(queue.project, page.items)
+                return Listed(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
             rules = self._rules_cache.remember(queue, page.metadata)
 
     def get(self, queue: QueueRef, message: str) -> Seen[Message]:
-        """One message. Raises ``MessageNotFound``."""
+        """One message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
-            return Seen(found, now)
+            return Seen(self._sealing.opened_one(queue.project, found), now)
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
-        """Those of the ids that exist. Raises ``MessageNotFound`` if none does."""
+        """Those of the ids that exist and can be opened. Raises ``MessageNotFound`` if none exists, and
+        ``MessageUnreadable`` if none of those that do can be opened."""
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
         if not found:
             raise MessageNotFound("None of the ids is a message of the queue.")
-        return Seen(found, now)
+        shown = self._sealing.opened(queue.project, found)
+        if not shown:
+            raise MessageUnreadable(UNREADABLE)
+        return Seen(shown, now)
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         """Remove one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
@@ -218,7 +243,10 @@ class Messages:
         self._events.finished(Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
-        """Remove and return up to ``limit`` ready messages, or as many as an answer carries."""
+        """Remove and return up to ``limit`` ready messages, or as many as an answer carries.
+
+        What cannot be opened is put back, or stays in the queue's history, from where it can be replayed.
+        """
         within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
             raise Invalid("claim_ids does not go with pop.")
@@ -227,7 +255,22 @@ class Messages:
         popped = self._messages.pop(queue, limit, now, history, self._limits.max_answer_bytes)
         if popped:
             self._events.popped(popped, now)
-        return Seen(popped, now)
+        shown = self._sealing.opened(queue.project, popped)
+        if len(shown) < len(popped) and not history:
+            read = {message.id for message in shown}
+            self._put_back(queue, [message for message in popped if message.id not in read], now)
+        return Seen(shown, now)
+
+    def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
+        """Post again what was popped and could not be shown: the same ids and bodies, after a while, so that no pop
+        meets them again and again."""
+        drafts = []
+        for message in messages:
+            ttl = max(1, int(message.expires - now))
+            drafts.append(
+                Draft(message.id, message.body, ttl, min(SET_ASIDE, ttl - 1), message.client, message.checksum)
+            )
+        self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
         """The sequence that a marker means: its own, or that of the message whose id it is, by which openstacksdk goes
@@ -274,22 +317,24 @@ class Messages:
     def _read_rules(self, queue: QueueRef) -> Rules:
         stored = self._queues.get(queue)
         if stored is None:
-            self.admit(queue)
-            metadata = wire.encode(self.first_metadata(queue))
-            self._queues.create(queue, metadata)
+            with self.admit(queue):
+                metadata = wire.encode(self.first_metadata(queue))
+                self._queues.create(queue, metadata)
         return self._rules_cache.remember(queue, stored.metadata if stored else metadata)
 
     def _drafts(
         self, posted: Sequence[wire.Posted], client: str, queue: QueueRef, rules: Rules, now: Seconds
     ) -> Sequence[Draft]:
         ids, ttl = new_ids(len(posted), now), self._rules_cache.ttl(queue, rules)
-        return [self._draft(message, id, client, rules, ttl) for message, id in zip(posted, ids, strict=True)]
+        return [self._draft(queue, message, id, client, rules, ttl) for message, id in zip(posted, ids, strict=True)]
 
-    def _draft(self, posted: wire.Posted, identity: str, client: str, rules: Rules, ttl: int) -> Draft:
+    def _draft(self, queue: QueueRef, posted: wire.Posted, identity: str, client: str, rules: Rules, ttl: int) -> Draft:
         if posted.ttl is not UNSET:
             ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         delay = rules.default_delay
         if delay and (own := wire.posted_delay(posted.delay)) is not None:
             delay = within("delay", own, MIN_DELAY, self._limits.max_message_delay)
-        body = bytes(posted.body)
-        return Draft(identity, body, ttl, delay, client, wire.checksum(body) if self._checksum else "")
+        body, checksum = self._sealing.stored(
+            queue.project, identity, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
+        )
+        return Draft(identity, body, ttl, delay, client, checksum)

@@ -7,8 +7,8 @@ That is a document of the deployment, ``("", "quota", project)``, which every se
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from cachetools import FIFOCache
 from msgspec import structs
 
 from zq.broker.rates import Account, Rates
+from zq.broker.stored import FRESH, MOST_KNOWN, RETRY, Stored, exceeded
 from zq.broker.topics import KIND as TOPIC
 from zq.clock import Clock
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
@@ -25,16 +26,13 @@ from zq.model.documents import DocumentRef
 from zq.model.quotas import OVERHEAD, PROJECT, QUOTA, Project, Quota, State, Usage, Work
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
+from zq.storage.concurrency import StripedLocks
 
 LOG = logging.getLogger(__name__)
-# Seconds for which a project's own values are remembered.
-FRESH: Final = 10.0
 # Seconds for which a project that makes things is not noted again, besides: another server may have deleted it.
 NOTED: Final = 60.0
-# Seconds after which the store is asked again if it did not answer.
-RETRY: Final = 1.0
-# Projects that one process remembers.
-MOST_KNOWN: Final = 10_000
+# Seconds for which a request waits at most for others of its project that make something of the same kind.
+MAKERS_WAIT: Final = 10.0
 # Documents read at a time, where they are counted.
 STEP: Final = 200
 # Projects in one page of a listing, by default and at most.
@@ -42,6 +40,8 @@ PAGE: Final = 20
 MOST_PAGE: Final = 100
 # The kind of the documents that list a project's tokens.
 TOKEN: Final = "token"  # noqa: S105  (no password)
+# Where nothing is made.
+NOTHING: Final = nullcontext()
 
 _decoder: Final = msgspec.json.Decoder(Project)
 
@@ -65,6 +65,7 @@ class Quotas:
         self.defaults = defaults
         self._rates = rates
         self._lock = threading.Lock()
+        self._makers = StripedLocks(MAKERS_WAIT)
         self._known: dict[str, Allotment] = {}
         # Queues, names of stages, fences and producers, and projects that are in the list of all, each with the moment
         # until which it is taken to be there.
@@ -149,32 +150,53 @@ class Quotas:
         names = sorted({each.ref.name for each in made} | told.keys())[:size]
         return Page([(name, told.get(name, Project())) for name in names], names[-1] if names else None)
 
-    # What is counted where it is made.
+    # What is counted where it is made: requests of one process that make things of one kind in one project do so one
+    # after the other, so that each counts what the others have made.
 
-    def admit_queue(self, queue: QueueRef) -> None:
-        """Let a queue be made that is not there. Raises ``QuotaExceeded``."""
-        self._admit_queues(queue.project, 1)
+    def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
+        """Let a queue be made within this context that may be there, and name another one for its dead letters.
+        Raises ``QuotaExceeded``."""
+        return self._making_queues([queue, *_named(queue, dead_letters)])
 
-    def admit_targets(self, queues: Collection[QueueRef], beside: int = 0) -> None:
-        """Let messages be moved to queues, which are made if they are not there, ``beside`` so many others. Raises
+    def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
+        """Let messages be moved within this context to queues, which are made if they are not there. Raises
         ``QuotaExceeded``.
 
-        Queues that were there are remembered for a while, so that not every move costs a question.
+        Queues that were there are remembered for a while, so that not every move costs a question, or waits for others.
         """
-        missing = [queue for queue in queues if not self._is_there(queue)]
-        if missing:
-            self._admit_queues(missing[0].project, len(missing) + beside)
+        missing = self._missing(queues)
+        return self._making_queues(missing) if missing else NOTHING
 
-    def admit_dead_letters(self, queue: QueueRef, name: object, beside: int) -> None:
-        """Let a queue name another one for its dead letters: the claim that will make it is never refused."""
-        if isinstance(name, str) and name:
-            self.admit_targets([QueueRef(queue.project, name)], beside)
+    def check_targets(self, queues: Collection[QueueRef]) -> None:
+        """Raise ``QuotaExceeded`` if queues that are named and not there would be too many. Nothing makes them now."""
+        if missing := self._missing(queues):
+            self._note(missing[0].project)
+            self._check_queues(missing)
 
-    def _admit_queues(self, project: str, more: int) -> None:
+    def check_dead_letters(self, queue: QueueRef, name: object) -> None:
+        """The same of what a queue names for its dead letters: the claim that will make it is never refused."""
+        self.check_targets(_named(queue, name))
+
+    @contextmanager
+    def _making_queues(self, queues: Sequence[QueueRef]) -> Iterator[None]:
+        project = queues[0].project
         self._note(project)
-        most = self.of(project).quota.queues
-        if most and self._storage.queues.count(project) + more > most:
-            raise exceeded("queues", most)
+        if not self.of(project).quota.queues:
+            yield
+            return
+        with self._makers.locked((project, "queues")):
+            self._check_queues([queue for queue in set(queues) if self._storage.queues.get(queue) is None])
+            yield
+
+    def _missing(self, queues: Collection[QueueRef]) -> Sequence[QueueRef]:
+        return [queue for queue in set(queues) if not self._is_there(queue)]
+
+    def _check_queues(self, missing: Sequence[QueueRef]) -> None:
+        if missing:
+            project = missing[0].project
+            most = self.of(project).quota.queues
+            if most and self._storage.queues.count(project) + len(missing) > most:
+                raise exceeded("queues", most)
 
     def _is_there(self, queue: QueueRef) -> bool:
         """Whether the queue exists, or did a moment ago. Where nothing bounds queues, all are taken to exist."""
@@ -197,30 +219,41 @@ class Quotas:
             self._documents.put(DocumentRef("", PROJECT, project), b"{}", self._clock.now(), expected="")
             self._remember_there(known, now + NOTED)
 
-    def admit_topic(self, topic: TopicRef) -> None:
-        """Let a topic be made that is not there. Raises ``QuotaExceeded``."""
+    @contextmanager
+    def admit_topic(self, topic: TopicRef, _dead_letters: object = None) -> Iterator[None]:
+        """Let a topic be made within this context that may be there. Raises ``QuotaExceeded``."""
         self._note(topic.project)
-        most = self.of(topic.project).quota.topics
-        if most and self._count(topic.project, TOPIC, most) >= most:
-            raise exceeded("topics", most)
+        with self._makers.locked((topic.project, TOPIC)):
+            most = self.of(topic.project).quota.topics
+            if most and self._count(topic.project, TOPIC, most) >= most and not self._has_topic(topic):
+                raise exceeded("topics", most)
+            yield
+
+    def _has_topic(self, topic: TopicRef) -> bool:
+        return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
     def most_subscriptions(self, project: str) -> int:
         """How many the project may have; 0 = any number. It is listed from now on."""
         self._note(project)
         return self.of(project).quota.subscriptions
 
-    def work_refusal(self, project: str, work: Work, name: str) -> QuotaExceeded | None:
-        """Why the project may not use this stage, fence or producer: it is not there, and would be one too many."""
+    @contextmanager
+    def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
+        """Why the project may not use this stage, fence or producer within this context: it is not there, and would be
+        one too many."""
         most = getattr(self.of(project).quota, work)
-        known, now = (project, work, name), self.now()
+        known = (project, work, name)
         self._note(project)
-        if not most or self._there.get(known, 0.0) > now:
-            return None
-        found = self._storage.transactions.count(project, work, name, self._clock.now())
-        if found.known:
-            self._remember_there(known, now)
-            return None
-        return exceeded(work, most) if found.total >= most else None
+        if not most or self._there.get(known, 0.0) > self.now():
+            yield None
+            return
+        with self._makers.locked((project, work)):
+            found = self._storage.transactions.count(project, work, name, self._clock.now())
+            if not found.known:
+                yield exceeded(work, most) if found.total >= most else None
+                return
+        self._remember_there(known, self.now())
+        yield None
 
     def work_ended(self, project: str, work: Work, name: str) -> None:
         """It is not there any more."""
@@ -267,81 +300,14 @@ class Quotas:
         return count
 
 
-class StoredUsage:
-    """What a project had stored at a moment of the monotonic clock, and what it was allowed since."""
-
-    __slots__ = ("bytes", "messages", "moment", "until")
-
-    def __init__(self, usage: Usage, moment: float, quota: Quota) -> None:
-        self.messages, self.bytes, self.moment = usage.messages, usage.bytes, moment
-        near = 0 < quota.stored_messages <= 2 * usage.messages or 0 < quota.stored_bytes <= 2 * usage.bytes
-        self.until = moment + (RETRY if near else FRESH)
-        """When it is to be looked up again: soon, once half of a quota is used."""
-
-    def add(self, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Count so much more, or tell why not."""
-        messages += self.messages
-        size += self.bytes
-        if messages > quota.stored_messages > 0:
-            return exceeded("stored messages", quota.stored_messages)
-        if size > quota.stored_bytes > 0:
-            return exceeded("stored bytes", quota.stored_bytes)
-        self.messages, self.bytes = messages, size
-        return None
+def _named(queue: QueueRef, name: object) -> list[QueueRef]:
+    """The queue that another one's metadata name."""
+    return [QueueRef(queue.project, name)] if isinstance(name, str) and name else []
 
 
-class Stored:
-    """Bounds what projects store, by what the store says now and then and what this process has let in since.
-
-    What other processes let in meanwhile is not seen: so much a project may have too much.
-    """
-
-    def __init__(self, storage: Storage, clock: Clock, monotonic: Callable[[], float]) -> None:
-        self._storage = storage
-        self._clock = clock
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._held: FIFOCache[str, StoredUsage] = FIFOCache(MOST_KNOWN)
-
-    def take(self, project: str, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Count so much more, or tell why not. Where the store does not know, nothing is bounded."""
-        now = self._monotonic()
-        held = self._held.get(project)
-        if held is None or now >= held.until:
-            held = self._look(project, now, quota)
-        if held is None:
-            return None
-        with self._lock:
-            refusal = held.add(messages, size, quota)
-        if refusal is not None and now - held.moment >= RETRY:
-            held = self._look(project, now, quota)
-            with self._lock:
-                return None if held is None else held.add(messages, size, quota)
-        return refusal
-
-    def _look(self, project: str, now: float, quota: Quota) -> StoredUsage | None:
-        usage = self._storage.usage(project, self._clock.now())
-        if usage is None:
-            return None
-        held = StoredUsage(usage, now, quota)
-        with self._lock:
-            self._held[project] = held
-        return held
-
-    def forget(self, project: str) -> None:
-        """Read again."""
-        with self._lock:
-            self._held.pop(project, None)
-
-
-def exceeded(name: str, most: int) -> QuotaExceeded:
-    """The refusal of one more."""
-    return QuotaExceeded(f"The project may have {most} {name}.")
-
-
-def refuse_no_work(_project: str, _work: Work, _name: str) -> QuotaExceeded | None:
+def admit_any_work(_project: str, _work: Work, _name: str) -> AbstractContextManager[QuotaExceeded | None]:
     """Nobody is bounded."""
-    return None
+    return NOTHING
 
 
 def refuse_nothing(_project: str, _drafts: Sequence[Draft]) -> QuotaExceeded | None:

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -121,13 +122,13 @@ class MetadataResource(Generic[R, T]):
         self._limits = limits
         self._changed = changed
         self._missing = missing
-        self.admit: Callable[[R], None] = admit_all
-        """Raises ``QuotaExceeded`` if one more must not be made."""
-        self.admit_dead_letters: Callable[[R, object, int], None] = admit_all
-        """The same for what it names for its dead letters, beside so many that are made."""
+        self.admit: Callable[[R, object], AbstractContextManager[None]] = admit_all
+        """Within this context it may be made, with what it names for its dead letters. Raises ``QuotaExceeded``."""
+        self.check_dead_letters: Callable[[R, object], object] = admit_all
+        """Raises ``QuotaExceeded`` if there is no room for what it names for its dead letters."""
         self.first_metadata: Callable[[R], Metadata] = lambda _ref: {}
         """What of its metadata is zq's own when it is made."""
-        self.unsubscribe: Callable[[R], None] = admit_all
+        self.unsubscribe: Callable[[R], None] = lambda _ref: None
         """Ends its subscriptions."""
 
     def list(
@@ -189,10 +190,9 @@ class MetadataResource(Generic[R, T]):
         metadata = wire.json_object(raw) if raw else {}
         self._schema.check(metadata, ref.name)
         self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
-        if self.admit is not admit_all and self._store.get(ref) is None:
-            self.admit(ref)
-            self.admit_dead_letters(ref, metadata.get(DEAD_LETTERS), 1)
-        created = self._store.create(ref, wire.encode(metadata | self.first_metadata(ref)))
+        is_new = self.admit is not admit_all and self._store.get(ref) is None
+        with self.admit(ref, metadata.get(DEAD_LETTERS)) if is_new else nullcontext():
+            created = self._store.create(ref, wire.encode(metadata | self.first_metadata(ref)))
         self._changed(ref)
         return created
 
@@ -210,7 +210,7 @@ class MetadataResource(Generic[R, T]):
             metadata = self._schema.patched(_read(stored.metadata), operations)
             self._schema.check(metadata, ref.name)
             for target in set_values(operations, DEAD_LETTERS):
-                self.admit_dead_letters(ref, target, 0)
+                self.check_dead_letters(ref, target)
             raw = wire.encode(metadata | {key: value for key, value in former.items() if key == MARK})
             if len(raw) > self._limits.max_queue_metadata:
                 bound = self._limits.max_queue_metadata
@@ -254,8 +254,9 @@ def _read(stored: bytes) -> Metadata:
     return metadata
 
 
-def admit_all(*_asked: object) -> None:
+def admit_all(*_asked: object) -> AbstractContextManager[None]:
     """Where nothing bounds how many there are."""
+    return nullcontext()
 
 
 def _matches(metadata: Metadata, filters: Mapping[str, Any]) -> bool:

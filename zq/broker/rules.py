@@ -113,7 +113,8 @@ class Rules(Struct, frozen=True):
     max_claim_count: int | None
     waits: tuple[int, ...]
     history_ttl: int
-    subscribed: int
+    encrypts: bool = False
+    subscribed: int = 0
     """See ``Subscribing``: the generation of those to whom messages are delivered; 0 = nobody."""
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
@@ -192,6 +193,7 @@ class RulesCache:
             waits=self._redelivery(metadata).waits(),
             history_ttl=metadata.get("_history_ttl") or 0,
             subscribed=metadata.get(MARK) or 0,
+            encrypts=bool(metadata.get("_enable_encrypt_messages")),
         )
 
     def _redelivery(self, metadata: Metadata) -> Redelivery:

@@ -23,7 +23,7 @@ from zq.errors import Invalid, InvalidBody, MetadataConflict, QuotaExceeded, Sub
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Claim, Copies, Draft, Page, QueueRef, Seconds, Settlement, new_ids
 from zq.model.documents import DocumentRef
-from zq.model.subscriptions import FAN_OUT, HIDDEN, MARK, Notice, Source, Subscription, Subscriptions, pending_of
+from zq.model.subscriptions import HIDDEN, MARK, Notice, Source, Subscription, Subscriptions, is_notices, pending_of
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 from zq.wire.subscriptions import notice_body, notice_of
@@ -258,7 +258,7 @@ class Subscribing:
             Notice(each.id, "queue", queue.name, each.body, each.ttl, each.delay if delayed else None, rules.subscribed)
             for each in drafts
         ]
-        return Copies(QueueRef(queue.project, FAN_OUT), self.drafts(notices, now))
+        return Copies(Source(queue.project, "queue", queue.name).notices, self.drafts(notices, now))
 
     def sync(self, queue: QueueRef) -> None:
         """Have the queue's metadata say whether there is somebody to deliver to; a missing queue is fine."""
@@ -275,22 +275,22 @@ class Subscribing:
                 return
         raise MetadataConflict("Others change the queue at the same time. Try again.")
 
-    def fan_out(self, project: str, claim: Claim) -> Sequence[QueueRef]:
-        """Give each subscription what is for it of the claimed notices; the queues that got something."""
+    def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
+        """Give each subscription what is for it of the claimed ``notices``; the queues that got something."""
         now = self._clock.now()
         known: dict[Source, Subscriptions] = {}
         told: dict[QueueRef, list[Notice]] = {}
         for message in claim.messages:
             notice = notice_of(message.body)
-            source = Source(project, notice.kind, notice.name)
+            source = Source(notices.project, notice.kind, notice.name)
             known[source] = known.get(source) or self.of(source)
             for each in known[source].items:
                 if each.confirmed is not None and each.confirmed <= notice.generation:
                     told.setdefault(source.pending(each.id), []).append(notice)
-        for queue, notices in told.items():
-            self._storage.messages.post(queue, self.drafts(notices, now), now)
+        for queue, its in told.items():
+            self._storage.messages.post(queue, self.drafts(its, now), now)
         # Who is killed before this does the same again: a subscriber gets it twice, under one id.
-        self._storage.claims.settle(QueueRef(project, FAN_OUT), claim.id, Settlement(rest=True), self._clock.now())
+        self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
         return list(told)
 
     def work_of(self, project: str) -> Sequence[QueueRef]:
@@ -298,7 +298,7 @@ class Subscribing:
         found, after = [], HIDDEN
         while True:
             page = self._storage.queues.list(project, after, 100)
-            found += [each.ref for each in page.items if each.ref.name == FAN_OUT or pending_of(each.ref)]
+            found += [each.ref for each in page.items if is_notices(each.ref) or pending_of(each.ref)]
             if page.next is None or len(page.items) < 100:
                 return found
             after = page.next

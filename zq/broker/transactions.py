@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on fences, stages and commits (extensions 9)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from zq.broker.carrying import Carrier
-from zq.broker.quotas import refuse_no_work
+from zq.broker.quotas import admit_any_work
 from zq.broker.rules import RulesCache
 from zq.clock import Clock
 from zq.errors import Invalid, QuotaExceeded
@@ -36,16 +37,16 @@ class Transactions:
         self._limits = limits
         self._rules_cache = rules_cache
         self._events = events
-        self.work_refusal: Callable[[str, Work, str], QuotaExceeded | None] = refuse_no_work
-        """Why the project may not use that fence or producer."""
-        self.work_ended: Callable[[str, Work, str], object] = refuse_no_work
+        self.admit_work: Callable[[str, Work, str], AbstractContextManager[QuotaExceeded | None]] = admit_any_work
+        """Why the project may not use that fence or producer within this context."""
+        self.work_ended: Callable[[str, Work, str], object] = admit_any_work
         """Is told of stages that are gone."""
 
     def advance_fence(self, project: str, name: str) -> int:
         """The fence's next epoch; whoever holds an older one cannot work on. Raises ``QuotaExceeded``."""
         project, name = project_id(project), free_name("fence", name)
-        self._admit(project, Work.FENCE, name)
-        return self._transactions.advance_fence(project, name)
+        with self._admitted(project, Work.FENCE, name):
+            return self._transactions.advance_fence(project, name)
 
     def drop_stage(self, project: str, stage: str) -> None:
         """Drop what is staged there, unless a commit has named it; an unknown stage is fine."""
@@ -73,8 +74,7 @@ class Transactions:
             fence=fence,
             expected={stage: _count(count) for stage, count in terms.expected.items()},
         )
-        self._admit(commit.project, Work.PRODUCER, commit.producer)
-        committed = self._carrier.commit(commit)
+        committed = self._carrier.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
         for stage in commit.publish:
             self.work_ended(commit.project, Work.STAGE, stage)
         if not committed.replayed:
@@ -82,10 +82,12 @@ class Transactions:
         self._events.committed(committed)
         return committed
 
-    def _admit(self, project: str, work: Work, name: str) -> None:
-        refusal = self.work_refusal(project, work, name)
-        if refusal is not None:
-            raise refusal
+    @contextmanager
+    def _admitted(self, project: str, work: Work, name: str) -> Iterator[None]:
+        with self.admit_work(project, work, name) as refusal:
+            if refusal is not None:
+                raise refusal
+            yield
 
     def last(self, project: str, producer: str) -> Committed:
         """The producer's last batch; ``open`` if it is still being carried out. Raises ``ProducerNotFound``."""

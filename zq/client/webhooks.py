@@ -20,7 +20,7 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, tolerance: floa
 
 
 class Received:
-    """Remembers ids of deliveries for ``seconds``, so that a repeat is known for one; in this process, by any thread."""
+    """Remembers ids of deliveries for ``seconds``, so that a repeat is known for one. Any thread may ask."""
 
     def __init__(self, seconds: float = 86400, most: int = 100_000) -> None:
         """``most``: ids that are remembered; the oldest go first."""

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zq import wire
 from zq.broker import Broker
@@ -23,9 +24,9 @@ from zq.delivery.leases import Leases
 from zq.delivery.retries import policy_of, waits
 from zq.delivery.senders import MailOptions, Outcome, Senders
 from zq.delivery.targets import TargetPolicy
-from zq.errors import Unavailable, ZqError
+from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
-from zq.model.subscriptions import FAN_OUT, Notice, Source, Subscription, is_hidden, pending_of
+from zq.model.subscriptions import Notice, Source, Subscription, is_hidden, is_notices, pending_of
 from zq.wire.subscriptions import notice_of, notification, posted
 
 T = TypeVar("T")
@@ -172,7 +173,7 @@ class Deliverer:
     async def _attend(self, queue: QueueRef) -> None:
         """Do what is to be done in the queue now, and remember when there will be more."""
         try:
-            if queue.name == FAN_OUT:
+            if is_notices(queue):
                 await self._fan_out(queue)
             elif await self._store(self._leases.hold, queue):
                 await self._deliver(queue)
@@ -204,7 +205,7 @@ class Deliverer:
             claim = await self._store(self._claim, queue, BATCH)
             if claim is None:
                 return
-            told = await self._store(self._broker.subscriptions.fan_out, queue.project, claim)
+            told = await self._store(self._broker.subscriptions.fan_out, queue, claim)
             for pending in told:
                 self._look_at(pending, 0.0)
 
@@ -281,7 +282,11 @@ class Deliverer:
         if notice.confirmation:
             document = await self._store(self._confirmations.document, source, one, notice)
         else:
-            document = notification(notice)
+            try:
+                body = self._broker.sealing.open(source.project, notice.message, notice.body)
+            except MessageUnreadable:
+                return Outcome(False, why="the message cannot be opened", final=True)
+            document = notification(replace(notice, body=body))
         if one.subscriber.startswith("mailto:"):
             return await self._senders.mail(one, document)
         secrets = self._broker.subscriptions.secrets(one)

@@ -2,8 +2,9 @@
 """gunicorn: its options, its master and the worker that serves."""
 
 import logging
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
@@ -19,6 +20,9 @@ from zq.errors import StartRefused, Unavailable
 from zq.settings import Settings
 
 LOG = logging.getLogger(__name__)
+# Seconds after which a thread lets another one have the interpreter, instead of the 0.005 of Python: a post of 1,000
+# messages takes 10 ms of it. Less would help others more, and cost everybody more (api-ref/performance.md).
+SWITCH: Final = 0.001
 
 
 def _options(chosen: Settings, tls: ServerTls | None) -> dict[str, object]:
@@ -72,6 +76,7 @@ def run(
             self.cfg.set("child_exit", lambda _master, worker: lost(worker.pid))
 
         def load(self) -> Any:
+            sys.setswitchinterval(SWITCH)
             try:
                 return load()
             except (StartRefused, Unavailable) as refusal:

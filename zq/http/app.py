@@ -12,6 +12,7 @@ from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
 from zq.auth.tokens import Tokens
 from zq.broker import Broker
+from zq.broker.pools import Pools
 from zq.events import NO_EVENTS, Events
 from zq.http import faults, subscriptions
 from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument
@@ -23,16 +24,17 @@ from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem
 from zq.http.openapi import OpenApiDocument
+from zq.http.pools import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
 from zq.http.publishing import TopicMessage, TopicMessages
 from zq.http.request_log import RequestLog
 from zq.http.resources import QueueCollection, ResourceCollection, ResourceItem, ResourcePurge, ResourceStats
 from zq.http.service import (
     GuardedMetricsPage,
     Health,
+    HealthReport,
     Home,
     LimitsDocument,
     MetricsPage,
-    NotBuiltRoute,
     Ping,
     Readiness,
     Versions,
@@ -82,13 +84,16 @@ def create_app(
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
     share: Callable[[], ShareOptions] = ShareOptions,
+    pools: Pools | None = None,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
 
     ``policy`` tells which roles a rule asks for; by default the table in ``zq.auth.policy``. ``tells_rates``: whether
     answers say what is left of a project's rates.
     ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
+    ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
     ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
+    ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
     served.
@@ -98,7 +103,7 @@ def create_app(
     signatures = Signatures(share, documents, clock)
     authentication = Authentication(strategy, proxy, behind_proxy, signatures)
     middleware = (
-        RequestLog(log_requests, events, audit),
+        RequestLog(log_requests, events, audit, behind_proxy),
         Admission(trusting or guarded, allowed_hosts),
         authentication,
         Tenant(broker.limits, strict_client_id, trusting),
@@ -109,9 +114,14 @@ def create_app(
     _add_routes(app, broker)
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
-    app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id))
+    app.add_route(
+        "/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id, admin_mode and pools is not None)
+    )
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
-    _add_routes_not_built(app, admin_mode)
+    if admin_mode:
+        app.add_route("/v2/health", HealthReport(broker))
+        if pools is not None:
+            _add_pool_routes(app, pools)
     return app
 
 
@@ -180,6 +190,8 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/stream", ProjectStream(broker))
 
 
-def _add_routes_not_built(app: App, admin_mode: bool) -> None:
-    if admin_mode:
-        app.add_route("/v2/health", NotBuiltRoute("a health report", GET="health:get"))
+def _add_pool_routes(app: App, pools: Pools) -> None:
+    app.add_route(POOLS, PoolCollection(pools))
+    app.add_route(f"{POOLS}/{{pool}}", PoolItem(pools))
+    app.add_route(FLAVORS, FlavorCollection(pools))
+    app.add_route(f"{FLAVORS}/{{flavor}}", FlavorItem(pools))

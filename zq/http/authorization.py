@@ -18,7 +18,7 @@ from zq.auth.policy import Policy as TablePolicy
 from zq.broker.quotas import Quotas, check_state
 from zq.broker.rates import Account
 from zq.errors import TooManyRequests
-from zq.http import suspension
+from zq.http import heads, suspension
 from zq.model.allowance import Allowance, Policy
 from zq.model.identity import Identity
 from zq.model.quotas import State
@@ -124,6 +124,7 @@ class Authorization:
                 account.enter(now)
             except TooManyRequests:
                 context.refusing = account
+                req.env[heads.SLOWED] = True
                 raise
         context.account = account
         if rule not in ALWAYS:

@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 REFUSED: Final = "zq.refused"
 # The key of the environment that says: the body that is announced was not read, for its sender may send none.
 WITHHELD: Final = "zq.withheld"
+# The key of the environment under which the application says that the request was refused as too much of its project.
+SLOWED: Final = "zq.slowed"
 # Headers that say who asks, in lower case.
 IDENTITY: Final = frozenset(
     {

@@ -12,6 +12,7 @@ import falcon
 from zq.audit import Audit, Entry
 from zq.events import Events
 from zq.http import suspension
+from zq.http.authentication import peer_of
 from zq.http.authorization import Answer, about
 from zq.http.faults import context
 
@@ -33,10 +34,12 @@ MOST_SHOWN: Final = 256
 class RequestLog:
     """Falcon middleware; the outermost, so that no answer goes without an id."""
 
-    def __init__(self, log_requests: Callable[[], bool], events: Events, audit: Audit) -> None:
+    def __init__(self, log_requests: Callable[[], bool], events: Events, audit: Audit, behind_proxy: bool) -> None:
+        """``behind_proxy``: the audit log names whom the last ``X-Forwarded-For`` does, not the proxy."""
         self._log_requests = log_requests
         self._events = events
         self._audit = audit
+        self._behind_proxy = behind_proxy
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
         req.context.began = req.env.setdefault(BEGAN, time.monotonic())
@@ -55,9 +58,9 @@ class RequestLog:
         self._events.answered(req.method, req.uri_template or "", status, took, waited)
         if status in REFUSED:
             if self._audit.on:
-                self._audit.refused(_entry(req, status))
+                self._audit.refused(_entry(req, status, self._behind_proxy))
         elif req.method not in READING and self._audit.on and _is_change(req):
-            self._audit.did(_entry(req, status))
+            self._audit.did(_entry(req, status, self._behind_proxy))
         if self._log_requests():
             LOG.info("request", extra=context(req) | {"status": status, "seconds": round(took, 6)})
 
@@ -68,7 +71,7 @@ def _is_change(req: falcon.Request) -> bool:
     return rule in CHANGES or rule.startswith(CHANGING) or (req.uri_template or "").endswith(ROUTES)
 
 
-def _entry(req: falcon.Request, status: int) -> Entry:
+def _entry(req: falcon.Request, status: int, behind_proxy: bool) -> Entry:
     """The audit log's line of a request."""
     context = req.context
     identity = getattr(context, "identity", None)
@@ -76,7 +79,7 @@ def _entry(req: falcon.Request, status: int) -> Entry:
         request_id=context.request_id,
         project=identity.project if identity else "",
         credential=identity.credential if identity else "",
-        peer=str(req.env.get("REMOTE_ADDR", "")),
+        peer=peer_of(req.env, behind_proxy),
         method=req.method,
         rule=getattr(context, "rule", ""),
         object=_object(req),
@@ -91,5 +94,8 @@ def _object(req: falcon.Request) -> str:
     token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")
     if token and "/tokens" in (req.uri_template or ""):
         return f"token {str(token)[:MOST_SHOWN]}" if not str(token).startswith("zq_") else "token"  # no secret
+    for thing in ("pool", "flavor"):
+        if thing in params:
+            return f"{thing} {params[thing][:MOST_SHOWN]}"
     kind, name = about(params)
     return f"{kind} {name}" if kind else str(req.params.get("project", ""))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of subscriptions (contract 9) and of what is delivered to them. No I/O, no clock, no JSON, as in ``model``.
+"""The values of subscriptions (contract 9) and of what is delivered to them, as plain as those of ``model``.
 
 What is to be delivered lies in queues of their project whose names no caller can write, for they begin with
-``HIDDEN``: ``FAN_OUT`` holds a ``Notice`` for each message that was posted to a queue with subscribers, each
-subscription has a queue of its own for what goes to it, and one for what could not be delivered.
+``HIDDEN``: each queue with subscribers has one for a ``Notice`` of each message that was posted to it, each
+subscription has one for what goes to it, and one for what could not be delivered.
 """
 
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ from zq.model import QueueRef, Seconds
 
 # What the names of zq's own queues begin with. It sorts behind all that names of queues may begin with.
 HIDDEN: Final = "~"
-FAN_OUT: Final = "~notices"
+_NOTICES: Final = "~notices/"
 # The key of a queue's metadata under which its subscriptions stand that are delivered to; no caller can write it.
 MARK: Final = "~subscriptions"
 _PENDING: Final = "~pending/"
@@ -28,6 +28,11 @@ class Source(NamedTuple):
     kind: str
     name: str
 
+    @property
+    def notices(self) -> QueueRef:
+        """The queue of what is to be fanned out to its subscriptions."""
+        return QueueRef(self.project, f"{_NOTICES}{self.kind}/{self.name}")
+
     def pending(self, subscription: str) -> QueueRef:
         """The queue of what is to be delivered to a subscription."""
         return QueueRef(self.project, f"{_PENDING}{self.kind}/{self.name}/{subscription}")
@@ -35,6 +40,11 @@ class Source(NamedTuple):
     def dead(self, subscription: str) -> QueueRef:
         """The queue of what could not be delivered to it."""
         return QueueRef(self.project, f"{_DEAD}{self.kind}/{self.name}/{subscription}")
+
+
+def is_notices(queue: QueueRef) -> bool:
+    """Whether the queue holds what is to be fanned out."""
+    return queue.name.startswith(_NOTICES)
 
 
 def is_hidden(queue: QueueRef) -> bool:

@@ -64,6 +64,7 @@ def verified(secret: str, given: Mapping[str, str], body: bytes, now: float, tol
     if abs(now - int(moment)) > tolerance:
         raise Invalid(f"The delivery was signed more than {tolerance:g} seconds before or after now.")
     ours = signature(secret, message, int(moment), body).encode()
-    if not any([hmac.compare_digest(ours, each.encode()) for each in found[SIGNATURE].split(" ")]):  # all of them
+    matches = [hmac.compare_digest(ours, each.encode()) for each in found[SIGNATURE].split(" ")]
+    if not any(matches):
         raise Invalid("No signature of the delivery fits the secret.")
     return message

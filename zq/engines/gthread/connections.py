@@ -57,6 +57,17 @@ class State(Enum):
 
 # The states in which the client is to send something.
 READING: Final = frozenset({State.IDLE, State.HEAD, State.BODY})
+# By state, what answers a client whose time is up; in other states nothing does.
+LATE: Final = {
+    State.HEAD: "The head of the request did not come in time.",
+    State.BODY: "The body did not come in time.",
+}
+# What it is counted as.
+LATENESS: Final = {
+    State.HEAD: Refusal.HEAD,
+    State.BODY: Refusal.BODY,
+    State.SENDING: Refusal.ANSWER,
+}
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
@@ -88,6 +99,8 @@ class Connection:
         """Whether its body is not to be read."""
         self.unread = False
         """Whether something of it is left, which nobody reads."""
+        self.slowed = False
+        """Whether its last request was refused as too much."""
         self.last = False
         """Whether the connection ends with what is unsent."""
         self.moved = time.monotonic()

@@ -18,8 +18,9 @@ from gunicorn.workers.base import Worker
 
 from zq.engines import listening
 from zq.engines.gthread import answers
-from zq.engines.gthread.connections import Connection, ConnectionLimits, Connections, State
+from zq.engines.gthread.connections import LATE, LATENESS, Connection, ConnectionLimits, Connections, State
 from zq.engines.gthread.parsing import RawRequest, Refused
+from zq.engines.gthread.pauses import Pauses
 from zq.engines.gthread.pool import Pool
 from zq.engines.tls import ServerTls, TlsSocket
 from zq.errors import StartRefused
@@ -50,17 +51,6 @@ OVER: Final = select.EPOLLRDHUP | select.EPOLLONESHOT
 OUT: Final = select.EPOLLOUT | select.EPOLLONESHOT
 # The sentence of a 503 to a request that waited too long for a thread.
 BUSY: Final = "The server has more requests than it can answer in time. Try again later."
-# By state, what answers a client whose time is up; in other states nothing does.
-LATE: Final = {
-    State.HEAD: "The head of the request did not come in time.",
-    State.BODY: "The body did not come in time.",
-}
-# What it is counted as.
-LATENESS: Final = {
-    State.HEAD: Refusal.HEAD,
-    State.BODY: Refusal.BODY,
-    State.SENDING: Refusal.ANSWER,
-}
 
 
 class LoopWorker(Worker):  # type: ignore[misc]
@@ -79,6 +69,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
             body=chosen.max_body,
         )
         self._connections = Connections(chosen)
+        self._pauses = Pauses(chosen)
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._calls: deque[tuple[Connection, Callable[[Connection], object]]] = deque()
@@ -126,7 +117,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
 
     def _turn(self, seconds: float) -> None:
         """One round: whatever happens within so many seconds."""
-        for fd, _ in self._epoll.poll(seconds):
+        for fd, _ in self._epoll.poll(self._pauses.wait(seconds)):
             connection = self._connections.taken.get(fd)
             if connection is not None:
                 self._safely(connection, self._heard)
@@ -136,6 +127,9 @@ class LoopWorker(Worker):  # type: ignore[misc]
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
         self._make_calls()
+        for connection in self._pauses.over(everyone=not self.alive):
+            if self._connections.has(connection):
+                self._safely(connection, self._advance)
         self._tick()
 
     def _make_calls(self) -> None:
@@ -257,7 +251,12 @@ class LoopWorker(Worker):  # type: ignore[misc]
         elif connection.last:
             self._linger(connection)
         else:
-            connection.next()
+            self._next(connection)
+
+    def _next(self, connection: Connection) -> None:
+        """Wait for another request; after one that was too much, not before a pause is over."""
+        connection.next()
+        if not (connection.slowed and self.alive and self._pauses.begin(connection)):
             self._advance(connection)
 
     # New connections.
@@ -332,6 +331,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
         finally:
             if hasattr(pieces, "close"):
                 pieces.close()
+        connection.slowed = self._pauses.on and heads.SLOWED in environ
         return answer
 
     def _give_back(self, connection: Connection, answer: answers.Answer) -> None:
@@ -341,6 +341,8 @@ class LoopWorker(Worker):  # type: ignore[misc]
             self._arm(connection, OUT)
         elif last:
             self._call(connection, self._linger)
+        elif connection.slowed:
+            self._call(connection, self._next)
         else:
             connection.next()
             if connection.pipelined:

@@ -124,6 +124,10 @@ class Housekeeping:
     def maintain(self, trimmed: Iterator[Range]) -> None:
         """Called every few seconds. ``trimmed``: large ranges that were removed; each is given once."""
 
+    def bound_memory(self) -> None:
+        """Called after each slice of a large commit: bounds what memory holds of what was written. May raise
+        ``Unavailable``."""
+
     def measures(self) -> Iterator[Measure]:
         """Figures for operators: see ``Storage.measures``."""
         return iter(())

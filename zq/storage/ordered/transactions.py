@@ -110,6 +110,7 @@ class TransactionController:
         with self._handle as session:
             with self._stripes.locked(_producer_lock(prefix)):
                 left = _carry_slice(session, prefix, most, layout.ms(now))
+            session.registry.context.housekeeping.bound_memory()
             if not left:
                 session.store.wait_durable()
         return left

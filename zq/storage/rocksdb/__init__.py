@@ -30,6 +30,8 @@ from zq.storage.rocksdb.rescue import Rescue
 from zq.storage.rocksdb.store import SYNC_MODES, Store
 from zq.storage.rocksdb.survey import Survey
 
+# Bytes that the write buffers hold at most between two slices of a large commit; RocksDB itself lets them have 256 MiB.
+MOST_BUFFERED: Final = 64 << 20
 # Seconds between two looks at what is to be compacted.
 LOOK: Final = 60.0
 # Seconds of compacting after which no further range is compacted in the same look.
@@ -204,6 +206,9 @@ class Directory(Housekeeping):
             store.compact_range(gone)
             if time.monotonic() > moment + LONGEST:
                 break
+
+    def bound_memory(self) -> None:
+        self._opened.flush_beyond(MOST_BUFFERED)
 
     def measures(self) -> Iterator[Measure]:
         store = self._opened

@@ -268,6 +268,20 @@ class Store(ordered.Store):
         except Exception as error:
             raise unavailable() from error
 
+    def flush_beyond(self, most: int) -> None:
+        """Write what the write buffers of all families hold to their files, if that is more than so many bytes; returns
+        when that is done. A family that holds little keeps it. Raises ``Unavailable``."""
+        sizes = {family: self.figure(family, "cur-size-active-mem-table") for family in self._views}
+        if sum(sizes.values()) <= most:
+            return
+        try:
+            for family, size in sizes.items():
+                if size > most // len(sizes):
+                    self._views[family].flush()
+        except Exception as error:
+            raise unavailable() from error
+        tuning.trim_heap()
+
     def compact_range(self, gone: Range) -> None:
         """Give back the space of a range that was removed; returns when that is done. Raises ``Unavailable``."""
         family, lower, upper = gone

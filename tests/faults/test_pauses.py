@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is told 429 and asks on at once waits for a moment on that connection, and nobody else does (gunicorn's worker).
+
+No test rests on a quick machine: a pause is seen as the time that passes at least, and that there is none by trying
+until one answer comes sooner.
+"""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.faults.test_neighbours import QUEUE, bearer
+from tests.servers import CLIENT, ZqServer, wait_for
+from zq.engines.gthread.pauses import PAUSE
+
+# Requests a second of a project: whoever asks on soon has used them up.
+CONFIG = "[DEFAULT]\nauth_strategy = token\n[quota]\nrequests = 1\n"
+TOO_MANY = 429
+BODY = json.dumps({"messages": [{"body": 1}]})
+
+
+@pytest.fixture
+def credential(tmp_path: Path) -> dict[str, str]:
+    return bearer(f"rocksdb://{tmp_path}/store", "greedy") | {"Client-ID": CLIENT}
+
+
+@pytest.fixture
+def other(tmp_path: Path, credential: dict[str, str]) -> dict[str, str]:
+    return bearer(f"rocksdb://{tmp_path}/store", "modest") | {"Client-ID": CLIENT}
+
+
+@pytest.fixture
+def server(tmp_path: Path, credential: dict[str, str], other: dict[str, str]) -> Iterator[ZqServer]:
+    with ZqServer(f"rocksdb://{tmp_path}/store", config=CONFIG) as running:
+        yield running
+
+
+class Client:
+    """One connection, and a project's credential on it."""
+
+    def __init__(self, server: ZqServer, headers: dict[str, str]) -> None:
+        self._connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+        self._connection.connect()
+        self._headers = headers
+
+    @property
+    def socket(self) -> socket.socket:
+        assert self._connection.sock is not None
+        return self._connection.sock
+
+    def send(self, method: str = "GET", path: str = "/v2/queues", body: str | None = None) -> None:
+        self._connection.request(method, path, body, self._headers)
+
+    def status(self) -> int:
+        reply = self._connection.getresponse()
+        reply.read()
+        return reply.status
+
+    def ask(self) -> int:
+        self.send()
+        return self.status()
+
+    def refused(self) -> float:
+        """Ask until that is too much; when the request was sent that was refused."""
+        while True:
+            began = time.monotonic()
+            if self.ask() == TOO_MANY:
+                return began
+
+
+def test_a_refused_connection_is_served_again_after_a_pause(server: ZqServer, credential: dict[str, str]) -> None:
+    """Each refusal has its own; and what is posted meanwhile is read whole, for nothing is lost of it."""
+    client = Client(server, credential)
+    for _ in range(3):
+        began = client.refused()
+        client.send("POST", f"{QUEUE}/messages", BODY)
+        assert client.status() in (201, TOO_MANY)
+        assert time.monotonic() - began >= PAUSE
+
+
+def test_pipelined_requests_pause_too(server: ZqServer, credential: dict[str, str]) -> None:
+    """What has been sent before the refusal waits as well."""
+    client = Client(server, credential)
+    client.refused()
+    lines = "".join(f"{name}: {value}\r\n" for name, value in credential.items())
+    began = time.monotonic()
+    client.socket.sendall(f"GET /v2/queues HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode() * 4)
+    got = b""
+    while got.count(b"HTTP/1.1 ") < 4:
+        got += client.socket.recv(65536)
+    refusals = got.count(b"HTTP/1.1 429")
+    assert refusals >= 2
+    assert time.monotonic() - began >= (refusals - 1) * PAUSE
+
+
+def test_nobody_elses_connection_pauses(server: ZqServer, credential: dict[str, str], other: dict[str, str]) -> None:
+    """While one pauses, another one of the same project is told at once, and another project is served."""
+
+    def sooner() -> bool:
+        """Whether both were answered before the first one's pause was over."""
+        paused, same, modest = Client(server, credential), Client(server, credential), Client(server, other)
+        paused.refused()
+        paused.send()
+        statuses = same.ask(), modest.ask()
+        paused.socket.settimeout(0)
+        try:
+            paused.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return statuses[0] == TOO_MANY
+        return False
+
+    wait_for(sooner, 30, "others are answered while a refused connection pauses")
+
+
+def test_behind_a_proxy_no_connection_pauses(tmp_path: Path, credential: dict[str, str]) -> None:
+    """A proxy's connection has requests of many projects."""
+    config = CONFIG + "[server]\nbehind_proxy = true\n"
+    with ZqServer(f"rocksdb://{tmp_path}/store", config=config) as server:
+        client = Client(server, credential)
+
+        def quick() -> bool:
+            began = client.refused()
+            return client.ask() == TOO_MANY and time.monotonic() - began < PAUSE
+
+        wait_for(quick, 30, "two refusals follow each other without a pause")
+
+
+def test_a_stop_ends_pauses(server: ZqServer, credential: dict[str, str]) -> None:
+    """What was sent on a paused connection is answered by the process that ends."""
+    clients = [Client(server, credential) for _ in range(5)]
+    for client in clients:
+        client.refused()
+    for client in clients:
+        client.send()
+    os.kill(server.pid, signal.SIGTERM)
+    assert {client.status() for client in clients} <= {200, TOO_MANY}
+    assert server.wait(40) == 0
+
+
+def test_a_paused_connection_that_is_closed_is_forgotten(server: ZqServer, credential: dict[str, str]) -> None:
+    """Its place is free after the pause, and the worker goes on."""
+    pid = server.worker_pids[0]
+
+    def sockets() -> int:
+        return sum("socket:" in str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink())
+
+    before = sockets()
+    clients = [Client(server, credential) for _ in range(20)]
+    for client in clients:
+        client.refused()
+        client.socket.close()
+    del clients
+    wait_for(lambda: sockets() <= before, 10, "all have been closed")
+    assert Client(server, credential).ask() in (200, TOO_MANY)
