@@ -92,8 +92,12 @@ def test_policy_quotas_and_audit_of_a_server(deployment: Deployment) -> None:
     deployment.policy.write_text('"queues:create": "role:member"\n')
     deployment.hang_up()
     wait_for(is_allowed(deployment, "member", "more"), WITHIN, "the new policy counts")
-    told = [(line["object"], line["outcome"]) for line in deployment.lines() if line["method"] == "HUP"]
-    assert told == [("policy", "refused"), ("policy", "done")]
+
+    def told() -> list[tuple[str, str]]:
+        return [(line["object"], line["outcome"]) for line in deployment.lines() if line["method"] == "HUP"]
+
+    wait_for(lambda: len(told()) >= 2, WITHIN, "the audit log tells of both")
+    assert told() == [("policy", "refused"), ("policy", "done")]
 
     deployment.write(requests=2)
     deployment.hang_up()
