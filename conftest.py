@@ -7,13 +7,16 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.stores import EMBEDDED, KINDS, USUAL, Kind, Stores
 from zq.clock import ManualClock
 from zq.model import QueueRef
+from zq.model.pools import Pool, pool_ref
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.storage.pooling import PooledStorage
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -135,9 +138,17 @@ def store_uri(store_name: str, stores: Stores, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def open_store(store_uri: str) -> Callable[[], Storage]:
+def open_store(store_uri: str, store_name: str) -> Callable[[], Storage]:
     """What opens the test's store, which is empty at first: each call is a connection of its own."""
-    return lambda: connect(store_uri)
+    return pooled if store_name == "pooled" else lambda: connect(store_uri)
+
+
+def pooled() -> Storage:
+    """Two stores as one; new queues are in the second, which is a pool."""
+    catalogue = connect("memory:")
+    pool = msgspec.json.encode(Pool("memory:", 1))
+    catalogue.documents.put(pool_ref("other"), pool, catalogue.now())
+    return PooledStorage(catalogue, lambda uri, expiry: connect(uri, expiry=expiry))
 
 
 @pytest.fixture

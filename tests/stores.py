@@ -44,13 +44,15 @@ KINDS: Final = {
     "rocksdb": Kind(durable=True, shared=False),
     "mongodb": Kind(durable=True, shared=True),
     "redis": Kind(durable=True, shared=True),
+    "pooled": Kind(durable=False, shared=False),
     **({"redis-server": Kind(durable=True, shared=True)} if REDIS_ON_PATH else {}),
     **({"mongodb-given": Kind(durable=True, shared=True)} if MONGODB_URI else {}),
     **({"redis-given": Kind(durable=True, shared=True)} if REDIS_URI else {}),
 }
 """Every store that the shared suites run on, and that ``pytest --stores`` names. ``redis`` is valkey-server from the
-wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment."""
-USUAL: Final = [name for name in KINDS if name != "redis-server"]
+wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment. ``pooled``: two stores in memory as one, for
+``zq/conformance``."""
+USUAL: Final = [name for name in KINDS if name not in ("redis-server", "pooled")]
 """Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
 EMBEDDED: Final = ["memory", "rocksdb"]
 """Stores without a server."""
@@ -225,7 +227,7 @@ class Stores:
 
     def empty(self, driver: str, folder: Path, name: str) -> str:
         """The URI of an empty store called ``name`` (``a``, ``b`` or ``c``; what it held is gone)."""
-        if driver == "memory":
+        if driver in ("memory", "pooled"):
             return "memory:"
         if driver == "rocksdb":
             return f"rocksdb://{folder}/store"

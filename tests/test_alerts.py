@@ -30,6 +30,7 @@ WATCHED = {
     "compaction_filter_active": "filter inactive",
     "store_background_errors_total": "background errors",
     "store_corruptions_total": "store damaged",
+    "messages_unreadable_total": "message unreadable",
     "sweep_lag_seconds": "sweep behind",
     "sweep_limit_reached_total": "sweep at its limit",
     "store_up": "store down",

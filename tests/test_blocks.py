@@ -4,12 +4,15 @@
 Shell and Python are run as by a reader (``tests/reader.py``), but for what ``NOT_RUN`` gives a reason for.
 """
 
+import json
 import os
 import re
 import shlex
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 import yaml
@@ -19,8 +22,12 @@ from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import ZqServer
 from tests.stores import RedisServer
 from zq import settings
+from zq.broker import Broker
 from zq.cli.profiles import read_profile
 from zq.client import Client
+from zq.clock import StoreClock
+from zq.storage import connect
+from zq.websocket import frames
 
 CURL = "tests/test_docs.py::test_the_curl_lines_of_a_document_work"
 CLIENT = "tests/client/test_client_docs.py::test_the_samples_of_the_client_work"
@@ -54,6 +61,9 @@ HELD_BY = [
     ("api-ref/concepts.md", "python", "", MOVED),
     ("api-ref/concepts.md", "text", "", DRAWING),
     ("api-ref/expiry.md", "ini", "", "tests/test_blocks.py::test_the_options_of_queue_ttl_are_read"),
+    ("api-ref/pools.md", "ini", "", "tests/test_blocks.py::test_the_options_of_pools_are_read"),
+    ("api-ref/probes.md", "json", "", "tests/test_blocks.py::test_a_health_report_has_the_form_of_the_page"),
+    ("api-ref/websocket.md", "json", "", "tests/test_blocks.py::test_the_request_of_the_page_is_one"),
     ("api-ref/from-sqs.md", "python", "", FROM_SQS),
     ("api-ref/from-sqs.md", "sh", "", FROM_SQS),
     ("api-ref/getting-started.md", "python", "", STARTED),
@@ -235,6 +245,31 @@ def test_the_options_of_queue_ttl_are_read(tmp_path: Path) -> None:
     file = tmp_path / "zq.conf"
     file.write_text(only("api-ref/expiry.md", "ini"))
     assert [pattern for pattern, _ in settings.load(str(file)).queue_ttl] == ["mqtt-*", "system-logs"]
+
+
+def test_the_options_of_pools_are_read(tmp_path: Path) -> None:
+    """pools.md: a server would start with this file."""
+    file = tmp_path / "zq.conf"
+    file.write_text(only("api-ref/pools.md", "ini"))
+    pooling = settings.load(str(file)).pooling
+    assert pooling is not None
+    assert pooling.hosts == ("redis-1.example.org", "redis-2.example.org:6380")
+
+
+def test_a_health_report_has_the_form_of_the_page() -> None:
+    """probes.md: the same members in the same places."""
+    shown = json.loads(only("api-ref/probes.md", "json"))
+    with closing(connect("memory:")) as storage:
+        report = msgspec.to_builtins(Broker(storage, StoreClock(storage.now)).health.report())
+    assert shown.keys() == report.keys()
+    assert shown["message_volume"].keys() == report["message_volume"].keys()
+    [(name, operation)] = shown["operation_status"].items()
+    assert operation.keys() == report["operation_status"][name].keys()
+
+
+def test_the_request_of_the_page_is_one() -> None:
+    """websocket.md."""
+    assert frames.check(json.loads(only("api-ref/websocket.md", "json"))) == "message_post"
 
 
 def test_prometheus_is_told_where_the_alerts_are() -> None:

@@ -5,16 +5,18 @@ and what runs beside requests."""
 import atexit
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from zq import audit, probes
 from zq.audit import Audit
 from zq.auth import open_tokens, reread, strategy_of
+from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
 from zq.broker import Broker
+from zq.broker.pools import Pools
 from zq.broker.rates import Exchange
 from zq.clock import Clock, StoreClock
 from zq.engines.tls import ServerTls
@@ -26,10 +28,12 @@ from zq.maintenance import Upkeep
 from zq.maintenance.throttle import LatencyMonitor
 from zq.metrics.definitions import Options
 from zq.metrics.timed import timed
+from zq.model.expiry import Expiry
 from zq.model.topics import Retention
 from zq.settings import Configuration, Settings
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.storage.pooling import PooledStorage
 
 if TYPE_CHECKING:
     from zq.metrics.counting import Metrics
@@ -48,10 +52,11 @@ class Application:
         self._configuration = configuration
         self._tls = tls
         chosen = configuration.current
-        self._storage = open_store(chosen)
+        self._storage = self._opened(chosen)
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self.broker = make_broker(chosen, timed(self._storage, self._metrics, monitor), self._clock, self._metrics)
+        self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.replace)
         documents = self._storage.documents
         self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
@@ -73,6 +78,32 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
+
+    def _opened(self, chosen: Settings) -> Storage:
+        """The store, or with ``pooling`` all of them."""
+        catalogue = open_store(chosen)
+        if chosen.pooling is None:
+            return catalogue
+        return PooledStorage(catalogue, partial(_open_pool, chosen), chosen.pooling.virtual)
+
+    def _pools(self) -> Pools | None:
+        """What administrators do with pools, if there may be any."""
+        chosen = self._configuration.current
+        if chosen.pooling is None:
+            return None
+        return Pools(
+            self._storage.documents,
+            self._clock,
+            chosen.limits,
+            partial(_probe, chosen),
+            self._allowed,
+            chosen.uri,
+        )
+
+    def _allowed(self) -> Sequence[str]:
+        """Which hosts URIs of pools may name now."""
+        pooling = self._configuration.current.pooling
+        return pooling.hosts if pooling else ()
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
@@ -96,6 +127,7 @@ class Application:
             behind_proxy=chosen.behind_proxy,
             tokens=tokens,
             share=lambda: configuration.current.share,
+            pools=self._pools(),
         )
 
     def apply(self, new: Settings) -> None:
@@ -107,7 +139,7 @@ class Application:
         if self.broker.quotas is not None:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
-        reread(self._proxy, getattr(self._strategy, "certificates", None), self._tls)
+        reread(self._proxy, getattr(self._strategy, "certificates", None), self._tls, self._keys)
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
         """What an engine calls: the application, or Keystone's middleware, which stands before all else."""
@@ -131,6 +163,21 @@ def open_store(chosen: Settings) -> Storage:
                 raise
             LOG.warning("Waiting for the store: %s", absence)
             time.sleep(RETRY_INTERVAL)
+
+
+def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
+    """The store of a pool. Raises ``StartRefused``, ``Unavailable``."""
+    options = chosen.pooling.options if chosen.pooling else {}
+    return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
+
+
+def _probe(chosen: Settings, uri: str) -> None:
+    """See that such a store can be used."""
+    storage = _open_pool(chosen, uri, None)
+    try:
+        storage.ping()
+    finally:
+        storage.close()
 
 
 def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
@@ -164,6 +211,7 @@ def make_broker(chosen: Settings, storage: Storage, clock: Clock, events: Events
         quota=chosen.quota if chosen.auth.strategy else None,
         share=chosen.quota.share,
         threads=chosen.threads,
+        encryption_keys=read_keys(chosen.message_encryption_key_file),
     )
 
 

@@ -193,6 +193,38 @@ class ClaimNotHeld(Invalid):
     sentence = "A claim given as claim_id or claim_ids does not hold the message; nothing was deleted."
 
 
+class PoolsApart(Invalid):
+    """What was asked for is about queues of two pools, and cannot be one step."""
+
+
+class PoolNotFound(NotFound):
+    """No pool of that name."""
+
+
+class FlavorNotFound(NotFound):
+    """No flavor of that name in the project."""
+
+
+class PoolRefused(Invalid):
+    """A pool that cannot be like this."""
+
+
+class FlavorRefused(Invalid):
+    """A new flavor that names a pool which does not exist."""
+
+
+class FlavorUpdateRefused(Invalid):
+    """The same of a flavor that is there."""
+
+
+class PoolInUse(NotAuthorized):
+    """A pool that must not go now."""
+
+
+class PoolConflict(Conflict):
+    """A pool's store is that of another one, or must not change now."""
+
+
 class NotBuilt(ZqError):
     """Part of the interface, but not of this version of zq."""
 
@@ -205,6 +237,10 @@ class Unavailable(ZqError):
 
 class StoreDamaged(Unavailable):
     """What the request reads is corrupt in the store's files: trying again does not help. The cause is for the log."""
+
+
+class MessageUnreadable(StoreDamaged):
+    """The body of a message is encrypted and cannot be opened: its key is missing, or it was changed in the store."""
 
     sentence = "The store is damaged where this request reads. Trying again does not help: it must be salvaged."
 

@@ -67,6 +67,11 @@ class Events:
     def stream_dropped(self) -> None:
         """A stream's reader took nothing and was hung up on."""
 
+    # Encryption.
+
+    def unreadable(self) -> None:
+        """The body of a message could not be opened."""
+
     # Active expiry.
 
     def expired(self, count: int, queue: QueueRef) -> None:

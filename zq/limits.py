@@ -79,6 +79,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_claim_ttl: int = 43_200
     max_claim_grace: int = 43_200
     max_queues_per_page: int = 20
+    max_pools_per_page: int = 20
+    max_flavors_per_page: int = 20
     max_messages_per_page: int = 1000
     max_messages_per_claim_or_pop: int = 1000
     max_answer_bytes: int = 4194304

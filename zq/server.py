@@ -51,6 +51,13 @@ def open_app(
     made = Application(configuration, tls)
     heed = heed or _heed_signals
     heed(chosen.drain_delay, made.broker.end_waiting, lambda: _reload(configuration, made.apply))
+    if chosen.websocket.port:
+        try:
+            from zq.websocket.listener import Listener
+        except ImportError as error:
+            raise StartRefused("[websocket] port needs an extra: pip install 'zq-queue[websocket]'.") from error
+
+        Listener(chosen, made.outermost(), made.broker).start()
     if chosen.control:
         control.serve(chosen.control, made.app)
     return made.outermost()

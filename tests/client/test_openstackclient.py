@@ -79,7 +79,8 @@ def test_the_commands_do_what_the_page_says(running: ZqServer, project: str, tmp
     refused = [line.partition("Error response from Zaqar. ")[2].removesuffix(".") for line in done.stderr.splitlines()]
     not_built, unknown = refused[:6], refused[6:]
     prefix = "Code: 400. Title: Not implemented. Description: "
-    encrypt = "_enable_encrypt_messages: this version of zq does not encrypt messages yet."
+    encrypt = "_enable_encrypt_messages: this server does not encrypt messages, for it has no "
+    encrypt += "message_encryption_key_file."
     assert not_built[:5] == [f"{prefix}This version of zq does not have subscriptions yet."] * 5
     assert not_built[5] == f"{prefix}{encrypt}"
     assert len(unknown) == 11

@@ -3,6 +3,8 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 from zaqarclient.queues.client import Client
@@ -259,3 +261,57 @@ def test_what_is_not_built_is_said(tmp_path: Path) -> None:
             with pytest.raises(errors.MalformedRequest, match="Not implemented"):
                 ask()
         assert jobs.metadata(force_reload=True)["_enable_encrypt_messages"] is False
+
+
+def test_the_report_on_health_is_an_object(store_uri: str) -> None:
+    """5, 17: what ``health()`` asks, as an administrator; the client's own noauth names no role."""
+    config = "[DEFAULT]\nadmin_mode = true\n[server]\ntrust_network = true\n"
+    with ZqServer(store_uri, config=config) as started:
+        request, transport = client_of(started)._request_and_transport()
+        request.headers["X-Roles"] = "admin"
+        report = core.health(transport, request)
+    assert report["message_volume"] == {"free": 0, "claimed": 0, "total": 0}
+    assert all(status["succeeded"] for status in report["operation_status"].values())
+
+
+def test_pools_and_flavors_are_administered(tmp_path: Path) -> None:
+    """All calls of both, and queues that are in such a pool."""
+    config = """
+        [DEFAULT]
+        admin_mode = true
+        pooling = true
+        [server]
+        trust_network = true
+        [pooling:catalog]
+        allowed_hosts = rocksdb:
+    """
+    uri = f"rocksdb://{tmp_path}/pool"
+    with ZqServer("memory:", config=dedent(config)) as server:
+        admin, client = client_of(server), client_of(server)
+        plain = admin._request_and_transport
+
+        def as_admin() -> tuple[Any, Any]:
+            request, transport = plain()
+            request.headers["X-Roles"] = "admin"
+            return request, transport
+
+        admin._request_and_transport = as_admin
+        pool = admin.pool("p", weight=10, uri=uri)
+        pool.update({"weight": 20})
+        assert (pool.get()["weight"], pool.get()["uri"]) == (20, uri)
+        assert [found.name for found in admin.pools(limit=5)] == ["p"]
+        flavor = admin.flavor("f", pool_list=["p"])
+        flavor.update({"pool_list": ["p"]})
+        assert flavor.get()["pool_list"] == ["p"]
+        assert [found.name for found in admin.flavors(limit=5)] == ["f"]
+        jobs = client.queue("jobs", force_create=False)
+        request, transport = client._request_and_transport()
+        core.queue_create(transport, request, "jobs", metadata={"_flavor": "f"})
+        post(jobs, 3)
+        assert numbers(jobs.messages(echo=True)) == [0, 1, 2]
+        with pytest.raises(errors.ForbiddenError):
+            pool.delete()
+        flavor.delete()
+        assert list(admin.flavors()) == []
+        with pytest.raises(errors.ForbiddenError):
+            client.pool("q", weight=1, uri=uri)

@@ -60,6 +60,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
         retention: tuple[int, int] = DEFAULT_KEEP,
         app: dict[str, Any] | None = None,
         patience: float = 5.0,
+        encryption_keys: dict[str, bytes] | None = None,
         **limits: int,
     ) -> Api:
         broker = Broker(
@@ -72,6 +73,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             max_streams=max_streams,
             retention=Retention(*retention),
             patience=patience,
+            encryption_keys=encryption_keys,
         )
         return Api(create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})}), project_suffix)
 

@@ -93,3 +93,21 @@ def test_a_checksum_belongs_to_the_message_not_to_the_server(compose) -> None:
     post(compose(checksum=True), "2")
     messages = compose(checksum=False).get(f"{URL}?echo=true", 200).json["messages"]
     assert [message.get("checksum") for message in messages] == [None, summed("2")]
+
+
+def test_history_moved_messages_and_topics_have_theirs(summing: Api) -> None:
+    """7.10: of a message that moved its own, or that of the body it was given."""
+    summing.put("/v2/queues/jobs", 201, {"_history_ttl": 600})
+    post(summing, *VECTORS)
+    claim, claimed = summing.claim("jobs")
+    ids = [message["id"] for message in claimed]
+    moves = [{"id": ids[0], "queue": "done"}, {"id": ids[1], "queue": "done", "body": [1]}]
+    summing.post(f"{claim}/settle", 200, {"move": moves})
+    first, second = VECTORS.values()
+    finished = summing.get("/v2/queues/jobs/history", 200).json["messages"]
+    assert [entry["checksum"] for entry in finished] == [first, second]
+    moved = summing.get("/v2/queues/done/messages?echo=true", 200).json["messages"]
+    assert [message["checksum"] for message in moved] == [first, summed("[1]")]
+    summing.post("/v2/topics/news/messages", 201, b'{"messages": [{"body": {"event": "x"}}]}')
+    published = summing.get("/v2/topics/news/messages", 200).json["messages"]
+    assert [message["checksum"] for message in published] == [first]

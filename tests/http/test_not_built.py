@@ -108,14 +108,6 @@ def test_metadata_of_a_later_version_are_refused(api: Api) -> None:
     assert api.get(QUEUE, 200).json == RESERVED
 
 
-def test_health_is_for_admins(gate) -> None:
-    """1.1, 5: not built in admin mode, no such path without; who names himself admin is none by that (S8)."""
-    admin = {"X-Roles": "admin"}
-    assert gate(admin_mode=True, trusting=True).get("/v2/health", 400, admin).json["title"] == "Not implemented"
-    gate(admin_mode=True).get("/v2/health", 403, admin)
-    gate(admin_mode=False).get("/v2/health", 404, admin)
-
-
 @pytest.mark.parametrize("path", ["/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"])
 def test_pools_and_flavors_are_not_there(door: Api, path: str) -> None:
     """1.1: present only in admin mode with pooling."""

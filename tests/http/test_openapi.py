@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, untouched
 from zq.broker import Broker
+from zq.broker.pools import Pools
 from zq.clock import ManualClock
 from zq.http.app import create_app
 from zq.http.openapi import document
@@ -24,7 +25,7 @@ from zq.limits import Limits
 
 FILE = Path(__file__).parent.parent.parent / "api-ref" / "openapi.json"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
-DOCUMENT = document(Limits())
+DOCUMENT = document(Limits(), pools=True)
 EXAMPLES = {
     "queue": "jobs",
     "message": "m",
@@ -33,7 +34,10 @@ EXAMPLES = {
     "producer": "p",
     "topic": "news",
     "token": "t",
+    "pool": "p",
+    "flavor": "f",
 }
+POOLS = Pools(BrokenStore(untouched).documents, ManualClock(1.0), Limits(), lambda _uri: None, list)
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -69,7 +73,7 @@ def parameter(given: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_route_is_described_and_nothing_else() -> None:
     """Each method of each route, but those of the class ``NotBuiltRoute``, which are not built."""
-    app = create_app(Broker(BrokenStore(untouched), ManualClock(1.0)), admin_mode=True)
+    app = create_app(Broker(BrokenStore(untouched), ManualClock(1.0)), admin_mode=True, pools=POOLS)
     served = {
         (method.method, route.path)
         for route in inspect_app(app).routes
@@ -109,7 +113,7 @@ def test_headers_are_asked_for_where_the_document_says_so(
     gate: Callable[..., Api], method: str, path: str, operation: dict[str, Any]
 ) -> None:
     """Client and project, the form that is no JSON, and 406: a request without the one or with the other is refused."""
-    door = gate(policy=lambda _rule, _roles: False)
+    door = gate(policy=lambda _rule, _roles: False, admin_mode=True, pools=POOLS)
     where = path.format(**EXAMPLES)
     headers = [parameter(each)["name"] for each in operation["parameters"] if parameter(each).get("required")]
     for header in ("Client-ID", "X-Project-ID"):

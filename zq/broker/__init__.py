@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The use cases: every rule, default and limit of zq lives here, once."""
 
+from collections.abc import Mapping
+
 from zq.broker.claims import Claims
+from zq.broker.encryption import Sealing
+from zq.broker.health import Health
 from zq.broker.history import History
 from zq.broker.messages import Messages
 from zq.broker.publishing import Publishing, Readers
@@ -34,7 +38,7 @@ class Broker:
     ``patience``: seconds that the caller of a large commit waits for its end.
     ``quota``: what a project may use that has no values of its own; None = nobody is asked who it is, so that nobody
     can be bounded. ``share``: percent of waiters and streams that one project gets; ``threads``: how many requests are
-    worked on at once.
+    worked on at once. ``encryption_keys``: as ``Sealing`` has them.
     """
 
     def __init__(
@@ -54,19 +58,21 @@ class Broker:
         quota: Quota | None = None,
         share: int = 25,
         threads: int = 64,
+        encryption_keys: Mapping[str, bytes] | None = None,
     ) -> None:
         self.rates = Rates(threads)
         self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
         self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
         rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
         self.storage = storage
+        self.sealing = sealing = Sealing(encryption_keys, events)
         self._clock = clock
         self.limits = limits
-        self.queues = Queues(storage, clock, limits, rules_cache)
-        self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events)
-        self.claims = Claims(storage, clock, limits, rules_cache, events)
-        self.settling = Settling(storage, clock, limits, rules_cache, checksum, events)
-        self.history = History(storage, clock, limits, rules_cache, events)
+        self.queues = Queues(storage, clock, limits, rules_cache, sealing)
+        self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
+        self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
+        self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing)
+        self.history = History(storage, clock, limits, rules_cache, events, sealing)
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
         self.topics = Topics(storage, clock, limits, self.default_ttls)
         self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
@@ -74,6 +80,7 @@ class Broker:
         self.streams = Streams(storage, clock, self._tails, max_streams, events, share)
         readers = Readers(self._tails, self.waiters)
         self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum=checksum)
+        self.health = Health(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics)
         if self.quotas is not None:
             self._bound(self.quotas)

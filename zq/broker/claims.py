@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on claims (contract 8)."""
 
+from contextlib import suppress
+
 from msgspec import UNSET, Struct, structs
 
 from zq import wire
 from zq.broker import redelivery
+from zq.broker.encryption import SET_ASIDE, Sealing
 from zq.broker.rules import RulesCache
 from zq.broker.values import Seen
 from zq.clock import Clock
+from zq.errors import ClaimNotFound
 from zq.events import Events
 from zq.limits import MIN_DELAY, MIN_TTL, Limits, claim_name, within
-from zq.model import Claim, ClaimRequest, Fence, Lease, QueueRef, Seconds, new_ids
+from zq.model import Claim, ClaimRequest, Fence, Lease, QueueRef, Release, Seconds, Settlement, new_ids
 from zq.storage.api import Storage
 
 # Messages of a claim without ``limit``.
@@ -33,7 +37,10 @@ class ClaimAnswer(Struct, frozen=True):
 class Claims:
     """What a caller can do with claims."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, events: Events) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, events: Events, sealing: Sealing
+    ) -> None:
+        self._sealing = sealing
         self._storage = storage
         self._claims = storage.claims
         self._clock = clock
@@ -72,12 +79,30 @@ class Claims:
             rules = self._rules_cache.remember(queue, made.metadata)
         if made.claim is not None and not made.existing:
             self._events.claimed(made.claim, now)
-        return ClaimAnswer(made.claim, now, made.existing)
+        return ClaimAnswer(made.claim and self._opened(queue, made.claim, now), now, made.existing)
+
+    def _opened(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
+        """The claim with those of its messages that can be opened; None if there are none.
+
+        The others leave it at once, so that whoever settles all of the claim settles what he has seen.
+        """
+        shown = self._sealing.opened(queue.project, claim.messages)
+        if shown is claim.messages:
+            return claim
+        read = {message.id for message in shown}
+        away = [Release(message.id, SET_ASIDE) for message in claim.messages if message.id not in read]
+        if away:
+            with suppress(ClaimNotFound):
+                self._claims.settle(queue, claim.id, Settlement(release=away), now)
+        return structs.replace(claim, messages=shown) if shown else None
 
     def get(self, queue: QueueRef, claim: str) -> Seen[Claim]:
-        """A live claim. Raises ``ClaimNotFound``."""
+        """A live claim. Raises ``ClaimNotFound``, and ``MessageUnreadable`` if one of its messages cannot be opened any
+        more."""
         now = self._clock.now()
-        return Seen(self._claims.get(queue, claim, now), now)
+        found = self._claims.get(queue, claim, now)
+        shown = [self._sealing.opened_one(queue.project, message) for message in found.messages]
+        return Seen(structs.replace(found, messages=shown), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
         """Start a live claim anew; omitted terms are the server's defaults (contract 8.3).

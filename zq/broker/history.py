@@ -3,8 +3,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
+from zq.broker.encryption import Sealing, is_sealed
 from zq.broker.quotas import refuse_nothing
 from zq.broker.rules import RulesCache
 from zq.broker.values import Seen
@@ -27,7 +28,16 @@ LATEST: Seconds = 253_402_300_800.0
 class History:
     """What a caller can do with finished messages."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, events: Events) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        rules_cache: RulesCache,
+        events: Events,
+        sealing: Sealing,
+    ) -> None:
+        self._sealing = sealing
         self._history = storage.history
         self._messages = storage.messages
         self._clock = clock
@@ -40,14 +50,18 @@ class History:
     def list(self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str) -> Seen[Page[HistoryEntry]]:
         """A page in the order of finishing. ``since``, ``until``: ISO 8601 or ""."""
         size, span = self._page_size(limit), _span(since or None, until or None)
-        now = self._clock.now()
-        return Seen(self._history.list(queue, marker, size, span, now, self._limits.max_answer_bytes), now)
+        return self._page(queue, marker, size, span)
 
     def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> Seen[Page[HistoryEntry]]:
         """A page of living and finished messages in the order of sequence."""
-        size = self._page_size(limit)
+        return self._page(queue, marker, self._page_size(limit), None)
+
+    def _page(self, queue: QueueRef, marker: int, size: int, span: Span | None) -> Seen[Page[HistoryEntry]]:
+        """A page without those entries whose bodies cannot be opened."""
         now = self._clock.now()
-        return Seen(self._history.list(queue, marker, size, None, now, self._limits.max_answer_bytes), now)
+        page = self._history.list(queue, marker, size, span, now, self._limits.max_answer_bytes)
+        shown = self._sealing.opened_entries(queue.project, page.items)
+        return Seen(page if shown is page.items else structs.replace(page, items=shown), now)
 
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages to the queue, as the caller; how many.
@@ -89,19 +103,27 @@ class History:
         return len(copies)
 
     def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
-        """The ids of new copies."""
+        """The ids of new copies; there is none of what cannot be opened. Copies are sealed anew, for their ids are."""
         rules, now = self._rules_cache.recent(queue), self._clock.now()
         ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
-        drafts = [
-            Draft(id, old.body, ttl, rules.default_delay, client, old.checksum)
-            for id, old in zip(ids, (record.message for record in records), strict=True)
-        ]
+        drafts = []
+        for id, old in zip(ids, (record.message for record in records), strict=True):
+            clear = self._sealing.opened_or_none(queue.project, old)
+            if clear is None:
+                continue
+            body, checksum = old.body, old.checksum
+            if rules.encrypts or is_sealed(old):
+                summed = bool(checksum)
+                body, checksum = self._sealing.stored(queue.project, id, clear.body, seals=True, checksum=summed)
+            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum))
+        if not drafts:
+            return []
         refusal = self.refusal(queue.project, drafts)
         if refusal is not None:
             raise refusal
         self._messages.post(queue, drafts, now)
         self._events.posted(drafts)
-        return ids
+        return [draft.id for draft in drafts]
 
     def _page_size(self, limit: int | None) -> int:
         return DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)

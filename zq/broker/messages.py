@@ -6,15 +6,25 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from zq import wire
+from zq.broker.encryption import SET_ASIDE, UNREADABLE, Sealing
 from zq.broker.quotas import admit_any_work, refuse_nothing
 from zq.broker.resources import admit_all
 from zq.broker.rules import Rules, RulesCache
 from zq.broker.values import Applied, Seen, Upload
 from zq.clock import Clock
-from zq.errors import ClaimNotHeld, Invalid, MessageClaimed, MessageNotFound, QuotaExceeded, Repeated, StageFull
+from zq.errors import (
+    ClaimNotHeld,
+    Invalid,
+    MessageClaimed,
+    MessageNotFound,
+    MessageUnreadable,
+    QuotaExceeded,
+    Repeated,
+    StageFull,
+)
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
 from zq.model import Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
@@ -57,7 +67,9 @@ class Messages:
         checksum: bool,
         delete_with_claim_id: bool,
         events: Events,
+        sealing: Sealing,
     ) -> None:
+        self._sealing = sealing
         self._queues = storage.queues
         self._messages = storage.messages
         self._transactions = storage.transactions
@@ -174,28 +186,33 @@ class Messages:
             if after is None:
                 return Listed(Page([], None), include_delayed, now)
             delayed = include_delayed or not rules.default_delay
-            shown = ListFilter("" if echo else client, include_claimed, delayed)
+            wanted = ListFilter("" if echo else client, include_claimed, delayed)
             most_bytes = self._limits.max_answer_bytes
-            page = self._messages.list(queue, after, size, shown, now, most_bytes, rules.metadata)
+            page = self._messages.list(queue, after, size, wanted, now, most_bytes, rules.metadata)
             if page.metadata is None:
-                return Listed(page, delayed, now)
+                shown = self._sealing.opened(queue.project, page.items)
+                return Listed(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
             rules = self._rules_cache.remember(queue, page.metadata)
 
     def get(self, queue: QueueRef, message: str) -> Seen[Message]:
-        """One message. Raises ``MessageNotFound``."""
+        """One message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
-            return Seen(found, now)
+            return Seen(self._sealing.opened_one(queue.project, found), now)
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
-        """Those of the ids that exist. Raises ``MessageNotFound`` if none does."""
+        """Those of the ids that exist and can be opened. Raises ``MessageNotFound`` if none exists, and
+        ``MessageUnreadable`` if none of those that do can be opened."""
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
         if not found:
             raise MessageNotFound("None of the ids is a message of the queue.")
-        return Seen(found, now)
+        shown = self._sealing.opened(queue.project, found)
+        if not shown:
+            raise MessageUnreadable(UNREADABLE)
+        return Seen(shown, now)
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         """Remove one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
@@ -220,7 +237,10 @@ class Messages:
         self._events.finished(Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
-        """Remove and return up to ``limit`` ready messages, or as many as an answer carries."""
+        """Remove and return up to ``limit`` ready messages, or as many as an answer carries.
+
+        What cannot be opened is put back, or stays in the queue's history, from where it can be replayed.
+        """
         within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
             raise Invalid("claim_ids does not go with pop.")
@@ -229,7 +249,22 @@ class Messages:
         popped = self._messages.pop(queue, limit, now, history, self._limits.max_answer_bytes)
         if popped:
             self._events.popped(popped, now)
-        return Seen(popped, now)
+        shown = self._sealing.opened(queue.project, popped)
+        if len(shown) < len(popped) and not history:
+            read = {message.id for message in shown}
+            self._put_back(queue, [message for message in popped if message.id not in read], now)
+        return Seen(shown, now)
+
+    def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
+        """Post again what was popped and could not be shown: the same ids and bodies, after a while, so that no pop
+        meets them again and again."""
+        drafts = []
+        for message in messages:
+            ttl = max(1, int(message.expires - now))
+            drafts.append(
+                Draft(message.id, message.body, ttl, min(SET_ASIDE, ttl - 1), message.client, message.checksum)
+            )
+        self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
         """The sequence that a marker means: its own, or that of the message whose id it is, by which openstacksdk goes
@@ -279,13 +314,15 @@ class Messages:
         self, posted: Sequence[wire.Posted], client: str, queue: QueueRef, rules: Rules, now: Seconds
     ) -> Sequence[Draft]:
         ids, ttl = new_ids(len(posted), now), self._rules_cache.ttl(queue, rules)
-        return [self._draft(message, id, client, rules, ttl) for message, id in zip(posted, ids, strict=True)]
+        return [self._draft(queue, message, id, client, rules, ttl) for message, id in zip(posted, ids, strict=True)]
 
-    def _draft(self, posted: wire.Posted, identity: str, client: str, rules: Rules, ttl: int) -> Draft:
+    def _draft(self, queue: QueueRef, posted: wire.Posted, identity: str, client: str, rules: Rules, ttl: int) -> Draft:
         if posted.ttl is not UNSET:
             ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         delay = rules.default_delay
         if delay and (own := wire.posted_delay(posted.delay)) is not None:
             delay = within("delay", own, MIN_DELAY, self._limits.max_message_delay)
-        body = bytes(posted.body)
-        return Draft(identity, body, ttl, delay, client, wire.checksum(body) if self._checksum else "")
+        body, checksum = self._sealing.stored(
+            queue.project, identity, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
+        )
+        return Draft(identity, body, ttl, delay, client, checksum)

@@ -36,8 +36,8 @@ RETRY_POLICY: Final[Metadata] = {
     "type": "object",
 }
 
-# What no store of this version does.
-ENCRYPTION: Final = {"_enable_encrypt_messages": "this version of zq does not encrypt messages yet."}
+# The key that has messages encrypted.
+ENCRYPTS: Final = "_enable_encrypt_messages"
 
 
 class MetadataSchema:
@@ -58,7 +58,7 @@ class MetadataSchema:
         self.kind = kind
         self._shown = shown
         self._ttl = ttl
-        self._unbuilt = ENCRYPTION | dict(unbuilt)
+        self._unbuilt = dict(unbuilt)
         self._validator = Draft4Validator(metadata_schema(limits))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:

@@ -112,6 +112,7 @@ class Rules(Struct, frozen=True):
     max_claim_count: int | None
     waits: tuple[int, ...]
     history_ttl: int
+    encrypts: bool = False
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
@@ -188,6 +189,7 @@ class RulesCache:
             max_claim_count=None if count is None or count < 0 else count,
             waits=self._redelivery(metadata).waits(),
             history_ttl=metadata.get("_history_ttl") or 0,
+            encrypts=bool(metadata.get("_enable_encrypt_messages")),
         )
 
     def _redelivery(self, metadata: Metadata) -> Redelivery:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 
 from msgspec import UNSET, Struct
 
+from zq.broker.encryption import Sealing
 from zq.broker.resources import admit_all
 from zq.broker.rules import RulesCache
 from zq.broker.values import Applied
@@ -28,7 +29,7 @@ from zq.model import Fence, IdempotencyKey, ListFilter, Message, Move, Outcome, 
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
-from zq.wire import checksum, extensions
+from zq.wire import extensions
 
 # Messages that a redrive moves at a time.
 CHUNK = 100
@@ -47,8 +48,16 @@ class Settling:
     """What a caller can do with messages when the work on them is done, or has failed."""
 
     def __init__(
-        self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, checksum: bool, events: Events
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        rules_cache: RulesCache,
+        checksum: bool,
+        events: Events,
+        sealing: Sealing,
     ) -> None:
+        self._sealing = sealing
         self._storage = storage
         self._clock = clock
         self._limits = limits
@@ -81,7 +90,7 @@ class Settling:
                 raise Invalid("bury: the queue has no _dead_letter_queue.")
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
-        moves = [self._move(queue.project, move) for move in terms.move]
+        moves = [self._move(queue.project, move, rules.encrypts) for move in terms.move]
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         settlement = Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
@@ -163,18 +172,23 @@ class Settling:
             if not 1 <= len(buried.reason) <= MAX_REASON:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
-    def _move(self, project: str, given: extensions.Moved) -> Move:
+    def _move(self, project: str, given: extensions.Moved, encrypts: bool) -> Move:
+        """``encrypts``: whether the queue that it leaves does; then a body that it is given is sealed, too."""
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_post_size:
             raise Invalid(f"body must be at most {rules.max_post_size} bytes in {given.queue}; it is {len(body)}.")
+        checksum = ""
+        if body is not None:
+            seals = encrypts or rules.encrypts
+            body, checksum = self._sealing.stored(project, given.id, body, seals=seals, checksum=self._checksum)
         return Move(
             id=given.id,
             to=given.queue,
             ttl=None if given.ttl is UNSET else given.ttl,
             delay=rules.default_delay if given.delay is UNSET else given.delay,
             body=body,
-            checksum=checksum(body) if body is not None and self._checksum else "",
+            checksum=checksum,
         )
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from zq import wire
 from zq.broker.markers import Markers
-from zq.broker.metadata import MetadataSchema, topic_defaults
+from zq.broker.metadata import ENCRYPTS, MetadataSchema, topic_defaults
 from zq.broker.resources import MetadataResource
 from zq.broker.rules import DefaultTtls, ReadThroughCache, post_size
 from zq.clock import Clock
@@ -56,7 +56,8 @@ class Topics(MetadataResource[TopicRef, Topic]):
         self._default_ttls = default_ttls
         self._recent = ReadThroughCache(self._stored, monotonic)
         # queue_ttl is a table of queues' names, not of topics'.
-        schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default)
+        unbuilt = {ENCRYPTS: "this version of zq does not encrypt messages of topics yet."}
+        schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default, unbuilt)
         markers = Markers(storage.documents, clock)
         super().__init__(self._store, schema, markers, clock, limits, self._recent.forget, TopicNotFound)
 

@@ -11,6 +11,7 @@ from zq.auth.policy import Policy as TablePolicy
 from zq.auth.signatures import Signatures
 from zq.auth.tokens import Tokens
 from zq.broker import Broker
+from zq.broker.pools import Pools
 from zq.events import NO_EVENTS, Events
 from zq.http import faults
 from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument
@@ -22,6 +23,7 @@ from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem
 from zq.http.openapi import OpenApiDocument
+from zq.http.pools import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
 from zq.http.publishing import TopicMessage, TopicMessages
 from zq.http.request_log import RequestLog
 from zq.http.resources import QueueCollection, ResourceCollection, ResourceItem, ResourcePurge, ResourceStats
@@ -29,6 +31,7 @@ from zq.http.service import (
     SUBSCRIPTIONS,
     GuardedMetricsPage,
     Health,
+    HealthReport,
     Home,
     LimitsDocument,
     MetricsPage,
@@ -82,6 +85,7 @@ def create_app(
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
     share: Callable[[], ShareOptions] = ShareOptions,
+    pools: Pools | None = None,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
 
@@ -90,6 +94,7 @@ def create_app(
     ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
     ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
     ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
+    ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
     served.
@@ -109,9 +114,15 @@ def create_app(
     _add_routes(app, broker)
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
-    app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id))
+    app.add_route(
+        "/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id, admin_mode and pools is not None)
+    )
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
-    _add_routes_not_built(app, admin_mode)
+    if admin_mode:
+        app.add_route("/v2/health", HealthReport(broker))
+        if pools is not None:
+            _add_pool_routes(app, pools)
+    _add_routes_not_built(app)
     return app
 
 
@@ -179,7 +190,14 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/stream", ProjectStream(broker))
 
 
-def _add_routes_not_built(app: App, admin_mode: bool) -> None:
+def _add_pool_routes(app: App, pools: Pools) -> None:
+    app.add_route(POOLS, PoolCollection(pools))
+    app.add_route(f"{POOLS}/{{pool}}", PoolItem(pools))
+    app.add_route(FLAVORS, FlavorCollection(pools))
+    app.add_route(f"{FLAVORS}/{{flavor}}", FlavorItem(pools))
+
+
+def _add_routes_not_built(app: App) -> None:
     queue, topic = "/v2/queues/{queue}", "/v2/topics/{topic}"
     for named in (queue, topic):
         many = NotBuiltRoute(SUBSCRIPTIONS, GET="subscription:get_all", POST="subscription:create")
@@ -189,5 +207,3 @@ def _add_routes_not_built(app: App, admin_mode: bool) -> None:
         app.add_route(f"{named}/subscriptions/{{subscription}}", one)
         confirm = NotBuiltRoute(SUBSCRIPTIONS, PUT="subscription:confirm")
         app.add_route(f"{named}/subscriptions/{{subscription}}/confirm", confirm)
-    if admin_mode:
-        app.add_route("/v2/health", NotBuiltRoute("a health report", GET="health:get"))

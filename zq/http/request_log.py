@@ -94,5 +94,8 @@ def _object(req: falcon.Request) -> str:
     token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")
     if token and "/tokens" in (req.uri_template or ""):
         return f"token {str(token)[:MOST_SHOWN]}" if not str(token).startswith("zq_") else "token"  # no secret
+    for thing in ("pool", "flavor"):
+        if thing in params:
+            return f"{thing} {params[thing][:MOST_SHOWN]}"
     kind, name = about(params)
     return f"{kind} {name}" if kind else str(req.params.get("project", ""))

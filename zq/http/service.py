@@ -152,6 +152,18 @@ class Readiness:
     on_head = on_get
 
 
+class HealthReport:
+    """``/v2/health``: how each operation on the store goes (contract 5)."""
+
+    policy = {"GET": "health:get"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._health = broker.health
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode(self._health.report())
+
+
 class Ping:
     """``/v2/ping`` (contract 4)."""
 

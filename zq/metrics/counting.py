@@ -229,6 +229,9 @@ class Metrics(Events):
     def stream_refused(self) -> None:
         self._metrics["streams_refused_total"].inc()
 
+    def unreadable(self) -> None:
+        self._metrics["messages_unreadable_total"].inc()
+
     def stream_dropped(self) -> None:
         self._metrics["streams_dropped_total"].inc()
 

@@ -77,6 +77,7 @@ COUNTED: Final[dict[str, Definition]] = {
     "streamed_messages_total": _counter("Messages sent to readers of streams."),
     "refused_total": _counter("Requests and connections that the engine turned away by itself, by reason.", "reason"),
     "streams_refused_total": _counter("Streams for which there was no place."),
+    "messages_unreadable_total": _counter("Reads of messages whose encrypted bodies could not be opened."),
     "streams_dropped_total": _counter("Streams whose reader took nothing and was hung up on."),
     "sweep_seconds": _histogram("Time of a round of the sweeper, rests too.", buckets=ROUND),
     "sweep_removed_total": _counter("Expired messages that sweeps removed."),

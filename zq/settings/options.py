@@ -8,9 +8,11 @@ from oslo_config import cfg
 from zq.limits import DEFAULT_KEEP, MIN_KEEP
 from zq.model.expiry import Expiry
 from zq.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
+from zq.settings.pools import CATALOG, POOLING
 from zq.settings.tenants import AUDIT, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
 from zq.settings.transport import TRANSPORT
+from zq.settings.websocket import WEBSOCKET
 
 # Defaults of [expiry].
 EXPIRY: Final = Expiry()
@@ -26,8 +28,10 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
     "DEFAULT": [
         cfg.BoolOpt("admin_mode", default=False, help="Serve the routes for administrators."),
         cfg.BoolOpt("enable_checksum", default=False, help="Store an MD5 checksum with each message and show it."),
+        POOLING,
         STRATEGY,
     ],
+    "pooling:catalog": CATALOG,
     "auth": [*AUTH, CERTIFICATES],
     "signed_url": SIGNED_URL,
     "oslo_policy": POLICY,
@@ -128,6 +132,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             help="Only proxies connect, so max_connections_per_address does not apply: bound clients there.",
         ),
     ],
+    "websocket": WEBSOCKET,
     "storage": [
         cfg.StrOpt(
             "uri",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,9 +23,11 @@ from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
 from zq.settings.auth import KEYSTONE, auth_options, control_path, share_options
 from zq.settings.options import OPTIONS, variable
+from zq.settings.pools import NETWORKED, PoolSettings, pools_of
 from zq.settings.tenants import quota_of
 from zq.settings.tls import check_tls
 from zq.settings.transport import BOUNDS
+from zq.settings.websocket import WebSocketOptions, websocket_options
 
 # Default of max_waiters where each holds a thread.
 MAX_WAITERS: Final = 40
@@ -36,15 +39,6 @@ WAITERS_WITHOUT_THREADS: Final = 10_000
 STREAMS_WITHOUT_THREADS: Final = 2_000
 # Threads that are never lent to requests that wait, nor to streams.
 THREADS_FOR_WORK: Final = 8
-
-# The section of a URI's scheme, for stores that several servers share.
-NETWORKED: Final = {
-    "mongodb": "storage:mongodb",
-    "mongodb+srv": "storage:mongodb",
-    "redis": "storage:redis",
-    "rediss": "storage:redis",
-    "unix": "storage:redis",
-}
 
 # A host of allowed_hosts.
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}", re.ASCII)
@@ -63,6 +57,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     auth: AuthOptions
     share: ShareOptions
+    websocket: WebSocketOptions
     policy_file: str
     quota: Quota
     """What every project may use that has no values of its own."""
@@ -103,7 +98,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """(pattern of queue names, default ttl of their messages); the first that fits counts."""
     strict_client_id: bool
     delete_with_claim_id: bool
+    message_encryption_key_file: str
     admin_mode: bool
+    pooling: PoolSettings | None
+    """None = one store."""
     checksum: bool
     expiry: Expiry
     sweep_interval: float
@@ -186,7 +184,9 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         queue_ttl=tuple(_queue_ttl(queue_ttl_lines(conf), limits.max_message_ttl)),
         strict_client_id=conf.transport.client_id_uuid_safe == "strict",
         delete_with_claim_id=conf.transport.message_delete_with_claim_id,
+        message_encryption_key_file=conf.transport.message_encryption_key_file,
         admin_mode=conf.admin_mode,
+        pooling=pools_of(conf, scheme, partial(_driver_options, conf)),
         checksum=conf.enable_checksum,
         expiry=Expiry(**{name: conf.expiry[name] for name in Expiry.__struct_fields__}),
         sweep_interval=conf.expiry.sweep_interval,
@@ -210,6 +210,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
     return {
         "auth": auth_options(conf),
         "share": share_options(conf),
+        "websocket": websocket_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,

@@ -20,6 +20,8 @@ LIMIT_HELP: Final = {
     "max_claim_ttl": "Largest ttl of a claim, in seconds.",
     "max_claim_grace": "Largest grace of a claim, in seconds.",
     "max_queues_per_page": "Most queues in one page of a listing.",
+    "max_pools_per_page": "Most pools in one page of a listing.",
+    "max_flavors_per_page": "Most flavors in one page of a listing.",
     "max_messages_per_page": "Most messages in one page of a listing, or ids in one deletion or replay. Default: 1000. "
     "Zaqar's bound is 20.",
     "max_messages_per_claim_or_pop": "Most messages that one claim or pop returns, or that one settlement names. "
@@ -60,6 +62,8 @@ BOUNDS: Final[dict[str, tuple[int | str, int | str | None]]] = {
     "max_claim_grace": (MIN_TTL, MAX_LIFE),
     "max_message_delay": (0, MAX_LIFE),
     "max_queues_per_page": (1, None),
+    "max_pools_per_page": (1, None),
+    "max_flavors_per_page": (1, None),
     "max_messages_per_page": (1, None),
     "max_messages_per_claim_or_pop": (1, None),
     "max_answer_bytes": ("max_messages_post_size", None),
@@ -95,6 +99,13 @@ TRANSPORT: Final[list[cfg.Opt]] = [
         max=600,
         help="Seconds after which a step on a store on the network that does not answer ends with 503; a request "
         "that waits, or takes several steps, may take longer.",
+    ),
+    cfg.StrOpt(
+        "message_encryption_key_file",
+        default="",
+        help="A file (mode 0600 or 0640) with a key a line, its id and 32 bytes in base64: the first one seals the "
+        "messages of queues with _enable_encrypt_messages, all of them open. Empty: no queue can be encrypted. The "
+        "file is read again at HUP.",
     ),
     cfg.BoolOpt(
         "message_delete_with_claim_id",

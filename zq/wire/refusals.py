@@ -16,13 +16,18 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.InvalidParameter: (400, "Invalid parameter"),
     errors.InvalidName: (400, "Invalid queue identification"),
     errors.InvalidTopicName: (400, "Invalid topic identification"),
+    errors.PoolRefused: (400, "Unable to create pool"),
+    errors.FlavorRefused: (400, "Unable to create"),
+    errors.FlavorUpdateRefused: (400, "updatefail"),
     errors.ClaimNotHeld: (400, "Unable to delete"),
     errors.NotAuthenticated: (401, "Unauthorized"),
     errors.NotAuthorized: (403, "Not authorized"),
     errors.QuotaExceeded: (403, "Quota exceeded"),
+    errors.PoolInUse: (403, "Unable to delete"),
     errors.MessageClaimed: (403, "Unable to delete"),
     errors.NotFound: (404, "Not found"),
     errors.Conflict: (409, "Conflict"),
+    errors.PoolConflict: (409, "Resource conflict"),
     errors.MetadataConflict: (409, "Resource conflict"),
     errors.CommitTooLarge: (413, "Commit too large"),
     errors.TooManyRequests: (429, "Too many requests"),
@@ -32,6 +37,7 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.Crowded: (503, "Too many streams"),
     errors.Unavailable: (503, "Service temporarily unavailable"),
     errors.StoreDamaged: (503, "Store damaged"),
+    errors.MessageUnreadable: (503, "Message unreadable"),
 }
 
 # Error classes by their names.

@@ -13,7 +13,7 @@ from typing import Any, Final
 import falcon
 
 from zq import __version__, wire
-from zq.http.openapi import messages, resources, schemas
+from zq.http.openapi import messages, pooling, resources, schemas
 from zq.http.openapi.administration import administration, sharing, tokens
 from zq.http.openapi.administration import schemas as administrative_schemas
 from zq.http.openapi.operations import (
@@ -46,6 +46,7 @@ TAGS = {
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
     "tokens": "Tokens and signed URLs, by which callers prove who they are.",
+    "pools": "Pools and flavors, of servers with admin_mode and pooling; others answer 404.",
     "service": "Versions, limits, probes and metrics.",
     "administration": "Quotas, and the projects of the deployment.",
 }
@@ -64,20 +65,22 @@ class OpenApiDocument:
     audience = Audience.PROBE  # but for the credential, which every strategy asks for
     open = True  # to callers of every role
 
-    def __init__(self, limits: Limits, strict_client_id: bool) -> None:
-        self._document = _encoded(limits, strict_client_id)
+    def __init__(self, limits: Limits, strict_client_id: bool, pools: bool) -> None:
+        self._document = _encoded(limits, strict_client_id, pools)
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.data = self._document
 
 
 @lru_cache(maxsize=8)
-def _encoded(limits: Limits, strict_client_id: bool) -> bytes:
-    return wire.encode(document(limits, strict_client_id))
+def _encoded(limits: Limits, strict_client_id: bool, pools: bool) -> bytes:
+    return wire.encode(document(limits, strict_client_id, pools))
 
 
-def document(limits: Limits, strict_client_id: bool = True) -> dict[str, Any]:
-    """What a server with these limits serves and takes."""
+def document(limits: Limits, strict_client_id: bool = True, pools: bool = False) -> dict[str, Any]:
+    """What a server with these limits serves and takes. ``pools``: with pools and flavors."""
+    named = {name: described for name, described in TAGS.items() if pools or name != "pools"}
+    bodies = schemas.schemas(limits) | administrative_schemas() | (pooling.schemas() if pools else {})
     return {
         "openapi": "3.1.0",
         "info": {
@@ -87,13 +90,13 @@ def document(limits: Limits, strict_client_id: bool = True) -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name, "description": description} for name, description in TAGS.items()],
-        "paths": _paths(limits),
+        "tags": [{"name": name, "description": description} for name, description in named.items()],
+        "paths": _paths(limits, pools),
         # Nobody is asked for a credential where auth_strategy is empty.
         "security": [{}, {"bearer": []}, {"token": []}],
         "components": {
             "securitySchemes": SECURITY,
-            "schemas": schemas.schemas(limits) | administrative_schemas(),
+            "schemas": bodies,
             "parameters": shared_parameters(limits, strict_client_id),
             "headers": RESPONSE_HEADERS,
             "responses": error_answers(),
@@ -101,7 +104,7 @@ def document(limits: Limits, strict_client_id: bool = True) -> dict[str, Any]:
     }
 
 
-def _paths(limits: Limits) -> Json:
+def _paths(limits: Limits, pools: bool) -> Json:
     """The operations of each path, with the parameters that they share."""
     themes = {
         "service": _service(),
@@ -111,6 +114,7 @@ def _paths(limits: Limits) -> Json:
         "claims": messages.claims(limits),
         "transactions": messages.transactions(),
         "tokens": tokens() | sharing(),
+        "pools": pooling.pools(limits) | pooling.flavors(limits) if pools else {},
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
     }
     return {
@@ -149,6 +153,14 @@ def _service() -> Json:
         },
         "/v2/limits": {
             "get": operation("get_limits", "The limits in force", {200: answer("All.", "Limits")}, usual=asked)
+        },
+        "/v2/health": {
+            "get": operation(
+                "get_health_report",
+                "How each operation on the store goes; for administrators, with admin_mode only",
+                {200: answer("Each.", "HealthReport")},
+                errors=(404,),
+            )
         },
         "/v2/openapi.json": {
             "get": operation("get_openapi", "This document", {200: answer("It.", "Document")}, usual=()),

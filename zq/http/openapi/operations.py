@@ -25,6 +25,8 @@ QUEUE: Final = "/v2/queues/{queue}"
 TOPIC: Final = "/v2/topics/{topic}"
 # The schema of any text.
 TEXT: Final[Json] = {"type": "string"}
+# That of the name of a pool or flavor, in a path.
+NAMED: Final[Json] = TEXT | {"pattern": "^[^/?#{}]+$", "maxLength": 255}
 # Errors of nearly every operation: bad input, the operator's policy, content negotiation, the store.
 USUAL: Final = (400, 403, 406, 503)
 # Errors of all operations that need a credential: none that is valid, or too many in a short time.
@@ -57,6 +59,7 @@ RESPONSE_HEADERS: Final[Json] = {
         "required": True,
         "schema": TEXT | {"pattern": "^/v2/"},
     },
+    "Content-Location": {"description": "The request's path and query.", "schema": TEXT},
     "Idempotency-Replayed": {
         "description": "Stands where the answer is that of an earlier request with the same Idempotency-Key.",
         "schema": {"enum": ["true"]},
@@ -203,6 +206,8 @@ def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
         "message": in_path("message", IDS, "The id of a message."),
         "claim": in_path("claim", IDS, "The id or the name of a claim."),
         "name": in_path("name", FREE_NAMES, "A name that callers choose."),
+        "pool": in_path("pool", NAMED, "The name of a pool."),
+        "flavor": in_path("flavor", NAMED, "The name of a flavor."),
         "token": in_path(
             "token", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of a token, not its secret."
         ),

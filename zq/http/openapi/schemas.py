@@ -220,10 +220,20 @@ def _figures() -> Json:
 
 
 def _service() -> Json:
+    done = _record(
+        succeeded={"type": "boolean"},
+        seconds={"type": "number", "minimum": 0},
+        ref={"type": ["string", "null"], "format": "uuid"},
+    )
     return {
         "Error": _record("description limit", title=TEXT, description=TEXT, limit=TEXT),
         "Link": _record(rel={"const": "next"}, href=TEXT),
         "Alive": _record(status={"const": "ok"}),
+        "HealthReport": _record(
+            storage_reachable={"const": True},
+            operation_status={"type": "object", "additionalProperties": done},
+            message_volume=_record(free=COUNT, claimed=COUNT, total=COUNT),
+        ),
         "Versions": _record(versions=_list({"type": "object"})),
         "Home": _record(resources={"type": "object"}),
         "Document": {"type": "object", "description": "This document."},

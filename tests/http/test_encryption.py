@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues whose messages are encrypted in the store (contract 7.9; criteria F1 and F2)."""
+
+import logging
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+from zq.broker.encryption import MARK, SET_ASIDE
+from zq.clock import ManualClock
+from zq.model import Draft, ListFilter, Message, QueueRef
+from zq.storage.api import Storage
+from zq.wire import checksum
+
+pytestmark = pytest.mark.every_store
+
+URL = "/v2/queues/jobs/messages"
+ON = {"_enable_encrypt_messages": True}
+KEYS = {"one": bytes(range(32)), "two": bytes(range(32, 64))}
+SECRET: Any = {"card": "4111 1111", "note": "Zo\u00eb"}
+
+
+@pytest.fixture
+def api(compose) -> Api:
+    """A server with keys; the queue ``jobs`` is encrypted and keeps history."""
+    made: Api = compose(encryption_keys=KEYS)
+    made.put("/v2/queues/jobs", 201, ON | {"_history_ttl": 600})
+    return made
+
+
+@pytest.fixture
+def store(storage: Storage, clock: ManualClock, api: Api) -> "Store":
+    return Store(storage, clock, api.project)
+
+
+class Store:
+    """What stands in the store of the project's queues."""
+
+    def __init__(self, storage: Storage, clock: ManualClock, project: str) -> None:
+        self._storage, self._clock, self._project = storage, clock, project
+
+    def messages(self, queue: str = "jobs") -> list[Message]:
+        shown = ListFilter("", True, True)
+        ref = QueueRef(self._project, queue)
+        return list(self._storage.messages.list(ref, 0, 100, shown, self._clock.now()).items)
+
+    def swap(self, one: Message, other: Message) -> None:
+        """Each of two messages has the other one's body from now on."""
+        self.replace(one.id, other.body)
+        self.replace(other.id, one.body)
+
+    def replace(self, id: str, body: bytes) -> None:
+        ref, now = QueueRef(self._project, "jobs"), self._clock.now()
+        self._storage.messages.delete(ref, [id], now)
+        self._storage.messages.post(ref, [Draft(id, body, 300, 0, "")], now)
+
+
+def of(shown: Any) -> list[Any]:
+    """The bodies of an answer."""
+    return [message["body"] for message in shown.json["messages"]]
+
+
+def test_the_store_holds_no_body_and_every_answer_does(api: Api, store: Store) -> None:
+    """7.9: list, get, get by ids, claim, claim GET, pop and history show what was posted."""
+    first, second = api.send("jobs", SECRET, None)
+    for message in store.messages():
+        assert message.body[:1] == MARK
+        assert b"4111" not in message.body
+        assert b"null" not in message.body
+    assert of(api.get(f"{URL}?echo=true", 200)) == [SECRET, None]
+    assert api.get(f"{URL}/{first}", 200).json["body"] == SECRET
+    assert of(api.get(f"{URL}?ids={second},{first}", 200)) == [None, SECRET]
+    claim, claimed = api.claim("jobs")
+    assert [message["body"] for message in claimed] == [SECRET, None]
+    assert of(api.get(claim, 200)) == [SECRET, None]
+    api.delete(claim, 204)
+    assert of(api.delete(f"{URL}?pop=5", 200)) == [SECRET, None]
+    assert of(api.get("/v2/queues/jobs/history", 200)) == [SECRET, None]
+
+
+def test_two_equal_bodies_are_not_equal_in_the_store(api: Api, store: Store) -> None:
+    """F1: the nonce is random."""
+    api.send("jobs", "same", "same")
+    one, other = store.messages()
+    assert one.body != other.body
+
+
+def test_a_body_that_was_swapped_in_the_store_is_never_shown(
+    api: Api, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F1: neither of two is, by whatever verb; others are; the log says which."""
+    api.send("jobs", "a", "b", "c")
+    one, other, third = store.messages()
+    store.swap(one, other)
+    assert of(api.get(f"{URL}?echo=true", 200)) == ["c"]
+    with caplog.at_level(logging.ERROR):
+        refused = api.get(f"{URL}/{one.id}", 503)
+    assert refused.headers["X-Zq-Error"] == "MessageUnreadable"
+    assert one.id in caplog.text
+    api.get(f"{URL}?ids={one.id},{other.id}", 503)
+    assert of(api.get(f"{URL}?ids={one.id},{third.id}", 200)) == ["c"]
+    claim, claimed = api.claim("jobs")
+    assert [message["body"] for message in claimed] == ["c"]
+    assert of(api.get(claim, 200)) == ["c"]
+    api.post("/v2/queues/jobs/claims", 204, {})
+    api.delete(claim, 204)
+    clock.advance(SET_ASIDE)
+    assert of(api.delete(f"{URL}?pop=5", 200)) == ["c"]
+    assert of(api.get("/v2/queues/jobs/history", 200)) == ["c"]
+    assert api.post("/v2/queues/jobs/history/replay", 200, {"limit": 10}).json["replayed"] == 1
+
+
+def test_a_message_is_shown_again_when_its_key_is(api: Api, store: Store, compose, clock: ManualClock) -> None:
+    """F2: a server without the key loses nothing, not even by a pop; all keys open, the first one seals."""
+    api.patch("/v2/queues/jobs", 200, [{"op": "remove", "path": "/metadata/_history_ttl"}])
+    api.send("jobs", "mine")
+    other = compose(encryption_keys={"two": KEYS["two"]})
+    (message,) = store.messages()
+    other.get(f"{URL}/{message.id}", 503)
+    assert of(other.delete(f"{URL}?pop=1", 200)) == []
+    other.send("jobs", "theirs")
+    rotated = compose(encryption_keys={"two": KEYS["two"], "one": KEYS["one"]})
+    assert sorted(of(rotated.get(f"{URL}?echo=true&include_delayed=true", 200))) == ["mine", "theirs"]
+    clock.advance(60)
+    assert sorted(of(rotated.delete(f"{URL}?pop=2", 200))) == ["mine", "theirs"]
+
+
+def test_who_settles_all_of_a_claim_settles_what_it_has_shown(api: Api, compose, clock: ManualClock) -> None:
+    """F2: a message that cannot be opened is no part of the claim; it is ready again a minute later."""
+    api.send("jobs", "mine")
+    other = compose(encryption_keys={"two": KEYS["two"]})
+    other.send("jobs", "theirs")
+    claim, claimed = other.claim("jobs")
+    assert [message["body"] for message in claimed] == ["theirs"]
+    assert other.post(f"{claim}/settle", 200, {"delete": "*"}).json["deleted"] == 1
+    api.post("/v2/queues/jobs/claims", 204, {})
+    clock.advance(SET_ASIDE)
+    assert [message["body"] for message in api.claim("jobs")[1]] == ["mine"]
+
+
+def test_a_popped_message_without_its_key_stays_in_the_history(api: Api, compose) -> None:
+    """F2: where the queue keeps one, and can be replayed from there."""
+    api.send("jobs", "mine")
+    other = compose(encryption_keys={"two": KEYS["two"]})
+    assert of(other.delete(f"{URL}?pop=1", 200)) == []
+    assert of(other.get("/v2/queues/jobs/history", 200)) == []
+    assert of(api.get("/v2/queues/jobs/history", 200)) == ["mine"]
+    api.post("/v2/queues/jobs/history/replay", 200, {"limit": 1})
+    assert of(api.get(f"{URL}?echo=true", 200)) == ["mine"]
+
+
+def test_each_message_tells_itself_whether_it_is_sealed(api: Api, store: Store, compose) -> None:
+    """7.9: whatever the queue's flag says meanwhile, and where it went."""
+    api.send("jobs", 1)
+    api.patch("/v2/queues/jobs", 200, [{"op": "replace", "path": "/metadata/_enable_encrypt_messages", "value": False}])
+    api.send("jobs", 2)
+    assert [message.body[:1] == MARK for message in store.messages()] == [True, False]
+    assert of(api.get(f"{URL}?echo=true", 200)) == [1, 2]
+
+
+def test_a_dead_letter_stays_sealed_and_can_be_read(api: Api, store: Store) -> None:
+    """F2: it is bound to its id, which a move keeps; a new body is sealed as well."""
+    api.send("jobs", "old", "gone")
+    claim, claimed = api.claim("jobs")
+    one, other = (message["id"] for message in claimed)
+    moves = [{"id": one, "queue": "plain"}, {"id": other, "queue": "plain", "body": "new"}]
+    api.post(f"{claim}/settle", 200, {"move": moves})
+    assert [message.body[:1] for message in store.messages("plain")] == [MARK, MARK]
+    assert sorted(of(api.get("/v2/queues/plain/messages?echo=true", 200))) == ["new", "old"]
+
+
+def test_copies_of_history_are_sealed_anew(api: Api, store: Store) -> None:
+    """F2: under ids of their own."""
+    api.send("jobs", SECRET)
+    api.delete(f"{URL}?pop=1", 200)
+    api.post("/v2/queues/jobs/history/replay", 200, {"limit": 1})
+    assert [message.body[:1] for message in store.messages()] == [MARK]
+    assert of(api.get(f"{URL}?echo=true", 200)) == [SECRET]
+
+
+def test_what_is_staged_is_sealed_when_it_is_published(api: Api, store: Store) -> None:
+    """F2."""
+    api.post(f"{URL}?stage=night", 202, {"messages": [{"body": SECRET}]})
+    api.post("/v2/commits", 200, {"producer": "job", "batch": 1, "publish": ["night"]})
+    assert [message.body[:1] for message in store.messages()] == [MARK]
+    assert of(api.get(f"{URL}?echo=true", 200)) == [SECRET]
+
+
+def test_nobody_can_post_what_is_taken_for_sealed(api: Api) -> None:
+    """The mark begins no JSON text."""
+    api.put("/v2/queues/plain", 201)
+    url = "/v2/queues/plain/messages"
+    api.post(url, 400, b'{"messages": [{"body": \x01"one"}]}')
+    api.send("plain", "\x01\x03one", "AQNvbmU=")
+    assert of(api.get(f"{url}?echo=true", 200)) == ["\x01\x03one", "AQNvbmU="]
+
+
+def test_another_project_cannot_open_it(api: Api, store: Store, storage: Storage, clock: ManualClock) -> None:
+    """F1: its key is its own."""
+    api.send("jobs", SECRET)
+    (message,) = store.messages()
+    thief = api.tenant("other")
+    draft = Draft(message.id, message.body, 300, 0, "")
+    storage.messages.post(QueueRef(thief.project, "jobs"), [draft], clock.now())
+    thief.get(f"{URL}/{message.id}", 503)
+
+
+def test_without_keys_encryption_is_refused_and_nothing_is_stored_in_clear(api: Api, store: Store, compose) -> None:
+    """7.9: 400 where it is asked for; 503 where a queue has it and this server lost its keys."""
+    bare = compose()
+    assert "message_encryption_key_file" in bare.put("/v2/queues/more", 400, ON).json["description"]
+    bare.post(URL, 503, {"messages": [{"body": SECRET}]})
+    assert store.messages() == []
+
+
+def test_a_checksum_is_that_of_the_ciphertext(store: Store, compose) -> None:
+    """7.10."""
+    api = compose(checksum=True, encryption_keys=KEYS)
+    (id,) = api.send("jobs", SECRET)
+    (message,) = store.messages()
+    told = api.get(f"{URL}/{id}", 200).json["checksum"]
+    assert told == checksum(b'"' + b64encode(message.body) + b'"')
+    assert api.claim("jobs")[1][0]["checksum"] == told

@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools and flavors (contract 11, 12), on a server with two stores in memory."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+from zq.audit import Audit
+from zq.broker import Broker
+from zq.broker.pools import Pools
+from zq.clock import ManualClock
+from zq.errors import Unavailable
+from zq.http.app import create_app
+from zq.limits import Limits
+from zq.model import QueueRef
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.storage.pooling import PooledStorage
+from zq.storage.pooling.bindings import AGE, KEPT, Bindings
+
+pytestmark = pytest.mark.one_store
+
+URI = "mongodb://localhost:27017/zq"
+OTHER = "mongodb://localhost:27018/zq"
+ADMIN = {"X-Roles": "admin"}
+
+
+class Deployment:
+    """Servers on one catalogue, and the stores of its pools."""
+
+    def __init__(self) -> None:
+        self.catalogue = connect("memory:")
+        self.stores: dict[str, Storage] = {}
+        self.clock = ManualClock(self.catalogue.now())
+        self.elapsed = 0.0
+        self.silent: set[str] = set()
+        self.storage: PooledStorage
+
+    def server(self, virtual: bool = True, **options: Any) -> Api:
+        """One more server."""
+        bindings = Bindings(self.catalogue, virtual, lambda: self.elapsed)
+        self.storage = PooledStorage(self.catalogue, lambda uri, _expiry: self.open(uri), bindings=bindings)
+        pools = Pools(
+            self.catalogue.documents,
+            self.clock,
+            Limits(),
+            self.open,
+            lambda: ["localhost", "memory:", "own:1"],
+            "mongodb://own:1/zq",
+        )
+        broker = Broker(self.storage, self.clock)
+        return Api(create_app(broker, **{"admin_mode": True, "trusting": True, "pools": pools} | options), "-1")
+
+    def open(self, uri: str) -> Storage:
+        if uri in self.silent or "nowhere" in uri:
+            raise Unavailable
+        return self.stores.setdefault(uri, connect("memory:"))
+
+
+class Admin:
+    """An administrator's requests."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        call = getattr(self.api, method)
+        return lambda *given, **named: call(*given, **{"headers": ADMIN} | named)
+
+    def pool(self, name: str, uri: str = URI, weight: int = 1, **more: Any) -> None:
+        made = self.put(f"/v2/pools/{name}", 201, {"uri": uri, "weight": weight, **more})
+        assert made.headers["Location"] == f"/v2/pools/{name}"
+        assert made.body == b""
+
+
+@pytest.fixture
+def deployment() -> Iterator[Deployment]:
+    made = Deployment()
+    yield made
+    for store in [made.catalogue, *made.stores.values()]:
+        store.close()
+
+
+@pytest.fixture
+def admin(deployment: Deployment) -> Admin:
+    return Admin(deployment.server())
+
+
+# Routes and rights ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"admin_mode": False}, {"pools": None}])
+def test_the_routes_are_there_with_both_options_only(deployment: Deployment, options: dict[str, Any]) -> None:
+    """1.1: else 404, and the document of the interface has none of them."""
+    api = deployment.server(**options)
+    for path in ("/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"):
+        api.get(path, 404, ADMIN)
+        assert "/v2/pools" not in api.get("/v2/openapi.json", 200).json["paths"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/pools", 403),
+        ("GET", "/v2/pools/p", 403),
+        ("PUT", "/v2/pools/p", 403),
+        ("PATCH", "/v2/pools/p", 403),
+        ("DELETE", "/v2/pools/p", 403),
+        ("GET", "/v2/flavors", 200),
+        ("GET", "/v2/flavors/f", 404),
+        ("PUT", "/v2/flavors/f", 403),
+        ("PATCH", "/v2/flavors/f", 403),
+        ("DELETE", "/v2/flavors/f", 403),
+    ],
+)
+def test_only_administrators_touch_pools_and_change_flavors(admin: Admin, method: str, path: str, status: int) -> None:
+    """15: everybody reads flavors."""
+    admin.api.call(method, path, status, {"uri": 1})
+
+
+def test_changes_of_pools_are_in_the_audit_log(deployment: Deployment) -> None:
+    """Tenancy 7: what was changed, by its name, and never a URI."""
+    lines: list[Any] = []
+
+    class Told(Audit):
+        on = True
+
+        def did(self, entry: Any) -> None:
+            lines.append(entry)
+
+        refused = did
+
+    admin = Admin(deployment.server(audit=Told()))
+    admin.pool("p", URI.replace("//", "//zoe:secret@"))
+    admin.put("/v2/flavors/f", 201, {"pool_list": ["p"]})
+    assert [(line.rule, line.object, line.outcome) for line in lines] == [
+        ("pools:create", "pool p", "done"),
+        ("flavors:create", "flavor f", "done"),
+    ]
+    assert "secret" not in str(lines)
+
+
+# Pools ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_is_shown_as_it_was_made(admin: Admin) -> None:
+    """11: options in detail only; a second PUT replaces all of it."""
+    admin.pool("p", weight=7, options={"a": 1})
+    plain = {"name": "p", "uri": URI, "weight": 7, "flavor": None, "href": "/v2/pools/p"}
+    assert admin.get("/v2/pools/p", 200).json == plain
+    assert admin.get("/v2/pools/p?detailed=true", 200).json == plain | {"options": {"a": 1}}
+    admin.pool("p", weight=8)
+    assert admin.get("/v2/pools/p?detailed=true", 200).json == plain | {"weight": 8, "options": {}}
+    admin.get("/v2/pools/q", 404)
+
+
+def test_credentials_of_a_uri_are_never_shown(admin: Admin) -> None:
+    """H4: nor what stands behind the question mark; and what is shown cannot be sent back."""
+    admin.pool("p", "mongodb://zoe:secret@localhost:27017/zq?authSource=hidden")
+    shown = admin.get("/v2/pools/p", 200)
+    assert shown.json["uri"] == "mongodb://***@localhost:27017/zq?***"
+    assert "secret" not in shown.text + admin.get("/v2/pools?detailed=true", 200).text
+    admin.put("/v2/pools/p", 400, {"uri": shown.json["uri"], "weight": 1})
+
+
+@pytest.mark.parametrize("uri", ["mongodb://169.254.169.254/zq", "rocksdb:/etc/zq", "mongodb://localhost,evil:1/zq"])
+def test_hosts_and_schemes_of_pools_are_those_that_the_options_allow(admin: Admin, uri: str) -> None:
+    """H4."""
+    refused = admin.put("/v2/pools/p", 400, {"uri": uri, "weight": 1})
+    assert "allowed_hosts" in refused.json["description"]
+
+
+@pytest.mark.parametrize("weight", [-1, 2**32 + 1, "big", None, 1.5])
+def test_a_wrong_weight_is_refused(admin: Admin, weight: Any) -> None:
+    """11 [T]"""
+    admin.put("/v2/pools/p", 400, {"uri": URI, "weight": weight})
+    admin.pool("p")
+    admin.patch("/v2/pools/p", 400, {"weight": weight})
+
+
+@pytest.mark.parametrize("uri", [-1, 2**32 + 1, [], "localhost:27017", None, "mongodb://localhost/nowhere", "x" * 256])
+def test_a_wrong_uri_is_refused(admin: Admin, uri: Any) -> None:
+    """11 [T]: one that cannot be connected to, too."""
+    admin.put("/v2/pools/p", 400, {"uri": uri, "weight": 1})
+    admin.pool("p")
+    admin.patch("/v2/pools/p", 400, {"uri": uri})
+    assert admin.get("/v2/pools/p", 200).json["uri"] == URI
+
+
+@pytest.mark.parametrize("options", [-1, "wee", [], None])
+def test_wrong_options_are_refused(admin: Admin, options: Any) -> None:
+    """11 [T]"""
+    admin.put("/v2/pools/p", 400, {"uri": URI, "weight": 1, "options": options})
+    admin.pool("p")
+    admin.patch("/v2/pools/p", 400, {"options": options})
+
+
+@pytest.mark.parametrize("body", [None, {}, {"uri": URI}, {"weight": 1}, {"uri": URI, "weight": 1, "x": 1}, [1]])
+def test_a_new_pool_needs_all_and_takes_no_more(admin: Admin, body: Any) -> None:
+    """11: the schema."""
+    admin.put("/v2/pools/p", 400, body)
+
+
+def test_an_unreachable_store_is_no_pool(admin: Admin, deployment: Deployment) -> None:
+    """11: it is tried for real."""
+    deployment.silent.add(URI)
+    refused = admin.put("/v2/pools/p", 400, {"uri": URI, "weight": 1})
+    assert refused.json["title"] == "Unable to create pool"
+
+
+@pytest.mark.parametrize("uri", [URI, URI + "?a=b", URI.replace("//", "//zoe@"), "mongodb://own:1/zq"])
+def test_two_pools_never_share_a_store(admin: Admin, uri: str) -> None:
+    """11 [T]: 409, however it is spelt; nor does one with the catalogue."""
+    admin.pool("p")
+    assert admin.put("/v2/pools/q", 409, {"uri": uri, "weight": 1}).json["title"] == "Resource conflict"
+
+
+def test_a_pool_is_patched(admin: Admin) -> None:
+    """11 [T]: each field, unknown keys beside known ones, flavor "" takes it away; nothing known is 400, first."""
+    admin.pool("p")
+    body = {"weight": 60, "uri": OTHER, "flavor": "f", "options": {"a": 1}, "x": 1}
+    patched = admin.patch("/v2/pools/p", 200, body).json
+    assert patched == {"name": "p", "weight": 60, "uri": OTHER, "flavor": "f", "href": "/v2/pools/p"}
+    assert admin.patch("/v2/pools/p", 200, {"flavor": ""}).json["flavor"] is None
+    for name in ("p", "unknown"):
+        admin.patch(f"/v2/pools/{name}", 400, {})
+        admin.patch(f"/v2/pools/{name}", 400, {"x": 1})
+    admin.patch("/v2/pools/unknown", 404, {"weight": 1})
+
+
+def test_pools_are_listed_in_pages(admin: Admin) -> None:
+    """11, 1.9."""
+    assert admin.get("/v2/pools", 200).json == {"pools": [], "links": []}
+    for number in range(12):
+        admin.pool(f"p{number:02}", f"mongodb://localhost:{number + 1}/zq")
+    page = admin.get("/v2/pools?limit=3&detailed=true", 200)
+    assert page.headers["Content-Location"] == "/v2/pools?limit=3&detailed=true"
+    assert [pool["name"] for pool in page.json["pools"]] == ["p00", "p01", "p02"]
+    assert all("options" in pool for pool in page.json["pools"])
+    [link] = page.json["links"]
+    following = admin.get(link["href"], 200).json["pools"]
+    assert [pool["name"] for pool in following] == ["p03", "p04", "p05"]
+    assert len(admin.get("/v2/pools", 200).json["pools"]) == 10
+    for limit in (0, 21, -1):
+        admin.get(f"/v2/pools?limit={limit}", 400)
+
+
+def test_a_pool_is_deleted_but_not_the_only_one_of_its_flavor(admin: Admin) -> None:
+    """11 [T]"""
+    admin.delete("/v2/pools/unknown", 204)
+    admin.pool("p", flavor="f")
+    assert admin.delete("/v2/pools/p", 403).json["title"] == "Unable to delete"
+    admin.pool("q", OTHER, flavor="f")
+    admin.delete("/v2/pools/p", 204)
+    admin.get("/v2/pools/p", 404)
+
+
+def test_a_pool_with_queues_stays_where_it_is(admin: Admin) -> None:
+    """Their messages would be lost; who uses its store, and how, may change."""
+    admin.pool("p")
+    admin.api.put("/v2/queues/jobs", 201)
+    assert admin.delete("/v2/pools/p", 403).json["title"] == "Unable to delete"
+    admin.patch("/v2/pools/p", 409, {"uri": OTHER})
+    admin.patch("/v2/pools/p", 200, {"uri": URI.replace("//", "//zoe:new@")})
+
+
+def test_pools_of_a_flavor_can_the_same(admin: Admin) -> None:
+    """11 [T]"""
+    admin.pool("p", flavor="f")
+    body = {"uri": "redis://localhost/0", "weight": 1, "flavor": "f"}
+    assert admin.put("/v2/pools/q", 400, body).json["title"] == "Unable to create pool"
+
+
+# Flavors -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_flavor_lives_from_its_creation_to_its_end(admin: Admin) -> None:
+    """12 [T]"""
+    admin.pool("p")
+    admin.pool("q", OTHER)
+    made = admin.put("/v2/flavors/f", 201, {"pool_list": ["p"]})
+    assert (made.headers["Location"], made.body) == ("/v2/flavors/f", b"")
+    shown = admin.api.get("/v2/flavors/f", 200).json
+    names = ["FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT"]
+    assert shown == {"name": "f", "href": "/v2/flavors/f", "pool_list": ["p"], "capabilities": names}
+    assert admin.get("/v2/pools/p", 200).json["flavor"] == "f"
+    admin.put("/v2/flavors/f", 201, {"pool_list": ["p"]})
+    patched = admin.patch("/v2/flavors/f", 200, {"pool_list": ["q"], "x": 1}).json
+    assert patched["pool_list"] == ["q"]
+    assert admin.get("/v2/pools/p", 200).json["flavor"] is None
+    admin.delete("/v2/flavors/f", 204)
+    assert admin.get("/v2/pools/q", 200).json["flavor"] is None
+    admin.api.get("/v2/flavors/f", 404)
+    admin.delete("/v2/flavors/f", 204)
+
+
+def test_a_flavor_of_an_unknown_pool_is_refused_in_these_words(admin: Admin) -> None:
+    """0.2 [T]"""
+    refused = admin.put("/v2/flavors/f", 400, {"pool_list": ["p"]})
+    assert json.loads(refused.body) == {
+        "title": "Unable to create",
+        "description": "Flavor f could not be created, error:Pool p does not exist",
+    }
+    admin.patch("/v2/flavors/f", 404, {"pool_list": ["p"]})
+    admin.pool("q")
+    admin.put("/v2/flavors/f", 201, {"pool_list": ["q"]})
+    assert admin.patch("/v2/flavors/f", 400, {"pool_list": ["p"]}).json["title"] == "updatefail"
+
+
+@pytest.mark.parametrize("body", [None, {}, {"pool_list": []}, {"pool_list": "p"}, {"pool_list": [1]}, {"x": 1}])
+def test_a_flavor_needs_a_list_of_pools(admin: Admin, body: Any) -> None:
+    """12 [T]"""
+    admin.pool("p")
+    admin.put("/v2/flavors/g", 201, {"pool_list": ["p"], "capabilities": {}})
+    admin.put("/v2/flavors/f", 400, body)
+    admin.put("/v2/flavors/f", 400, {"pool_list": ["p"], "x": 1})
+    admin.patch("/v2/flavors/g", 400, body)
+
+
+def test_flavors_are_listed_in_pages_and_are_a_projects_own(admin: Admin) -> None:
+    """12, 1.9."""
+    admin.pool("p")
+    for number in range(11):
+        admin.put(f"/v2/flavors/f{number:02}", 201, {"pool_list": ["p"]})
+    page = admin.api.get("/v2/flavors?limit=10", 200).json
+    assert page["flavors"][0] == {"name": "f00", "href": "/v2/flavors/f00"}  # each took the pool from the one before
+    assert "detailed" not in page["links"][0]["href"]
+    last = admin.api.get(page["links"][0]["href"] + "&detailed=true", 200).json
+    assert last["flavors"][0]["pool_list"] == ["p"]
+    assert last["flavors"][0]["capabilities"][0] == "FIFO"
+    assert "detailed=true" in last["links"][0]["href"]
+    assert admin.api.tenant("other").get("/v2/flavors", 200).json == {"flavors": [], "links": []}
+    for limit in (0, 21):
+        admin.api.get(f"/v2/flavors?limit={limit}", 400)
+
+
+# Queues in pools -----------------------------------------------------------------------------------------------------
+
+
+def test_queues_go_to_pools_of_their_flavor(admin: Admin, deployment: Deployment) -> None:
+    """12 [T]: known 201, unknown 400; and by weight, of which 0 is none."""
+    admin.pool("fast", flavor="f")
+    admin.pool("none", OTHER, weight=0)
+    admin.put("/v2/flavors/f", 201, {"pool_list": ["fast"]})
+    api = admin.api
+    api.put("/v2/queues/jobs", 201, {"_flavor": "f"})
+    assert "_flavor" in api.put("/v2/queues/x", 400, {"_flavor": "g"}).json["description"]
+    api.put("/v2/queues/x", 400, {"_flavor": 7})
+    api.put("/v2/queues/plain", 201)
+    here = {
+        uri: [queue.ref.name for queue in deployment.open(uri).queues.list(api.project, "", 9).items]
+        for uri in (URI, OTHER)
+    }
+    assert here == {URI: ["jobs"], OTHER: []}
+    assert deployment.catalogue.queues.get(QueueRef(api.project, "plain")) is not None
+    assert api.queues() == ["jobs", "plain"]
+
+
+def test_no_pool_is_503_where_the_configured_store_is_none(deployment: Deployment) -> None:
+    """11."""
+    admin = Admin(deployment.server(virtual=False))
+    admin.api.put("/v2/queues/jobs", 503)
+    admin.api.post("/v2/queues/jobs/messages", 503, {"messages": [{"body": 1}]})
+    admin.pool("p")
+    admin.api.put("/v2/queues/jobs", 201)
+
+
+def test_messages_live_in_their_queues_pool(admin: Admin, deployment: Deployment) -> None:
+    """Post, list, claim, settle, delete, statistics, purge, through the routes."""
+    admin.pool("p")
+    api = admin.api
+    api.send("jobs", 1, 2, 3)
+    ref = QueueRef(api.project, "jobs")
+    assert deployment.catalogue.queues.get(ref) is None
+    assert api.seen("jobs") == [1, 2, 3]
+    claim, [first] = api.claim("jobs", 1)
+    api.post(f"{claim}/settle", 200, {"delete": [first["id"]]})
+    assert api.get("/v2/queues/jobs/stats", 200).json["messages"]["total"] == 2
+    api.post("/v2/queues/jobs/purge", 204)
+    assert api.seen("jobs") == []
+    api.delete("/v2/queues/jobs", 204)
+    assert api.queues() == []
+
+
+def test_queues_that_are_older_than_the_pools_stay(admin: Admin, deployment: Deployment) -> None:
+    """They are in the configured store, are listed among the others, and are written to there."""
+    ref = QueueRef(admin.api.project, "old")
+    deployment.catalogue.queues.create(ref, b"{}")
+    admin.pool("p")
+    names = sorted(["old", *(f"q{number:02}" for number in range(15)), "a", "z"])
+    for name in names:
+        admin.api.send(name, name)
+    assert deployment.catalogue.queues.stats(ref, deployment.clock.now()).free == 1
+    pages = admin.api.pages("/v2/queues?limit=4", "queues")
+    assert [queue["name"] for page in pages for queue in page] == names
+
+
+def test_another_server_sees_a_new_pool_without_a_restart(admin: Admin, deployment: Deployment) -> None:
+    """Within ``AGE`` seconds, though it has looked just before."""
+    other = deployment.server(virtual=True)
+    admin.pool("p", OTHER, weight=1)
+    other.put("/v2/queues/first", 201)
+    admin.patch("/v2/pools/p", 200, {"weight": 0})
+    admin.pool("q")
+    deployment.elapsed += AGE
+    other.put("/v2/queues/second", 201)
+    project = other.project
+    assert deployment.open(OTHER).queues.get(QueueRef(project, "first"))
+    assert deployment.open(URI).queues.get(QueueRef(project, "second"))
+
+
+def test_a_dead_letter_queue_is_in_the_pool_of_its_queue(admin: Admin, deployment: Deployment) -> None:
+    """One that is not there yet will be; another one is refused when it is named, and nothing is changed."""
+    admin.api.put("/v2/queues/elsewhere", 201)
+    admin.pool("p")
+    api = admin.api
+    api.put("/v2/queues/jobs", 201, {"_dead_letter_queue": "dead", "_max_claim_count": 1})
+    admin.patch("/v2/pools/p", 200, {"weight": 0})
+    api.send("dead", 1)
+    assert deployment.catalogue.queues.get(QueueRef(api.project, "dead")) is None
+    operation = {"op": "replace", "path": "/metadata/_dead_letter_queue", "value": "elsewhere"}
+    refusals = [
+        api.patch("/v2/queues/jobs", 400, [operation]),
+        api.post("/v2/queues/jobs/redrive", 400, {"to": "elsewhere"}) if api.send("jobs", 2) else None,
+    ]
+    for refused in filter(None, refusals):
+        assert "jobs" in refused.json["description"]
+        assert "elsewhere" in refused.json["description"]
+    claim, [message] = api.claim("jobs")
+    moved = {"move": [{"id": message["id"], "queue": "elsewhere"}]}
+    assert "elsewhere" in api.post(f"{claim}/settle", 400, moved).json["description"]
+    api.post(f"{claim}/settle", 200, {"bury": [{"id": message["id"], "reason": "odd"}]})
+    assert api.seen("dead") == [1, 2]
+
+
+def test_commits_and_fences_are_of_the_default_pool(admin: Admin) -> None:
+    """Else 400, when they are asked for, with the queue's name."""
+    api = admin.api
+    api.put("/v2/queues/here", 201)
+    admin.pool("p")
+    api.send("jobs", 1)
+    claim, _ = api.claim("jobs")
+    body = {"producer": "p", "batch": 1, "settle": [{"queue": "jobs", "claim": claim.rsplit("/", 1)[1]}]}
+    for refused in (
+        api.post("/v2/commits", 400, body),
+        api.post("/v2/queues/jobs/messages?stage=s", 400, {"messages": [{"body": 1}]}),
+        api.post(f"{claim}/settle?fence=n:1", 400, {"delete": "*"}),
+    ):
+        assert "jobs" in refused.json["description"]
+    api.post("/v2/queues/here/messages?stage=s", 202, {"messages": [{"body": 1}]})
+    api.post("/v2/commits", 200, {"producer": "p", "batch": 1, "publish": ["s"]})
+    assert api.seen("here") == [1]
+
+
+def test_a_queue_does_not_change_its_pool(admin: Admin) -> None:
+    """Another flavor is 409, also for a new queue of that name, until its binding has gone."""
+    admin.pool("p")
+    admin.pool("q", OTHER, flavor="f")
+    admin.put("/v2/flavors/f", 201, {"pool_list": ["q"]})
+    api = admin.api
+    api.put("/v2/queues/jobs", 201)
+    operation = {"op": "add", "path": "/metadata/_flavor", "value": "f"}
+    assert "flavor f" in api.patch("/v2/queues/jobs", 409, [operation]).json["description"]
+    api.delete("/v2/queues/jobs", 204)
+    api.put("/v2/queues/jobs", 409, {"_flavor": "f"})
+
+
+# What servers remember ----------------------------------------------------------------------------------------------
+
+
+def pool_of(deployment: Deployment, queue: QueueRef) -> str:
+    return Bindings(deployment.catalogue, True).find(queue)
+
+
+def test_the_binding_of_a_deleted_queue_goes_when_nobody_can_remember_it(
+    admin: Admin, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then its pool may go; a server that remembers it posts to it meanwhile, and nothing is lost."""
+    first, now = Admin(deployment.server()), deployment.catalogue.now()
+    monkeypatch.setattr(deployment.catalogue, "now", lambda: now)
+    admin.pool("p")
+    first.api.send("jobs", 1)
+    admin.api.send("jobs", 2)
+    ref = QueueRef(admin.api.project, "jobs")
+    admin.api.delete("/v2/queues/jobs", 204)
+    assert pool_of(deployment, ref) == "p"
+    first.api.send("jobs", 3)  # by what it remembers
+    now += KEPT
+    deployment.storage.maintain(now)
+    assert pool_of(deployment, ref) == "p"
+    deployment.elapsed += AGE
+    assert admin.api.seen("jobs") == [3]
+    admin.api.delete("/v2/queues/jobs", 204)
+    now += KEPT - 1
+    deployment.storage.maintain(now)
+    assert pool_of(deployment, ref) == "p"
+    now += 1
+    deployment.storage.maintain(now)
+    assert pool_of(deployment, ref) == ""
+    admin.delete("/v2/pools/p", 204)
+
+
+def test_a_pool_that_does_not_answer_takes_only_its_queues_with_it(admin: Admin, deployment: Deployment) -> None:
+    """503 for them; another server that has just begun serves all others."""
+    admin.api.send("here", 1)
+    admin.pool("p")
+    admin.api.send("there", 2)
+    deployment.silent.add(URI)
+    fresh = deployment.server()
+    assert fresh.seen("here") == [1]
+    fresh.get("/v2/queues/there/messages", 503)
+    deployment.storage.maintain(deployment.catalogue.now())
+    deployment.silent.clear()
+    assert admin.api.seen("there") == [2]

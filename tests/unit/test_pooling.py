@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many stores as one, where HTTP does not show it: which stores are open, who is told of a message, what is refused."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from zq.errors import PoolsApart, StartRefused, Unavailable
+from zq.model import Draft, QueueRef
+from zq.model.documents import DocumentRef
+from zq.model.expiry import Expiry
+from zq.model.pools import BINDING, Pool, pool_ref
+from zq.settings import Configuration
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.storage.pooling.bindings import AGE, Bindings, by_weight
+from zq.storage.pooling.stores import GRACE, PAUSE, Stores
+
+QUEUE = QueueRef("acme", "jobs")
+
+
+class Time:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Opened:
+    """What was opened and closed."""
+
+    def __init__(self) -> None:
+        self.uris: list[str] = []
+        self.closed: list[str] = []
+        self.dead = False
+
+    def __call__(self, uri: str, _expiry: Expiry | None) -> Storage:
+        self.uris.append(uri)
+        if self.dead:
+            raise Unavailable
+        store = connect("memory:")
+        close = store.close
+
+        def noted() -> None:
+            self.closed.append(uri)
+            close()
+
+        store.close = noted  # type: ignore[method-assign]
+        return store
+
+
+@pytest.fixture
+def catalogue() -> Iterator[Storage]:
+    opened = connect("memory:")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def opened() -> Opened:
+    return Opened()
+
+
+@pytest.fixture
+def bindings(catalogue: Storage, time: Time) -> Bindings:
+    return Bindings(catalogue, virtual=True, monotonic=time)
+
+
+@pytest.fixture
+def stores(catalogue: Storage, bindings: Bindings, opened: Opened, time: Time) -> Stores:
+    return Stores(catalogue, bindings, opened, time)
+
+
+def put(catalogue: Storage, name: str, uri: str, weight: int = 1) -> None:
+    catalogue.documents.put(pool_ref(name), msgspec.json.encode(Pool(uri, weight)), catalogue.now())
+
+
+def test_a_store_is_opened_when_it_is_needed_and_once(catalogue: Storage, stores: Stores, opened: Opened) -> None:
+    """And no other one."""
+    put(catalogue, "p", "u")
+    put(catalogue, "q", "v")
+    assert opened.uris == []
+    assert stores.of("p") is stores.of("p")
+    assert opened.uris == ["u"]
+
+
+def test_a_store_is_closed_a_while_after_its_pool_has_gone(
+    catalogue: Storage, stores: Stores, opened: Opened, time: Time
+) -> None:
+    """Requests may be with it until then; so it is with a store that the pool had before."""
+    put(catalogue, "p", "u")
+    stores.of("p")
+    put(catalogue, "p", "w")
+    time.seconds += AGE
+    stores.of("p")
+    catalogue.documents.delete(pool_ref("p"), catalogue.now())
+    time.seconds += AGE
+    stores.close_gone()
+    assert opened.closed == []
+    with pytest.raises(Unavailable, match="not there"):
+        stores.of("p")
+    time.seconds += GRACE + 1
+    stores.close_gone()
+    assert sorted(opened.closed) == ["u", "w"]
+
+
+def test_a_store_that_does_not_answer_is_not_tried_by_each_request(
+    catalogue: Storage, stores: Stores, opened: Opened, time: Time
+) -> None:
+    """For ``PAUSE`` seconds."""
+    put(catalogue, "p", "u")
+    opened.dead = True
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            stores.of("p")
+    assert opened.uris == ["u"]
+    time.seconds += PAUSE
+    opened.dead = False
+    stores.of("p")
+    assert opened.uris == ["u", "u"]
+
+
+def test_listeners_hear_of_stores_that_are_opened_later(catalogue: Storage, stores: Stores) -> None:
+    """Who waits for a message waits at any store."""
+    heard: list[QueueRef] = []
+    stores.listen(heard.append)
+    put(catalogue, "p", "u")
+    store = stores.of("p")
+    draft = Draft(id="1", ttl=60, delay=0, body=b"1", client="c", checksum="")
+    store.messages.post(QUEUE, [draft], store.now())
+    assert heard == [QUEUE]
+
+
+def test_a_binding_is_chosen_once(catalogue: Storage, bindings: Bindings, time: Time) -> None:
+    """Whatever weights are later, and whoever asks; it is remembered for ``AGE`` seconds and read again then."""
+    put(catalogue, "p", "u")
+    assert bindings.bind(QUEUE) == "p"
+    put(catalogue, "p", "u", 0)
+    put(catalogue, "q", "v")
+    other = Bindings(catalogue, virtual=False, monotonic=time)
+    assert (other.bind(QUEUE), other.bind(QueueRef("acme", "new"))) == ("p", "q")
+    time.seconds += AGE
+    assert bindings.find(QUEUE) == "p"
+    found = catalogue.documents.list("acme", BINDING, "", "", 9, catalogue.now()).items
+    assert [document.ref for document in found] == [DocumentRef("acme", BINDING, name) for name in ("jobs", "new")]
+
+
+def test_a_weight_is_a_share() -> None:
+    """A pool without weight has none."""
+    assert {by_weight({"a": 0, "b": 3, "c": 0}) for _ in range(20)} == {"b"}
+
+
+def test_a_dead_letter_never_leaves_its_pool(catalogue: Storage, bindings: Bindings) -> None:
+    """What is bound elsewhere is refused with both names."""
+    bindings.bind(QueueRef("acme", "dead"))
+    put(catalogue, "p", "u")
+    bindings.pools(fresh=True)
+    bindings.bind(QUEUE)
+    with pytest.raises(PoolsApart, match=r"jobs.*dead"):
+        bindings.beside(QUEUE, QueueRef("acme", "dead"))
+
+
+def test_stores_of_one_process_are_no_pools_of_many(tmp_path: Path) -> None:
+    """Each server would have another one."""
+    file = tmp_path / "zq.conf"
+    text = "[DEFAULT]\npooling = true\n[pooling:catalog]\nallowed_hosts = memory:\n[storage]\nuri = {}\n"
+    file.write_text(text.format("redis://localhost/0"))
+    with pytest.raises(StartRefused, match="must not name memory:"):
+        Configuration(str(file))
+    file.write_text(text.format("memory:"))
+    assert Configuration(str(file)).current.pooling is not None

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of the keys by which bodies are encrypted (contract 7.9)."""
+
+import binascii
+import re
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Final
+
+from zq.auth.files import read_private
+from zq.errors import StartRefused
+
+OPTION: Final = "[transport] message_encryption_key_file"
+# Bytes of a key.
+SIZE: Final = 32
+ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
+
+
+class MasterKeys:
+    """A file of keys, whose content goes to ``use`` whenever it is read."""
+
+    def __init__(self, path: str, use: Callable[[Mapping[str, bytes]], object]) -> None:
+        self._path = path
+        self._use = use
+
+    def reload(self) -> None:
+        """Read the file anew. Raises ``StartRefused``; what it said stays then."""
+        self._use(read_keys(self._path))
+
+
+def read_keys(path: str) -> dict[str, bytes]:
+    """The keys of the file by their ids, in its order; none for no file. Raises ``StartRefused``.
+
+    A line is an id, a blank, and 32 bytes in base64; blank lines and those that begin with # say nothing.
+    """
+    keys: dict[str, bytes] = {}
+    if not path:
+        return keys
+    for number, line in enumerate(read_private(OPTION, path).decode("utf-8", "replace").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        id, key = _read(line)
+        if key is None or id in keys:
+            fault = "names an id again" if key else "must be an id and 32 bytes in base64"
+            raise StartRefused(f"{OPTION} cannot be used: line {number} of {path} {fault}.")
+        keys[id] = key
+    if find_spec("cryptography") is None:
+        raise StartRefused(f"{OPTION} needs an extra: pip install 'zq-queue[encryption]'.")
+    if not keys:
+        raise StartRefused(f"{OPTION} cannot be used: {path} holds no key.")
+    return keys
+
+
+def _read(line: str) -> tuple[str, bytes | None]:
+    parts = line.split()
+    if len(parts) != 2 or ID.fullmatch(parts[0]) is None:
+        return "", None
+    try:
+        key = b64decode(parts[1], validate=True)
+    except (binascii.Error, ValueError):
+        return "", None
+    return parts[0], key if len(key) == SIZE else None

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several stores as one: each queue is in one of them, its pool, and all else is in the first one, the catalogue.
+
+Moments are the catalogue's. A pool that does not answer takes with it its own queues, and listings of queues.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final, cast
+
+from zq.errors import Unavailable
+from zq.model import QueueRef, Seconds
+from zq.model.expiry import Expiry, Pace
+from zq.model.quotas import Usage
+from zq.model.stats import Depth, Measure
+from zq.storage.api import ClaimController, MessageController, QueueController, Storage
+from zq.storage.capabilities import HistoryController, Missing, TransactionController
+from zq.storage.pooling.bindings import AGE, Bindings
+from zq.storage.pooling.routing import Claims, History, Messages, Queues, Transactions
+from zq.storage.pooling.stores import Connect, Stores
+
+__all__ = ["AGE", "PooledStorage"]
+
+LOG = logging.getLogger(__name__)
+# Measures that are no sums.
+LARGEST: Final = frozenset({"sweep_lag_seconds", "compaction_filter_active"})
+
+
+class PooledStorage:
+    """An open store that is many. ``catalogue``: open already, closed with this; ``connect`` opens those of pools.
+
+    ``virtual``: whether the catalogue's store takes new queues for which no pool is.
+    """
+
+    def __init__(
+        self, catalogue: Storage, connect: Connect, virtual: bool = False, bindings: Bindings | None = None
+    ) -> None:
+        self._catalogue = catalogue
+        self._bindings = bindings = bindings or Bindings(catalogue, virtual)
+        self._stores = stores = Stores(catalogue, bindings, connect)
+        parts = (catalogue, bindings, stores)
+        self.queues = cast(QueueController, Queues(*parts))
+        self.messages = cast(MessageController, Messages(*parts))
+        self.claims = cast(ClaimController, Claims(*parts))
+        history = catalogue.history if isinstance(catalogue.history, Missing) else History(*parts)
+        self.history = cast(HistoryController, history)
+        staged = catalogue.transactions
+        self.transactions = cast(TransactionController, staged if isinstance(staged, Missing) else Transactions(*parts))
+        self.topics = catalogue.topics
+        self.documents = catalogue.documents
+
+    def now(self) -> Seconds:
+        return self._catalogue.now()
+
+    def doubted(self) -> Seconds:
+        return self._catalogue.doubted()
+
+    def ping(self) -> None:
+        """The catalogue alone: without another pool this server still serves."""
+        self._catalogue.ping()
+
+    def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
+        self._stores.expiry = expiry or self._stores.expiry
+        removed = 0
+        for store in self._stores.every():
+            try:
+                removed += store.maintain(now, expiry, pace)
+            except Unavailable as absence:
+                if store is self._catalogue:
+                    raise
+                LOG.warning("A pool cannot be maintained: %s", absence)
+        self._bindings.sweep(self._stores.of)
+        self._stores.close_gone()
+        return removed
+
+    def usage(self, project: str, now: Seconds) -> Usage | None:
+        told = [store.usage(project, now) for store in self._stores.every()]
+        used = [usage for usage in told if usage is not None]
+        if len(used) < len(told):
+            return None
+        return Usage(
+            sum(usage.messages for usage in used),
+            sum(usage.bytes for usage in used),
+            all(usage.exact for usage in used),
+            max(usage.age for usage in used),
+        )
+
+    def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        found = (depth for store in self._stores.every() for depth in store.depths(now, queues, most))
+        return list(islice(found, queues))
+
+    def measures(self, now: Seconds) -> Sequence[Measure]:
+        """The sum of all stores', and of what is no sum, the largest."""
+        found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        for store in self._stores.every():
+            for name, value, labels in (
+                (measure.name, measure.value, measure.labels) for measure in store.measures(now)
+            ):
+                other = found.get((name, labels), 0.0)
+                found[name, labels] = max(other, value) if name in LARGEST else other + value
+        return [Measure(name, value, labels) for (name, labels), value in found.items()]
+
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        self._stores.listen(listener)
+
+    def close(self) -> None:
+        self._stores.close()

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of the interface, each sent to the store of the queue that it is about.
+
+What is not written out here goes there as it comes, so that a verb which gains an argument needs nothing here.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from zq.errors import InvalidBody, PoolsApart
+from zq.model import (
+    Claimed,
+    ClaimRequest,
+    Commit,
+    Committed,
+    Draft,
+    Fence,
+    IdempotencyKey,
+    Lease,
+    Move,
+    Page,
+    Queue,
+    QueueRef,
+    Seconds,
+    Settled,
+    Settlement,
+)
+from zq.model.pools import BINDING, DEFAULT_POOL, read_binding
+from zq.model.transactions import MOST_STAGED, Bounds
+from zq.storage.api import PAGE, ClaimController, MessageController, QueueController, Storage
+from zq.storage.capabilities import BOUNDS, HistoryController, TransactionController
+from zq.storage.pooling.bindings import Bindings, called
+from zq.storage.pooling.stores import Stores
+
+T = TypeVar("T", bound="type[Controller]")
+
+
+class _Chosen(Struct, rename={"flavor": "_flavor", "dead_letters": "_dead_letter_queue"}):
+    """What metadata say of pools."""
+
+    flavor: Any = None
+    dead_letters: Any = None
+
+
+_metadata: Final = msgspec.json.Decoder(_Chosen)
+
+
+class Controller:
+    """A part of the interface over many stores."""
+
+    def __init__(self, catalogue: Storage, bindings: Bindings, stores: Stores) -> None:
+        self._catalogue = catalogue
+        self._bindings = bindings
+        self._stores = stores
+
+    def _store(self, queue: QueueRef) -> Storage:
+        """Where the queue is, for reading."""
+        return self._stores.of(self._bindings.find(queue))
+
+    def _home(self, queue: QueueRef, fence: Fence | None) -> Storage:
+        """The same. Raises ``PoolsApart`` for a fence that this store does not know."""
+        pool = self._bindings.find(queue)
+        if fence is not None and pool != DEFAULT_POOL:
+            raise PoolsApart(
+                f"The queue {queue.name} is in {called(pool)}, and the fence {fence.name} holds in the default pool."
+            )
+        return self._stores.of(pool)
+
+    def _check_targets(self, queue: QueueRef, moves: Iterable[Move]) -> None:
+        """Raise ``PoolsApart`` if a message would leave its pool."""
+        for target in {move.to for move in moves}:
+            self._bindings.beside(queue, QueueRef(queue.project, target))
+
+
+def _routing(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
+    """Let these verbs of a controller go to the store of the queue that they name first."""
+
+    def dress(controller: T) -> T:
+        for verb in verbs:
+            setattr(controller, verb, _routed(part, getattr(promise, verb), verb))
+        return controller
+
+    return dress
+
+
+def _routed(part: str, promised: Callable[..., Any], verb: str) -> Callable[..., Any]:
+    @wraps(promised)
+    def call(self: Controller, queue: QueueRef, *given: Any, **named: Any) -> Any:
+        return getattr(getattr(self._store(queue), part), verb)(queue, *given, **named)
+
+    return call
+
+
+@_routing("queues", QueueController, "get", "purge", "stats", "ready")
+class Queues(Controller):
+    """Queues of all pools."""
+
+    def create(self, queue: QueueRef, metadata: bytes) -> bool:
+        chosen = _metadata.decode(metadata)
+        self._check_flavor(queue, chosen.flavor)
+        pool = self._bindings.bind(queue, flavor=chosen.flavor or None)
+        store = self._stores.of(pool)
+        if store.queues.get(queue) is not None:
+            return False
+        if chosen.flavor:
+            self._bindings.suits(queue, pool, chosen.flavor)
+        self._place_dead_letters(queue, chosen.dead_letters)
+        return store.queues.create(queue, metadata)
+
+    def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
+        pool, before, chosen = (
+            self._bindings.find(queue),
+            _metadata.decode(expected or b"{}"),
+            _metadata.decode(metadata),
+        )
+        if chosen.flavor and chosen.flavor != before.flavor:
+            self._check_flavor(queue, chosen.flavor)
+            self._bindings.suits(queue, pool, chosen.flavor)
+        if chosen.dead_letters != before.dead_letters:
+            self._place_dead_letters(queue, chosen.dead_letters)
+        return self._stores.of(pool).queues.update(queue, expected, metadata)
+
+    def list(self, project: str, after: str, limit: int) -> Page[Queue]:
+        found: list[Queue] = []
+        while len(found) < limit:
+            names, own, last = self._names(project, after, limit)
+            for name in names:
+                after = name
+                queue = self._stores.of(names[name]).queues.get(QueueRef(project, name)) if names[name] else own[name]
+                found += [queue] if queue is not None else []
+                if len(found) == limit:
+                    break
+            if last:
+                break
+        return Page(found, found[-1].ref.name if found else None)
+
+    def count(self, project: str) -> int:
+        count, after = 0, ""
+        while (page := self.list(project, after, PAGE)).next is not None:
+            count, after = count + len(page.items), page.next
+        return count
+
+    def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
+        """The next names in order, each with its pool, the default pool's queues, and whether these are the last ones.
+
+        Queues that are older than the first pool have no binding.
+        """
+        bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
+        own = self._catalogue.queues.list(project, after, limit).items
+        names = {document.ref.name: read_binding(document).pool for document in bound}
+        queues: dict[str, Queue | None] = dict.fromkeys(names)
+        queues |= {queue.ref.name: queue for queue in own}
+        names = {queue.ref.name: DEFAULT_POOL for queue in own} | names
+        ends = [page[-1].ref.name for page in (bound, own) if len(page) == limit]
+        known = sorted(name for name in names if not ends or name <= min(ends))
+        return {name: names[name] for name in known}, queues, not ends
+
+    def delete(self, queue: QueueRef) -> None:
+        store = self._store(queue)
+        self._bindings.release(queue)
+        store.queues.delete(queue)
+
+    def _check_flavor(self, queue: QueueRef, flavor: Any) -> None:
+        if flavor is None or flavor == "":
+            return
+        if not isinstance(flavor, str):
+            raise InvalidBody("_flavor must be the name of a flavor, or null.")
+        if not self._bindings.knows_flavor(queue.project, flavor):
+            raise InvalidBody(f"_flavor names {flavor[:64]!r}, and the project has no flavor of this name.")
+
+    def _place_dead_letters(self, queue: QueueRef, target: Any) -> None:
+        if isinstance(target, str) and target:
+            self._bindings.beside(queue, QueueRef(queue.project, target))
+
+
+@_routing("messages", MessageController, "get", "list", "delete", "pop")
+class Messages(Controller):
+    """Messages of all pools."""
+
+    @wraps(MessageController.post)
+    def post(self, queue: QueueRef, *given: Any, **named: Any) -> bytes | None:
+        return self._stores.of(self._bindings.bind(queue)).messages.post(queue, *given, **named)
+
+    def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
+        self._check_targets(queue, moves)
+        return self._store(queue).messages.move(queue, moves, now, history)
+
+
+@_routing("claims", ClaimController, "get", "release")
+class Claims(Controller):
+    """Claims of all pools."""
+
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+        return self._home(queue, request.fence).claims.create(queue, request, now)
+
+    def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
+        self._home(queue, fence).claims.renew(queue, lease, now, fence)
+
+    def settle(
+        self,
+        queue: QueueRef,
+        claim: str,
+        settlement: Settlement,
+        now: Seconds,
+        idempotency_key: IdempotencyKey | None = None,
+        fence: Fence | None = None,
+    ) -> Settled:
+        store = self._home(queue, fence)
+        self._check_targets(queue, settlement.move)
+        return store.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
+
+
+@_routing("history", HistoryController, "list", "get")
+class History(Controller):
+    """History of all pools."""
+
+
+def _kept(verb: str) -> Callable[..., Any]:
+    promised = getattr(TransactionController, verb)
+
+    @wraps(promised)
+    def call(self: Controller, *given: Any, **named: Any) -> Any:
+        return getattr(self._catalogue.transactions, verb)(*given, **named)
+
+    return call
+
+
+class Transactions(Controller):
+    """Fences, stages and producers, which are in the catalogue, and commits among queues of the default pool."""
+
+    advance_fence = _kept("advance_fence")
+    drop_stage = _kept("drop_stage")
+    carry_on = _kept("carry_on")
+    unfinished = _kept("unfinished")
+    count = _kept("count")
+    last = _kept("last")
+
+    @property
+    def least_slice(self) -> int:
+        return self._catalogue.transactions.least_slice
+
+    def stage(
+        self,
+        project: str,
+        stage: str,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        ttl: int,
+        most_bytes: int,
+        idempotency_key: IdempotencyKey | None = None,
+        most_messages: int = MOST_STAGED,
+    ) -> None:
+        pool = self._bindings.bind(queue)
+        if pool != DEFAULT_POOL:
+            raise PoolsApart(
+                f"The queue {queue.name} is in {called(pool)}, and the stage {stage}, like all stages, in the default "
+                "pool: a commit would be about both, which cannot be one step."
+            )
+        transactions = self._catalogue.transactions
+        transactions.stage(project, stage, queue, drafts, now, ttl, most_bytes, idempotency_key, most_messages)
+
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+        places = {held.queue.name: self._bindings.find(held.queue) for held in commit.settle}
+        apart = {name: pool for name, pool in places.items() if pool != DEFAULT_POOL}
+        if apart:
+            told = ", ".join(f"the queue {name} in {called(pool)}" for name, pool in sorted(places.items()))
+            raise PoolsApart(f"A commit is about queues of the default pool; of those of this one, {told[:900]}.")
+        return self._catalogue.transactions.commit(commit, now, bounds)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The open stores of pools: each is opened when it is first needed, and closed when its pool has gone."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from zq.errors import StartRefused, Unavailable
+from zq.model import QueueRef
+from zq.model.expiry import Expiry
+from zq.model.pools import DEFAULT_POOL
+from zq.storage.api import Storage
+from zq.storage.pooling.bindings import Bindings
+
+LOG = logging.getLogger(__name__)
+# Seconds for which a store that could not be opened is not tried again.
+PAUSE: Final = 2.0
+# Seconds after which the store of a pool that has gone is closed: no request is with it any more.
+GRACE: Final = 60.0
+
+# (uri, how it gives space back) -> an open store; raises ``StartRefused``, ``Unavailable``.
+Connect = Callable[[str, Expiry | None], Storage]
+
+
+class _Session(Struct):
+    uri: str
+    storage: Storage
+    gone: float | None = None
+    """Since when its pool is gone."""
+
+
+class Stores:
+    """The stores of all pools, ``catalogue`` being that of the default pool."""
+
+    def __init__(
+        self, catalogue: Storage, bindings: Bindings, connect: Connect, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._catalogue = catalogue
+        self._bindings = bindings
+        self._connect = connect
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._opening: dict[str, threading.Lock] = {}
+        self._opened: dict[str, _Session] = {}
+        self._left: list[_Session] = []
+        self._failed: dict[str, float] = {}
+        self._listener: Callable[[QueueRef], None] | None = None
+        self.expiry: Expiry | None = None
+        """How stores give space back that are opened from now on; None: as they do by themselves."""
+
+    def of(self, pool: str) -> Storage:
+        """The pool's store. Raises ``Unavailable`` if it does not answer, or there is no such pool."""
+        if pool == DEFAULT_POOL:
+            return self._catalogue
+        uri = self._uri(pool)
+        opened = self._opened.get(pool)
+        if opened is not None and opened.uri == uri:
+            return opened.storage
+        with self._lock:
+            opening = self._opening.setdefault(pool, threading.Lock())
+        with opening:
+            opened = self._opened.get(pool)
+            if opened is None or opened.uri != uri:
+                opened = self._open(pool, uri)
+            return opened.storage
+
+    def every(self) -> Iterator[Storage]:
+        """The stores of all pools that answer, the catalogue's first."""
+        yield self._catalogue
+        for pool in self._bindings.pools():
+            try:
+                yield self.of(pool)
+            except Unavailable as absence:
+                LOG.warning("The store of the pool %s cannot be used: %s", pool, absence)
+
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        with self._lock:
+            self._listener = listener
+            storages = [opened.storage for opened in self._opened.values()]
+        for storage in [self._catalogue, *storages]:
+            storage.listen(listener)
+
+    def close_gone(self) -> None:
+        """Close stores whose pools have gone, or have another store now, some time ago."""
+        now, pools = self._monotonic(), self._bindings.pools()
+        with self._lock:
+            for name in [name for name in self._opened if name not in pools]:
+                self._left.append(self._opened.pop(name))
+            for opened in self._left:
+                opened.gone = opened.gone or now
+            late = [opened for opened in self._left if opened.gone is not None and opened.gone + GRACE < now]
+            self._left = [opened for opened in self._left if opened not in late]
+        for opened in late:
+            opened.storage.close()
+
+    def close(self) -> None:
+        """Close all, the catalogue's last."""
+        with self._lock:
+            opened = [*self._opened.values(), *self._left]
+            self._opened, self._left = {}, []
+        for each in opened:
+            each.storage.close()
+        self._catalogue.close()
+
+    def _uri(self, pool: str) -> str:
+        known = self._bindings.pools().get(pool) or self._bindings.pools(fresh=True).get(pool)
+        if known is None:
+            raise Unavailable(f"The pool {pool} is not there any more.")
+        return known.uri
+
+    def _open(self, pool: str, uri: str) -> _Session:
+        if self._failed.get(uri, 0.0) > self._monotonic():
+            raise Unavailable(f"The store of the pool {pool} does not answer. Try again later.")
+        try:
+            storage = self._connect(uri, self.expiry)
+        except (StartRefused, Unavailable) as failure:
+            self._failed[uri] = self._monotonic() + PAUSE
+            raise Unavailable(f"The store of the pool {pool} does not answer. Try again later.") from failure
+        self._failed.pop(uri, None)
+        with self._lock:
+            if pool in self._opened:
+                self._left.append(self._opened[pool])
+            opened = self._opened[pool] = _Session(uri, storage)
+            listener = self._listener
+        if listener is not None:
+            storage.listen(listener)
+        return opened

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each action as a request of HTTP, and what HTTP answers as the action's answer (contract 14)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from msgspec import Struct
+
+from zq.errors import Invalid
+
+Body = Mapping[str, Any]
+TYPES: Final = {str: "string", int: "int", bool: "boolean", list: "list", dict: "dict"}
+
+
+class Request(Struct, frozen=True):
+    """A request of HTTP: ``query`` has those parameters that were given; ``document`` None: no body."""
+
+    method: str
+    path: str
+    query: list[tuple[str, str]] = []
+    document: Any = None
+
+
+class Reply(Struct, frozen=True):
+    """What HTTP answered; ``location``: of what was made, or ""."""
+
+    status: int
+    document: Any
+    location: str = ""
+    error: str = ""
+
+
+def request_of(action: str, body: Body) -> Request | None:
+    """What HTTP is asked for an action; None where there is nothing to ask. Raises ``Invalid``."""
+    if action == "queue_list":
+        return Request("GET", "/v2/queues", _query(body, marker=str, limit=int, detailed=bool))
+    queue = "/v2/queues/" + _segment(body, "queue_name")
+    kind, _, verb = action.partition("_")
+    return BUILDERS[kind](queue, verb, body)
+
+
+def _of_queue(queue: str, verb: str, body: Body) -> Request:
+    if verb == "create":
+        return Request("PUT", queue, document=_given(body, "metadata", dict))
+    if verb == "purge":
+        types = _given(body, "resource_types", list)
+        return Request("POST", f"{queue}/purge", document=None if types is None else {"resource_types": types})
+    if verb == "get_stats":
+        return Request("GET", f"{queue}/stats")
+    return Request("DELETE" if verb == "delete" else "GET", queue)
+
+
+def _of_message(queue: str, verb: str, body: Body) -> Request | None:
+    path = f"{queue}/messages"
+    if verb == "list":
+        flags = {"echo": bool, "include_claimed": bool, "include_delayed": bool}
+        return Request("GET", path, _query(body, marker=str, limit=int, **flags))
+    if verb == "post":
+        return Request("POST", path, document={"messages": _posted(body)})
+    if verb == "get_many":
+        ids = _ids(body, "message_ids")
+        return Request("GET", path, [("ids", each) for each in ids]) if ids else None
+    if verb == "delete_many":
+        given = [name for name in ("message_ids", "pop") if body.get(name) is not None]
+        if len(given) != 1:
+            raise Invalid("Bad request. Exactly one of message_ids and pop must be given.")
+        claims = [("claim_ids", each) for each in _ids(body, "claim_ids")]
+        named = [("ids", each) for each in _ids(body, "message_ids")]
+        return Request("DELETE", path, named + claims + _query(body, pop=int))
+    path += "/" + _segment(body, "message_id")
+    return Request("DELETE", path, _query(body, claim_id=str)) if verb == "delete" else Request("GET", path)
+
+
+def _of_claim(queue: str, verb: str, body: Body) -> Request:
+    given = {name: _given(body, name, int) for name in ("ttl", "grace")}
+    terms = {name: value for name, value in given.items() if value is not None}
+    if verb == "create":
+        return Request("POST", f"{queue}/claims", _query(body, limit=int), terms)
+    path = f"{queue}/claims/" + _segment(body, "claim_id")
+    if verb == "update":
+        return Request("PATCH", path, document=terms)
+    return Request("DELETE" if verb == "delete" else "GET", path)
+
+
+def _of_subscription(_queue: str, _verb: str, _body: Body) -> Request:
+    raise Invalid("Subscriptions are not served over WebSocket yet.")
+
+
+BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
+    "queue": _of_queue,
+    "message": _of_message,
+    "claim": _of_claim,
+    "subscription": _of_subscription,
+}
+
+
+def _given(body: Body, name: str, kind: type) -> Any:
+    """A value of this type; None if it is absent. Raises ``Invalid``."""
+    value = body.get(name)
+    if value is not None and type(value) is not kind:
+        raise Invalid(f'Bad request. The value of the "{name}" field must be a {TYPES[kind]}.')
+    return value
+
+
+def _segment(body: Body, name: str) -> str:
+    """A name that stands in a path: it must not end that part of it."""
+    value: str | None = _given(body, name, str)
+    if value is None:
+        raise Invalid(f'Bad request. Missing "{name}" field.')
+    if not value or "/" in value:
+        raise Invalid(f"Bad request. {name} must not be empty, nor hold a slash.")
+    return value
+
+
+def _query(body: Body, **kinds: type) -> list[tuple[str, str]]:
+    given = {name: _given(body, name, kind) for name, kind in kinds.items()}
+    return [
+        (name, str(value).lower() if value is True or value is False else str(value))
+        for name, value in given.items()
+        if value is not None
+    ]
+
+
+def _ids(body: Body, name: str) -> list[str]:
+    value: list[Any] = _given(body, name, list) or []
+    if not all(isinstance(each, str) and each for each in value):
+        raise Invalid(f"Bad request. {name} must be a list of strings.")
+    return value
+
+
+def _posted(body: Body) -> list[dict[str, Any]]:
+    """The messages of a post: none has a delay here."""
+    messages = _given(body, "messages", list)
+    if messages is None:
+        raise Invalid('Bad request. Missing "messages" field.')
+    for message in messages:
+        if not isinstance(message, dict):
+            raise Invalid("Bad request. Each of messages must be a dict.")
+        if "body" not in message:
+            raise Invalid('Bad request. Missing "body" field.')
+        _given(message, "ttl", int)
+    return [{name: value for name, value in message.items() if name != "delay"} for message in messages]
+
+
+def shown(action: str, body: Body, reply: Reply) -> Any:
+    """The body of the answer to an action that HTTP has done."""
+    document, queue = reply.document, body.get("queue_name")
+    if action == "queue_create":
+        return f"Queue {queue} created."
+    if action == "queue_delete":
+        return f"Queue {queue} removed."
+    if action == "queue_list":
+        return {"queues": [{k: v for k, v in each.items() if k != "href"} for each in document["queues"]]}
+    if action == "queue_get_stats":
+        return _stats(document)
+    if action == "message_get":
+        return {"messages": message(document)}
+    if action == "message_post":
+        return {"message_ids": [_last(href) for href in document["resources"]]}
+    if action == "claim_get":
+        return {**{name: document[name] for name in ("age", "ttl")}, "messages": _messages(document)}
+    if action == "claim_create":
+        return {"claim_id": _last(reply.location) or None} | ({"messages": _messages(document)} if document else {})
+    return {"messages": _messages(document)} if document and "messages" in document else {}
+
+
+def message(one: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as contract 14 shows it."""
+    claims = parse_qs(urlsplit(one.get("href", "")).query).get("claim_id", [None])
+    names = ("ttl", "age", "body")
+    return {"id": one["id"], "claim_id": claims[0], **{name: one[name] for name in names}}
+
+
+def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [message(each) for each in document["messages"]]
+
+
+def _stats(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Landmarks with ids, without links."""
+    counts = dict(document["messages"])
+    for name in ("oldest", "newest"):
+        if name in counts:
+            entry = counts[name]
+            counts[name] = {"id": _last(entry["href"])} | {k: v for k, v in entry.items() if k != "href"}
+    return {"messages": counts}
+
+
+def _last(href: str) -> str:
+    return urlsplit(href).path.rpartition("/")[2]

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames as documents: text is JSON, binary is MessagePack, and an answer has the format of its request."""
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+from zq.errors import Invalid
+
+# The actions of contract 14 that are answered.
+QUEUES: Final = ("queue_list", "queue_create", "queue_get", "queue_delete", "queue_get_stats", "queue_purge")
+MESSAGES: Final = (
+    *("message_list", "message_get", "message_get_many", "message_post", "message_delete", "message_delete_many"),
+)
+CLAIMS: Final = ("claim_create", "claim_get", "claim_update", "claim_delete")
+SUBSCRIPTIONS: Final = ("subscription_create", "subscription_list", "subscription_get", "subscription_delete")
+AUTHENTICATE: Final = "authenticate"
+ACTIONS: Final = frozenset({*QUEUES, *MESSAGES, *CLAIMS, *SUBSCRIPTIONS, AUTHENTICATE})
+# Actions that need no body.
+BODILESS: Final = frozenset({"queue_list", AUTHENTICATE})
+NO_REQUEST: Final[dict[str, Any]] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
+
+
+class Undecodable(Exception):
+    """A frame that is no document."""
+
+
+def decode(frame: str | bytes) -> Any:
+    """The document of a frame. Raises ``Undecodable``."""
+    try:
+        document = msgspec.json.decode(frame) if isinstance(frame, str) else msgspec.msgpack.decode(frame)
+        json.dumps(document, allow_nan=False)  # MessagePack has values that a message cannot have
+    except (ValueError, TypeError, RecursionError) as error:
+        kind = "text" if isinstance(frame, str) else "binary"
+        raise Undecodable(f"Can't decode {kind} frame: it must be one document, of values that JSON has.") from error
+    return document
+
+
+def encode(document: Any, binary: bool) -> str | bytes:
+    """A frame of this document; one of status 400 if MessagePack cannot hold a number of it."""
+    if not binary:
+        return msgspec.json.encode(document).decode()
+    try:
+        return msgspec.msgpack.encode(document)
+    except OverflowError:
+        sentence = "A number is too large for MessagePack: ask for it in a text frame."
+        return msgspec.msgpack.encode(answer(NO_REQUEST, 400, {"error": sentence}))
+
+
+def answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, Any]:
+    """The document of an answer."""
+    return {"request": echoed, "headers": {"status": status}, "body": body}
+
+
+def echo(document: Any) -> dict[str, Any]:
+    """What an answer says of its request; a credential is not said back."""
+    if not isinstance(document, dict):
+        return NO_REQUEST
+    headers = document.get("headers") or {}
+    if isinstance(headers, dict):
+        headers = {name: value for name, value in headers.items() if name != "X-Auth-Token"}
+    return {"action": document.get("action"), "body": document.get("body") or {}, "headers": headers, "api": "v2"}
+
+
+def check(document: Any) -> str:
+    """The action of a request whose parts are of the right types. Raises ``Invalid``."""
+    if not isinstance(document, dict):
+        raise Invalid(f"Unexpected body type. Expected dict, it is {type(document).__name__}.")
+    action = document.get("action")
+    if not isinstance(action, str) or action not in ACTIONS:
+        raise Invalid(f"{str(action)[:64]} is not a valid action")
+    headers, body = document.get("headers"), document.get("body")
+    if not isinstance(headers, dict):
+        raise Invalid("headers must be an object.")
+    for name in ("X-Project-ID", "X-Auth-Token" if action == AUTHENTICATE else "Client-ID"):
+        if not isinstance(headers.get(name), str):
+            raise Invalid(f"headers must hold {name}, a string.")
+    if not isinstance(body, dict) and not (body is None and action in BODILESS):
+        raise Invalid("body must be an object.")
+    return action

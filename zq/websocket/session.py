@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection: who it is, until when, and an answer to each of its frames."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from msgspec import Struct
+
+from zq import wire
+from zq.auth.signatures import moment
+from zq.broker import Broker
+from zq.errors import Invalid, ZqError
+from zq.model import QueueRef
+from zq.websocket import frames
+from zq.websocket.actions import Reply, Request, request_of, shown
+from zq.websocket.calls import Application, call
+
+LOG = logging.getLogger(__name__)
+# Seconds in which a credential must come.
+CREDENTIAL_WITHIN: Final = 5.0
+# Seconds after which a credential is judged again.
+RECHECK: Final = 10.0
+# Seconds that a signed request lets its connection stay without a credential.
+SIGNED_STAYS: Final = 60.0
+# Who asks where contract 14 does not look at the Client-ID.
+NO_CLIENT: Final = "0" * 32
+SIGNED: Final = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
+NEEDED: Final = "A credential is needed: the action authenticate."
+WHO: Final = Request("GET", "/v2/whoami")
+EXPIRED: Final = 4003
+POLICY: Final = 1008
+TRY_LATER: Final = 1013
+
+
+class Service(Struct, frozen=True):
+    """What all connections of a process share. ``strategy``: as [DEFAULT] auth_strategy; ``join`` counts a connection
+    for a project, and says whether there is room."""
+
+    app: Application
+    broker: Broker
+    strategy: str
+    join: Callable[[object, str], bool]
+
+
+class Ended(Exception):
+    """The connection is to be closed with this code."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class Session:
+    """What is known of one connection. ``handshake``: the headers that it began with."""
+
+    def __init__(self, service: Service, peer: str, handshake: Mapping[str, str]) -> None:
+        self._service = service
+        self._peer = peer
+        self._handshake = handshake
+        self._credential: dict[str, str] = {}
+        self._expires: float | None = None
+        self._open = service.strategy in ("", "proxy")
+        self._recheck = time.monotonic() + RECHECK
+        self._deadline = time.monotonic() + CREDENTIAL_WITHIN
+
+    def begin(self) -> None:
+        """Raise ``Ended`` if a proxy was to say in the handshake who asks, and did not."""
+        if self._service.strategy == "proxy" and self._call(WHO, {}).status != 200:
+            raise Ended(POLICY, "This connection did not come through the proxy.")
+
+    def check(self) -> None:
+        """Raise ``Ended`` if the connection must not go on: no credential in time, or one that is not valid any more.
+
+        To be called every second.
+        """
+        now = time.monotonic()
+        if self._credential:
+            if self._expires is not None and self._service.broker.waiters.clock.now() >= self._expires:
+                raise Ended(EXPIRED, "The credential has expired.")
+            if now >= self._recheck:
+                self._recheck = now + RECHECK
+                if self._call(WHO, self._credential).status == 401:
+                    raise Ended(EXPIRED, "The credential is not valid any more.")
+        elif not self._open and now >= self._deadline:
+            raise Ended(POLICY, "No credential came in time.")
+
+    def handle(self, frame: str | bytes) -> str | bytes:
+        """The answer to a frame, in its format. Raises ``Ended``."""
+        binary = isinstance(frame, bytes)
+        try:
+            document = frames.decode(frame)
+        except frames.Undecodable as error:
+            return frames.encode(frames.answer(frames.NO_REQUEST, 400, {"error": str(error)}), binary)
+        try:
+            status, body = self._answer(document)
+        except Ended:
+            raise
+        except Exception:  # the edge of this connection
+            LOG.critical("A frame failed for a reason that nobody foresaw.", exc_info=True)
+            sentence = "The request failed; the server's log says why."
+            status, body = 500, {"exception": sentence, "error": sentence}
+        return frames.encode(frames.answer(frames.echo(document), status, body), binary)
+
+    def _answer(self, document: Any) -> tuple[int, Any]:
+        try:
+            action = frames.check(document)
+        except Invalid as error:
+            return 400, {"error": str(error)}
+        headers, body = document["headers"], document.get("body") or {}
+        if action == frames.AUTHENTICATE:
+            return self._authenticate(headers)
+        signed = any(name in headers for name in SIGNED)
+        if signed and action not in frames.MESSAGES:
+            return 403, {"error": "A signature is for messages only."}
+        if not signed and not self._open and not self._credential:
+            return 403, {"error": NEEDED}
+        proxied = self._service.strategy == "proxy" and not signed
+        if proxied and headers["X-Project-ID"] != self._handshake.get("X-Project-Id"):
+            return 403, {"error": "X-Project-ID must be the project that the proxy said."}
+        try:
+            return self._act(action, headers, body, signed)
+        except ZqError as error:
+            return 400, {"exception": str(error), "error": str(error)}
+
+    def _authenticate(self, headers: Mapping[str, str]) -> tuple[int, Any]:
+        """A failure leaves nobody; a success replaces who it was."""
+        if self._open:
+            return 200, {"message": "Authentified: no credential is needed here."}
+        token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
+        self._credential, self._expires = {}, None
+        self._deadline = min(self._deadline, time.monotonic() + CREDENTIAL_WITHIN)
+        keystone = self._service.strategy == "keystone"
+        given = {"X-Auth-Token": token} if keystone else {"Authorization": f"Bearer {token}"}
+        given["X-Project-ID"] = project
+        reply = self._call(WHO, given)
+        if reply.status != 200:
+            self._deadline = time.monotonic() + CREDENTIAL_WITHIN
+            return 401 if reply.status in (401, 403) else reply.status, _failure(reply)
+        self._join(reply.document["project"])
+        self._credential = given
+        until = reply.document["expires"]
+        self._expires = None if until is None else moment(until)
+        self._recheck = time.monotonic() + RECHECK
+        return 200, {"message": "Authentified."}
+
+    def _act(self, action: str, headers: Mapping[str, Any], body: dict[str, Any], signed: bool) -> tuple[int, Any]:
+        project = headers["X-Project-ID"]
+        asked = request_of(action, body)
+        if asked is None:  # no ids: there is nothing to look for, but the caller must be allowed to
+            queue = body["queue_name"]
+            asked = Request("GET", f"/v2/queues/{queue}/messages", [("limit", "1")])
+            reply = self._call(asked, self._headers(headers, signed))
+            reply = Reply(reply.status, {"messages": []}) if reply.status == 200 else reply
+        else:
+            reply = self._call(asked, self._headers(headers, signed, action in ("message_list", "message_post")))
+        if reply.status == 401 or (signed and reply.status == 404 and not reply.error):
+            if signed:
+                return 403, {"error": "The signature is not one for this request."}
+            if self._credential:
+                raise Ended(EXPIRED, "The credential is not valid any more.")
+            return 403, _failure(reply)
+        if reply.status >= 400:
+            return reply.status, _failure(reply)
+        if signed:
+            self._deadline = time.monotonic() + SIGNED_STAYS
+        elif not self._credential:
+            self._join(project)
+        return self._shown(action, body, project, reply)
+
+    def _shown(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
+        """What contract 14 answers where HTTP has succeeded: of queues, only what is stored."""
+        if action == "queue_get":
+            return 200, self._stored(project, body["queue_name"]) or {}
+        document = shown(action, body, reply)
+        if action == "queue_get_stats" and self._stored(project, body["queue_name"]) is None:
+            return 404, document
+        if action == "queue_list":
+            for each in document["queues"]:
+                if "metadata" in each:
+                    each["metadata"] = self._stored(project, each["name"]) or {}
+        return reply.status, document
+
+    def _stored(self, project: str, name: str) -> dict[str, Any] | None:
+        stored = self._service.broker.storage.queues.get(QueueRef(project, name))
+        return None if stored is None else wire.json_object(stored.metadata)
+
+    def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
+        """Those of HTTP: who asks, as the connection or the frame says."""
+        given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
+        if not checks_client and not _is_uuid(given["Client-ID"]):
+            given["Client-ID"] = NO_CLIENT
+        if not signed:
+            return self._credential | given
+        for name in SIGNED:
+            value = headers.get(name, "")
+            parts = value if isinstance(value, list) else [value]
+            if not all(isinstance(part, str) for part in parts):
+                raise Invalid(f"Bad request. {name} must be of strings.")
+            given[name] = ",".join(parts)
+        return given
+
+    def _join(self, project: str) -> None:
+        if not self._service.join(self, project):
+            raise Ended(TRY_LATER, "The project has as many connections as it may have.")
+
+    def _call(self, asked: Request, headers: Mapping[str, str]) -> Reply:
+        return call(self._service.app, self._peer, {"Client-ID": NO_CLIENT, **self._handshake, **headers}, asked)
+
+
+def _failure(reply: Reply) -> dict[str, Any]:
+    """A failure of HTTP as contract 14 says it."""
+    said = reply.document if isinstance(reply.document, dict) else {}
+    sentence = said.get("description") or said.get("title") or "The request was refused."
+    return {"exception": sentence, "error": sentence}
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
