@@ -98,6 +98,7 @@ def test_two_hands_at_once_are_told() -> None:
 def test_a_lost_key_is_not_the_only_proof() -> None:
     """A token that nobody posted is told as well."""
     target = StorageRing(EngineInMemory())
-    tally = run_ring(target, 0.1, tokens=20)
-    tally.posted.remove("token-3")
-    assert "token-3 was never posted and is there." in find_faults(target, tally)
+    tally = run_ring(target, 0, tokens=20)
+    left = min(tally.posted - tally.deleted)  # carriers delete some
+    tally.posted.remove(left)
+    assert f"{left} was never posted and is there." in find_faults(target, tally)

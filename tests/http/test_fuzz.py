@@ -75,7 +75,7 @@ REAL = {
     "X-Project-ID": ["acme"],
 }
 """By the name of a parameter or a member: what the furnished project has of the kind."""
-FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/")
+FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health")
 """Paths that succeed only where callers prove who they are: test_quota and test_tokens ask them."""
 METADATA = b'{"_history_ttl": 600, "_dead_letter_queue": "new", "_max_claim_count": 1, "_redelivery_delay": 5}'
 

@@ -43,7 +43,7 @@ TOLD = 5
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
 ENDLESS = ("/v2/topics/{topic}/stream", "/v2/stream")
-FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/")
+FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health")
 """Paths that succeed only where callers prove who they are."""
 UNSENT = {"wait", "filters", ""}
 """``filters`` stands for names of any kind."""

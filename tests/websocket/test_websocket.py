@@ -242,6 +242,22 @@ def test_a_server_with_tokens(tmp_path: Path) -> None:
             assert closed(connection) == 4003
 
 
+def test_failing_gains_no_time(tmp_path: Path) -> None:
+    """A stranger is hung up on five seconds after it came, however often it tries."""
+
+    def try_for(seconds: float, stranger: ClientConnection) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            ask(stranger, "authenticate", **{"X-Auth-Token": "wrong"})
+            time.sleep(0.5)
+
+    with guarded(tmp_path) as (_, url, _admin), connect(url) as stranger:
+        with pytest.raises(ConnectionClosed) as ended:
+            try_for(20, stranger)
+        assert ended.value.rcvd is not None
+        assert ended.value.rcvd.code == 1008
+
+
 def test_a_signed_request_is_for_its_own_queue_and_methods(tmp_path: Path) -> None:
     with guarded(tmp_path) as (server, url, admin):
         bearer = {"Authorization": f"Bearer {made(server, admin, 'acme')['token']}"}

@@ -67,8 +67,7 @@ class Broker:
         rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
         self.storage = storage
         self.sealing = sealing = Sealing(encryption_keys, events)
-        self._clock = clock
-        self.limits = limits
+        self._clock, self.limits = clock, limits
         self.queues = Queues(storage, clock, limits, rules_cache, sealing)
         self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
@@ -79,14 +78,13 @@ class Broker:
         self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
         self._tails = Tails(storage)
         self.streams = Streams(storage, clock, self._tails, max_streams, events, share)
-        readers = Readers(self._tails, self.waiters)
-        self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum=checksum)
+        publishing = (self.topics, Readers(self._tails, self.waiters), retention, events)
+        self.publishing = Publishing(storage, clock, limits, *publishing, checksum=checksum)
         self.subscriptions = Subscribing(storage, clock, limits)
         self._subscribe(rules_cache)
         self.health = Health(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics)
-        if self.quotas is not None:
-            self._bound(self.quotas)
+        self._bound()
 
     def _subscribe(self, rules_cache: RulesCache) -> None:
         """Have what makes queues and messages ask who is subscribed."""
@@ -98,8 +96,10 @@ class Broker:
         subscriptions.forget = rules_cache.forget
         subscriptions.ensure_queue, subscriptions.ensure_topic = self.messages.ensure, self.topics.rules
 
-    def _bound(self, quotas: Quotas) -> None:
-        """Have the use cases that create or store something ask what the project may have."""
+    def _bound(self) -> None:
+        """Have the use cases that create or store something ask what the project may have, if it is bounded."""
+        if (quotas := self.quotas) is None:
+            return
         self.queues.admit = self.messages.admit = quotas.admit_queue
         self.queues.check_dead_letters = quotas.check_dead_letters
         self.settling.admit = quotas.admit_targets

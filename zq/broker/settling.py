@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct
 
 from zq.broker.encryption import Sealing
 from zq.broker.resources import admit_all
-from zq.broker.rules import RulesCache
+from zq.broker.rules import Rules, RulesCache
 from zq.broker.values import Applied
 from zq.clock import Clock
 from zq.errors import Invalid, Repeated
@@ -90,15 +90,7 @@ class Settling:
                 raise Invalid("bury: the queue has no _dead_letter_queue.")
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
-        moves = [self._move(queue.project, move, rules.encrypts) for move in terms.move]
-        buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
-        settlement = Settlement(
-            delete=() if isinstance(terms.delete, str) else terms.delete,
-            rest=terms.delete == "*",
-            release=[Release(given.id, None if given.delay is UNSET else given.delay) for given in terms.release],
-            move=moves + [Move(given.id, *buried, reason=given.reason) for given in terms.bury],
-            history=rules.history_ttl,
-        )
+        settlement = self._settlement(queue.project, terms, rules)
         try:
             with self.admit([QueueRef(queue.project, target) for target in targets]):
                 now = self._clock.now()
@@ -109,6 +101,18 @@ class Settling:
         self._events.finished(Outcome.MOVED, settled.moved)
         self._events.finished(Outcome.DEAD_LETTERED, settled.buried)
         return Applied(settled)
+
+    def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
+        """The terms as the store takes them."""
+        buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
+        return Settlement(
+            delete=() if isinstance(terms.delete, str) else terms.delete,
+            rest=terms.delete == "*",
+            release=[Release(given.id, None if given.delay is UNSET else given.delay) for given in terms.release],
+            move=[self._move(project, move, rules.encrypts) for move in terms.move]
+            + [Move(given.id, *buried, reason=given.reason) for given in terms.bury],
+            history=rules.history_ttl,
+        )
 
     def redrive(self, queue: QueueRef, terms: extensions.RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
         """Move ready messages to where they came from, or to ``terms.to``.

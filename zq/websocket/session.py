@@ -131,14 +131,14 @@ class Session:
         if self._open:
             return 200, {"message": "Authentified: no credential is needed here."}
         token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
+        if self._credential:  # whoever never had one gets no more time by failing
+            self._deadline = time.monotonic() + CREDENTIAL_WITHIN
         self._credential, self._expires = {}, None
-        self._deadline = min(self._deadline, time.monotonic() + CREDENTIAL_WITHIN)
         keystone = self._service.strategy == "keystone"
         given = {"X-Auth-Token": token} if keystone else {"Authorization": f"Bearer {token}"}
         given["X-Project-ID"] = project
         reply = self._call(WHO, given)
         if reply.status != 200:
-            self._deadline = time.monotonic() + CREDENTIAL_WITHIN
             return 401 if reply.status in (401, 403) else reply.status, _failure(reply)
         self._join(reply.document["project"])
         self._credential = given

@@ -18,7 +18,6 @@ from zq.model import (
     Commit,
     Committed,
     Copies,
-    Draft,
     Fence,
     IdempotencyKey,
     Lease,
@@ -31,7 +30,7 @@ from zq.model import (
     Settlement,
 )
 from zq.model.pools import BINDING, DEFAULT_POOL, read_binding
-from zq.model.transactions import MOST_STAGED, Bounds
+from zq.model.transactions import Bounds
 from zq.storage.api import PAGE, ClaimController, MessageController, QueueController, Storage
 from zq.storage.capabilities import BOUNDS, HistoryController, TransactionController
 from zq.storage.pooling.bindings import Bindings, called
@@ -113,11 +112,8 @@ class Queues(Controller):
         return store.queues.create(queue, metadata)
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
-        pool, before, chosen = (
-            self._bindings.find(queue),
-            _metadata.decode(expected or b"{}"),
-            _metadata.decode(metadata),
-        )
+        pool = self._bindings.find(queue)
+        before, chosen = _metadata.decode(expected or b"{}"), _metadata.decode(metadata)
         if chosen.flavor and chosen.flavor != before.flavor:
             self._check_flavor(queue, chosen.flavor)
             self._bindings.suits(queue, pool, chosen.flavor)
@@ -247,26 +243,15 @@ class Transactions(Controller):
     def least_slice(self) -> int:
         return self._catalogue.transactions.least_slice
 
-    def stage(
-        self,
-        project: str,
-        stage: str,
-        queue: QueueRef,
-        drafts: Sequence[Draft],
-        now: Seconds,
-        ttl: int,
-        most_bytes: int,
-        idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MOST_STAGED,
-    ) -> None:
+    @wraps(TransactionController.stage)
+    def stage(self, project: str, stage: str, queue: QueueRef, *given: Any, **named: Any) -> None:
         pool = self._bindings.bind(queue)
         if pool != DEFAULT_POOL:
             raise PoolsApart(
                 f"The queue {queue.name} is in {called(pool)}, and the stage {stage}, like all stages, in the default "
                 "pool: a commit would be about both, which cannot be one step."
             )
-        transactions = self._catalogue.transactions
-        transactions.stage(project, stage, queue, drafts, now, ttl, most_bytes, idempotency_key, most_messages)
+        self._catalogue.transactions.stage(project, stage, queue, *given, **named)
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
         places = {held.queue.name: self._bindings.find(held.queue) for held in commit.settle}
