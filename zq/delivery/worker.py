@@ -161,7 +161,8 @@ class Deliverer:
             LOG.warning("What is to be delivered cannot be looked for: %s", absence)
 
     def _all_queues(self) -> list[QueueRef]:
-        now, found, after = self._clock.now(), [], ""
+        now, after = self._clock.now(), ""
+        found: list[QueueRef] = []
         while True:
             page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
             for document in page.items:
