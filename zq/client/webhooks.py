@@ -33,12 +33,12 @@ class Received:
         """Whether the id has not come before; from now on it has."""
         now = time.monotonic()
         with self._lock:
+            if self._seen.get(id, now) > now:
+                return False
             while self._seen:
                 oldest = next(iter(self._seen))
                 if self._seen[oldest] > now and len(self._seen) < self._most:
                     break
                 del self._seen[oldest]
-            if id in self._seen:
-                return False
             self._seen[id] = now + self._seconds
             return True

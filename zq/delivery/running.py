@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker put together from the settings."""
 
+import contextlib
+
 from zq import __version__
 from zq.auth.signatures import Signatures, shown
 from zq.broker import Broker
 from zq.delivery.confirmations import Confirmations
 from zq.delivery.leases import Leases
 from zq.delivery.senders import MailOptions
-from zq.delivery.targets import Judge, TargetPolicy
+from zq.delivery.targets import Judge, TargetPolicy, addresses
 from zq.delivery.worker import Deliverer, DeliveryOptions
 from zq.settings.delivery import DeliverySettings
 
 
 def judge_of(options: DeliverySettings) -> Judge:
     """Who judges what is subscribed."""
-    return Judge(TargetPolicy(options.networks, options.ports))
+    return Judge(targets_of(options))
+
+
+def targets_of(options: DeliverySettings) -> TargetPolicy:
+    """To which addresses anything is sent; the stores' names are looked up now."""
+    stores = set(options.stores)
+    for host, port in options.stores:
+        with contextlib.suppress(OSError, UnicodeError):
+            stores |= {(address, port) for _, address in addresses(host, port)}
+    return TargetPolicy(options.networks, options.ports, options.own, tuple(sorted(stores)))
 
 
 def start(broker: Broker, options: DeliverySettings, signatures: Signatures, alone: bool) -> Deliverer:
@@ -28,10 +39,9 @@ def start(broker: Broker, options: DeliverySettings, signatures: Signatures, alo
         options.smtp_tls,
         options.mail_senders,
     )
-    targets = TargetPolicy(options.networks, options.ports)
     deliverer = Deliverer(
         broker,
-        DeliveryOptions(targets, mail, options.rate, agent=f"zq/{__version__}"),
+        DeliveryOptions(targets_of(options), mail, options.rate, agent=f"zq/{__version__}"),
         Leases(broker.storage.documents, broker.waiters.clock, alone),
         Confirmations(signatures.sign_confirmation, shown, options.public_url),
     )

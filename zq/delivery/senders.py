@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from zq.broker.subscribers import mail_of
 from zq.delivery.targets import Forbidden, JudgingResolver, TargetPolicy, guarded_socket
+from zq.errors import Invalid
 from zq.model.subscriptions import Subscription
 from zq.wire import webhooks
 
@@ -84,11 +85,13 @@ class Senders:
         }
         url = one.subscriber
         try:
-            self._policy.check_port(url)
+            self._policy.check_url(url)
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
                 await answer.content.read(ANSWER)
                 good = answer.status < 300
                 return Outcome(good, answer.status, "" if good else f"status {answer.status}", answer.status < 400)
+        except Invalid as refusal:
+            return Outcome(False, 0, str(refusal), final=True)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as failure:
             cause = failure.__cause__ or failure
             forbidden = isinstance(cause, Forbidden) or isinstance(failure, Forbidden)
@@ -107,7 +110,7 @@ class Senders:
         to, named = mail_of(one.subscriber)
         message = EmailMessage()
         message["To"] = to
-        message["Subject"] = named or subject or str(one.options.get("subject", ""))
+        message["Subject"] = subject or named or str(one.options.get("subject", ""))
         asked = sender or str(one.options.get("from", ""))
         if asked and (sender or asked in chosen.senders):
             message["From"] = asked

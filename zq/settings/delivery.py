@@ -2,13 +2,17 @@
 """The options of subscriptions and their deliveries: ``[notification]``, and ``[transport]``'s of subscriptions."""
 
 import ipaddress
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from oslo_config import cfg
 
 from zq.errors import StartRefused
 
+# Ports of stores whose URIs name none.
+STORES: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
 SUBSCRIPTIONS: Final[list[cfg.Opt]] = [
     cfg.IntOpt(
@@ -33,7 +37,7 @@ NOTIFICATION: Final[list[cfg.Opt]] = [
         "allowed_networks",
         default=[],
         sample_default=["10.1.0.0/16"],
-        help="Networks that subscribers may be in though they are not public.",
+        help="Networks that subscribers may be in though they are not public, or are this server's own.",
     ),
     cfg.ListOpt("allowed_ports", default=[], help="Ports of subscribers below 1024, besides 80 and 443."),
     cfg.FloatOpt("rate", default=10.0, min=0, help="Deliveries a second to one subscription. 0: no bound."),
@@ -67,6 +71,10 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
     ports: tuple[int, ...]
     rate: float
     keep: int
+    own: tuple[int, ...]
+    """Ports at which this service listens."""
+    stores: tuple[tuple[str, int], ...]
+    """Hosts and ports of its stores."""
     smtp_command: str
     smtp_host: str
     smtp_port: int
@@ -95,6 +103,8 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
         ports=tuple(map(_port, given.allowed_ports)),
         rate=given.rate,
         keep=given.keep,
+        own=tuple(filter(None, (conf[name].port for name in ("server", "websocket", "metrics")))),
+        stores=tuple(_stores(conf)),
         smtp_command=given.smtp_command,
         smtp_host=given.smtp_host if local else "",
         smtp_port=given.smtp_port,
@@ -103,6 +113,25 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
         smtp_password=given.smtp_user_password,
         mail_senders=tuple(given.mail_senders),
     )
+
+
+def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
+    """Hosts and ports of the store, and of what may be pools."""
+    named = [conf.storage.uri, *(f"{scheme}://{host}" for host in _pools(conf) for scheme in ("redis", "mongodb"))]
+    for uri in named:
+        default = STORES.get(uri.partition(":")[0])
+        for host in urlsplit(uri).netloc.rpartition("@")[2].split(",") if default else ():
+            try:
+                parts = urlsplit(f"//{host}")
+                name, port = parts.hostname, parts.port
+            except ValueError:
+                continue  # the driver says what is wrong with it
+            if name:
+                yield name, port or default or 0
+
+
+def _pools(conf: cfg.ConfigOpts) -> Any:
+    return conf["pooling:catalog"].allowed_hosts if conf.pooling else ()
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
