@@ -6,7 +6,7 @@ import contextlib
 from zq import __version__
 from zq.auth.signatures import Signatures, shown
 from zq.broker import Broker
-from zq.delivery.confirmations import Confirmations
+from zq.delivery.confirmations import Confirmations, Places, Template
 from zq.delivery.leases import Leases
 from zq.delivery.senders import MailOptions
 from zq.delivery.targets import Judge, TargetPolicy, addresses
@@ -17,6 +17,12 @@ from zq.settings.delivery import DeliverySettings
 def judge_of(options: DeliverySettings) -> Judge:
     """Who judges what is subscribed."""
     return Judge(targets_of(options))
+
+
+def places_of(options: DeliverySettings) -> Places:
+    """Where confirmations lead."""
+    joining, leaving = Template(*options.joining), Template(*options.leaving)
+    return Places(options.public_url, options.confirmation_page, joining, leaving)
 
 
 def targets_of(options: DeliverySettings) -> TargetPolicy:
@@ -43,7 +49,7 @@ def start(broker: Broker, options: DeliverySettings, signatures: Signatures, alo
         broker,
         DeliveryOptions(targets_of(options), mail, options.rate, agent=f"zq/{__version__}"),
         Leases(broker.storage.documents, broker.waiters.clock, alone),
-        Confirmations(signatures.sign_confirmation, shown, options.public_url),
+        Confirmations(signatures.sign_confirmation, shown, places_of(options)),
     )
     deliverer.start()
     return deliverer

@@ -2,7 +2,9 @@
 """One attempt of one delivery: by HTTP, or by mail."""
 
 import asyncio
+import shlex
 import smtplib
+import ssl
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -97,34 +99,49 @@ class Senders:
             forbidden = isinstance(cause, Forbidden) or isinstance(failure, Forbidden)
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
-    async def mail(self, one: Subscription, document: bytes, subject: str = "", sender: str = "") -> Outcome:
-        """By mail, from a thread."""
+    async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
+        """By mail, from a thread. ``subject`` and ``sender``: the operator's, before those of the subscription."""
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._send, one, document, subject, sender), 3 * WHOLE)
+            await asyncio.wait_for(asyncio.to_thread(self._send, one, text, subject, sender), 3 * WHOLE)
+        except Invalid as refusal:
+            return Outcome(False, 0, str(refusal), final=True)
         except (TimeoutError, OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueError) as failure:
             return Outcome(False, 0, type(failure).__name__)
         return Outcome(True)
 
-    def _send(self, one: Subscription, document: bytes, subject: str, sender: str) -> None:
+    def _send(self, one: Subscription, text: str, subject: str, sender: str) -> None:
         chosen = self._mail
         to, named = mail_of(one.subscriber)
         message = EmailMessage()
         message["To"] = to
         message["Subject"] = subject or named or str(one.options.get("subject", ""))
-        asked = sender or str(one.options.get("from", ""))
-        if asked and (sender or asked in chosen.senders):
-            message["From"] = asked
+        asked = str(one.options.get("from", ""))
+        if chosen_sender := sender or (asked if asked in chosen.senders else next(iter(chosen.senders), "")):
+            message["From"] = chosen_sender
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content(document.decode("utf-8", "replace"))
-        if not chosen.host:
-            # The operator chose the command, and no part of it comes from a subscriber.
-            subprocess.run(chosen.command.split(), input=message.as_bytes(), check=True, timeout=WHOLE)  # noqa: S603
+        message.set_content(text)
+        if chosen.host:
+            self._hand_over(message, to)
             return
-        connect = smtplib.SMTP_SSL if chosen.tls else smtplib.SMTP
-        with connect(chosen.host, chosen.port, timeout=WHOLE) as server:
+        # The operator chose the command, and no part of it comes from a subscriber.
+        command = shlex.split(chosen.command)
+        subprocess.run(command, input=message.as_bytes(), check=True, timeout=WHOLE, capture_output=True)  # noqa: S603
+
+    def _hand_over(self, message: EmailMessage, to: str) -> None:
+        """To the server of SMTP, whose certificate is looked at."""
+        chosen, trusted = self._mail, ssl.create_default_context()
+        with (
+            smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=WHOLE, context=trusted)
+            if chosen.tls
+            else smtplib.SMTP(chosen.host, chosen.port, timeout=WHOLE)
+        ) as server:
+            server.ehlo_or_helo_if_needed()
+            if not chosen.tls and server.has_extn("starttls"):
+                server.starttls(context=trusted)
             if chosen.user:
                 server.login(chosen.user, chosen.password)
-            server.send_message(message, from_addr=message["From"] or chosen.user or "zq@localhost", to_addrs=[to])
+            sender = message["From"].addresses[0].addr_spec if message["From"] else chosen.user or "zq@localhost"
+            server.send_message(message, from_addr=sender, to_addrs=[to])
 
 
 def _text(headers: Any) -> Mapping[str, str]:

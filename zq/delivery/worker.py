@@ -281,6 +281,8 @@ class Deliverer:
             await asyncio.sleep(max(0.0, health.next - time.monotonic()))
             health.next = time.monotonic() + 1 / self._options.rate
         if notice.confirmation:
+            if one.subscriber.startswith("mailto:"):
+                return await self._ask_by_mail(source, one, notice)
             document = await self._store(self._confirmations.document, source, one, notice)
         else:
             try:
@@ -289,7 +291,13 @@ class Deliverer:
                 return Outcome(False, why="the message cannot be opened", final=True)
             document = notification(replace(notice, body=body))
         if one.subscriber.startswith("mailto:"):
-            return await self._senders.mail(one, document)
+            return await self._senders.mail(one, document.decode())
         secrets = self._broker.subscriptions.secrets(one)
         template = None if notice.confirmation else one.options.get("post_data")
         return await self._senders.post(one, notice.message, posted(document, template), secrets, "1")
+
+    async def _ask_by_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
+        letter = await self._store(self._confirmations.letter, source, one, notice)
+        if letter is None:
+            return Outcome(False, why="[notification] external_confirmation_url is not set", final=True)
+        return await self._senders.mail(one, letter.text, letter.subject, letter.sender)

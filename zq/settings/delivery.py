@@ -2,6 +2,7 @@
 """The options of subscriptions and their deliveries: ``[notification]``, and ``[transport]``'s of subscriptions."""
 
 import ipaddress
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,6 +15,17 @@ from zq.errors import StartRefused
 # Ports of stores whose URIs name none.
 STORES: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
+# Mails that ask for confirmation, in the form of a dictionary of Zaqar's; commas within a member are its own.
+JOINING: Final = (
+    "topic:Do you want the messages of a queue?,sender:,body:Somebody asks that messages of the queue {0} of the "
+    "project {1} be sent to you. If you want them, follow this link: {2} If not, do nothing."
+)
+LEAVING: Final = (
+    "topic:You get no more messages of a queue,sender:,body:Nothing of the queue {0} of the project {1} is sent to "
+    "you any more. If you want its messages again, follow this link: {2}"
+)
+MEMBERS: Final = ("topic", "sender", "body")
+_MEMBER: Final = re.compile(rf"(?:^|,)\s*({'|'.join(MEMBERS)})\s*:")
 SUBSCRIPTIONS: Final[list[cfg.Opt]] = [
     cfg.IntOpt(
         "default_subscription_ttl",
@@ -48,6 +60,23 @@ NOTIFICATION: Final[list[cfg.Opt]] = [
         max=1_209_600,
         help="Seconds for which what is to be delivered is kept, and what could not be.",
     ),
+    cfg.StrOpt(
+        "external_confirmation_url",
+        default="",
+        help="The page to which a mail leads that asks for confirmation; it gets Signature, Methods, Paths, Project, "
+        "Expires, Url and Queue. Empty: nobody is asked by mail, so that no mail is sent at all.",
+    ),
+    cfg.StrOpt(
+        "subscription_confirmation_email_template",
+        default=JOINING,
+        help="The mail that asks a new subscriber: topic, sender (empty: the first of mail_senders) and body, in which "
+        "{0} is the queue, {1} its project and {2} the link.",
+    ),
+    cfg.StrOpt(
+        "unsubscribe_confirmation_email_template",
+        default=LEAVING,
+        help="The mail to a subscriber that has left; the same members.",
+    ),
     cfg.StrOpt("smtp_mode", default="third_part", choices=["third_part", "self_local"], help="By what mail is sent."),
     cfg.StrOpt("smtp_command", default="/usr/sbin/sendmail -t -oi", help="For third_part: what takes a mail."),
     cfg.StrOpt("smtp_host", default="", help="For self_local: the server."),
@@ -67,6 +96,10 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
     types: tuple[str, ...]
     default_ttl: int
     public_url: str
+    confirmation_page: str
+    joining: tuple[str, str, str]
+    """Topic, sender and body of a mail; so ``leaving``."""
+    leaving: tuple[str, str, str]
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
     ports: tuple[int, ...]
     rate: float
@@ -99,6 +132,9 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
         types=types,
         default_ttl=conf.transport.default_subscription_ttl,
         public_url=given.public_url,
+        confirmation_page=given.external_confirmation_url,
+        joining=_template("subscription_confirmation_email_template", given, JOINING),
+        leaving=_template("unsubscribe_confirmation_email_template", given, LEAVING),
         networks=tuple(map(_network, given.allowed_networks)),
         ports=tuple(map(_port, given.allowed_ports)),
         rate=given.rate,
@@ -113,6 +149,27 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
         smtp_password=given.smtp_user_password,
         mail_senders=tuple(given.mail_senders),
     )
+
+
+def _members(text: str) -> dict[str, str]:
+    first, *parts = _MEMBER.split(text)
+    return {} if first.strip() else {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
+    """Topic, sender and body; a member that is not given is the default's. Raises ``StartRefused``."""
+    if not (values := _members(given[option])):
+        raise StartRefused(f"[notification] {option} must be as topic:A subject,sender:a@example.org,body:A text.")
+    topic, sender, body = ({**_members(default), **values}[name] for name in MEMBERS)
+    try:
+        body.format("", "", "")
+    except (AttributeError, LookupError, ValueError):
+        raise StartRefused(
+            f"[notification] {option} must have a body with {{0}}, {{1}} and {{2}} alone in braces."
+        ) from None
+    if not (topic + sender).isprintable():
+        raise StartRefused(f"[notification] {option} must have its topic and its sender in one line.")
+    return topic, sender, body
 
 
 def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
