@@ -71,7 +71,7 @@ class Sink:
         source = f"/v2/queues/{queue}/subscriptions"
         answer = ask(url, "POST", source, {"subscriber": self.url + path, "ttl": 3600, **terms})
         assert answer.status == 201, answer
-        made: dict[str, str] = answer.json
+        made: dict[str, str] = answer.document
         agreed = time.monotonic() + 20
         while not (asked := self.came(path, "SubscriptionConfirmation")):
             assert time.monotonic() < agreed, "Nobody asked for confirmation."

@@ -84,7 +84,7 @@ class Mailbox:
 
     def options(self, **changes: Any) -> MailOptions:
         """Of a sender to this server."""
-        given = {"host": "localhost", "port": self.port, "user": USER, "password": PASSWORD}
+        given: dict[str, Any] = {"host": "localhost", "port": self.port, "user": USER, "password": PASSWORD}
         return MailOptions(**given | changes)
 
 
