@@ -134,12 +134,14 @@ class Application:
         subscriptions.policy = subscription_policy(chosen)
         if find_spec("aiohttp") is None:
             return
-        from zq.delivery.running import judge_of, start
+        from zq.delivery.running import judge_of, start, trusts_of
 
         subscriptions.judge = judge_of(options)
+        if trusts := trusts_of(options, self._strategy):
+            subscriptions.trusts = trusts
         if options.deliver:
             signatures = Signatures(lambda: self._configuration.current.share, self._storage.documents, self._clock)
-            deliverer = start(self.broker, options, signatures, alone=not chosen.shared_store)
+            deliverer = start(self.broker, options, signatures, not chosen.shared_store, trusts)
             self._storage.listen(self._heard(deliverer.hear))
             atexit.register(deliverer.stop)
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from zq import __version__, logs, settings
 from zq.application import make_broker, open_stores, subscription_policy
+from zq.auth import strategy_of
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
-from zq.delivery.running import start
+from zq.delivery.running import start, trusts_of
 from zq.errors import StartRefused
 from zq.events import NO_EVENTS
 from zq.settings import Configuration, Settings
@@ -42,7 +43,16 @@ def run(arguments: Sequence[str], ended: threading.Event) -> None:
     broker = make_broker(chosen, storage, clock, NO_EVENTS)
     broker.subscriptions.policy = subscription_policy(chosen)
     broker.subscriptions.sealer = SecretSealer(lambda: chosen.share)
-    deliverer = start(broker, chosen.delivery, Signatures(lambda: chosen.share, storage.documents, clock), alone=False)
+    keystone = None
+    if chosen.auth.strategy == "keystone":
+        keystone = strategy_of(lambda: chosen.auth, storage.documents, clock, configuration.path)
+    deliverer = start(
+        broker,
+        chosen.delivery,
+        Signatures(lambda: chosen.share, storage.documents, clock),
+        False,
+        trusts_of(chosen.delivery, keystone),
+    )
     storage.listen(deliverer.hear)
     LOG.info("zq-deliver delivers.")
     try:

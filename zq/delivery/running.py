@@ -2,13 +2,14 @@
 """A worker put together from the settings."""
 
 import contextlib
+from typing import Any
 
 from zq import __version__
 from zq.auth.signatures import Signatures, shown
 from zq.broker import Broker
 from zq.delivery.confirmations import Confirmations, Places, Template
 from zq.delivery.leases import Leases
-from zq.delivery.senders import MailOptions
+from zq.delivery.senders import MailOptions, Tokens
 from zq.delivery.targets import Judge, TargetPolicy, addresses
 from zq.delivery.worker import Deliverer, DeliveryOptions
 from zq.settings.delivery import DeliverySettings
@@ -34,7 +35,15 @@ def targets_of(options: DeliverySettings) -> TargetPolicy:
     return TargetPolicy(options.networks, options.ports, options.own, tuple(sorted(stores)))
 
 
-def start(broker: Broker, options: DeliverySettings, signatures: Signatures, alone: bool) -> Deliverer:
+def trusts_of(options: DeliverySettings, strategy: Any) -> Any:
+    """What makes trusts of Keystone; None where another strategy counts."""
+    make = getattr(strategy, "trusts", None)
+    return make(options.trust_http, options.trust_targets) if make else None
+
+
+def start(
+    broker: Broker, options: DeliverySettings, signatures: Signatures, alone: bool, trusts: Tokens | None = None
+) -> Deliverer:
     """A worker at work. ``alone``: no other process has the store."""
     mail = MailOptions(
         options.smtp_command,
@@ -47,7 +56,7 @@ def start(broker: Broker, options: DeliverySettings, signatures: Signatures, alo
     )
     deliverer = Deliverer(
         broker,
-        DeliveryOptions(targets_of(options), mail, options.rate, agent=f"zq/{__version__}"),
+        DeliveryOptions(targets_of(options), mail, options.rate, agent=f"zq/{__version__}", trusts=trusts),
         Leases(broker.storage.documents, broker.waiters.clock, alone),
         Confirmations(signatures.sign_confirmation, shown, places_of(options)),
     )

@@ -9,12 +9,12 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 from msgspec import Struct
 
-from zq.broker.subscribers import mail_of
+from zq.broker.subscribers import TRUST, mail_of
 from zq.delivery.targets import Forbidden, JudgingResolver, TargetPolicy, guarded_socket
 from zq.errors import Invalid
 from zq.model.subscriptions import Subscription
@@ -52,10 +52,18 @@ class MailOptions(Struct, frozen=True):
     """Addresses that ``options.from`` may name."""
 
 
+class Tokens(Protocol):
+    """Gives what a subscriber gets that is trusted."""
+
+    def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
+        """Raises ``Invalid``."""
+        ...
+
+
 class Senders:
     """Of one worker; used in its event loop."""
 
-    def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str) -> None:
+    def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
             limit=MOST,
             limit_per_host=MOST_OF_HOST,
@@ -73,19 +81,25 @@ class Senders:
         )
         self._policy = policy
         self._mail = mail
+        self._trusts = trusts
 
     async def close(self) -> None:
         await self._session.close()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: str) -> Outcome:
         """By HTTP. A redirection is not followed, and not a success."""
+        try:
+            trusted = await self._authority(one)
+        except (Invalid, TimeoutError) as refusal:
+            return Outcome(False, 0, str(refusal) or "Keystone does not answer")
         headers = {
             "Content-Type": "application/json",
             **_text(one.options.get("post_headers")),
             **webhooks.headers(secrets, id, int(time.time()), body),
             "Zq-Hops": hops,
+            **trusted,
         }
-        url = one.subscriber
+        url = one.subscriber.removeprefix(TRUST)
         try:
             self._policy.check_url(url)
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
@@ -98,6 +112,14 @@ class Senders:
             cause = failure.__cause__ or failure
             forbidden = isinstance(cause, Forbidden) or isinstance(failure, Forbidden)
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
+
+    async def _authority(self, one: Subscription) -> Mapping[str, str]:
+        """Headers of the trust that a subscriber has; from a thread, for Keystone is asked. Raises ``Invalid``."""
+        if not one.subscriber.startswith(TRUST):
+            return {}
+        if self._trusts is None:
+            raise Invalid("This service's auth_strategy is not keystone.")
+        return await asyncio.wait_for(asyncio.to_thread(self._trusts.headers, one.subscriber, one.options), WHOLE)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
         """By mail, from a thread. ``subject`` and ``sender``: the operator's, before those of the subscription."""

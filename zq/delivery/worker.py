@@ -22,7 +22,7 @@ from zq.broker.subscriptions import PROJECTS
 from zq.delivery.confirmations import Confirmations
 from zq.delivery.leases import Leases
 from zq.delivery.retries import policy_of, waits
-from zq.delivery.senders import MailOptions, Outcome, Senders
+from zq.delivery.senders import MailOptions, Outcome, Senders, Tokens
 from zq.delivery.targets import TargetPolicy
 from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
@@ -55,6 +55,7 @@ class DeliveryOptions(Struct, frozen=True):
     rate: float = 10.0
     threads: int = 8
     agent: str = "zq"
+    trusts: Tokens | None = None
 
 
 class Health:
@@ -124,7 +125,8 @@ class Deliverer:
             self._loop.close()
 
     async def _run(self) -> None:
-        self._senders = Senders(self._options.targets, self._options.mail, self._options.agent)
+        options = self._options
+        self._senders = Senders(options.targets, options.mail, options.agent, options.trusts)
         scanned = 0.0
         while not self._ending.is_set():
             now = time.monotonic()

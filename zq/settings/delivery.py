@@ -77,6 +77,12 @@ NOTIFICATION: Final[list[cfg.Opt]] = [
         default=LEAVING,
         help="The mail to a subscriber that has left; the same members.",
     ),
+    cfg.BoolOpt("trust_http", default=False, help="Send tokens of trusts to targets of trust+http, without TLS, too."),
+    cfg.ListOpt(
+        "trust_targets",
+        default=[],
+        help="Beginnings of URLs to which tokens of trusts are sent besides the services of Keystone's catalogue.",
+    ),
     cfg.StrOpt("smtp_mode", default="third_part", choices=["third_part", "self_local"], help="By what mail is sent."),
     cfg.StrOpt("smtp_command", default="/usr/sbin/sendmail -t -oi", help="For third_part: what takes a mail."),
     cfg.StrOpt("smtp_host", default="", help="For self_local: the server."),
@@ -104,6 +110,8 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
     ports: tuple[int, ...]
     rate: float
     keep: int
+    trust_http: bool
+    trust_targets: tuple[str, ...]
     own: tuple[int, ...]
     """Ports at which this service listens."""
     stores: tuple[tuple[str, int], ...]
@@ -139,6 +147,8 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
         ports=tuple(map(_port, given.allowed_ports)),
         rate=given.rate,
         keep=given.keep,
+        trust_http=given.trust_http,
+        trust_targets=tuple(given.trust_targets),
         own=tuple(filter(None, (conf[name].port for name in ("server", "websocket", "metrics")))),
         stores=tuple(_stores(conf)),
         smtp_command=given.smtp_command,
