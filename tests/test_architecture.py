@@ -83,9 +83,20 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.testing": ["zq.auth", "zq.auth.tokens", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http", "zq.client"],
     "zq.conformance": [*ABOVE_STORES, "zq.broker"],
     "zq.pytest_plugin": ["zq.testing", "zq.client"],
+    "zq.commands": ["zq.errors", "zq.logs", "zq.settings"],
     "zq.websocket": [
-        *("zq.application", "zq.settings", "zq.logs", "zq.lifecycle", "zq.startup", "zq.errors", "zq.model", "zq.wire"),
-        *("zq.broker", "zq.auth.signatures"),
+        *(
+            "zq.commands",
+            "zq.application",
+            "zq.settings",
+            "zq.logs",
+            "zq.lifecycle",
+            "zq.startup",
+            "zq.errors",
+            "zq.model",
+            "zq.wire",
+        ),
+        *("zq.broker", "zq.auth.signatures", "zq.commands"),
     ],
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),

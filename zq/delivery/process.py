@@ -3,16 +3,16 @@
 
 import argparse
 import logging
-import os
 import threading
 from collections.abc import Sequence
 
-from zq import __version__, logs, settings
+from zq import logs
 from zq.application import make_broker, open_stores, subscription_policy
 from zq.auth import strategy_of
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
+from zq.commands import options_of
 from zq.delivery.running import start, trusts_of
 from zq.errors import StartRefused
 from zq.events import NO_EVENTS
@@ -24,16 +24,7 @@ LOG = logging.getLogger(__name__)
 def run(arguments: Sequence[str], ended: threading.Event) -> None:
     """Deliver until ``ended``. Raises ``StartRefused``, ``Unavailable``."""
     parser = argparse.ArgumentParser(prog="zq-deliver", description="Deliver messages to the subscribers of zq queues.")
-    parser.add_argument("--store", metavar="URI", help="the store, as redis://127.0.0.1 (no password)")
-    parser.add_argument("--config", metavar="FILE", help="configuration file")
-    parser.add_argument("--version", action="version", version=f"zq {__version__}")
-    given = parser.parse_args(arguments)
-    if given.store and logs.holds_password(given.store):
-        raise StartRefused("--store must hold no password: use OS_STORAGE__URI or the configuration file.")
-    if given.config:
-        os.environ[settings.CONFIG_VARIABLE] = os.path.abspath(given.config)
-    if given.store:
-        os.environ[settings.variable("storage", "uri")] = given.store
+    options_of(parser, arguments)
     configuration = Configuration()
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
