@@ -285,7 +285,7 @@ class Subscribing:
             source = Source(notices.project, notice.kind, notice.name)
             known[source] = known.get(source) or self.of(source)
             for each in known[source].items:
-                if each.confirmed is not None and each.confirmed <= notice.generation:
+                if each.gets(notice):
                     told.setdefault(source.pending(each.id), []).append(notice)
         for queue, its in told.items():
             self._storage.messages.post(queue, self.drafts(its, now), now)

@@ -21,9 +21,6 @@ CONNECT: Final = 3.0
 WHOLE: Final = 10.0
 # Bytes of an answer that are read, and dropped.
 ANSWER: Final = 65536
-# Connections in all, and to one host.
-MOST: Final = 1000
-MOST_OF_HOST: Final = 20
 
 
 class Outcome(Struct, frozen=True):
@@ -54,8 +51,7 @@ class Senders:
 
     def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str) -> None:
         connector = aiohttp.TCPConnector(
-            limit=MOST,
-            limit_per_host=MOST_OF_HOST,
+            limit=0,  # whoever waits for a connection waits in ``Shares``, where no time of the attempt passes
             resolver=JudgingResolver(policy),
             use_dns_cache=False,
             socket_factory=guarded_socket(policy),

@@ -60,6 +60,22 @@ def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
     return Source(queue.project, kind, name), subscription
 
 
+class Notice(Struct, frozen=True, array_like=True):
+    """What is to be told of a message, or (``confirmation``) to whoever is asked for confirmation.
+
+    ``generation``: of its queue's subscriptions when it was posted. ``delay`` None = it was posted to a queue without.
+    """
+
+    message: str
+    kind: str
+    name: str
+    body: bytes
+    ttl: int
+    delay: int | None = None
+    generation: int = 0
+    confirmation: str = ""
+
+
 class Subscription(Struct, frozen=True, omit_defaults=True):
     """A subscription as stored; ``started``: when its life of ``ttl`` seconds began.
 
@@ -80,6 +96,10 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def expires(self) -> Seconds:
         """When it ends."""
         return self.started + self.ttl
+
+    def gets(self, notice: Notice) -> bool:
+        """Whether it is sent there: whoever agreed after a message came does not get it."""
+        return bool(notice.confirmation) or (self.confirmed is not None and self.confirmed <= notice.generation)
 
 
 class Subscriptions(Struct, frozen=True):
@@ -106,19 +126,3 @@ class Subscriptions(Struct, frozen=True):
     def deliverable(self) -> bool:
         """Whether anything is delivered."""
         return any(each.confirmed is not None for each in self.items)
-
-
-class Notice(Struct, frozen=True, array_like=True):
-    """What is to be told of a message, or (``confirmation``) to whoever is asked for confirmation.
-
-    ``generation``: of its queue's subscriptions when it was posted. ``delay`` None = it was posted to a queue without.
-    """
-
-    message: str
-    kind: str
-    name: str
-    body: bytes
-    ttl: int
-    delay: int | None = None
-    generation: int = 0
-    confirmation: str = ""
