@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from tests.servers import Lost, ZqServer, ask, wait_for
+from tests.servers import CLIENT, PROJECT, Lost, ZqServer, ask, every_message, wait_for
 from tests.sink import CONFIG, BlackHoles, Sink
 from zq.client.webhooks import verify
 
@@ -127,6 +127,27 @@ def test_nothing_goes_to_who_has_not_agreed_or_left(server: ZqServer, sink: Sink
     assert ask(server.url, "POST", source, {"subscriber": f"{sink.url}/silent"}).status == 201
     wait_for(lambda: len(sink.came("/silent", "SubscriptionConfirmation")) == 2, 10, "the second question")
     assert sink.came("/silent") == sink.came("/gone") == []
+
+
+@pytest.mark.one_store
+def test_a_circle_ends(store_uri: str, sink: Sink) -> None:
+    """E4: what is delivered to its own queue comes five times."""
+    with ZqServer(store_uri, config=f"{CONFIG}require_confirmation = false\n") as server:
+        options = {
+            "post_headers": {"X-Project-ID": PROJECT, "Client-ID": CLIENT},
+            "post_data": '{"messages": [{"body": "$zaqar_message$"}]}',
+        }
+        circle = {"subscriber": f"{server.url}/v2/queues/jobs/messages", "options": options}
+        for terms in ({"subscriber": f"{sink.url}/good"}, circle):
+            assert ask(server.url, "POST", "/v2/queues/jobs/subscriptions", terms).status == 201
+        post(server, "x")
+        wait_for(lambda: len(every_message(server.url, "jobs")) == 6, 20, "five deliveries of its own")
+        last = {"messages": [{"body": "end"}]}
+        for hops, status in ((4, 201), (5, 201), (1000, 400)):
+            answer = ask(server.url, "POST", "/v2/queues/jobs/messages", last, headers={"Zq-Hops": str(hops)})
+            assert answer.status == status
+        wait_for(lambda: "end" in sink.bodies("/good"), 10, "the last delivery")
+        assert [each.headers["Zq-Hops"] for each in sink.came("/good")] == ["1", "2", "3", "4", "5", "5"]
 
 
 @pytest.mark.embedded

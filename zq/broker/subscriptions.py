@@ -42,6 +42,8 @@ MOST_OF_SOURCE: Final = 100
 # Confirmations that one target is asked for in an hour (criterion E4).
 MOST_ASKED: Final = 3
 HOUR: Final = 3600.0
+# Deliveries of which each was posted by the one before; what comes by so many is not delivered any further.
+MOST_HOPS: Final = 5
 # Seconds for which a former secret signs, too.
 ROTATION: Final = 86400
 TRIES: Final = 20
@@ -251,12 +253,18 @@ class Subscribing:
         all = self.of(Source(queue.project, "queue", queue.name))
         return {MARK: all.generation} if all.deliverable else {}
 
-    def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds) -> Copies:
-        """What is to be delivered of a post: a notice of each message, which is fanned out later."""
+    def copies(
+        self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int = 0
+    ) -> Copies | None:
+        """What is to be delivered of a post: a notice of each message, which is fanned out later; None where it goes in
+        circles."""
+        if hops >= MOST_HOPS:
+            return None
         delayed = bool(rules.default_delay)
         notices = [
-            Notice(each.id, "queue", queue.name, each.body, each.ttl, each.delay if delayed else None, rules.subscribed)
+            Notice(each.id, "queue", queue.name, each.body, each.ttl, delay, rules.subscribed, hops=hops)
             for each in drafts
+            for delay in [each.delay if delayed else None]
         ]
         return Copies(Source(queue.project, "queue", queue.name).notices, self.drafts(notices, now))
 

@@ -70,13 +70,13 @@ class Senders:
     async def close(self) -> None:
         await self._session.close()
 
-    async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: str) -> Outcome:
+    async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
         """By HTTP. A redirection is not followed, and not a success."""
         headers = {
             "Content-Type": "application/json",
             **_text(one.options.get("post_headers")),
             **webhooks.headers(secrets, id, int(time.time()), body),
-            "Zq-Hops": hops,
+            "Zq-Hops": str(hops),
         }
         url = one.subscriber
         try:

@@ -345,4 +345,4 @@ class Deliverer:
             return await self._senders.mail(one, document)
         secrets = self._broker.subscriptions.secrets(one)
         template = None if notice.confirmation else one.options.get("post_data")
-        return await self._senders.post(one, notice.message, posted(document, template), secrets, "1")
+        return await self._senders.post(one, notice.message, posted(document, template), secrets, notice.hops + 1)

@@ -64,6 +64,7 @@ class Notice(Struct, frozen=True, array_like=True):
     """What is to be told of a message, or (``confirmation``) to whoever is asked for confirmation.
 
     ``generation``: of its queue's subscriptions when it was posted. ``delay`` None = it was posted to a queue without.
+    ``hops``: by how many deliveries it came there.
     """
 
     message: str
@@ -74,6 +75,7 @@ class Notice(Struct, frozen=True, array_like=True):
     delay: int | None = None
     generation: int = 0
     confirmation: str = ""
+    hops: int = 0
 
 
 class Subscription(Struct, frozen=True, omit_defaults=True):
@@ -98,8 +100,10 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
         return self.started + self.ttl
 
     def gets(self, notice: Notice) -> bool:
-        """Whether it is sent there: whoever agreed after a message came does not get it."""
-        return bool(notice.confirmation) or (self.confirmed is not None and self.confirmed <= notice.generation)
+        """Whether it is sent there: whoever agreed after a message came does not get it, and is not asked again."""
+        if notice.confirmation:
+            return self.confirmed is None
+        return self.confirmed is not None and self.confirmed <= notice.generation
 
 
 class Subscriptions(Struct, frozen=True):
