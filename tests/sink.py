@@ -71,9 +71,9 @@ class Sink:
         """The bodies of the messages that came."""
         return [each.document["body"] for each in self.came(path)]
 
-    def subscribe(self, url: str, queue: str, path: str, **terms: Any) -> dict[str, str]:
+    def subscribe(self, url: str, name: str, path: str, kind: str = "queue", **terms: Any) -> dict[str, str]:
         """Subscribe a path of this server, and agree as a subscriber does; what the subscription answered."""
-        source = f"/v2/queues/{queue}/subscriptions"
+        source = f"/v2/{kind}s/{name}/subscriptions"
         answer = ask(url, "POST", source, {"subscriber": self.url + path, "ttl": 3600, **terms})
         assert answer.status == 201, answer
         made: dict[str, str] = answer.document

@@ -39,6 +39,11 @@ def post(server: ZqServer, *bodies: object, queue: str = "jobs") -> None:
     assert ask(server.url, "POST", f"/v2/queues/{queue}/messages", document).status == 201
 
 
+def publish(server: ZqServer, *bodies: object, topic: str = "news") -> None:
+    document = {"messages": [{"body": body} for body in bodies]}
+    assert ask(server.url, "POST", f"/v2/topics/{topic}/messages", document).status == 201
+
+
 @pytest.mark.one_store
 def test_a_subscriber_gets_what_is_posted_signed(server: ZqServer, sink: Sink) -> None:
     """E5: the library's own check takes it, once."""
@@ -188,11 +193,61 @@ def test_servers_that_are_killed_in_turn_deliver_all_that_they_accepted(store_ur
         assert sink.came("/others") == sink.came("/silent") == []
 
 
-class Poster:
-    """Posts a number to the queue jobs again and again, to each server in turn, until the end of the context."""
+@pytest.mark.one_store
+def test_subscribers_of_topics_get_what_is_published_after_they_agreed(server: ZqServer, sink: Sink) -> None:
+    """Each what is of its topic, in order, under an id that no other message has."""
+    publish(server, "before")
+    sink.subscribe(server.url, "news", "/news", kind="topic")
+    sink.subscribe(server.url, "other", "/other", kind="topic")
+    publish(server, {"n": 1}, "two")
+    publish(server, "else", topic="other")
+    publish(server, "nobody's", topic="third")
+    publish(server, "three")
+    wait_for(lambda: len(sink.came("/news")) >= 3 and sink.came("/other"), 10, "the deliveries")
+    sink.subscribe(server.url, "news", "/late", kind="topic")
+    publish(server, "last")
+    wait_for(lambda: len(sink.came("/news")) >= 4 and sink.came("/late"), 10, "the last deliveries")
+    assert sink.bodies("/news") == [{"n": 1}, "two", "three", "last"]
+    assert (sink.bodies("/other"), sink.bodies("/late")) == (["else"], ["last"])
+    assert len({each.headers["webhook-id"] for each in sink.came("/news")}) == 4
+    told = {"ttl": 3600, "body": "last", "Message_Type": "Notification", "topic_name": "news"}
+    assert sink.came("/late")[0].document == told
 
-    def __init__(self, urls: list[str]) -> None:
+
+@pytest.mark.embedded
+def test_a_server_that_is_killed_delivers_all_that_was_published(store_uri: str, sink: Sink) -> None:
+    with ZqServer(store_uri, config=CONFIG) as server:
+        sink.subscribe(server.url, "news", "/good", kind="topic")
+        _kill_while_publishing(server, [server], sink)
+
+
+@pytest.mark.shared
+def test_servers_that_are_killed_in_turn_deliver_all_that_was_published(store_uri: str, sink: Sink) -> None:
+    with ZqServer(store_uri, config=CONFIG) as one, ZqServer(store_uri, config=CONFIG) as other:
+        sink.subscribe(one.url, "news", "/good", kind="topic")
+        _kill_while_publishing(one, [one, other], sink)
+
+
+def _kill_while_publishing(first: ZqServer, servers: list[ZqServer], sink: Sink) -> None:
+    sink.subscribe(first.url, "other", "/other", kind="topic")
+    with Poster([each.url for each in servers], "/v2/topics/news/messages") as poster:
+        for victim in (servers * 3)[:3]:
+            count = len(poster.accepted)
+            wait_for(lambda count=count: len(poster.accepted) >= count + 20, 20, "some posts")  # type: ignore[misc]
+            victim.kill()
+            victim.start()
+    accepted = set(poster.accepted)
+    wait_for(lambda: accepted <= set(sink.bodies("/good")), 40, "all deliveries")
+    assert set(sink.bodies("/good")) <= set(poster.sent)
+    assert sink.came("/other") == []
+
+
+class Poster:
+    """Posts a number again and again, to each server in turn, until the end of the context."""
+
+    def __init__(self, urls: list[str], path: str = "/v2/queues/jobs/messages") -> None:
         self._urls = urls
+        self._path = path
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._post, daemon=True)
         self.sent: list[int] = []
@@ -213,5 +268,5 @@ class Poster:
             document = {"messages": [{"body": number}]}
             with contextlib.suppress(Lost):
                 url = self._urls[number % len(self._urls)]
-                if ask(url, "POST", "/v2/queues/jobs/messages", document).status == 201:
+                if ask(url, "POST", self._path, document).status == 201:
                     self.accepted.append(number)

@@ -28,7 +28,7 @@ from zq.delivery.shares import Shares
 from zq.delivery.targets import TargetPolicy
 from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
-from zq.model.subscriptions import Notice, Source, Subscription, is_hidden, is_notices, pending_of
+from zq.model.subscriptions import Notice, Source, Subscription, is_hidden, is_log, is_notices, log_of, pending_of
 from zq.wire.subscriptions import notice_of, notification, posted
 
 T = TypeVar("T")
@@ -100,6 +100,8 @@ class Deliverer:
         self._threads = ThreadPoolExecutor(options.threads, "zq-delivery-store")
         self._due: dict[QueueRef, float] = {}
         self._running: dict[QueueRef, asyncio.Task[None]] = {}
+        self._logs: dict[str, Callable[[], None]] = {}
+        """Projects whose logs are followed; each ends it."""
         self._health: dict[QueueRef, Health] = {}
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
@@ -113,6 +115,9 @@ class Deliverer:
         """Messages may have come to the queue; from any thread."""
         if is_hidden(queue) and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._look_at, queue, 0.0)
+            at = pending_of(queue)
+            if at and at[0].kind == "topic" and queue.project not in self._logs:
+                self._loop.call_soon_threadsafe(self._look_at, log_of(queue.project), 0.0)
 
     def stop(self, within: float = 10.0) -> None:
         """Finish what is under way; what is not done then is delivered again by another."""
@@ -154,7 +159,7 @@ class Deliverer:
         """Who goes first: those that succeed, then those of which nothing is known, then those that fail."""
         health = self._health.get(queue)
         if health is None:
-            return 0 if is_notices(queue) else 1, self._due[queue]
+            return 1 if pending_of(queue) else 0, self._due[queue]
         return 2 if health.failures else 0 if health.grow > 1 else 1, self._due[queue]
 
     async def _end(self) -> None:
@@ -189,6 +194,8 @@ class Deliverer:
             page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
             for document in page.items:
                 found += self._broker.subscriptions.work_of(document.ref.name)
+                if self._broker.following.is_followed(document.ref.name):
+                    found.append(log_of(document.ref.name))
             if page.next is None or len(page.items) < BATCH:
                 return found
             after = page.next
@@ -196,6 +203,9 @@ class Deliverer:
     async def _attend(self, queue: QueueRef) -> None:
         """Do what is to be done in the queue now, and remember when there will be more."""
         try:
+            if is_log(queue):
+                await self._follow(queue)
+                return
             if not await self._has_work(queue):
                 return
             if is_notices(queue):
@@ -237,6 +247,26 @@ class Deliverer:
             told = await self._store(self._broker.subscriptions.fan_out, queue, claim)
             for pending in told:
                 self._look_at(pending, 0.0)
+
+    async def _follow(self, log: QueueRef) -> None:
+        """Give each subscription what is for it of a project's topics."""
+        if log.project not in self._logs:
+            self._logs[log.project] = await self._store(self._storage.topics.subscribe, log.project, self._hear_of(log))
+        while not self._ending.is_set():
+            if not await self._store(self._leases.hold, log):
+                self._look_at(log, self._leases.left(log))
+                return
+            followed = await self._store(self._broker.following.follow, log.project)
+            if followed is None:
+                await self._store(self._logs.pop(log.project))
+                return
+            for pending in followed.told:
+                self._look_at(pending, 0.0)
+            if not followed.more:
+                return
+
+    def _hear_of(self, log: QueueRef) -> Callable[[object, int], None]:
+        return lambda _batch, _before: self.hear(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
         """Deliver what is pending of a subscription, until nothing is left or it fails too often."""

@@ -19,6 +19,7 @@ _NOTICES: Final = "~notices/"
 MARK: Final = "~subscriptions"
 _PENDING: Final = "~pending/"
 _DEAD: Final = "~dead/"
+_LOG: Final = "~log"
 
 
 class Source(NamedTuple):
@@ -50,6 +51,16 @@ def is_notices(queue: QueueRef) -> bool:
 def is_hidden(queue: QueueRef) -> bool:
     """Whether the queue is one of zq's own."""
     return queue.name.startswith(HIDDEN)
+
+
+def log_of(project: str) -> QueueRef:
+    """What stands for the log of the project's topics among queues with work; there is no such queue."""
+    return QueueRef(project, _LOG)
+
+
+def is_log(queue: QueueRef) -> bool:
+    """Whether it is a log of topics."""
+    return queue.name == _LOG
 
 
 def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
