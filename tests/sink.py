@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A subscriber of webhooks: a server on this machine that agrees when it is asked, and does what a test tells it to."""
+"""A subscriber of webhooks: a server on this machine that agrees when it is asked, and does what a test tells it to;
+and many that never answer.
+"""
 
 import json
+import resource
+import selectors
+import socket
 import threading
 import time
 from collections import defaultdict
@@ -66,9 +71,9 @@ class Sink:
         """The bodies of the messages that came."""
         return [each.document["body"] for each in self.came(path)]
 
-    def subscribe(self, url: str, queue: str, path: str, **terms: Any) -> dict[str, str]:
+    def subscribe(self, url: str, name: str, path: str, kind: str = "queue", **terms: Any) -> dict[str, str]:
         """Subscribe a path of this server, and agree as a subscriber does; what the subscription answered."""
-        source = f"/v2/queues/{queue}/subscriptions"
+        source = f"/v2/{kind}s/{name}/subscriptions"
         answer = ask(url, "POST", source, {"subscriber": self.url + path, "ttl": 3600, **terms})
         assert answer.status == 201, answer
         made: dict[str, str] = answer.document
@@ -104,3 +109,43 @@ class Sink:
                 """Nothing is printed."""
 
         return Handler
+
+
+class BlackHoles:
+    """Servers at addresses of this machine that take connections and never answer."""
+
+    def __init__(self, count: int) -> None:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        self._listening = [socket.create_server((f"127.0.1.{1 + number}", 0)) for number in range(count)]
+        self._taken: list[socket.socket] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._take, daemon=True)
+
+    @property
+    def urls(self) -> list[str]:
+        """Of each."""
+        return ["http://{}:{}".format(*each.getsockname()) for each in self._listening]
+
+    @property
+    def connections(self) -> int:
+        """How many have been taken."""
+        return len(self._taken)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._thread.join()
+        for each in [*self._listening, *self._taken]:
+            each.close()
+
+    def _take(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for each in self._listening:
+                selector.register(each, selectors.EVENT_READ)
+            while not self._closing.is_set():
+                for key, _ in selector.select(0.1):
+                    self._taken.append(key.fileobj.accept()[0])  # type: ignore[union-attr]

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.limits": VALUES,
     "zq.clock": VALUES,
     "zq.wire": [*VALUES, "zq.limits"],
-    "zq.client": ["zq.errors", "zq.model", "zq.wire"],
+    "zq.client": ["zq.clock", "zq.errors", "zq.model", "zq.wire"],
     "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.limits", "zq.logs", "zq.wire"],
     "zq.cli.pipeline": ["zq.cli", "zq.spark"],
     "zq.spark": ["zq.client", "zq.clock", "zq.errors", "zq.model", "zq.wire"],

@@ -78,7 +78,7 @@ def post(url: str, policy: TargetPolicy) -> Outcome:
     async def attempt() -> Outcome:
         senders = Senders(policy, MailOptions(), "zq")
         try:
-            return await senders.post(Subscription("a" * 32, url, 60, 0.0), "id", b'{"body": 1}', [], "1")
+            return await senders.post(Subscription("a" * 32, url, 60, 0.0), "id", b'{"body": 1}', [], 1)
         finally:
             await senders.close()
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from zq.broker.claims import Claims
 from zq.broker.encryption import Sealing
+from zq.broker.following import Following
 from zq.broker.health import Health
 from zq.broker.history import History
 from zq.broker.messages import Messages
@@ -81,6 +82,7 @@ class Broker:
         publishing = (self.topics, Readers(self._tails, self.waiters), retention, events)
         self.publishing = Publishing(storage, clock, limits, *publishing, checksum=checksum)
         self.subscriptions = Subscribing(storage, clock, limits)
+        self.following = Following(storage, clock, self.subscriptions)
         self._subscribe(rules_cache)
         self.health = Health(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics)

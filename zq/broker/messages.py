@@ -88,8 +88,8 @@ class Messages:
         """Why the project may not use that stage within this context."""
         self.first_metadata: Callable[[QueueRef], Metadata] = lambda _queue: {}
         """What the metadata of a queue are that is made now."""
-        self.copies: Callable[[QueueRef, Sequence[Draft], Rules, Seconds], Copies | None] = lambda *_post: None
-        """What of a post is to be delivered, where the rules have subscriptions."""
+        self.copies: Callable[[QueueRef, Sequence[Draft], Rules, Seconds, int], Copies | None] = lambda *_post: None
+        """What of a post is to be delivered that came by so many deliveries, where the rules have subscriptions."""
         self.refusal: Callable[[str, Sequence[Draft]], QuotaExceeded | None] = refuse_nothing
         """Why the project may not store so much more."""
 
@@ -116,7 +116,7 @@ class Messages:
                     raise
                 continue
             try:
-                copies = self.copies(queue, drafts, rules, now) if rules.subscribed else None
+                copies = self.copies(queue, drafts, rules, now, upload.hops) if rules.subscribed else None
                 metadata = self._store(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
                 return Applied(first.answer, replayed=True)

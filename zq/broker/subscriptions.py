@@ -33,7 +33,7 @@ from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Claim, Copies, Draft, Page, QueueRef, Seconds, Settlement, new_ids
 from zq.model.documents import DocumentRef
 from zq.model.subscriptions import HIDDEN, MARK, Notice, Source, Subscription, Subscriptions, is_notices, pending_of
-from zq.model.topics import TopicRef
+from zq.model.topics import EVERYTHING, Pattern, TopicRef
 from zq.storage.api import Storage
 from zq.wire.subscriptions import notice_body, notice_of
 from zq.wire.webhooks import new_secret
@@ -42,6 +42,8 @@ from zq.wire.webhooks import new_secret
 KIND: Final = "subscriptions"
 # The kind of the documents that count what was sent to a target that has not agreed.
 ASKED: Final = "confirmations"
+# The kind of the documents that say how far the logs of topics were followed.
+CURSOR: Final = "following"
 # The kind of the documents that name projects with subscriptions, for those who deliver.
 PROJECTS: Final = "subscribed"
 MIN_TTL: Final = 60
@@ -51,9 +53,15 @@ MOST_OF_SOURCE: Final = 100
 # Confirmations that one target is asked for in an hour (criterion E4).
 MOST_ASKED: Final = 3
 HOUR: Final = 3600.0
+# Deliveries of which each was posted by the one before; what comes by so many is not delivered any further.
+MOST_HOPS: Final = 5
 # Seconds for which a former secret signs, too.
 ROTATION: Final = 86400
 TRIES: Final = 20
+# Things that are looked at in one step.
+BATCH: Final = 100
+# A sequence above all that are given.
+BEYOND: Final = 2**62
 
 _decoder: Final = msgspec.msgpack.Decoder(Subscriptions)
 
@@ -149,7 +157,7 @@ class Subscribing:
             if same is None:
                 if len(all.items) >= MOST_OF_SOURCE:
                     raise QuotaExceeded(f"A {source.kind} may have {MOST_OF_SOURCE} subscriptions.")
-                new = self._from_next(all, made)
+                new = self._from_next(source, all, made)
                 return all.replace(new), new
             if same.confirmed is not None and self._has_agreed(same):
                 raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
@@ -206,7 +214,7 @@ class Subscribing:
                 changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri))}
             new = self._judged(msgspec.structs.replace(found, **changes))
             new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
-            new = self._from_next(all, new) if moved else new
+            new = self._from_next(source, all, new) if moved else new
             return all.replace(new), (new, moved)
 
         new, moved = self._change(source, change)
@@ -221,7 +229,7 @@ class Subscribing:
             if (found.confirmed is not None) == agreed:
                 return all, None
             new = msgspec.structs.replace(found, confirmed=0 if agreed else None)
-            new = self._from_next(all, new)
+            new = self._from_next(source, all, new)
             return all.replace(new), None if agreed else new
 
         if (left := self._change(source, change)) is not None:
@@ -272,12 +280,18 @@ class Subscribing:
         all = self.of(Source(queue.project, "queue", queue.name))
         return {MARK: all.generation} if all.deliverable else {}
 
-    def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds) -> Copies:
-        """What is to be delivered of a post: a notice of each message, which is fanned out later."""
+    def copies(
+        self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int = 0
+    ) -> Copies | None:
+        """What is to be delivered of a post: a notice of each message, which is fanned out later; None where it goes in
+        circles."""
+        if hops >= MOST_HOPS:
+            return None
         delayed = bool(rules.default_delay)
         notices = [
-            Notice(each.id, "queue", queue.name, each.body, each.ttl, each.delay if delayed else None, rules.subscribed)
+            Notice(each.id, "queue", queue.name, each.body, each.ttl, delay, rules.subscribed, hops=hops)
             for each in drafts
+            for delay in [each.delay if delayed else None]
         ]
         return Copies(Source(queue.project, "queue", queue.name).notices, self.drafts(notices, now))
 
@@ -306,7 +320,7 @@ class Subscribing:
             source = Source(notices.project, notice.kind, notice.name)
             known[source] = known.get(source) or self.of(source)
             for each in known[source].items:
-                if each.confirmed is not None and each.confirmed <= notice.generation:
+                if each.gets(notice):
                     told.setdefault(source.pending(each.id), []).append(notice)
         for queue, its in told.items():
             self._storage.messages.post(queue, self.drafts(its, now), now)
@@ -341,6 +355,8 @@ class Subscribing:
             if new is former or self._stored(ref, new, document.version if document else "", now):
                 if source.kind == "queue":
                     self.sync(QueueRef(source.project, source.name))
+                else:
+                    self._follow(source)
                 return result
         raise MetadataConflict("Others change the subscriptions at the same time. Try again.")
 
@@ -351,9 +367,30 @@ class Subscribing:
         ends = max(each.expires for each in new.items)
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=ends)
 
-    def _from_next(self, all: Subscriptions, one: Subscription) -> Subscription:
-        """If something goes there, messages that come from the next generation on."""
-        return one if one.confirmed is None else msgspec.structs.replace(one, confirmed=all.generation + 1)
+    def _from_next(self, source: Source, all: Subscriptions, one: Subscription) -> Subscription:
+        """If something goes there, messages that come from the next generation on, of topics from the next sequence."""
+        if one.confirmed is None:
+            return one
+        last = all.generation if source.kind == "queue" else self._last(source.project)
+        return msgspec.structs.replace(one, confirmed=last + 1)
+
+    def _last(self, project: str) -> int:
+        return self._storage.topics.read(project, BEYOND, 1, Pattern(EVERYTHING)).last
+
+    def _before(self, source: Source, all: Subscriptions) -> int:
+        """The sequence behind which the first message comes that goes to somebody."""
+        agreed = [each.confirmed - 1 for each in all.items if each.confirmed is not None]
+        return min(agreed) if agreed else self._last(source.project)
+
+    def _follow(self, source: Source) -> None:
+        """Have the log of topics followed; who moves its cursor at this moment does it again, for what has changed."""
+        ref, all = cursor_of(source.project), self.of(source)
+        for _ in range(TRIES if all.items else 0):
+            now = self._clock.now()
+            cursor = self._documents.get(ref, now)
+            value, version = (cursor.value, cursor.version) if cursor else (b"%d" % self._before(source, all), "")
+            if self._documents.put(ref, value, now, expected=version):
+                return
 
     def _ensure(self, source: Source) -> None:
         if source.kind == "queue":
@@ -446,6 +483,11 @@ def _there(all: Subscriptions, id: str) -> Subscription:
     if found is None:
         raise SubscriptionNotFound()
     return found
+
+
+def cursor_of(project: str) -> DocumentRef:
+    """The document that says up to which sequence a project's log has been followed: decimal digits."""
+    return DocumentRef(project, CURSOR, "log")
 
 
 def _document(source: Source) -> DocumentRef:

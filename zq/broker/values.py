@@ -16,11 +16,13 @@ class Upload(Struct, frozen=True):
 
     ``size``: how many bytes it may have, as far as its caller has told. ``read`` returns it, and raises ``Invalid`` if
     it has more bytes than the argument. ``idempotency_key`` returns what a repeat of this body is known by, or None.
+    ``hops``: by how many deliveries of zq it has come, each of which made the next.
     """
 
     size: int
     read: Callable[[int], bytes]
     idempotency_key: Callable[[bytes], IdempotencyKey | None]
+    hops: int = 0
 
 
 class Seen(Struct, Generic[T], frozen=True):

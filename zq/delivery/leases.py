@@ -17,7 +17,7 @@ from zq.storage.api import DocumentController
 
 KIND: Final = "delivering"
 # Seconds of a lease; it is renewed when half of it is over.
-LASTING: Final = 30.0
+LASTING: Final = 10.0
 
 
 class Leases:

@@ -6,7 +6,6 @@ import shlex
 import smtplib
 import ssl
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
 from typing import Any, Final, Protocol
@@ -15,6 +14,7 @@ import aiohttp
 from msgspec import Struct
 
 from zq.broker.subscribers import TRUST, mail_of
+from zq.clock import own
 from zq.delivery.targets import Forbidden, JudgingResolver, TargetPolicy, guarded_socket
 from zq.errors import Invalid
 from zq.model.subscriptions import Subscription
@@ -24,9 +24,6 @@ CONNECT: Final = 3.0
 WHOLE: Final = 10.0
 # Bytes of an answer that are read, and dropped.
 ANSWER: Final = 65536
-# Connections in all, and to one host.
-MOST: Final = 1000
-MOST_OF_HOST: Final = 20
 
 
 class Outcome(Struct, frozen=True):
@@ -65,8 +62,7 @@ class Senders:
 
     def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
-            limit=MOST,
-            limit_per_host=MOST_OF_HOST,
+            limit=0,  # whoever waits for a connection waits in ``Shares``, where no time of the attempt passes
             resolver=JudgingResolver(policy),
             use_dns_cache=False,
             socket_factory=guarded_socket(policy),
@@ -86,7 +82,7 @@ class Senders:
     async def close(self) -> None:
         await self._session.close()
 
-    async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: str) -> Outcome:
+    async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
         """By HTTP. A redirection is not followed, and not a success."""
         try:
             trusted = await self._authority(one)
@@ -95,8 +91,8 @@ class Senders:
         headers = {
             "Content-Type": "application/json",
             **_text(one.options.get("post_headers")),
-            **webhooks.headers(secrets, id, int(time.time()), body),
-            "Zq-Hops": hops,
+            **webhooks.headers(secrets, id, int(own()), body),
+            "Zq-Hops": str(hops),
             **trusted,
         }
         url = one.subscriber.removeprefix(TRUST)

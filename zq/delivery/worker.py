@@ -9,8 +9,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -23,17 +24,18 @@ from zq.delivery.confirmations import Confirmations
 from zq.delivery.leases import Leases
 from zq.delivery.retries import policy_of, waits
 from zq.delivery.senders import MailOptions, Outcome, Senders, Tokens
+from zq.delivery.shares import Shares
 from zq.delivery.targets import TargetPolicy
 from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
-from zq.model.subscriptions import Notice, Source, Subscription, is_hidden, is_notices, pending_of
+from zq.model.subscriptions import Notice, Source, Subscription, is_hidden, is_log, is_notices, log_of, pending_of
 from zq.wire.subscriptions import notice_of, notification, posted
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-# Seconds of a claim, and after how many it is renewed.
-LEASE: Final = 30
-RENEWED: Final = 10.0
+# Seconds of a claim, for so long nobody delivers what a killed worker had; and after how many it is renewed.
+LEASE: Final = 10
+RENEWED: Final = 3.0
 # Notices that are fanned out, and deliveries that are claimed, at a time.
 BATCH: Final = 100
 MOST: Final = 20
@@ -41,6 +43,8 @@ MOST: Final = 20
 FAILURES: Final = 5
 PAUSE: Final = 30.0
 LONGEST_PAUSE: Final = 600.0
+# Queues whose work begins at a time, so that a thousand that begin leave the processor to whom they should not delay.
+STARTS: Final = 50
 # Seconds between two looks at all that might have work.
 SCAN: Final = 10.0
 # Seconds after which a store that failed is asked again.
@@ -61,7 +65,7 @@ class DeliveryOptions(Struct, frozen=True):
 class Health:
     """How a subscription's last deliveries went."""
 
-    __slots__ = ("failures", "grow", "next", "until")
+    __slots__ = ("failures", "grow", "next", "subscriber", "until")
 
     def __init__(self) -> None:
         self.failures = 0
@@ -71,6 +75,8 @@ class Health:
         """How many messages are claimed at a time."""
         self.next = 0.0
         """When the next one may be sent."""
+        self.subscriber = ""
+        """Where it was sent."""
 
     def count(self, delivered: bool) -> None:
         """Count an attempt."""
@@ -95,6 +101,8 @@ class Deliverer:
         self._threads = ThreadPoolExecutor(options.threads, "zq-delivery-store")
         self._due: dict[QueueRef, float] = {}
         self._running: dict[QueueRef, asyncio.Task[None]] = {}
+        self._logs: dict[str, Callable[[], None]] = {}
+        """Projects whose logs are followed; each ends it."""
         self._health: dict[QueueRef, Health] = {}
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
@@ -108,6 +116,9 @@ class Deliverer:
         """Messages may have come to the queue; from any thread."""
         if is_hidden(queue) and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._look_at, queue, 0.0)
+            at = pending_of(queue)
+            if at and at[0].kind == "topic" and queue.project not in self._logs:
+                self._loop.call_soon_threadsafe(self._look_at, log_of(queue.project), 0.0)
 
     def stop(self, within: float = 10.0) -> None:
         """Finish what is under way; what is not done then is delivered again by another."""
@@ -127,23 +138,39 @@ class Deliverer:
     async def _run(self) -> None:
         options = self._options
         self._senders = Senders(options.targets, options.mail, options.agent, options.trusts)
+        self._shares = Shares()
         scanned = 0.0
         while not self._ending.is_set():
             now = time.monotonic()
             if now >= scanned + SCAN:
                 scanned = now
                 await self._scan()
-            for queue in [queue for queue, due in self._due.items() if due <= now and queue not in self._running]:
+            due = [queue for queue, at in self._due.items() if at <= now and queue not in self._running]
+            for queue in sorted(due, key=self._rank)[:STARTS]:
                 del self._due[queue]
                 self._running[queue] = self._loop.create_task(self._attend(queue))
             try:
                 await asyncio.wait_for(self._ending.wait(), 0.05)
             except TimeoutError:
                 continue
-        if self._running:
-            await asyncio.wait(self._running.values(), timeout=5)
+        await self._end()
         await self._senders.close()
         await self._store(self._leases.release_all)
+
+    def _rank(self, queue: QueueRef) -> tuple[int, float]:
+        """Who goes first: those that succeed, then those of which nothing is known, then those that fail."""
+        health = self._health.get(queue)
+        if health is None:
+            return 1 if pending_of(queue) else 0, self._due[queue]
+        return 2 if health.failures else 0 if health.grow > 1 else 1, self._due[queue]
+
+    async def _end(self) -> None:
+        """Let what is under way finish; not what waits."""
+        if self._running:
+            _, left = await asyncio.wait(self._running.values(), timeout=5)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
     def _look_at(self, queue: QueueRef, seconds: float) -> None:
         health = self._health.get(queue)
@@ -169,6 +196,8 @@ class Deliverer:
             page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
             for document in page.items:
                 found += self._broker.subscriptions.work_of(document.ref.name)
+                if self._broker.following.is_followed(document.ref.name):
+                    found.append(log_of(document.ref.name))
             if page.next is None or len(page.items) < BATCH:
                 return found
             after = page.next
@@ -176,6 +205,11 @@ class Deliverer:
     async def _attend(self, queue: QueueRef) -> None:
         """Do what is to be done in the queue now, and remember when there will be more."""
         try:
+            if is_log(queue):
+                await self._follow(queue)
+                return
+            if not await self._has_work(queue):
+                return
             if is_notices(queue):
                 await self._fan_out(queue)
             elif await self._store(self._leases.hold, queue):
@@ -183,11 +217,8 @@ class Deliverer:
             else:
                 self._look_at(queue, self._leases.left(queue))
                 return
-            ready = await self._store(self._storage.queues.ready, queue, 1, self._clock.now())
-            if ready.count:
+            if await self._has_work(queue):
                 self._look_at(queue, 0.0)
-            elif ready.next is not None:
-                self._look_at(queue, max(0.01, ready.next - self._clock.now()))
         except ZqError as failure:
             LOG.warning("Deliveries of project %s wait: %s", queue.project, failure)
             self._look_at(queue, AGAIN)
@@ -196,6 +227,13 @@ class Deliverer:
             self._look_at(queue, PAUSE)
         finally:
             self._running.pop(queue, None)
+
+    async def _has_work(self, queue: QueueRef) -> bool:
+        """Whether something is ready; what will be is looked at then."""
+        ready = await self._store(self._storage.queues.ready, queue, 1, self._clock.now())
+        if ready.next is not None and not ready.count:
+            self._look_at(queue, max(0.01, ready.next - self._clock.now()))
+        return bool(ready.count)
 
     def _claim(self, queue: QueueRef, limit: int) -> Claim | None:
         now = self._clock.now()
@@ -212,39 +250,84 @@ class Deliverer:
             for pending in told:
                 self._look_at(pending, 0.0)
 
+    async def _follow(self, log: QueueRef) -> None:
+        """Give each subscription what is for it of a project's topics."""
+        if log.project not in self._logs:
+            self._logs[log.project] = await self._store(self._storage.topics.subscribe, log.project, self._hear_of(log))
+        while not self._ending.is_set():
+            if not await self._store(self._leases.hold, log):
+                self._look_at(log, self._leases.left(log))
+                return
+            followed = await self._store(self._broker.following.follow, log.project)
+            if followed is None:
+                await self._store(self._logs.pop(log.project))
+                return
+            for pending in followed.told:
+                self._look_at(pending, 0.0)
+            if not followed.more:
+                return
+
+    def _hear_of(self, log: QueueRef) -> Callable[[object, int], None]:
+        return lambda _batch, _before: self.hear(log)
+
     async def _deliver(self, queue: QueueRef) -> None:
         """Deliver what is pending of a subscription, until nothing is left or it fails too often."""
         at = pending_of(queue)
         if at is None:
             return
+        source, id = at
         health = self._health.setdefault(queue, Health())
+        if not health.subscriber:
+            await self._subscription(source, id, health)
         while not self._ending.is_set() and health.until <= time.monotonic():
-            claim = await self._store(self._claim, queue, health.grow)
-            if claim is None:
-                return
-            if not await self._store(self._leases.hold, queue):
-                await self._store(self._storage.claims.release, queue, claim.id, self._clock.now(), 0)
-                return
-            await self._deliver_claimed(queue, *at, claim, health)
+            async with self._shares.of(source.project, health.subscriber, failed=health.failures > 0):
+                if self._ending.is_set() or not await self._store(self._leases.hold, queue):
+                    return
+                claim = await self._store(self._claim, queue, health.grow)
+                if claim is None:
+                    return
+                async with self._renewing(queue, claim):
+                    await self._deliver_claimed(queue, source, id, claim, health)
+
+    async def _subscription(self, source: Source, id: str, health: Health) -> Subscription | None:
+        one = (await self._store(self._broker.subscriptions.of, source)).at(id)
+        health.subscriber = one.subscriber if one else ""
+        return one
+
+    @asynccontextmanager
+    async def _renewing(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
+        """Keep the claim and the lease, however long it takes."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(RENEWED)
+                try:
+                    lease = Lease(claim.id, LEASE, 0)
+                    await self._store(self._storage.claims.renew, queue, lease, self._clock.now())
+                    await self._store(self._leases.hold, queue)
+                except ZqError as failure:
+                    LOG.debug("A claim of deliveries was not renewed: %s", failure)
+
+        renewing = self._loop.create_task(renew())
+        try:
+            yield
+        finally:
+            renewing.cancel()
 
     async def _deliver_claimed(self, queue: QueueRef, source: Source, id: str, claim: Claim, health: Health) -> None:
-        one = (await self._store(self._broker.subscriptions.of, source)).at(id)
+        # Read behind the claim: whoever has agreed since is not taken for one that has not.
+        one = await self._subscription(source, id, health)
         done: list[str] = []
         again: list[Release] = []
         dead: list[Move] = []
-        renewed = time.monotonic()
         for message in claim.messages:
             if health.until > time.monotonic() or self._ending.is_set():
                 again.append(Release(message.id, 0))
                 continue
             notice = notice_of(message.body)
-            if one is None or (one.confirmed is None and not notice.confirmation):
+            if one is None or not one.gets(notice):
                 done.append(message.id)
                 continue
-            if time.monotonic() - renewed > RENEWED:
-                lease = Lease(claim.id, LEASE, 0)
-                await self._store(self._storage.claims.renew, queue, lease, self._clock.now())
-                renewed = time.monotonic()
             outcome = await self._attempt(source, one, notice, health)
             health.count(outcome.delivered)
             if outcome.delivered:
@@ -296,7 +379,7 @@ class Deliverer:
             return await self._senders.mail(one, document.decode())
         secrets = self._broker.subscriptions.secrets(one)
         template = None if notice.confirmation else one.options.get("post_data")
-        return await self._senders.post(one, notice.message, posted(document, template), secrets, "1")
+        return await self._senders.post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
 
     async def _ask_by_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
         letter = await self._store(self._confirmations.letter, source, one, notice)

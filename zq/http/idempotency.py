@@ -22,7 +22,8 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 def upload(req: falcon.Request, verb: str, bound: int, window: int) -> Upload:
     """The body of a post, which is read when the queue's rules are known; ``bound`` holds for any queue."""
-    return Upload(query.most(req, bound), partial(query.needed_body, req), partial(idempotency_key, req, verb, window))
+    key = partial(idempotency_key, req, verb, window)
+    return Upload(query.most(req, bound), partial(query.needed_body, req), key, query.hops(req))
 
 
 def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:

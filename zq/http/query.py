@@ -75,6 +75,14 @@ def fence(req: falcon.Request) -> Fence | None:
     return Fence(name, limits.within("fence", int(epoch[:20]), 1, limits.MAX_BODY_NUMBER))
 
 
+def hops(req: falcon.Request) -> int:
+    """By how many deliveries of zq the request has come. Raises ``InvalidHeader``."""
+    given = req.get_header("Zq-Hops", default="0")
+    if not (given.isascii() and given.isdigit() and len(given) <= 3):
+        raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")
+    return int(given)
+
+
 def repeated(given: dict[str, Any]) -> dict[str, str]:
     """The parameters that a next link repeats: those that were given."""
     return {

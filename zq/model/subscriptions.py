@@ -19,6 +19,7 @@ _NOTICES: Final = "~notices/"
 MARK: Final = "~subscriptions"
 _PENDING: Final = "~pending/"
 _DEAD: Final = "~dead/"
+_LOG: Final = "~log"
 
 
 class Source(NamedTuple):
@@ -52,12 +53,40 @@ def is_hidden(queue: QueueRef) -> bool:
     return queue.name.startswith(HIDDEN)
 
 
+def log_of(project: str) -> QueueRef:
+    """What stands for the log of the project's topics among queues with work; there is no such queue."""
+    return QueueRef(project, _LOG)
+
+
+def is_log(queue: QueueRef) -> bool:
+    """Whether it is a log of topics."""
+    return queue.name == _LOG
+
+
 def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
     """The source and the id of the subscription whose pending deliveries the queue holds; None if it holds none."""
     if not queue.name.startswith(_PENDING):
         return None
     kind, name, subscription = queue.name.removeprefix(_PENDING).split("/")
     return Source(queue.project, kind, name), subscription
+
+
+class Notice(Struct, frozen=True, array_like=True):
+    """What is to be told of a message, or (``confirmation``) to whoever is asked for confirmation.
+
+    ``generation``: of its queue's subscriptions when it was posted. ``delay`` None = it was posted to a queue without.
+    ``hops``: by how many deliveries it came there.
+    """
+
+    message: str
+    kind: str
+    name: str
+    body: bytes
+    ttl: int
+    delay: int | None = None
+    generation: int = 0
+    confirmation: str = ""
+    hops: int = 0
 
 
 class Subscription(Struct, frozen=True, omit_defaults=True):
@@ -80,6 +109,12 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def expires(self) -> Seconds:
         """When it ends."""
         return self.started + self.ttl
+
+    def gets(self, notice: Notice) -> bool:
+        """Whether it is sent there: whoever agreed after a message came does not get it, and is not asked again."""
+        if notice.confirmation:
+            return self.confirmed is None
+        return self.confirmed is not None and self.confirmed <= notice.generation
 
 
 class Subscriptions(Struct, frozen=True):
@@ -106,19 +141,3 @@ class Subscriptions(Struct, frozen=True):
     def deliverable(self) -> bool:
         """Whether anything is delivered."""
         return any(each.confirmed is not None for each in self.items)
-
-
-class Notice(Struct, frozen=True, array_like=True):
-    """What is to be told of a message, or (``confirmation``) to whoever is asked for confirmation.
-
-    ``generation``: of its queue's subscriptions when it was posted. ``delay`` None = it was posted to a queue without.
-    """
-
-    message: str
-    kind: str
-    name: str
-    body: bytes
-    ttl: int
-    delay: int | None = None
-    generation: int = 0
-    confirmation: str = ""
