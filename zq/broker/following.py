@@ -12,7 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.broker.subscriptions import BATCH, KIND, Subscribing, cursor_of
+from zq.broker.subscription_documents import KIND, cursor_of
+from zq.broker.subscriptions import BATCH, Subscribing
 from zq.broker.tails import ALL
 from zq.clock import Clock
 from zq.model import QueueRef, Seconds
