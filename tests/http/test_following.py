@@ -152,3 +152,13 @@ def test_who_is_killed_before_the_cursor_moves_tells_it_again(
     told = pending(storage, api, clock, id)
     assert [each.body for each in told] == [b'"x"', b'"x"']
     assert len({each.message for each in told}) == 1
+
+
+def test_a_circle_of_topics_ends(api: Api, storage: Storage, clock: ManualClock, following: Following) -> None:
+    """E4: what has come by five deliveries goes no further."""
+    id = agreed(api)
+    for hops in (4, 5):
+        body = {"messages": [{"body": hops}]}
+        api.post("/v2/topics/news/messages", 201, body, headers={"Zq-Hops": str(hops)})
+    following.follow(api.project)
+    assert [(each.body, each.hops) for each in pending(storage, api, clock, id)] == [(b"4", 4)]

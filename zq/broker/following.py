@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.broker.subscriptions import BATCH, KIND, Subscribing, cursor_of
+from zq.broker.subscriptions import BATCH, KIND, MOST_HOPS, Subscribing, cursor_of
 from zq.broker.tails import ALL
 from zq.clock import Clock
 from zq.model import QueueRef, Seconds
@@ -82,8 +82,8 @@ class Following:
         for message in batch.messages(after, now) if all.deliverable else ():
             entry, sequence = message.entry, message.sequence
             id = f"{sequence}-{int(message.created * 1000):x}"  # the same, should it be told twice
-            notice = Notice(id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence)
-            for each in all.items:
+            notice = Notice(id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops)
+            for each in all.items if entry.hops < MOST_HOPS else ():
                 if each.gets(notice):
                     told.setdefault(source.pending(each.id), []).append(notice)
 
