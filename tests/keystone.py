@@ -30,6 +30,11 @@ class Keystone:
     def __init__(self, *users: User) -> None:
         self.users = {user.name: user for user in (SERVICE, *users)}
         self.tokens: dict[str, dict[str, Any]] = {}
+        self.trusts: list[dict[str, Any]] = []
+        self.ended: set[str] = set()
+        """Trustors whose trusts have ended."""
+        self.refused = 0
+        """How often a token of such a trust was asked for."""
         self.endpoint = ""
         self.seen = 0
         self.down = False
@@ -117,15 +122,39 @@ class _Pages(BaseHTTPRequestHandler):
             self._answer(300 if self.path == "/" else 200, whole)
 
     def do_POST(self) -> None:
-        auth = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["auth"]
+        document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/v3/OS-TRUST/trusts":
+            self._trust(document["trust"])
+            return
+        auth = document["auth"]
         asked = auth["identity"]["password"]["user"]
         user = self.owner.users.get(asked["name"])
         if user is None or user.password != asked["password"] or self.owner.down:
             self._answer(401, {"error": {"code": 401, "title": "Unauthorized", "message": "no"}})
             return
         # The id of a trust is the name of the user who gave it.
-        id = self.owner.token(auth.get("scope", {}).get("OS-TRUST:trust", {}).get("id", user.name))
+        trustor = auth.get("scope", {}).get("OS-TRUST:trust", {}).get("id", user.name)
+        if trustor in self.owner.ended:
+            self.owner.refused += 1
+            self._answer(404, {"error": {"code": 404, "title": "Not Found", "message": "no trust"}})
+            return
+        id = self.owner.token(trustor)
         self._answer(201, {"token": self.owner.tokens[id]}, ("X-Subject-Token", id))
+
+    def _trust(self, trust: dict[str, Any]) -> None:
+        """Only a trustor may make one, of his own project and roles."""
+        token = self.owner.tokens.get(self.headers.get("X-Auth-Token", ""), {})
+        own = (trust["trustor_user_id"], trust["project_id"], [role["name"] for role in trust["roles"]])
+        user = token.get("user", {})
+        roles = [role["name"] for role in token.get("roles", [])]
+        if self.owner.down:
+            self._answer(503, {"error": {"code": 503, "title": "Away", "message": "away"}})
+            return
+        if own != (user.get("id"), token.get("project", {}).get("id"), roles):
+            self._answer(403, {"error": {"code": 403, "title": "Forbidden", "message": "no"}})
+            return
+        self.owner.trusts.append(trust)
+        self._answer(201, {"trust": {**trust, "id": user["name"]}})
 
     def _answer(self, status: int, document: object, *headers: tuple[str, str]) -> None:
         body = json.dumps(document).encode()

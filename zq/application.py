@@ -56,7 +56,7 @@ class Application:
         self._configuration = configuration
         self._tls = tls
         chosen = configuration.current
-        self._storage = self._opened(chosen)
+        self._storage = open_stores(chosen)
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self.broker = make_broker(chosen, timed(self._storage, self._metrics, monitor), self._clock, self._metrics)
@@ -83,13 +83,6 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
-
-    def _opened(self, chosen: Settings) -> Storage:
-        """The store, or with ``pooling`` all of them."""
-        catalogue = open_store(chosen)
-        if chosen.pooling is None:
-            return catalogue
-        return PooledStorage(catalogue, partial(_open_pool, chosen), chosen.pooling.virtual)
 
     def _pools(self) -> Pools | None:
         """What administrators do with pools, if there may be any."""
@@ -138,15 +131,17 @@ class Application:
     def _deliver(self, chosen: Settings) -> None:
         """Take subscriptions, and deliver to them from this process, if the settings say so."""
         options, subscriptions = chosen.delivery, self.broker.subscriptions
-        subscriptions.policy = SubscriptionPolicy(options.types, options.default_ttl, options.confirm, options.keep)
+        subscriptions.policy = subscription_policy(chosen)
         if find_spec("aiohttp") is None:
             return
-        from zq.delivery.running import judge_of, start
+        from zq.delivery.running import judge_of, start, trusts_of
 
         subscriptions.judge = judge_of(options)
+        if trusts := trusts_of(options, self._strategy):
+            subscriptions.trusts = trusts
         if options.deliver:
             signatures = Signatures(lambda: self._configuration.current.share, self._storage.documents, self._clock)
-            deliverer = start(self.broker, options, signatures, alone=not chosen.shared_store)
+            deliverer = start(self.broker, options, signatures, not chosen.shared_store, trusts)
             self._storage.listen(self._heard(deliverer.hear))
             atexit.register(deliverer.stop)
 
@@ -178,6 +173,14 @@ class Application:
             return self.app
         peer = partial(peer_of, behind_proxy=self._configuration.current.behind_proxy)
         return wrapped(self.app, set_aside, peer, self._audit.unauthenticated)  # type: ignore[no-any-return]
+
+
+def open_stores(chosen: Settings) -> Storage:
+    """The store, or with ``pooling`` all of them. Raises ``StartRefused``, ``Unavailable``."""
+    catalogue = open_store(chosen)
+    if chosen.pooling is None:
+        return catalogue
+    return PooledStorage(catalogue, partial(_open_pool, chosen), chosen.pooling.virtual)
 
 
 def open_store(chosen: Settings) -> Storage:
@@ -243,6 +246,12 @@ def make_broker(chosen: Settings, storage: Storage, clock: Clock, events: Events
         threads=chosen.threads,
         encryption_keys=read_keys(chosen.message_encryption_key_file),
     )
+
+
+def subscription_policy(chosen: Settings) -> SubscriptionPolicy:
+    """What the settings say of subscriptions."""
+    options = chosen.delivery
+    return SubscriptionPolicy(options.types, options.default_ttl, options.confirm, options.keep)
 
 
 def _shown(chosen: Settings) -> Options:

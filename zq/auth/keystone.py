@@ -15,6 +15,7 @@ from keystonemiddleware.auth_token import AuthProtocol, ksm_exceptions
 from webob.exc import HTTPException
 
 from zq.auth.credentials import FailureLimit
+from zq.auth.trusts import Trusts
 from zq.clock import Clock
 from zq.errors import NotAuthenticated, StartRefused, TooManyRequests, Unavailable, ZqError
 from zq.limits import PROJECT_ID
@@ -86,6 +87,10 @@ class Keystone:
             return app(environ, start_response)
 
         return call
+
+    def trusts(self, http: bool, targets: Iterable[str]) -> Trusts:
+        """What makes trusts, and tokens of them."""
+        return Trusts(self._middleware, http, targets)
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Who asks, as the middleware has found. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``.

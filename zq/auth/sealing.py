@@ -36,6 +36,6 @@ class SecretSealer:
         for key in self._options().secrets:
             try:
                 return AESGCM(derived(key.encode(), LABEL)).decrypt(sealed[:NONCE], sealed[NONCE:], None).decode()
-            except InvalidTag:
+            except (InvalidTag, ValueError):
                 continue
         return ""

@@ -6,13 +6,14 @@ Where a host lies is judged elsewhere, by whoever is going to connect to it.
 
 import re
 from email.headerregistry import Address
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from zq import wire
 from zq.broker.metadata import check_retry_policy
 from zq.errors import Invalid
 from zq.limits import nesting
+from zq.model import Seconds
 
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
 # Prefix of those to whom a token of Keystone goes along.
@@ -98,9 +99,11 @@ def check_options(options: object) -> dict[str, Any]:
         raise Invalid(f"options must be at most {MAX_OPTIONS} bytes; they have {len(size)}.")
     check_retry_policy(options.get("_retry_policy"), "options._retry_policy")
     _check_headers(options.get("post_headers"))
-    for name in ("post_data", "trust_id"):
-        if not isinstance(options.get(name, ""), str):
-            raise Invalid(f"options.{name} must be a string.")
+    if not isinstance(options.get("post_data", ""), str):
+        raise Invalid("options.post_data must be a string.")
+    if options.get("trust_id", HIDDEN) != HIDDEN:
+        # The service is the trustee of others, too: whoever names a trust would have a token of its trustor.
+        raise Invalid("options must not hold trust_id: the server makes the trust.")
     for name in ("from", "subject"):
         _line(f"options.{name}", options.get(name, ""))
     return options
@@ -131,6 +134,27 @@ def _line(field: str, value: object) -> str:
     return value
 
 
+class Trusts(Protocol):
+    """Makes trusts of Keystone."""
+
+    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+        """The id of one from whom the token is. Raises ``Invalid``, ``Unavailable``."""
+        ...
+
+
+class NoTrusts:
+    """Where Keystone is not asked."""
+
+    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+        raise Invalid("subscriber must not begin with trust+: this server's auth_strategy is not keystone.")
+
+
+def entrusted(options: dict[str, Any], trust: str) -> dict[str, Any]:
+    """Options with the trust; "" = none."""
+    given = {name: value for name, value in options.items() if name != "trust_id"}
+    return given | ({"trust_id": trust} if trust else {})
+
+
 def shown_options(options: dict[str, Any]) -> dict[str, Any]:
     """What a reader sees of options: no value of a header, no trust."""
     shown = dict(options)
@@ -149,6 +173,4 @@ def restored_options(given: dict[str, Any], former: dict[str, Any]) -> dict[str,
         result["post_headers"] = {
             name: kept.get(name, value) if value == HIDDEN else value for name, value in headers.items()
         }
-    if given.get("trust_id") == HIDDEN and former.get("trust_id"):
-        result["trust_id"] = former["trust_id"]
     return result

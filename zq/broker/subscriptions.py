@@ -16,7 +16,16 @@ from msgspec import UNSET, Struct
 from zq import wire
 from zq.broker.metadata import Metadata
 from zq.broker.rules import Rules
-from zq.broker.subscribers import TRUST, TYPES, check_options, check_subscriber, restored_options
+from zq.broker.subscribers import (
+    TRUST,
+    TYPES,
+    NoTrusts,
+    Trusts,
+    check_options,
+    check_subscriber,
+    entrusted,
+    restored_options,
+)
 from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import Invalid, InvalidBody, MetadataConflict, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
@@ -114,6 +123,7 @@ class Subscribing:
         self._limits = limits
         self.policy = SubscriptionPolicy()
         self.sealer: Sealer = NoKey()
+        self.trusts: Trusts = NoTrusts()
         self.judge: Callable[[str], None] = lambda _subscriber: None
         """Raises ``Invalid`` for a subscriber at an address to which nothing is sent."""
         self.ensure_queue: Callable[[QueueRef], object] = lambda _queue: None
@@ -124,10 +134,10 @@ class Subscribing:
         self.most: Callable[[str], int] = lambda _project: 0
         """How many a project may have; 0 = any number."""
 
-    def create(self, source: Source, terms: Terms) -> Subscribed:
+    def create(self, source: Source, terms: Terms, token: str = "") -> Subscribed:
         """Subscribe. The same subscriber, as long as it has not agreed, is asked again (contract 9.2).
 
-        Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
+        ``token``: the caller's, for a trust. Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
         """
         self._ensure(source)
         uri = self._subscriber(terms.subscriber)
@@ -138,6 +148,9 @@ class Subscribing:
         made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
         made = msgspec.structs.replace(made, secret=self.sealer.seal(secret), confirmed=self._at_once(uri))
         made = self._judged(made)
+        known = any(each.subscriber == uri for each in self.of(source).items)
+        trust = "" if known else self._trust(uri, token, made.expires)
+        made = msgspec.structs.replace(made, options=entrusted(options, trust))
 
         def add(all: Subscriptions) -> tuple[Subscriptions, Subscription]:
             same = next((each for each in all.items if each.subscriber == uri), None)
@@ -168,8 +181,10 @@ class Subscribing:
             raise SubscriptionNotFound()
         return Seen(found, self._clock.now())
 
-    def update(self, source: Source, id: str, terms: Terms) -> None:
+    def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
         """Change what the terms name (contract 9.5). Another subscriber has to agree anew.
+
+        ``token``: the caller's, whose trust takes the place of the former one: what he changes goes in his name.
 
         Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
         """
@@ -179,6 +194,11 @@ class Subscribing:
         if uri is None and ttl in (None, UNSET) and options in (None, UNSET):
             raise InvalidBody("Give one of subscriber, ttl and options.")
         now = self._clock.now()
+        former = self.of(source).at(id)
+        trust = ""
+        if former is not None:
+            lasts = former.expires if ttl in (None, UNSET) else now + ttl
+            trust = self._trust(uri or former.subscriber, token, lasts)
 
         def change(all: Subscriptions) -> tuple[Subscriptions, tuple[Subscription, bool]]:
             found = _there(all, id)
@@ -193,6 +213,7 @@ class Subscribing:
                     raise SubscriptionExists("Another subscription has this subscriber.")
                 changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri))}
             new = self._judged(msgspec.structs.replace(found, **changes))
+            new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
             new = self._from_next(source, all, new) if moved else new
             return all.replace(new), (new, moved)
 
@@ -379,10 +400,12 @@ class Subscribing:
 
     def _subscriber(self, uri: object) -> str:
         checked = check_subscriber(uri, self.policy.types)
-        if checked.startswith(TRUST):
-            raise Invalid("subscriber must not begin with trust+: this server makes no trusts of Keystone yet.")
         self.judge(checked)
         return checked
+
+    def _trust(self, uri: str, token: str, until: Seconds) -> str:
+        """A new trust for the subscriber; "" where it needs none."""
+        return self.trusts.make(token, uri, min(until, LAST_MOMENT)) if uri.startswith(TRUST) else ""
 
     def _ttl(self, ttl: object) -> int:
         if type(ttl) is not int:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from zq.clock import own
 from zq.wire.webhooks import verified
 
 __all__ = ["Received", "verify"]
@@ -16,7 +17,7 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, tolerance: floa
     ``secret``: as the subscription showed it when it was made (``whsec_…``); ``body``: the bytes as they came.
     Raises ``Invalid`` if it was not signed with the secret, or more than ``tolerance`` seconds ago.
     """
-    return verified(secret, headers, body, time.time(), tolerance)
+    return verified(secret, headers, body, own(), tolerance)
 
 
 class Received:
@@ -33,12 +34,12 @@ class Received:
         """Whether the id has not come before; from now on it has."""
         now = time.monotonic()
         with self._lock:
+            if self._seen.get(id, now) > now:
+                return False
             while self._seen:
                 oldest = next(iter(self._seen))
                 if self._seen[oldest] > now and len(self._seen) < self._most:
                     break
                 del self._seen[oldest]
-            if id in self._seen:
-                return False
             self._seen[id] = now + self._seconds
             return True

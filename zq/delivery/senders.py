@@ -2,18 +2,21 @@
 """One attempt of one delivery: by HTTP, or by mail."""
 
 import asyncio
+import shlex
 import smtplib
+import ssl
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 from msgspec import Struct
 
-from zq.broker.subscribers import mail_of
+from zq.broker.subscribers import TRUST, mail_of
+from zq.clock import own
 from zq.delivery.targets import Forbidden, JudgingResolver, TargetPolicy, guarded_socket
+from zq.errors import Invalid
 from zq.model.subscriptions import Subscription
 from zq.wire import webhooks
 
@@ -46,10 +49,18 @@ class MailOptions(Struct, frozen=True):
     """Addresses that ``options.from`` may name."""
 
 
+class Tokens(Protocol):
+    """Gives what a subscriber gets that is trusted."""
+
+    def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
+        """Raises ``Invalid``."""
+        ...
+
+
 class Senders:
     """Of one worker; used in its event loop."""
 
-    def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str) -> None:
+    def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
             limit=0,  # whoever waits for a connection waits in ``Shares``, where no time of the attempt passes
             resolver=JudgingResolver(policy),
@@ -66,58 +77,89 @@ class Senders:
         )
         self._policy = policy
         self._mail = mail
+        self._trusts = trusts
 
     async def close(self) -> None:
         await self._session.close()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
         """By HTTP. A redirection is not followed, and not a success."""
+        try:
+            trusted = await self._authority(one)
+        except (Invalid, TimeoutError) as refusal:
+            return Outcome(False, 0, str(refusal) or "Keystone does not answer")
         headers = {
             "Content-Type": "application/json",
             **_text(one.options.get("post_headers")),
-            **webhooks.headers(secrets, id, int(time.time()), body),
+            **webhooks.headers(secrets, id, int(own()), body),
             "Zq-Hops": str(hops),
+            **trusted,
         }
-        url = one.subscriber
+        url = one.subscriber.removeprefix(TRUST)
         try:
-            self._policy.check_port(url)
+            self._policy.check_url(url)
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
                 await answer.content.read(ANSWER)
                 good = answer.status < 300
                 return Outcome(good, answer.status, "" if good else f"status {answer.status}", answer.status < 400)
+        except Invalid as refusal:
+            return Outcome(False, 0, str(refusal), final=True)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as failure:
             cause = failure.__cause__ or failure
             forbidden = isinstance(cause, Forbidden) or isinstance(failure, Forbidden)
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
-    async def mail(self, one: Subscription, document: bytes, subject: str = "", sender: str = "") -> Outcome:
-        """By mail, from a thread."""
+    async def _authority(self, one: Subscription) -> Mapping[str, str]:
+        """Headers of the trust that a subscriber has; from a thread, for Keystone is asked. Raises ``Invalid``."""
+        if not one.subscriber.startswith(TRUST):
+            return {}
+        if self._trusts is None:
+            raise Invalid("This service's auth_strategy is not keystone.")
+        return await asyncio.wait_for(asyncio.to_thread(self._trusts.headers, one.subscriber, one.options), WHOLE)
+
+    async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
+        """By mail, from a thread. ``subject`` and ``sender``: the operator's, before those of the subscription."""
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._send, one, document, subject, sender), 3 * WHOLE)
+            await asyncio.wait_for(asyncio.to_thread(self._send, one, text, subject, sender), 3 * WHOLE)
+        except Invalid as refusal:
+            return Outcome(False, 0, str(refusal), final=True)
         except (TimeoutError, OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueError) as failure:
             return Outcome(False, 0, type(failure).__name__)
         return Outcome(True)
 
-    def _send(self, one: Subscription, document: bytes, subject: str, sender: str) -> None:
+    def _send(self, one: Subscription, text: str, subject: str, sender: str) -> None:
         chosen = self._mail
         to, named = mail_of(one.subscriber)
         message = EmailMessage()
         message["To"] = to
-        message["Subject"] = named or subject or str(one.options.get("subject", ""))
-        asked = sender or str(one.options.get("from", ""))
-        if asked and (sender or asked in chosen.senders):
-            message["From"] = asked
+        message["Subject"] = subject or named or str(one.options.get("subject", ""))
+        asked = str(one.options.get("from", ""))
+        if chosen_sender := sender or (asked if asked in chosen.senders else next(iter(chosen.senders), "")):
+            message["From"] = chosen_sender
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content(document.decode("utf-8", "replace"))
-        if not chosen.host:
-            # The operator chose the command, and no part of it comes from a subscriber.
-            subprocess.run(chosen.command.split(), input=message.as_bytes(), check=True, timeout=WHOLE)  # noqa: S603
+        message.set_content(text)
+        if chosen.host:
+            self._hand_over(message, to)
             return
-        connect = smtplib.SMTP_SSL if chosen.tls else smtplib.SMTP
-        with connect(chosen.host, chosen.port, timeout=WHOLE) as server:
+        # The operator chose the command, and no part of it comes from a subscriber.
+        command = shlex.split(chosen.command)
+        subprocess.run(command, input=message.as_bytes(), check=True, timeout=WHOLE, capture_output=True)  # noqa: S603
+
+    def _hand_over(self, message: EmailMessage, to: str) -> None:
+        """To the server of SMTP, whose certificate is looked at."""
+        chosen, trusted = self._mail, ssl.create_default_context()
+        with (
+            smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=WHOLE, context=trusted)
+            if chosen.tls
+            else smtplib.SMTP(chosen.host, chosen.port, timeout=WHOLE)
+        ) as server:
+            server.ehlo_or_helo_if_needed()
+            if not chosen.tls and server.has_extn("starttls"):
+                server.starttls(context=trusted)
             if chosen.user:
                 server.login(chosen.user, chosen.password)
-            server.send_message(message, from_addr=message["From"] or chosen.user or "zq@localhost", to_addrs=[to])
+            sender = message["From"].addresses[0].addr_spec if message["From"] else chosen.user or "zq@localhost"
+            server.send_message(message, from_addr=sender, to_addrs=[to])
 
 
 def _text(headers: Any) -> Mapping[str, str]:

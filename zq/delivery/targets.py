@@ -38,25 +38,43 @@ PATIENCE: Final = 3.0
 
 
 class TargetPolicy(Struct, frozen=True):
-    """``networks``: allowed though they are not public; ``ports``: besides those of the web, and those from 1024 on."""
+    """``networks``: allowed though they are not public; ``ports``: besides those of the web, and those from 1024 on.
+
+    ``own``: ports at which this service listens, on this machine. ``stores``: names and addresses of the stores, with
+    their ports, to which nothing is sent whatever the networks are.
+    """
 
     networks: tuple[Network, ...] = ()
     ports: tuple[int, ...] = ()
+    own: tuple[int, ...] = ()
+    stores: tuple[tuple[str, int], ...] = ()
 
-    def allows(self, address: str) -> bool:
+    def allows(self, address: str, port: int) -> bool:
         """Whether anything is sent to this address."""
         try:
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        return any(found in network for network in self.networks) or all(_is_public(one) for one in _carried(found))
+        if any((str(one), port) in self.stores for one in _carried(found)):
+            return False
+        if any(found in network for network in self.networks):
+            return True
+        return all(_is_public(one) for one in _carried(found)) and not (port in self.own and _is_here(found))
 
-    def check_port(self, url: str) -> None:
-        """Raise ``Invalid`` for a port to which nothing is sent."""
+    def check_url(self, url: str) -> None:
+        """Raise ``Invalid`` for a port to which nothing is sent, and for a store's name."""
         parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = port_of(url)
         if port < 1024 and port not in (*PORTS, *self.ports):
             raise Invalid(f"subscriber must name one of the ports {', '.join(map(str, PORTS))}, or one from 1024 on.")
+        if (str(parts.hostname), port) in self.stores:
+            raise Invalid(f"subscriber must not be at {str(parts.hostname)[:253]}: nothing is sent to its address.")
+
+
+def port_of(url: str) -> int:
+    """The port that a URL names, or that of its scheme."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _carried(address: Address) -> Iterable[Address]:
@@ -78,8 +96,19 @@ def _is_public(address: Address) -> bool:
         address.is_global
         and not address.is_multicast
         and not address.is_reserved
+        and not (isinstance(address, ipaddress.IPv6Address) and address.is_site_local)
         and not any(address in network for network in _NOBODYS if network.version == address.version)
     )
+
+
+def _is_here(address: Address) -> bool:
+    """Whether it is one of this machine's."""
+    with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
 
 
 class JudgingResolver(AbstractResolver):
@@ -96,7 +125,7 @@ class JudgingResolver(AbstractResolver):
         loop = asyncio.get_running_loop()
         ask = loop.run_in_executor(self._threads, lambda: addresses(host, port))
         found = await asyncio.wait_for(ask, PATIENCE)
-        if not all(self._policy.allows(address) for _, address in found):
+        if not all(self._policy.allows(address, port) for _, address in found):
             raise Forbidden(f"The host {host} has an address to which nothing is sent.")
         return [
             ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
@@ -122,7 +151,7 @@ def guarded_socket(policy: TargetPolicy) -> Any:
 
     def make(info: Any) -> socket.socket:
         family, kind, protocol, _, where = info
-        if not policy.allows(str(where[0])):
+        if not policy.allows(str(where[0]), int(where[1])):
             raise Forbidden("Nothing is sent to this address.")
         return socket.socket(family, kind, protocol)
 
@@ -141,11 +170,11 @@ class Judge:
         if subscriber.startswith("mailto:"):
             return
         url = subscriber.removeprefix("trust+")
-        self._policy.check_port(url)
-        host = str(urlsplit(url).hostname)
+        self._policy.check_url(url)
+        host, port = str(urlsplit(url).hostname), port_of(url)
         try:
-            found = self._threads.submit(addresses, host, 80).result(1.0)
+            found = self._threads.submit(addresses, host, port).result(1.0)
         except (OSError, UnicodeError, TimeoutError):
             return
-        if not all(self._policy.allows(address) for _, address in found):
+        if not all(self._policy.allows(address, port) for _, address in found):
             raise Invalid(f"subscriber must not be at {host[:253]}: nothing is sent to its address.")

@@ -23,7 +23,7 @@ from zq.broker.subscriptions import PROJECTS
 from zq.delivery.confirmations import Confirmations
 from zq.delivery.leases import Leases
 from zq.delivery.retries import policy_of, waits
-from zq.delivery.senders import MailOptions, Outcome, Senders
+from zq.delivery.senders import MailOptions, Outcome, Senders, Tokens
 from zq.delivery.shares import Shares
 from zq.delivery.targets import TargetPolicy
 from zq.errors import MessageUnreadable, Unavailable, ZqError
@@ -59,6 +59,7 @@ class DeliveryOptions(Struct, frozen=True):
     rate: float = 10.0
     threads: int = 8
     agent: str = "zq"
+    trusts: Tokens | None = None
 
 
 class Health:
@@ -135,7 +136,8 @@ class Deliverer:
             self._loop.close()
 
     async def _run(self) -> None:
-        self._senders = Senders(self._options.targets, self._options.mail, self._options.agent)
+        options = self._options
+        self._senders = Senders(options.targets, options.mail, options.agent, options.trusts)
         self._shares = Shares()
         scanned = 0.0
         while not self._ending.is_set():
@@ -364,6 +366,8 @@ class Deliverer:
             await asyncio.sleep(max(0.0, health.next - time.monotonic()))
             health.next = time.monotonic() + 1 / self._options.rate
         if notice.confirmation:
+            if one.subscriber.startswith("mailto:"):
+                return await self._ask_by_mail(source, one, notice)
             document = await self._store(self._confirmations.document, source, one, notice)
         else:
             try:
@@ -372,7 +376,13 @@ class Deliverer:
                 return Outcome(False, why="the message cannot be opened", final=True)
             document = notification(replace(notice, body=body))
         if one.subscriber.startswith("mailto:"):
-            return await self._senders.mail(one, document)
+            return await self._senders.mail(one, document.decode())
         secrets = self._broker.subscriptions.secrets(one)
         template = None if notice.confirmation else one.options.get("post_data")
         return await self._senders.post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
+
+    async def _ask_by_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
+        letter = await self._store(self._confirmations.letter, source, one, notice)
+        if letter is None:
+            return Outcome(False, why="[notification] external_confirmation_url is not set", final=True)
+        return await self._senders.mail(one, letter.text, letter.subject, letter.sender)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq-deliver``: a worker of its own beside servers that deliver nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from tests.servers import ZqServer, ask, spawn, wait_for
+from tests.sink import CONFIG, Sink
+from tests.stores import RedisServer
+
+COMMAND = [sys.executable, "-P", "-m", "zq.delivery.command"]
+
+
+def post(server: ZqServer, *bodies: object) -> None:
+    document = {"messages": [{"body": body} for body in bodies]}
+    assert ask(server.url, "POST", "/v2/queues/jobs/messages", document).status == 201
+
+
+@contextmanager
+def delivering(uri: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A ``zq-deliver`` on a store."""
+    config = folder / "zq.conf"
+    config.write_text(CONFIG)
+    with open(folder / "log", "ab") as log:
+        process = spawn([*COMMAND, "--config", str(config), "--store", uri], stderr=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(10)
+
+
+def test_it_delivers_what_servers_leave_until_it_is_told_to_end(store: RedisServer, tmp_path: Path) -> None:
+    """Such a server asks nobody and tells nobody; what comes while no worker is there, the next one delivers."""
+    with ZqServer(store.uri, config=f"{CONFIG}deliver = false\n") as server, Sink() as sink:
+        with delivering(store.uri, tmp_path) as process:
+            sink.subscribe(server.url, "jobs", "/good")
+            post(server, 1)
+            wait_for(lambda: sink.bodies("/good") == [1], 20, "a delivery")
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0, (tmp_path / "log").read_text()
+            assert time.monotonic() - began < 10
+        post(server, 2)
+        with delivering(store.uri, tmp_path):
+            wait_for(lambda: sink.bodies("/good") == [1, 2], 20, "a delivery by the next one")
+        assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_it_ends_while_a_subscriber_does_not_answer(store: RedisServer, tmp_path: Path) -> None:
+    """What was under way is delivered again by the next one, at once: its lease was given back."""
+    hangs, asked = threading.Event(), threading.Event()
+
+    def hang(_handler: BaseHTTPRequestHandler) -> int:
+        asked.set()
+        hangs.wait(30)
+        return 0
+
+    with ZqServer(store.uri, config=f"{CONFIG}deliver = false\n") as server, Sink() as sink:
+        with delivering(store.uri, tmp_path) as process:
+            sink.subscribe(server.url, "jobs", "/slow")
+            sink.answers["/slow"] = hang
+            post(server, 1)
+            assert asked.wait(20)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0, (tmp_path / "log").read_text()
+        sink.answers.pop("/slow")
+        hangs.set()
+        with delivering(store.uri, tmp_path):
+            wait_for(lambda: len(sink.came("/slow")) > 1, 60, "the same, by the next one")
+        assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "said"),
+    [
+        ({}, ["--store", "memory:"], "An embedded store is one process's"),
+        ({}, ["--store", "rocksdb:x"], "An embedded store is one process's"),
+        ({"OS_STORAGE__URI": "redis://127.0.0.1:1"}, [], "[signed_url] secret_key"),
+        ({}, ["--store", "redis://:secret@127.0.0.1"], "--store must hold no password"),
+    ],
+)
+def test_what_cannot_deliver_is_refused_with_a_sentence(
+    options: dict[str, str], arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    ended = subprocess.run(
+        [*COMMAND, *arguments], env=os.environ | options, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("zq-deliver: ")
+    assert said in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

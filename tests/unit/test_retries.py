@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a delivery is tried again (contract 9.8)."""
+
+import pytest
+
+from zq.delivery.retries import DEFAULTS, LONGEST, MOST_TRIES, backoff, policy_of, waits
+
+OVERRIDES = {"ignore_subscription_override": True}
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "high", "expected"),
+    [
+        ("linear", 5, 30, "5 10 15 20 25"),
+        ("linear", 5, 31, "5 10 15 20 25"),
+        ("geometric", 20, 80, "20 22 25 29 33 37 42 48 54 62 70 80"),
+        ("exponential", 10, 60, "10 12 14 18 22 27 33 40 49 60"),
+        ("arithmetic", 30, 100, "30 30 32 34 37 41 46 51 57 64 72 80 90 100"),
+        *((function, 5, 9, "") for function in ("linear", "geometric", "exponential", "arithmetic")),
+        *((function, 5, 10, "5") for function in ("linear", "geometric", "arithmetic")),
+        ("exponential", 0, 5, "0"),
+    ],
+)
+def test_the_vectors_of_the_contract(function: str, low: int, high: int, expected: str) -> None:
+    """And of as little as there can be: nothing, one, a shortest wait of none."""
+    assert " ".join(map(str, backoff(function, low, high))) == expected
+
+
+def test_the_phases_follow_each_other() -> None:
+    assert waits(DEFAULTS) == [0, 0, 0, 5, 5, 5, 5, 10, 15, 20, 25, 30, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("own", "queues", "tries"),
+    [
+        (None, None, 3),
+        ({}, {}, 3),
+        ({"retries_with_no_delay": 7}, None, 7),
+        (None, {"retries_with_no_delay": 8}, 8),
+        ({}, {"retries_with_no_delay": 8}, 8),
+        ({"retries_with_no_delay": 7}, {"retries_with_no_delay": 8}, 7),
+        ({"retries_with_no_delay": 7} | OVERRIDES, {"retries_with_no_delay": 8}, 8),
+        ({"retries_with_no_delay": 7}, {"retries_with_no_delay": 8} | OVERRIDES, 8),
+        ({"retries_with_no_delay": 7} | OVERRIDES, None, 3),
+    ],
+)
+def test_the_subscriptions_policy_counts_unless_one_says_otherwise(
+    own: dict[str, object], queues: dict[str, object], tries: int
+) -> None:
+    """9.8: ``ignore_subscription_override`` in either of both."""
+    assert policy_of(own, queues)["retries_with_no_delay"] == tries
+
+
+@pytest.mark.parametrize("function", ["linear", "geometric", "exponential", "arithmetic"])
+def test_a_policy_of_any_size_is_bounded(function: str) -> None:
+    given = dict.fromkeys(DEFAULTS, 10**12) | {"minimum_delay": 1, "retry_backoff_function": function}
+    bounded = waits(given)
+    assert len(bounded) <= 4 * MOST_TRIES
+    assert 0 <= min(bounded) <= max(bounded) <= LONGEST
+    assert bounded[-1] == LONGEST

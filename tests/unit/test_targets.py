@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""To which addresses anything is sent (criterion E1): at subscription, at the lookup, and at the socket."""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from tests.sink import Sink
+from zq.delivery.running import targets_of
+from zq.delivery.senders import MailOptions, Outcome, Senders
+from zq.delivery.targets import Forbidden, Judge, JudgingResolver, TargetPolicy, guarded_socket
+from zq.errors import Invalid
+from zq.model.subscriptions import Subscription
+from zq.settings import load
+
+PUBLIC = "93.184.216.34"
+LOOPBACK = TargetPolicy(networks=(ipaddress.ip_network("127.0.0.0/8"),))
+INSIDE = [
+    "127.0.0.1", "127.255.255.254", "10.1.2.3", "172.16.0.1", "192.168.1.1", "0.0.0.0", "0.1.2.3", "169.254.169.254",
+    "100.64.0.1", "100.127.255.254", "192.0.0.1", "192.0.2.1", "198.51.100.1", "203.0.113.1", "198.18.0.1",
+    "192.88.99.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
+    "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "2001:db8::1", "fec0::1", "100::1",
+    "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1",
+    "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:0:5db8:d822::80ff:fffe", "2001:0:7f00:1::a247:27dd", "2001:10::1",
+    "", "a", "127.1",
+]  # fmt: skip
+OUTSIDE = [PUBLIC, "8.8.8.8", "100.63.255.255", "100.128.0.0", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+# What a resolver, or a browser, takes for an address of this machine.
+DISGUISED = [
+    "2130706433", "0x7f000001", "017700000001", "0177.0.0.1", "0x7f.0.0.1", "127.1", "127.0.1", "0", "[::1]",
+    "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "169.254.169.254", "localhost",
+    "\uff11\uff12\uff17.0.0.1",
+]  # fmt: skip
+
+
+class Names:
+    """A resolver of this test: each name has its answers, and the last one stays. Literals are as ever."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers: dict[str, list[list[str]]] = {}
+        self.asked: list[str] = []
+        real = socket.getaddrinfo
+
+        def ask(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+            name = host.decode() if isinstance(host, bytes) else host
+            if name not in self.answers:
+                return real(host, port, *args, **kwargs)
+            self.asked.append(name)
+            left = self.answers[name]
+            found = left.pop(0) if len(left) > 1 else left[0]
+            return [
+                (socket.AF_INET6 if ":" in each else socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))
+                for each in found
+            ]
+
+        monkeypatch.setattr(socket, "getaddrinfo", ask)
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with Sink() as started:
+        yield started
+
+
+def post(url: str, policy: TargetPolicy) -> Outcome:
+    """One delivery by the sender of workers."""
+
+    async def attempt() -> Outcome:
+        senders = Senders(policy, MailOptions(), "zq")
+        try:
+            return await senders.post(Subscription("a" * 32, url, 60, 0.0), "id", b'{"body": 1}', [], 1)
+        finally:
+            await senders.close()
+
+    return asyncio.run(attempt())
+
+
+@pytest.mark.parametrize("address", INSIDE)
+def test_nothing_is_sent_inside(address: str) -> None:
+    assert not TargetPolicy().allows(address, 80)
+
+
+@pytest.mark.parametrize("address", OUTSIDE)
+def test_what_is_public_is_allowed(address: str) -> None:
+    assert TargetPolicy().allows(address, 80)
+
+
+@pytest.mark.parametrize("host", DISGUISED)
+def test_a_disguised_address_is_refused_at_subscription_and_at_the_socket(host: str, sink: Sink) -> None:
+    """Not one of them reaches a server that listens there."""
+    port = sink.url.rpartition(":")[2]
+    with pytest.raises(Invalid, match="nothing is sent"):
+        Judge(TargetPolicy())(f"http://{host}:{port}/")
+    outcome = post(f"http://{host}:{port}/", TargetPolicy())
+    assert not outcome.delivered
+    assert outcome.status == 0
+    assert sink.came("/") == []
+
+
+@pytest.mark.parametrize(
+    ("port", "good"),
+    [("", True), (":80", True), (":443", True), (":1024", True), (":22", False), (":25", False), (":26", True)],
+)
+def test_ports_of_other_services_are_refused(port: str, good: bool) -> None:
+    """Those from 1024 on are open, and what the operator adds."""
+    judge, url = Judge(TargetPolicy(ports=(26,))), f"http://{PUBLIC}{port}/"
+    if good:
+        judge(url)
+        return
+    with pytest.raises(Invalid, match="one of the ports"):
+        judge(url)
+    assert post(url, TargetPolicy()).final
+
+
+@pytest.mark.parametrize("also", ["10.0.0.1", "::1", "::ffff:127.0.0.1"])
+def test_all_addresses_of_a_name_must_be_public(names: Names, also: str) -> None:
+    names.answers["two.test"] = [[PUBLIC, also]]
+    with pytest.raises(Invalid, match=r"two\.test"):
+        Judge(TargetPolicy())("https://two.test/")
+    with pytest.raises(Forbidden):
+        asyncio.run(JudgingResolver(TargetPolicy()).resolve("two.test", 443))
+    assert post("http://two.test/", TargetPolicy()).why == "the address is not allowed"
+
+
+def test_a_name_that_changes_after_it_was_judged_is_judged_again(names: Names, sink: Sink) -> None:
+    """Public when it subscribed, this machine when something is sent there."""
+    url = sink.url.replace("127.0.0.1", "rebound.test") + "/"
+    names.answers["rebound.test"] = [[PUBLIC], ["127.0.0.1"]]
+    Judge(TargetPolicy())(url)
+    assert post(url, TargetPolicy()).why == "the address is not allowed"
+    assert sink.came("/") == []
+
+
+def test_a_connection_goes_to_what_was_judged(names: Names, sink: Sink) -> None:
+    """There is one lookup: what the name means a moment later is nobody's concern. The header Host has the name."""
+    names.answers["swift.test"] = [["127.0.0.1"], ["10.255.255.1"]]
+    assert post(sink.url.replace("127.0.0.1", "swift.test") + "/", LOOPBACK).delivered
+    assert names.asked == ["swift.test"]
+    assert sink.came("/")[0].headers["Host"].startswith("swift.test:")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_socket_is_the_last_judge(host: str, sink: Sink) -> None:
+    """Whoever looked the address up."""
+    where = (host, int(sink.url.rpartition(":")[2]))
+    info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", where)
+    with pytest.raises(Forbidden):
+        guarded_socket(TargetPolicy())(info)
+    if host == "127.0.0.1":
+        guarded_socket(LOOPBACK)(info).close()
+
+
+def test_a_redirection_to_the_cloud_s_metadata_is_not_followed(sink: Sink) -> None:
+    def redirect(handler: BaseHTTPRequestHandler) -> int:
+        handler.send_response(302)
+        handler.send_header("Location", "http://169.254.169.254/latest/meta-data/")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return 0
+
+    sink.answers["/"] = redirect
+    outcome = post(f"{sink.url}/", LOOPBACK)
+    assert (outcome.delivered, outcome.status, outcome.final) == (False, 302, True)
+
+
+def test_a_proxy_of_the_environment_is_not_asked(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert post(f"{sink.url}/", LOOPBACK).delivered
+
+
+def test_nothing_is_sent_to_the_service_itself(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
+    """Where its address is public, unless the operator allows it by its network."""
+    port = int(sink.url.rpartition(":")[2])
+    monkeypatch.setattr("zq.delivery.targets._is_public", lambda _address: True)
+    assert TargetPolicy().allows("127.0.0.1", port)
+    own = TargetPolicy(own=(port,))
+    assert not own.allows("127.0.0.1", port)
+    assert own.allows("127.0.0.1", port + 1)
+    assert own.allows(PUBLIC, port), "That is another machine."
+    assert TargetPolicy(networks=LOOPBACK.networks, own=(port,)).allows("127.0.0.1", port)
+    assert post(f"{sink.url}/", own).why == "the address is not allowed"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "store.test", "alias.test"])
+def test_nothing_is_sent_to_the_store(host: str, names: Names, sink: Sink) -> None:
+    """By its name or its address, though the network is allowed."""
+    port = int(sink.url.rpartition(":")[2])
+    names.answers |= {name: [["127.0.0.1"]] for name in ("store.test", "alias.test")}
+    policy = TargetPolicy(LOOPBACK.networks, stores=(("store.test", port), ("127.0.0.1", port)))
+    with pytest.raises(Invalid, match="nothing is sent"):
+        Judge(policy)(f"http://{host}:{port}/")
+    assert not post(f"http://{host}:{port}/", policy).delivered
+    assert sink.came("/") == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "stores"),
+    [
+        ("redis://:secret@store.test/0", {("store.test", 6379)}),
+        ("mongodb://u:p@a.test:27018,[2001:db8::1]/zq", {("a.test", 27018), ("2001:db8::1", 27017)}),
+        ("rocksdb:/var/lib/zq", set()),
+        ("unix:///run/redis.sock", set()),
+    ],
+)
+def test_the_settings_know_what_is_their_own(
+    uri: str, stores: set[tuple[str, int]], names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the addresses of the stores' names."""
+    for option, value in (("STORAGE__URI", uri), ("SERVER__PORT", "7777"), ("METRICS__PORT", "0")):
+        monkeypatch.setenv(f"OS_{option}", value)
+    names.answers |= {"store.test": [["192.0.2.7"]], "a.test": [["192.0.2.8"]]}
+    options = load().delivery
+    assert (set(options.stores), options.own) == (stores, (7777,))
+    looked_up = {"store.test": "192.0.2.7", "a.test": "192.0.2.8"}
+    assert set(targets_of(options).stores) == stores | {
+        (looked_up[name], port) for name, port in stores if name in looked_up
+    }
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1."])
+def test_a_name_that_nobody_knows_yet_may_subscribe(host: str) -> None:
+    """It is judged when something is sent there."""
+    Judge(TargetPolicy())(f"http://{host}/")
+    assert not post(f"http://{host}/", TargetPolicy()).delivered
