@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from zq import wire
+from zq.broker.cursors import Cursors
 from zq.broker.metadata import Metadata
 from zq.broker.rules import Rules
 from zq.broker.subscribers import (
@@ -30,20 +31,18 @@ from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import Invalid, InvalidBody, MetadataConflict, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
 from zq.limits import DEFAULT_PAGE, Limits, within
-from zq.model import Claim, Copies, Draft, Page, QueueRef, Seconds, Settlement, new_ids
+from zq.model import Copies, Draft, Page, QueueRef, Seconds, new_ids
 from zq.model.documents import DocumentRef
-from zq.model.subscriptions import HIDDEN, MARK, Notice, Source, Subscription, Subscriptions, is_notices, pending_of
-from zq.model.topics import EVERYTHING, Pattern, TopicRef
+from zq.model.subscriptions import MARK, Notice, Source, Subscription, Subscriptions
+from zq.model.topics import TopicRef
 from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_body, notice_of
+from zq.wire.subscriptions import notice_body
 from zq.wire.webhooks import new_secret
 
 # The kind of the documents that hold them, by source.
 KIND: Final = "subscriptions"
 # The kind of the documents that count what was sent to a target that has not agreed.
 ASKED: Final = "confirmations"
-# The kind of the documents that say how far the logs of topics were followed.
-CURSOR: Final = "following"
 # The kind of the documents that name projects with subscriptions, for those who deliver.
 PROJECTS: Final = "subscribed"
 MIN_TTL: Final = 60
@@ -58,10 +57,6 @@ MOST_HOPS: Final = 5
 # Seconds for which a former secret signs, too.
 ROTATION: Final = 86400
 TRIES: Final = 20
-# Things that are looked at in one step.
-BATCH: Final = 100
-# A sequence above all that are given.
-BEYOND: Final = 2**62
 
 _decoder: Final = msgspec.msgpack.Decoder(Subscriptions)
 
@@ -119,6 +114,7 @@ class Subscribing:
     def __init__(self, storage: Storage, clock: Clock, limits: Limits) -> None:
         self._storage = storage
         self._documents = storage.documents
+        self._cursors = Cursors(storage, clock)
         self._clock = clock
         self._limits = limits
         self.policy = SubscriptionPolicy()
@@ -310,34 +306,6 @@ class Subscribing:
                 return
         raise MetadataConflict("Others change the queue at the same time. Try again.")
 
-    def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
-        """Give each subscription what is for it of the claimed ``notices``; the queues that got something."""
-        now = self._clock.now()
-        known: dict[Source, Subscriptions] = {}
-        told: dict[QueueRef, list[Notice]] = {}
-        for message in claim.messages:
-            notice = notice_of(message.body)
-            source = Source(notices.project, notice.kind, notice.name)
-            known[source] = known.get(source) or self.of(source)
-            for each in known[source].items:
-                if each.gets(notice):
-                    told.setdefault(source.pending(each.id), []).append(notice)
-        for queue, its in told.items():
-            self._storage.messages.post(queue, self.drafts(its, now), now)
-        # Who is killed before this does the same again: a subscriber gets it twice, under one id.
-        self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
-        return list(told)
-
-    def work_of(self, project: str) -> Sequence[QueueRef]:
-        """The project's queues in which something may be to be delivered."""
-        found, after = [], HIDDEN
-        while True:
-            page = self._storage.queues.list(project, after, 100)
-            found += [each.ref for each in page.items if is_notices(each.ref) or pending_of(each.ref)]
-            if page.next is None or len(page.items) < 100:
-                return found
-            after = page.next
-
     def secrets(self, subscription: Subscription) -> Sequence[str]:
         """With which its deliveries are signed now; none where the key that sealed them is gone."""
         former = subscription.former
@@ -371,26 +339,14 @@ class Subscribing:
         """If something goes there, messages that come from the next generation on, of topics from the next sequence."""
         if one.confirmed is None:
             return one
-        last = all.generation if source.kind == "queue" else self._last(source.project)
+        last = all.generation if source.kind == "queue" else self._cursors.last(source.project)
         return msgspec.structs.replace(one, confirmed=last + 1)
 
-    def _last(self, project: str) -> int:
-        return self._storage.topics.read(project, BEYOND, 1, Pattern(EVERYTHING)).last
-
-    def _before(self, source: Source, all: Subscriptions) -> int:
-        """The sequence behind which the first message comes that goes to somebody."""
-        agreed = [each.confirmed - 1 for each in all.items if each.confirmed is not None]
-        return min(agreed) if agreed else self._last(source.project)
-
     def _follow(self, source: Source) -> None:
-        """Have the log of topics followed; who moves its cursor at this moment does it again, for what has changed."""
-        ref, all = cursor_of(source.project), self.of(source)
-        for _ in range(TRIES if all.items else 0):
-            now = self._clock.now()
-            cursor = self._documents.get(ref, now)
-            value, version = (cursor.value, cursor.version) if cursor else (b"%d" % self._before(source, all), "")
-            if self._documents.put(ref, value, now, expected=version):
-                return
+        """Have the log of topics followed, from before the first message that goes to somebody."""
+        if items := self.of(source).items:
+            agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
+            self._cursors.renew(source.project, min(agreed) if agreed else self._cursors.last(source.project))
 
     def _ensure(self, source: Source) -> None:
         if source.kind == "queue":
@@ -483,11 +439,6 @@ def _there(all: Subscriptions, id: str) -> Subscription:
     if found is None:
         raise SubscriptionNotFound()
     return found
-
-
-def cursor_of(project: str) -> DocumentRef:
-    """The document that says up to which sequence a project's log has been followed: decimal digits."""
-    return DocumentRef(project, CURSOR, "log")
 
 
 def _document(source: Source) -> DocumentRef:
