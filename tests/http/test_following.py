@@ -15,7 +15,7 @@ from zq.clock import ManualClock
 from zq.errors import Unavailable
 from zq.limits import Limits
 from zq.model import ClaimRequest, Lease, new_ids
-from zq.model.subscriptions import Notice, Source
+from zq.model.subscriptions import Notice, Source, log_of
 from zq.storage.api import Storage
 from zq.wire.subscriptions import notice_of
 
@@ -80,10 +80,10 @@ def test_a_project_without_subscribers_is_not_followed(
     publish(api, "x")
     assert following.follow(api.project) is None
     id = agreed(api)
-    assert following.is_followed(api.project)
+    assert log_of(api.project) in following.work_of(api.project)
     api.delete(f"/v2/topics/news/subscriptions/{id}", 204)
     assert following.follow(api.project) is None
-    assert not following.is_followed(api.project)
+    assert log_of(api.project) not in following.work_of(api.project)
     again = agreed(api)
     publish(api, "y")
     following.follow(api.project)
@@ -153,3 +153,13 @@ def test_who_is_killed_before_the_cursor_moves_tells_it_again(
     told = pending(storage, api, clock, id)
     assert [each.body for each in told] == [b'"x"', b'"x"']
     assert len({each.message for each in told}) == 1
+
+
+def test_a_circle_of_topics_ends(api: Api, storage: Storage, clock: ManualClock, following: Following) -> None:
+    """E4: what has come by five deliveries goes no further."""
+    id = agreed(api)
+    for hops in (4, 5):
+        body = {"messages": [{"body": hops}]}
+        api.post("/v2/topics/news/messages", 201, body, headers={"Zq-Hops": str(hops)})
+    following.follow(api.project)
+    assert [(each.body, each.hops) for each in pending(storage, api, clock, id)] == [(b"4", 4)]

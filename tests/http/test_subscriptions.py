@@ -334,7 +334,7 @@ class TestNotices:
         claim = storage.claims.create(queue, request, clock.now()).claim
         assert claim is not None
         source = Source(api.project, "queue", "jobs")
-        told = Broker(storage, clock).subscriptions.fan_out(queue, claim)
+        told = Broker(storage, clock).following.fan_out(queue, claim)
         assert sorted(told) == sorted(source.pending(id) for id in ids)
         counts = [storage.queues.stats(source.pending(id), clock.now()).free for id in ids]
         assert counts == [2 + 1, 1 + 1]  # each was asked for confirmation, too

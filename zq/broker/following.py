@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be delivered of topics: the log of a project is read from a cursor on, a document, for its subscriptions.
+"""What is to be delivered to whom: the notices of queues are fanned out; of topics, the log of a project is read from a
+cursor on, a document, for its subscriptions.
 
 Whoever moves the cursor has stored before what is to be delivered of the messages that it goes past, and has read the
 subscriptions after the cursor. Whoever changes subscriptions stores the cursor anew afterwards, so that a move that did
@@ -12,16 +13,20 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.broker.subscription_documents import KIND, cursor_of
-from zq.broker.subscriptions import BATCH, Subscribing
+from zq.broker.cursors import Cursors
+from zq.broker.subscription_documents import KIND
+from zq.broker.subscriptions import MOST_HOPS, Subscribing
 from zq.broker.tails import ALL
 from zq.clock import Clock
-from zq.model import QueueRef, Seconds
-from zq.model.subscriptions import Notice, Source, Subscriptions
+from zq.model import Claim, QueueRef, Seconds, Settlement
+from zq.model.subscriptions import HIDDEN, Notice, Source, Subscriptions, is_notices, log_of, pending_of
 from zq.model.topics import Batch, Pattern
 from zq.storage.api import Storage
+from zq.wire.subscriptions import notice_of
 
 LOG = logging.getLogger(__name__)
+# Things that are looked at in one step.
+BATCH: Final = 100
 # What the names of topics' subscriptions begin with, among their documents.
 TOPICS: Final = "topic/"
 
@@ -34,27 +39,54 @@ class Followed(Struct, frozen=True):
 
 
 class Following:
-    """What a worker does with topics."""
+    """What a worker does before it delivers."""
 
     def __init__(self, storage: Storage, clock: Clock, subscriptions: Subscribing) -> None:
         self._storage = storage
         self._clock = clock
         self._subscriptions = subscriptions
+        self._cursors = Cursors(storage, clock)
 
-    def is_followed(self, project: str) -> bool:
-        """Whether topics of the project have, or had, subscriptions."""
-        return self._storage.documents.get(cursor_of(project), self._clock.now()) is not None
+    def work_of(self, project: str) -> Sequence[QueueRef]:
+        """The project's queues in which something may be to be delivered, and its log if it is followed."""
+        return [*self._queues(project), *([log_of(project)] if self._cursors.get(project) else [])]
+
+    def _queues(self, project: str) -> Sequence[QueueRef]:
+        """The project's queues that deliveries go through."""
+        found, after = [], HIDDEN
+        while True:
+            page = self._storage.queues.list(project, after, 100)
+            found += [each.ref for each in page.items if is_notices(each.ref) or pending_of(each.ref)]
+            if page.next is None or len(page.items) < 100:
+                return found
+            after = page.next
+
+    def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
+        """Give each subscription what is for it of the claimed ``notices``; the queues that got something."""
+        now = self._clock.now()
+        known: dict[Source, Subscriptions] = {}
+        told: dict[QueueRef, list[Notice]] = {}
+        for message in claim.messages:
+            notice = notice_of(message.body)
+            source = Source(notices.project, notice.kind, notice.name)
+            known[source] = known.get(source) or self._subscriptions.of(source)
+            for each in known[source].items:
+                if each.gets(notice):
+                    told.setdefault(source.pending(each.id), []).append(notice)
+        for queue, its in told.items():
+            self._storage.messages.post(queue, self._subscriptions.drafts(its, now), now)
+        # Who is killed before this does the same again: a subscriber gets it twice, under one id.
+        self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
+        return list(told)
 
     def follow(self, project: str) -> Followed | None:
         """Give each subscription what is for it of the next messages; None = nobody has subscribed."""
-        now, ref = self._clock.now(), cursor_of(project)
-        cursor = self._storage.documents.get(ref, now)
+        now, cursor = self._clock.now(), self._cursors.get(project)
         if cursor is None:
             return None
         topics = self._subscribed(project)
         if not topics:
-            gone = self._storage.documents.delete(ref, now, expected=cursor.version)
-            return None if gone else Followed([], True)
+            return None if self._cursors.remove(project, cursor.version) else Followed([], True)
         position = int(cursor.value)
         pattern = Pattern(next(iter(topics))) if len(topics) == 1 else ALL
         read = self._storage.topics.read(project, position, BATCH, pattern)
@@ -62,15 +94,15 @@ class Following:
             LOG.warning("Messages of topics of project %s were trimmed before their delivery.", project)
         told: dict[QueueRef, list[Notice]] = {}
         for batch in read.batches:
-            self._tell(project, batch, position, topics.get(batch.topic, Subscriptions()), told, now)
+            self._add(project, batch, position, topics.get(batch.topic, Subscriptions()), told, now)
         for queue, its in told.items():
             self._storage.messages.post(queue, self._subscriptions.drafts(its, now), now)
         if read.position == position:
             return Followed(list(told), read.more)
-        moved = self._storage.documents.put(ref, b"%d" % read.position, now, expected=cursor.version)
+        moved = self._cursors.move(project, read.position, cursor.version)
         return Followed(list(told), read.more or not moved)
 
-    def _tell(
+    def _add(
         self,
         project: str,
         batch: Batch,
@@ -83,8 +115,8 @@ class Following:
         for message in batch.messages(after, now) if all.deliverable else ():
             entry, sequence = message.entry, message.sequence
             id = f"{sequence}-{int(message.created * 1000):x}"  # the same, should it be told twice
-            notice = Notice(id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence)
-            for each in all.items:
+            notice = Notice(id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops)
+            for each in all.items if entry.hops < MOST_HOPS else ():
                 if each.gets(notice):
                     told.setdefault(source.pending(each.id), []).append(notice)
 

@@ -75,7 +75,7 @@ class Publishing:
         idempotency_key = upload.idempotency_key(raw)
         posted = wire.posted(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
-        entries = [self._entry(message, rules.ttl) for message in posted]
+        entries = [self._entry(message, rules.ttl, upload.hops) for message in posted]
         if idempotency_key is not None:  # the log is the project's, so its keys are too
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
@@ -163,11 +163,11 @@ class Publishing:
             for batch in self._log.read(topic.project, sequence - 1, 1, Pattern(topic.name)).batches:
                 yield from (message for message in batch.messages(sequence - 1, now) if message.sequence == sequence)
 
-    def _entry(self, posted: wire.Posted, ttl: int) -> Entry:
+    def _entry(self, posted: wire.Posted, ttl: int, hops: int) -> Entry:
         if posted.ttl is not UNSET:
             ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         body = bytes(posted.body)
-        return Entry(body, ttl, wire.checksum(body) if self._checksum else "")
+        return Entry(body, ttl, wire.checksum(body) if self._checksum else "", hops)
 
 
 class Listening:

@@ -8,24 +8,20 @@ from typing import Any, Final
 import msgspec
 
 from zq import wire
+from zq.broker.cursors import Cursors
 from zq.broker.metadata import Metadata
 from zq.clock import Clock
 from zq.errors import MetadataConflict
 from zq.model import QueueRef, Seconds
 from zq.model.documents import DocumentRef
 from zq.model.subscriptions import MARK, Source, Subscription, Subscriptions
-from zq.model.topics import EVERYTHING, Pattern
 from zq.storage.api import Storage
 
 # The kind of the documents that hold them, by source.
 KIND: Final = "subscriptions"
-# The kind of the documents that say how far the logs of topics were followed.
-CURSOR: Final = "following"
 # The kind of the documents that name projects with subscriptions, for those who deliver.
 PROJECTS: Final = "subscribed"
 TRIES: Final = 20
-# A sequence above all that are given.
-BEYOND: Final = 2**62
 
 _decoder: Final = msgspec.msgpack.Decoder(Subscriptions)
 
@@ -37,6 +33,7 @@ class SubscriptionDocuments:
         self._storage = storage
         self._documents = storage.documents
         self._clock = clock
+        self._cursors = Cursors(storage, clock)
         self.forget: Callable[[QueueRef], None] = lambda _queue: None
         """The queue has other metadata now."""
 
@@ -81,7 +78,7 @@ class SubscriptionDocuments:
         """If something goes there, messages that come from the next generation on, of topics from the next sequence."""
         if one.confirmed is None:
             return one
-        last = all.generation if source.kind == "queue" else self._last(source.project)
+        last = all.generation if source.kind == "queue" else self._cursors.last(source.project)
         return msgspec.structs.replace(one, confirmed=last + 1)
 
     def _sync(self, queue: QueueRef) -> None:
@@ -106,34 +103,17 @@ class SubscriptionDocuments:
         ends = max(each.expires for each in new.items)
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=ends)
 
-    def _last(self, project: str) -> int:
-        return self._storage.topics.read(project, BEYOND, 1, Pattern(EVERYTHING)).last
-
-    def _before(self, source: Source, all: Subscriptions) -> int:
-        """The sequence behind which the first message comes that goes to somebody."""
-        agreed = [each.confirmed - 1 for each in all.items if each.confirmed is not None]
-        return min(agreed) if agreed else self._last(source.project)
-
     def _follow(self, source: Source) -> None:
-        """Have the log of topics followed; who moves its cursor at this moment does it again, for what has changed."""
-        ref, all = cursor_of(source.project), self.of(source)
-        for _ in range(TRIES if all.items else 0):
-            now = self._clock.now()
-            cursor = self._documents.get(ref, now)
-            value, version = (cursor.value, cursor.version) if cursor else (b"%d" % self._before(source, all), "")
-            if self._documents.put(ref, value, now, expected=version):
-                return
+        """Have the log of topics followed, from before the first message that goes to somebody."""
+        if items := self.of(source).items:
+            agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
+            self._cursors.renew(source.project, min(agreed) if agreed else self._cursors.last(source.project))
 
 
 def _living(stored: bytes | None, now: Seconds) -> Subscriptions:
     """Those that have not ended. Generations follow the clock, so that none comes again where all had ended."""
     found = _decoder.decode(stored).living(now) if stored else Subscriptions()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))
-
-
-def cursor_of(project: str) -> DocumentRef:
-    """The document that says up to which sequence a project's log has been followed: decimal digits."""
-    return DocumentRef(project, CURSOR, "log")
 
 
 def _document(source: Source) -> DocumentRef:

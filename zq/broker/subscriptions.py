@@ -29,12 +29,12 @@ from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import Invalid, InvalidBody, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
 from zq.limits import DEFAULT_PAGE, Limits, within
-from zq.model import Claim, Copies, Draft, Page, QueueRef, Seconds, Settlement, new_ids
+from zq.model import Copies, Draft, Page, QueueRef, Seconds, new_ids
 from zq.model.documents import DocumentRef
-from zq.model.subscriptions import HIDDEN, Notice, Source, Subscription, Subscriptions, is_notices, pending_of
+from zq.model.subscriptions import Notice, Source, Subscription, Subscriptions
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_body, notice_of
+from zq.wire.subscriptions import notice_body
 from zq.wire.webhooks import new_secret
 
 # The kind of the documents that count what was sent to a target that has not agreed.
@@ -50,8 +50,6 @@ HOUR: Final = 3600.0
 MOST_HOPS: Final = 5
 # Seconds for which a former secret signs, too.
 ROTATION: Final = 86400
-# Things that are looked at in one step.
-BATCH: Final = 100
 
 
 class Sealer(Protocol):
@@ -274,34 +272,6 @@ class Subscribing:
             for delay in [each.delay if delayed else None]
         ]
         return Copies(Source(queue.project, "queue", queue.name).notices, self.drafts(notices, now))
-
-    def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
-        """Give each subscription what is for it of the claimed ``notices``; the queues that got something."""
-        now = self._clock.now()
-        known: dict[Source, Subscriptions] = {}
-        told: dict[QueueRef, list[Notice]] = {}
-        for message in claim.messages:
-            notice = notice_of(message.body)
-            source = Source(notices.project, notice.kind, notice.name)
-            known[source] = known.get(source) or self._stored.of(source)
-            for each in known[source].items:
-                if each.gets(notice):
-                    told.setdefault(source.pending(each.id), []).append(notice)
-        for queue, its in told.items():
-            self._storage.messages.post(queue, self.drafts(its, now), now)
-        # Who is killed before this does the same again: a subscriber gets it twice, under one id.
-        self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
-        return list(told)
-
-    def work_of(self, project: str) -> Sequence[QueueRef]:
-        """The project's queues in which something may be to be delivered."""
-        found, after = [], HIDDEN
-        while True:
-            page = self._storage.queues.list(project, after, 100)
-            found += [each.ref for each in page.items if is_notices(each.ref) or pending_of(each.ref)]
-            if page.next is None or len(page.items) < 100:
-                return found
-            after = page.next
 
     def secrets(self, subscription: Subscription) -> Sequence[str]:
         """With which its deliveries are signed now; none where the key that sealed them is gone."""

@@ -195,9 +195,7 @@ class Deliverer:
         while True:
             page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
             for document in page.items:
-                found += self._broker.subscriptions.work_of(document.ref.name)
-                if self._broker.following.is_followed(document.ref.name):
-                    found.append(log_of(document.ref.name))
+                found += self._broker.following.work_of(document.ref.name)
             if page.next is None or len(page.items) < BATCH:
                 return found
             after = page.next
@@ -246,7 +244,7 @@ class Deliverer:
             claim = await self._store(self._claim, queue, BATCH)
             if claim is None:
                 return
-            told = await self._store(self._broker.subscriptions.fan_out, queue, claim)
+            told = await self._store(self._broker.following.fan_out, queue, claim)
             for pending in told:
                 self._look_at(pending, 0.0)
 

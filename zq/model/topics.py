@@ -22,11 +22,13 @@ class TopicRef(NamedTuple):
 
 
 class Entry(Struct, frozen=True, array_like=True):
-    """A message on its way in, every default already decided; ``body`` is raw JSON."""
+    """A message on its way in, every default already decided; ``body`` is raw JSON; ``hops``: by how many deliveries of
+    zq it has come."""
 
     body: bytes
     ttl: int
     checksum: str = ""
+    hops: int = 0
 
 
 class Published(Struct, frozen=True):

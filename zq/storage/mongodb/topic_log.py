@@ -114,7 +114,7 @@ def batch(found: BsonDocument) -> Batch:
     """The model's batch."""
     entries = ENTRIES.decode(found["b"])
     if not all(entry.checksum.isascii() for entry in entries):
-        entries = [Entry(entry.body, entry.ttl, original(entry.checksum)) for entry in entries]
+        entries = [msgspec.structs.replace(entry, checksum=original(entry.checksum)) for entry in entries]
     return Batch(original(found["d"]), found["k"] - len(entries) + 1, found["a"] / 1000, entries)
 
 
@@ -130,7 +130,7 @@ def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 
 def _storable(entry: Entry) -> Entry:
-    return entry if entry.checksum.isascii() else Entry(entry.body, entry.ttl, text(entry.checksum))
+    return entry if entry.checksum.isascii() else msgspec.structs.replace(entry, checksum=text(entry.checksum))
 
 
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
