@@ -62,11 +62,12 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.auth": [
         *("zq.audit", "zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
     ],
+    "zq.auth.sealing": [*VALUES, "zq.auth", "zq.auth.signatures"],
     "zq.http.heads": [],
     "zq.http.suspension": [],
     "zq.http": [
         *("zq.http.heads", "zq.http.suspension", *VALUES, "zq.limits", "zq.wire", "zq.broker", "zq.events"),
-        *("zq.audit", "zq.auth.policy", "zq.auth.signatures", "zq.auth.tokens", "zq.lifecycle"),
+        *("zq.audit", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.tokens", "zq.lifecycle"),
     ],
     "zq.audit": ["zq.errors"],
     "zq.auth.policy": [*VALUES, "zq.audit"],
@@ -84,6 +85,10 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.conformance": [*ABOVE_STORES, "zq.broker"],
     "zq.pytest_plugin": ["zq.testing", "zq.client"],
     "zq.commands": ["zq.errors", "zq.logs", "zq.settings"],
+    "zq.delivery": [
+        *(*ABOVE_STORES, "zq.broker", "zq.settings", "zq.logs", "zq.commands", "zq.application"),
+        *("zq.auth", "zq.auth.sealing", "zq.auth.signatures"),
+    ],
     "zq.websocket": [
         *(
             "zq.commands",
@@ -100,7 +105,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     ],
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
-        *("zq.maintenance", "zq.metrics", "zq.engines", "zq.probes"),
+        *("zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),
     ],
     "zq.server": [
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),
@@ -111,6 +116,7 @@ MAY_IMPORT: dict[str, list[str]] = {
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
     "cachetools": ["zq.auth", "zq.broker", "zq.metrics", "zq.storage"],
+    "aiohttp": ["zq.delivery"],
     "falcon": ["zq.http"],
     "jwt": ["zq.auth"],
     "keystoneauth1": ["zq.auth.keystone", "zq.auth.trusts"],
@@ -163,6 +169,8 @@ LONGEST = 400
 APART: dict[str, str] = {
     "zq.auth.master_keys": "reads a private file like its neighbours; the application only hands the keys on",
     "zq.websocket.frames": "the form of a document, which a session does not depend on",
+    "zq.client.webhooks": "for programs that receive deliveries, which use nothing else of the client",
+    "zq.delivery.process": "imports what extras bring; the command says in a sentence that one is missing",
     "zq.websocket.running": "imports what extras bring; the command says in a sentence that one is missing",
     "zq.engines.gunicorn": "imports gunicorn, which a server under Granian does without; the package picks one of them",
     "zq.broker.removal": "what a server goes on with by itself, as that of commits; bounds are another idea",
