@@ -117,6 +117,7 @@ def test_a_thousand_that_hang_hold_up_nobody_else(store_uri: str, sink: Sink) ->
         post(server, "x")
         wait_for(lambda: sink.came("/good"), 5, "the good one's delivery")
         assert holes.connections == 1000  # none has ended and been tried again
+        server.kill()  # else it waits for them
 
 
 @pytest.mark.one_store
