@@ -162,7 +162,7 @@ def test_a_server_that_is_killed_delivers_all_that_it_accepted(store_uri: str, s
     accepted: list[str] = []
     with ZqServer(store_uri, config=CONFIG) as server:
         sink.subscribe(server.url, "jobs", "/good")
-        for round in range(3):
+        for round in range(2):
             for number in range(40):
                 accepted.append(f"{round}-{number}")
                 post(server, accepted[-1])
