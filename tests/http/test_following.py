@@ -9,6 +9,7 @@ from tests.http.api import Api
 from tests.http.conftest import Compose
 from tests.http.test_subscriptions import OPTIONS, subscribe
 from zq.broker.following import Following
+from zq.broker.subscription_documents import SubscriptionDocuments
 from zq.broker.subscriptions import Subscribing
 from zq.clock import ManualClock
 from zq.errors import Unavailable
@@ -26,7 +27,7 @@ def api(compose: Compose) -> Api:
 
 @pytest.fixture
 def following(storage: Storage, clock: ManualClock) -> Following:
-    return Following(storage, clock, Subscribing(storage, clock, Limits()))
+    return Following(storage, clock, Subscribing(storage, clock, Limits(), SubscriptionDocuments(storage, clock)))
 
 
 def agreed(api: Api, topic: str = "news", subscriber: str = "http://8.8.8.8/one") -> str:

@@ -17,6 +17,7 @@ from zq.broker.removal import Removal
 from zq.broker.rules import DefaultTtls, Patterns, RulesCache
 from zq.broker.settling import Settling
 from zq.broker.streams import Streams
+from zq.broker.subscription_documents import SubscriptionDocuments
 from zq.broker.subscriptions import Subscribing
 from zq.broker.tails import Tails
 from zq.broker.topics import Topics
@@ -81,21 +82,22 @@ class Broker:
         self.streams = Streams(storage, clock, self._tails, max_streams, events, share)
         publishing = (self.topics, Readers(self._tails, self.waiters), retention, events)
         self.publishing = Publishing(storage, clock, limits, *publishing, checksum=checksum)
-        self.subscriptions = Subscribing(storage, clock, limits)
+        subscribed = SubscriptionDocuments(storage, clock)
+        self.subscriptions = Subscribing(storage, clock, limits, subscribed)
         self.following = Following(storage, clock, self.subscriptions)
-        self._subscribe(rules_cache)
+        self._subscribe(rules_cache, subscribed)
         self.health = Health(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics)
         self._bound()
 
-    def _subscribe(self, rules_cache: RulesCache) -> None:
+    def _subscribe(self, rules_cache: RulesCache, subscribed: SubscriptionDocuments) -> None:
         """Have what makes queues and messages ask who is subscribed."""
         subscriptions = self.subscriptions
-        self.queues.first_metadata = self.messages.first_metadata = subscriptions.mark_of_queue
+        self.queues.first_metadata = self.messages.first_metadata = subscribed.mark_of_queue
         self.messages.copies = subscriptions.copies
         self.queues.unsubscribe = subscriptions.end_queue
         self.topics.unsubscribe = subscriptions.end_topic
-        subscriptions.forget = rules_cache.forget
+        subscribed.forget = rules_cache.forget
         subscriptions.ensure_queue, subscriptions.ensure_topic = self.messages.ensure, self.topics.rules
 
     def _bound(self) -> None:

@@ -14,7 +14,8 @@ from typing import Final
 from msgspec import Struct
 
 from zq.broker.cursors import Cursors
-from zq.broker.subscriptions import KIND, MOST_HOPS, Subscribing
+from zq.broker.subscription_documents import KIND
+from zq.broker.subscriptions import MOST_HOPS, Subscribing
 from zq.broker.tails import ALL
 from zq.clock import Clock
 from zq.model import Claim, QueueRef, Seconds, Settlement

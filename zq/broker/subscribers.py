@@ -85,7 +85,7 @@ def mail_of(uri: str) -> tuple[str, str]:
     if not address.username or not address.domain or "," in to or not to.isprintable():
         raise Invalid("subscriber must name one mail address.")
     given = {name.lower(): values[0] for name, values in parse_qs(query, max_num_fields=20).items()}
-    return to, _line("the subject of subscriber", given.get("subject", ""))
+    return to, _printable("the subject of subscriber", given.get("subject", ""))
 
 
 def check_options(options: object) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def check_options(options: object) -> dict[str, Any]:
         # The service is the trustee of others, too: whoever names a trust would have a token of its trustor.
         raise Invalid("options must not hold trust_id: the server makes the trust.")
     for name in ("from", "subject"):
-        _line(f"options.{name}", options.get(name, ""))
+        _printable(f"options.{name}", options.get(name, ""))
     return options
 
 
@@ -121,10 +121,10 @@ def _check_headers(headers: object) -> None:
             raise Invalid("options.post_headers holds what is no header's name.")
         if name.lower() in _OURS or name.lower().startswith(_OUR_PREFIXES):
             raise Invalid(f"options.post_headers must not hold {name}.")
-        _line(f"options.post_headers.{name}", value)
+        _printable(f"options.post_headers.{name}", value)
 
 
-def _line(field: str, value: object) -> str:
+def _printable(field: str, value: object) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise Invalid(f"{field} must be a string without control characters.")
     try:

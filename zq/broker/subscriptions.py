@@ -13,9 +13,6 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, Struct
 
-from zq import wire
-from zq.broker.cursors import Cursors
-from zq.broker.metadata import Metadata
 from zq.broker.rules import Rules
 from zq.broker.subscribers import (
     TRUST,
@@ -27,24 +24,21 @@ from zq.broker.subscribers import (
     entrusted,
     restored_options,
 )
+from zq.broker.subscription_documents import TRIES, SubscriptionDocuments
 from zq.broker.values import Seen
 from zq.clock import Clock
-from zq.errors import Invalid, InvalidBody, MetadataConflict, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
+from zq.errors import Invalid, InvalidBody, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Copies, Draft, Page, QueueRef, Seconds, new_ids
 from zq.model.documents import DocumentRef
-from zq.model.subscriptions import MARK, Notice, Source, Subscription, Subscriptions
+from zq.model.subscriptions import Notice, Source, Subscription, Subscriptions
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 from zq.wire.subscriptions import notice_body
 from zq.wire.webhooks import new_secret
 
-# The kind of the documents that hold them, by source.
-KIND: Final = "subscriptions"
 # The kind of the documents that count what was sent to a target that has not agreed.
 ASKED: Final = "confirmations"
-# The kind of the documents that name projects with subscriptions, for those who deliver.
-PROJECTS: Final = "subscribed"
 MIN_TTL: Final = 60
 # Seconds since the epoch until which a subscription may last: the end of the year 9999.
 LAST_MOMENT: Final = 253402300799
@@ -56,9 +50,6 @@ HOUR: Final = 3600.0
 MOST_HOPS: Final = 5
 # Seconds for which a former secret signs, too.
 ROTATION: Final = 86400
-TRIES: Final = 20
-
-_decoder: Final = msgspec.msgpack.Decoder(Subscriptions)
 
 
 class Sealer(Protocol):
@@ -111,10 +102,10 @@ class SubscriptionPolicy(Struct, frozen=True):
 class Subscribing:
     """What a caller can do with subscriptions."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits) -> None:
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, stored: SubscriptionDocuments) -> None:
         self._storage = storage
         self._documents = storage.documents
-        self._cursors = Cursors(storage, clock)
+        self._stored = stored
         self._clock = clock
         self._limits = limits
         self.policy = SubscriptionPolicy()
@@ -125,8 +116,6 @@ class Subscribing:
         self.ensure_queue: Callable[[QueueRef], object] = lambda _queue: None
         self.ensure_topic: Callable[[TopicRef], object] = lambda _topic: None
         """They create one that is missing."""
-        self.forget: Callable[[QueueRef], None] = lambda _queue: None
-        """The queue has other metadata now."""
         self.most: Callable[[str], int] = lambda _project: 0
         """How many a project may have; 0 = any number."""
 
@@ -144,7 +133,7 @@ class Subscribing:
         made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
         made = msgspec.structs.replace(made, secret=self.sealer.seal(secret), confirmed=self._at_once(uri))
         made = self._judged(made)
-        known = any(each.subscriber == uri for each in self.of(source).items)
+        known = any(each.subscriber == uri for each in self._stored.of(source).items)
         trust = "" if known else self._trust(uri, token, made.expires)
         made = msgspec.structs.replace(made, options=entrusted(options, trust))
 
@@ -153,13 +142,13 @@ class Subscribing:
             if same is None:
                 if len(all.items) >= MOST_OF_SOURCE:
                     raise QuotaExceeded(f"A {source.kind} may have {MOST_OF_SOURCE} subscriptions.")
-                new = self._from_next(source, all, made)
+                new = self._stored.from_next(source, all, made)
                 return all.replace(new), new
             if same.confirmed is not None and self._has_agreed(same):
                 raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
             return all, same
 
-        found = self._change(source, add)
+        found = self._stored.change(source, add)
         self._ask(source, found, "SubscriptionConfirmation")
         return Subscribed(found.id, secret if found.id == made.id else "")
 
@@ -167,12 +156,12 @@ class Subscribing:
         """A page of them, by their ids."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
-        items = [each for each in self.of(source).items if each.id > marker][:size]
+        items = [each for each in self._stored.of(source).items if each.id > marker][:size]
         return Seen(Page(items, items[-1].id if items else None), now)
 
     def get(self, source: Source, id: str) -> Seen[Subscription]:
         """One. Raises ``SubscriptionNotFound``."""
-        found = self.of(source).at(id)
+        found = self._stored.of(source).at(id)
         if found is None:
             raise SubscriptionNotFound()
         return Seen(found, self._clock.now())
@@ -190,7 +179,7 @@ class Subscribing:
         if uri is None and ttl in (None, UNSET) and options in (None, UNSET):
             raise InvalidBody("Give one of subscriber, ttl and options.")
         now = self._clock.now()
-        former = self.of(source).at(id)
+        former = self._stored.of(source).at(id)
         trust = ""
         if former is not None:
             lasts = former.expires if ttl in (None, UNSET) else now + ttl
@@ -210,10 +199,10 @@ class Subscribing:
                 changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri))}
             new = self._judged(msgspec.structs.replace(found, **changes))
             new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
-            new = self._from_next(source, all, new) if moved else new
+            new = self._stored.from_next(source, all, new) if moved else new
             return all.replace(new), (new, moved)
 
-        new, moved = self._change(source, change)
+        new, moved = self._stored.change(source, change)
         if moved:
             self._ask(source, new, "SubscriptionConfirmation")
 
@@ -225,10 +214,10 @@ class Subscribing:
             if (found.confirmed is not None) == agreed:
                 return all, None
             new = msgspec.structs.replace(found, confirmed=0 if agreed else None)
-            new = self._from_next(source, all, new)
+            new = self._stored.from_next(source, all, new)
             return all.replace(new), None if agreed else new
 
-        if (left := self._change(source, change)) is not None:
+        if (left := self._stored.change(source, change)) is not None:
             self._ask(source, left, "UnsubscribeConfirmation")
 
     def rotate(self, source: Source, id: str) -> str:
@@ -240,28 +229,26 @@ class Subscribing:
             found = _there(all, id)
             return all.replace(msgspec.structs.replace(found, secret=sealed, former=(found.secret, until))), None
 
-        self._change(source, change)
+        self._stored.change(source, change)
         return secret
 
     def delete(self, source: Source, id: str) -> None:
         """End a subscription, and what was to be delivered; one that is not there is fine."""
-        if self.of(source).at(id) is not None:
-            self._change(source, lambda all: (all.replace(without=id), None))
+        if self._stored.of(source).at(id) is not None:
+            self._stored.change(source, lambda all: (all.replace(without=id), None))
             self._drop(source, id)
 
     def delete_all(self, source: Source) -> None:
         """End all of a source (contract 6.8)."""
-        gone = self.of(source)
+        gone = self._stored.of(source)
         if gone.items:
-            self._change(source, lambda all: (Subscriptions(all.generation + 1), None))
+            self._stored.change(source, lambda all: (Subscriptions(all.generation + 1), None))
         for each in gone.items:
             self._drop(source, each.id)
 
     def of(self, source: Source) -> Subscriptions:
         """All of a source that have not ended."""
-        now = self._clock.now()
-        document = self._documents.get(_document(source), now)
-        return _living(document.value if document else None, now)
+        return self._stored.of(source)
 
     def end_queue(self, queue: QueueRef) -> None:
         """``delete_all`` of a queue."""
@@ -270,11 +257,6 @@ class Subscribing:
     def end_topic(self, topic: TopicRef) -> None:
         """``delete_all`` of a topic."""
         self.delete_all(Source(topic.project, "topic", topic.name))
-
-    def mark_of_queue(self, queue: QueueRef) -> Metadata:
-        """What the metadata of a queue say of its subscriptions."""
-        all = self.of(Source(queue.project, "queue", queue.name))
-        return {MARK: all.generation} if all.deliverable else {}
 
     def copies(
         self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int = 0
@@ -291,62 +273,11 @@ class Subscribing:
         ]
         return Copies(Source(queue.project, "queue", queue.name).notices, self.drafts(notices, now))
 
-    def sync(self, queue: QueueRef) -> None:
-        """Have the queue's metadata say whether there is somebody to deliver to; a missing queue is fine."""
-        for _ in range(TRIES):
-            stored = self._storage.queues.get(queue)
-            if stored is None:
-                return
-            metadata = wire.json_object(stored.metadata)
-            wanted = {key: value for key, value in metadata.items() if key != MARK} | self.mark_of_queue(queue)
-            if wanted == metadata:
-                return
-            if self._storage.queues.update(queue, stored.metadata, wire.encode(wanted)):
-                self.forget(queue)
-                return
-        raise MetadataConflict("Others change the queue at the same time. Try again.")
-
     def secrets(self, subscription: Subscription) -> Sequence[str]:
         """With which its deliveries are signed now; none where the key that sealed them is gone."""
         former = subscription.former
         sealed = [subscription.secret] + ([former[0]] if former and former[1] > self._clock.now() else [])
         return [secret for secret in map(self.sealer.open, sealed) if secret]
-
-    def _change(self, source: Source, change: Callable[[Subscriptions], tuple[Subscriptions, Any]]) -> Any:
-        """Store what ``change`` makes of them, in one step, and have it hold; its second result."""
-        ref = _document(source)
-        for _ in range(TRIES):
-            now = self._clock.now()
-            document = self._documents.get(ref, now)
-            former = _living(document.value if document else None, now)
-            new, result = change(former)
-            if new is former or self._stored(ref, new, document.version if document else "", now):
-                if source.kind == "queue":
-                    self.sync(QueueRef(source.project, source.name))
-                else:
-                    self._follow(source)
-                return result
-        raise MetadataConflict("Others change the subscriptions at the same time. Try again.")
-
-    def _stored(self, ref: DocumentRef, new: Subscriptions, version: str, now: Seconds) -> bool:
-        if not new.items:
-            return self._documents.delete(ref, now, expected=version)
-        self._documents.put(DocumentRef("", PROJECTS, ref.project), b"{}", now, expected="")
-        ends = max(each.expires for each in new.items)
-        return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=ends)
-
-    def _from_next(self, source: Source, all: Subscriptions, one: Subscription) -> Subscription:
-        """If something goes there, messages that come from the next generation on, of topics from the next sequence."""
-        if one.confirmed is None:
-            return one
-        last = all.generation if source.kind == "queue" else self._cursors.last(source.project)
-        return msgspec.structs.replace(one, confirmed=last + 1)
-
-    def _follow(self, source: Source) -> None:
-        """Have the log of topics followed, from before the first message that goes to somebody."""
-        if items := self.of(source).items:
-            agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
-            self._cursors.renew(source.project, min(agreed) if agreed else self._cursors.last(source.project))
 
     def _ensure(self, source: Source) -> None:
         if source.kind == "queue":
@@ -383,18 +314,8 @@ class Subscribing:
 
     def _admit(self, project: str) -> None:
         most = self.most(project)
-        if most and self.count(project) >= most:
+        if most and self._stored.count(project) >= most:
             raise QuotaExceeded(f"The project may have {most} subscriptions.")
-
-    def count(self, project: str) -> int:
-        """How many the project has."""
-        now, after, count = self._clock.now(), "", 0
-        while True:
-            page = self._documents.list(project, KIND, "", after, 100, now)
-            count += sum(len(_living(each.value, now).items) for each in page.items)
-            if page.next is None or len(page.items) < 100:
-                return count
-            after = page.next
 
     def _ask(self, source: Source, one: Subscription, confirmation: str) -> None:
         """Leave a notice that asks for confirmation, unless its target was asked often enough."""
@@ -428,18 +349,8 @@ class Subscribing:
             self._storage.queues.delete(queue)
 
 
-def _living(stored: bytes | None, now: Seconds) -> Subscriptions:
-    """Those that have not ended. Generations follow the clock, so that none comes again where all had ended."""
-    found = _decoder.decode(stored).living(now) if stored else Subscriptions()
-    return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))
-
-
 def _there(all: Subscriptions, id: str) -> Subscription:
     found = all.at(id)
     if found is None:
         raise SubscriptionNotFound()
     return found
-
-
-def _document(source: Source) -> DocumentRef:
-    return DocumentRef(source.project, KIND, f"{source.kind}/{source.name}")

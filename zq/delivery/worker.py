@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from zq import wire
 from zq.broker import Broker
-from zq.broker.subscriptions import PROJECTS
+from zq.broker.subscription_documents import PROJECTS
 from zq.delivery.confirmations import Confirmations
 from zq.delivery.leases import Leases
 from zq.delivery.retries import policy_of, waits
