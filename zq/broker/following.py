@@ -32,9 +32,9 @@ TOPICS: Final = "topic/"
 
 
 class Followed(Struct, frozen=True):
-    """``told``: the queues that got something; ``more``: whether the log goes on."""
+    """``pending``: the queues that got something; ``more``: whether the log goes on."""
 
-    told: Sequence[QueueRef]
+    pending: Sequence[QueueRef]
     more: bool
 
 
@@ -65,19 +65,19 @@ class Following:
         """Give each subscription what is for it of the claimed ``notices``; the queues that got something."""
         now = self._clock.now()
         known: dict[Source, Subscriptions] = {}
-        told: dict[QueueRef, list[Notice]] = {}
+        pending: dict[QueueRef, list[Notice]] = {}
         for message in claim.messages:
             notice = notice_of(message.body)
             source = Source(notices.project, notice.kind, notice.name)
             known[source] = known.get(source) or self._subscriptions.of(source)
             for each in known[source].items:
                 if each.gets(notice):
-                    told.setdefault(source.pending(each.id), []).append(notice)
-        for queue, its in told.items():
+                    pending.setdefault(source.pending(each.id), []).append(notice)
+        for queue, its in pending.items():
             self._storage.messages.post(queue, self._subscriptions.drafts(its, now), now)
         # Who is killed before this does the same again: a subscriber gets it twice, under one id.
         self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
-        return list(told)
+        return list(pending)
 
     def follow(self, project: str) -> Followed | None:
         """Give each subscription what is for it of the next messages; None = nobody has subscribed."""
@@ -92,15 +92,15 @@ class Following:
         read = self._storage.topics.read(project, position, BATCH, pattern)
         if read.dropped > position:
             LOG.warning("Messages of topics of project %s were trimmed before their delivery.", project)
-        told: dict[QueueRef, list[Notice]] = {}
+        pending: dict[QueueRef, list[Notice]] = {}
         for batch in read.batches:
-            self._add(project, batch, position, topics.get(batch.topic, Subscriptions()), told, now)
-        for queue, its in told.items():
+            self._add(project, batch, position, topics.get(batch.topic, Subscriptions()), pending, now)
+        for queue, its in pending.items():
             self._storage.messages.post(queue, self._subscriptions.drafts(its, now), now)
         if read.position == position:
-            return Followed(list(told), read.more)
+            return Followed(list(pending), read.more)
         moved = self._cursors.move(project, read.position, cursor.version)
-        return Followed(list(told), read.more or not moved)
+        return Followed(list(pending), read.more or not moved)
 
     def _add(
         self,
@@ -108,17 +108,17 @@ class Following:
         batch: Batch,
         after: int,
         all: Subscriptions,
-        told: dict[QueueRef, list[Notice]],
+        pending: dict[QueueRef, list[Notice]],
         now: Seconds,
     ) -> None:
         source = Source(project, "topic", batch.topic)
         for message in batch.messages(after, now) if all.deliverable else ():
             entry, sequence = message.entry, message.sequence
-            id = f"{sequence}-{int(message.created * 1000):x}"  # the same, should it be told twice
+            id = f"{sequence}-{int(message.created * 1000):x}"  # the same, should it be read twice
             notice = Notice(id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops)
             for each in all.items if entry.hops < MOST_HOPS else ():
                 if each.gets(notice):
-                    told.setdefault(source.pending(each.id), []).append(notice)
+                    pending.setdefault(source.pending(each.id), []).append(notice)
 
     def _subscribed(self, project: str) -> dict[str, Subscriptions]:
         """The subscriptions of each topic that has some."""

@@ -32,6 +32,7 @@ class SubscriptionDocuments:
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
         self._documents = storage.documents
+        self._cursors = Cursors(storage, clock)
         self._clock = clock
         self._cursors = Cursors(storage, clock)
         self.forget: Callable[[QueueRef], None] = lambda _queue: None

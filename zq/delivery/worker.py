@@ -260,7 +260,7 @@ class Deliverer:
             if followed is None:
                 await self._store(self._logs.pop(log.project))
                 return
-            for pending in followed.told:
+            for pending in followed.pending:
                 self._look_at(pending, 0.0)
             if not followed.more:
                 return

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections of deliveries: those who fail leave room for those who do not (criterion E2)."""
+
+import asyncio
+
+from zq.delivery.shares import DOUBTFUL, MOST_OF_HOST, Shares
+
+MOST = 40
+
+
+class Crowd:
+    """Deliveries that never end."""
+
+    def __init__(self) -> None:
+        self._shares = Shares(MOST)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.inside = 0
+
+    async def come(self, count: int, project: str, host: str = "", *, failed: bool) -> int:
+        """How many more are under way when so many have come; each to a host of its own, or all to one."""
+        before = self.inside
+        for number in range(count):
+            url = f"http://{host or f'{project}{number}.example'}/"
+            self._tasks.append(asyncio.create_task(self._hang(project, url, failed=failed)))
+        for _ in range(10):  # rounds of the loop: nobody who may go on needs more
+            await asyncio.sleep(0)
+        return self.inside - before
+
+    async def _hang(self, project: str, url: str, *, failed: bool) -> None:
+        async with self._shares.of(project, url, failed=failed):
+            self.inside += 1
+            await asyncio.Event().wait()
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def test_those_who_failed_have_a_share_of_their_own() -> None:
+    async def run() -> None:
+        crowd = Crowd()
+        assert await crowd.come(2 * MOST, "failing", failed=True) == MOST // DOUBTFUL
+        assert await crowd.come(1, "good", failed=False) == 1
+        assert await crowd.come(2 * MOST, "many", failed=False) == MOST - MOST // DOUBTFUL - 1
+        await crowd.end()
+
+    asyncio.run(run())
+
+
+def test_a_project_has_a_few_to_a_host() -> None:
+    """And takes none from another project there."""
+
+    async def run() -> None:
+        crowd = Crowd()
+        assert await crowd.come(2 * MOST_OF_HOST, "one", "hook.example", failed=False) == MOST_OF_HOST
+        assert await crowd.come(1, "other", "hook.example", failed=False) == 1
+        await crowd.end()
+
+    asyncio.run(run())
