@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from tests.servers import CLIENT
 
+FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health")
+"""Paths that succeed only where callers prove who they are: test_quota and test_tokens ask them."""
 NASTY = [
     *(b"", b"0", b"-1", b"1e400", b"9" * 40, b"2147483648", b"9223372036854775807", b"1.5", b"NaN", b"null", b"true"),
     *(b"%00", b"%2F", b"%2e%2e", b"%ff%fe", b"..", b"\x00", b"\xff\xfe", "é☃".encode(), b"\xed\xa0\x80", b"a" * 5000),

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from schemathesis import GenerationMode
 
 from tests.http.api import PATCH_TYPE
+from tests.http.mutants import FOR_KNOWN
 from tests.http.test_openapi import references
 from tests.stores import Stores
 from zq.auth.signatures import shown
@@ -75,8 +76,6 @@ REAL = {
     "X-Project-ID": ["acme"],
 }
 """By the name of a parameter or a member: what the furnished project has of the kind."""
-FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health")
-"""Paths that succeed only where callers prove who they are: test_quota and test_tokens ask them."""
 METADATA = b'{"_history_ttl": 600, "_dead_letter_queue": "new", "_max_claim_count": 1, "_redelivery_delay": 5}'
 
 

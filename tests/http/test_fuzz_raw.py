@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.http.mutants import Request, mutant, recorded, request
+from tests.http.mutants import FOR_KNOWN, Request, mutant, recorded, request
 from tests.servers import Answer, ZqServer, ask
 from zq.http.openapi import document
 from zq.limits import Limits
@@ -43,8 +43,6 @@ TOLD = 5
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
 ENDLESS = ("/v2/topics/{topic}/stream", "/v2/stream")
-FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health")
-"""Paths that succeed only where callers prove who they are."""
 UNSENT = {"wait", "filters", ""}
 """``filters`` stands for names of any kind."""
 AGES = re.compile(r'"age": *\d+')
