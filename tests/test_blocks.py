@@ -26,8 +26,10 @@ from zq.broker import Broker
 from zq.cli.profiles import read_profile
 from zq.client import Client
 from zq.clock import StoreClock
+from zq.model.subscriptions import Notice
 from zq.storage import connect
 from zq.websocket import frames
+from zq.wire.subscriptions import notification
 
 CURL = "tests/test_docs.py::test_the_curl_lines_of_a_document_work"
 CLIENT = "tests/client/test_client_docs.py::test_the_samples_of_the_client_work"
@@ -63,6 +65,12 @@ HELD_BY = [
     ("api-ref/expiry.md", "ini", "", "tests/test_blocks.py::test_the_options_of_queue_ttl_are_read"),
     ("api-ref/pools.md", "ini", "", "tests/test_blocks.py::test_the_options_of_pools_are_read"),
     ("api-ref/probes.md", "json", "", "tests/test_blocks.py::test_a_health_report_has_the_form_of_the_page"),
+    (
+        "api-ref/subscriptions.md",
+        "json",
+        "",
+        "tests/test_blocks.py::test_a_delivery_is_as_on_the_page",
+    ),
     ("api-ref/websocket.md", "json", "", "tests/test_blocks.py::test_the_request_of_the_page_is_one"),
     ("api-ref/from-sqs.md", "python", "", FROM_SQS),
     ("api-ref/from-sqs.md", "sh", "", FROM_SQS),
@@ -270,6 +278,12 @@ def test_a_health_report_has_the_form_of_the_page() -> None:
 def test_the_request_of_the_page_is_one() -> None:
     """websocket.md."""
     assert frames.check(json.loads(only("api-ref/websocket.md", "json"))) == "message_post"
+
+
+def test_a_delivery_is_as_on_the_page() -> None:
+    """subscriptions.md."""
+    sent = notification(Notice("1", "queue", "orders", b'{"n": 1}', 3600))
+    assert json.loads(sent) == json.loads(only("api-ref/subscriptions.md", "json"))
 
 
 def test_prometheus_is_told_where_the_alerts_are() -> None:

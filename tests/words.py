@@ -142,7 +142,6 @@ WORDS = (
     Word("Observe", "Events"),
     Word("Steps", "Events", MONGODB),
     Word("Journal", "RequestLog"),
-    Word("Later", "NotBuilt's route"),
     Word("unread.py", "write_timeout", ("zq.http",)),
     Word("callers.py", "connections", ("zq.http",)),
     Word("bounds.py", "limits", ("zq.http",)),

@@ -23,7 +23,7 @@ from zq.broker.rates import Exchange
 from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import Clock, StoreClock
 from zq.engines.tls import ServerTls
-from zq.errors import Unavailable
+from zq.errors import Invalid, Unavailable
 from zq.events import Events
 from zq.http.app import App, create_app
 from zq.http.authentication import peer_of, set_aside
@@ -133,6 +133,7 @@ class Application:
         options, subscriptions = chosen.delivery, self.broker.subscriptions
         subscriptions.policy = subscription_policy(chosen)
         if find_spec("aiohttp") is None:
+            subscriptions.judge = _without_delivery
             return
         from zq.delivery.running import judge_of, start, trusts_of
 
@@ -173,6 +174,10 @@ class Application:
             return self.app
         peer = partial(peer_of, behind_proxy=self._configuration.current.behind_proxy)
         return wrapped(self.app, set_aside, peer, self._audit.unauthenticated)  # type: ignore[no-any-return]
+
+
+def _without_delivery(_subscriber: str) -> None:
+    raise Invalid("This server takes no subscriptions: the extra delivery is not installed.")
 
 
 def open_stores(chosen: Settings) -> Storage:

@@ -13,6 +13,8 @@ from tests.servers import CLIENT
 
 FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health")
 """Paths that succeed only where callers prove who they are: test_quota and test_tokens ask them."""
+SUBSCRIBER = "mailto:somebody@example.org"
+"""Nothing is sent there: no page is configured on which it could agree."""
 NASTY = [
     *(b"", b"0", b"-1", b"1e400", b"9" * 40, b"2147483648", b"9223372036854775807", b"1.5", b"NaN", b"null", b"true"),
     *(b"%00", b"%2F", b"%2e%2e", b"%ff%fe", b"..", b"\x00", b"\xff\xfe", "é☃".encode(), b"\xed\xa0\x80", b"a" * 5000),
@@ -89,8 +91,8 @@ def request(project: str, method: str, path: str, document: object = None) -> Re
     return Request(method.encode(), path.encode(), tuple(line.encode() for line in headers), body)
 
 
-def recorded(project: str, free: str, held: str, claim: str) -> list[Request]:
-    """Right requests to all that ``furnish`` has made, by the ids of two messages and of a claim."""
+def recorded(project: str, free: str, held: str, claim: str, subscription: str) -> list[Request]:
+    """Right requests to all that ``furnish`` has made, by the ids of two messages, of a claim and of a subscription."""
     jobs, news = "/v2/queues/jobs", "/v2/topics/news"
     messages = {"messages": [{"body": {"n": 1}, "ttl": 600, "delay": 0}, {"body": "two"}]}
     patch = [{"op": "replace", "path": "/metadata/colour", "value": "red"}]
@@ -130,7 +132,23 @@ def recorded(project: str, free: str, held: str, claim: str) -> list[Request]:
         ("DELETE", "/v2/queues/none", None),
         ("DELETE", "/v2/topics/none", None),
     ]
-    return [request(project, *one) for one in told] + rarer(project, free, held, claim)
+    subscribing = [one for source in (jobs, news) for one in of_subscriptions(source, subscription)]
+    return [request(project, *one) for one in told + subscribing] + rarer(project, free, held, claim)
+
+
+def of_subscriptions(source: str, subscription: str) -> list[tuple[str, str, object]]:
+    """Method, path and document of those to the subscriptions of a queue or topic."""
+    terms = {"subscriber": SUBSCRIBER, "ttl": 600, "options": {"subject": "news"}}
+    one = f"{source}/subscriptions/{subscription}"
+    return [
+        ("GET", f"{source}/subscriptions?limit=2&marker=1", None),
+        ("POST", f"{source}/subscriptions", terms),
+        ("GET", one, None),
+        ("PATCH", one, {"ttl": 900, "options": {"from": "a@example.org"}}),
+        ("PUT", f"{one}/confirm", {"confirmed": True}),
+        ("POST", f"{one}/secret", None),
+        ("DELETE", f"{source}/subscriptions/none", None),
+    ]
 
 
 def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:

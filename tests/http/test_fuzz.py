@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from schemathesis import GenerationMode
 
 from tests.http.api import PATCH_TYPE
-from tests.http.mutants import FOR_KNOWN
+from tests.http.mutants import FOR_KNOWN, SUBSCRIBER
 from tests.http.test_openapi import references
 from tests.stores import Stores
 from zq.auth.signatures import shown
 from zq.broker import Broker
+from zq.broker.subscription_documents import SubscriptionDocuments
 from zq.broker.topics import KIND, NO_METADATA
 from zq.clock import ManualClock
 from zq.http.app import create_app
@@ -31,6 +32,7 @@ from zq.limits import DEFAULT_KEEP, Limits
 from zq.model import ClaimRequest, Commit, Draft, Lease, Move, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.identity import ShareOptions
+from zq.model.subscriptions import Source, Subscription
 from zq.model.topics import Entry, TopicRef
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -47,8 +49,9 @@ CHECKS = [
 ]
 UNSAID = re.compile(
     "An integer in the body must be|The body must be at most|once|in all|it names|own queue|nested|maximum_delay"
-    "|goes with|go with|Exactly one|Give either|another queue|has no queue|has no _dead_letter_queue|does not hold"
-    "|beyond the log's end|does not encrypt messages yet|takes one value"
+    "|goes with|go with|Exactly one|Give one of|Give either|another queue|has no queue"
+    "|has no _dead_letter_queue|does not hold|beyond the log's end|does not encrypt messages yet|takes one value"
+    "|until the year 9999"
 )
 """Of rules between members, or with what is in the store; and of what is not built."""
 STORE = os.environ.get("ZQ_FUZZ_STORE", "rocksdb")
@@ -56,7 +59,7 @@ NUMBERS = count()
 """Of projects."""
 EXAMPLES = 10 * int(os.environ.get("ZQ_FUZZ", "1"))
 FREE, HELD, LEASED, NAMED, GONE, DEAD, STAGED = (digit * 32 for digit in "1234567")
-CLAIM, NAME = "c" * 32, "a.b"
+CLAIM, NAME, SUBSCRIPTION = "c" * 32, "a.b", "5" * 32
 ETL = ["etl", "none"]
 PUBLISHED = "1"
 """What Redis does not call the first message of a topic."""
@@ -72,6 +75,8 @@ REAL = {
     **dict.fromkeys(("claim", "claim_id", "claim_ids"), CLAIMS),
     **dict.fromkeys(("name", "producer", "publish", "stage"), ETL),
     "fence": ["etl:1"],
+    "subscription": [SUBSCRIPTION, "none"],
+    "subscriber": [SUBSCRIBER, "http://queues.example.org/hook"],
     "expires": [shown(time.time() + 86400)],
     "X-Project-ID": ["acme"],
 }
@@ -103,6 +108,9 @@ def furnish(storage: Storage, project: str, now: float) -> None:
     storage.transactions.commit(Commit(project, "etl", 1, [], [], 600), now)
     storage.documents.put(DocumentRef(project, KIND, "news"), NO_METADATA, now)
     storage.topics.publish(TopicRef(project, "news"), [Entry(b'{"a": 1}', 600, "MD5:0")], now, DEFAULT_KEEP)
+    for source in (Source(project, "queue", "jobs"), Source(project, "topic", "news")):
+        one = Subscription(SUBSCRIPTION, SUBSCRIBER, 600, now, {})
+        SubscriptionDocuments(storage, ManualClock(now)).change(source, lambda all, one=one: (all.replace(one), None))
 
 
 def blank(value: Any) -> bool:

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.http.mutants import FOR_KNOWN, Request, mutant, recorded, request
+from tests.http.mutants import FOR_KNOWN, SUBSCRIBER, Request, mutant, recorded, request
 from tests.servers import Answer, ZqServer, ask
 from zq.http.openapi import document
 from zq.limits import Limits
@@ -45,6 +45,8 @@ LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
 ENDLESS = ("/v2/topics/{topic}/stream", "/v2/stream")
 UNSENT = {"wait", "filters", ""}
 """``filters`` stands for names of any kind."""
+SIGNED = f"[signed_url]\nsecret_key = {'k' * 40}\n"
+"""Of a server that takes subscriptions."""
 AGES = re.compile(r'"age": *\d+')
 
 
@@ -66,6 +68,8 @@ class Project:
         self.ask("POST", "/v2/commits", {"producer": "etl", "batch": 1})
         self.ask("PUT", "/v2/topics/news", {"colour": "blue"})
         self.ask("POST", "/v2/topics/news/messages", {"messages": [self.message(9)]})
+        subscribed = self.ask("POST", "/v2/queues/jobs/subscriptions", {"subscriber": SUBSCRIBER})
+        self.subscription = subscribed.document["subscription_id"]
 
     @staticmethod
     def message(number: int) -> dict[str, Any]:
@@ -77,7 +81,7 @@ class Project:
         return answer
 
     def requests(self) -> list[Request]:
-        return recorded(self.name, self.free, self.held, self.claim)
+        return recorded(self.name, self.free, self.held, self.claim, self.subscription)
 
     def shown(self) -> list[str]:
         """All that the project has, but for how old it is."""
@@ -89,7 +93,7 @@ class Project:
                 "/v2/queues/jobs/history",
                 f"/v2/queues/jobs/claims/{self.claim}",
             ),
-            *("/v2/queues/jobs/claims/kept.1", "/v2/commits/etl"),
+            *("/v2/queues/jobs/claims/kept.1", "/v2/commits/etl", "/v2/queues/jobs/subscriptions"),
             *("/v2/topics/news", "/v2/topics/news/messages?detailed=true"),
         ]
         answers = [(path, ask(self.url, "GET", path, headers={"X-Project-ID": self.name})) for path in paths]
@@ -161,7 +165,7 @@ async def storm(port: int, requests: list[Request], count: int, seed: str) -> tu
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_damaged_requests_break_nothing(store_uri: str, engine: str) -> None:
     """No 5xx, no connection that stays open, no traceback; another project's things are untouched."""
-    with ZqServer(store_uri, engine=engine) as server:
+    with ZqServer(store_uri, engine=engine, config=SIGNED) as server:
         control, fuzzed = Project(server.url, "control"), Project(server.url, "fuzzed")
         before = control.shown()
         assert all(" 200 " in thing for thing in before)
@@ -189,7 +193,7 @@ def test_what_must_not_come_is_found_among_other_answers() -> None:
 
 def test_every_route_is_damaged_with_every_parameter() -> None:
     """All that the OpenAPI document names, but for streams, which do not end, and waits."""
-    described, sent = document(Limits()), recorded("fuzzed", "free", "held", "leased")
+    described, sent = document(Limits()), recorded("fuzzed", "free", "held", "leased", "subscribed")
     for path, operations in described["paths"].items():
         shape = re.compile(re.sub(r"\{\w+\}", "[^/]+", path))
         for verb in operations.keys() & {"get", "head", "put", "post", "patch", "delete"}:
@@ -237,7 +241,7 @@ def test_a_change_of_what_a_project_has_is_seen(control: Project, method: str, p
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
     """A server on the embedded store that nothing damages."""
-    with ZqServer(f"rocksdb://{tmp_path_factory.mktemp('alone')}/store") as server:
+    with ZqServer(f"rocksdb://{tmp_path_factory.mktemp('alone')}/store", config=SIGNED) as server:
         yield server
 
 

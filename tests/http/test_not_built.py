@@ -13,53 +13,7 @@ from tests.http.api import RESERVED, Api
 
 pytestmark = pytest.mark.one_store
 
-QUEUE, TOPIC = "/v2/queues/jobs", "/v2/topics/jobs"
-ROUTES = [
-    ("GET", f"{QUEUE}/subscriptions"),
-    ("POST", f"{QUEUE}/subscriptions"),
-    ("GET", f"{QUEUE}/subscriptions/s"),
-    ("PATCH", f"{QUEUE}/subscriptions/s"),
-    ("DELETE", f"{QUEUE}/subscriptions/s"),
-    ("PUT", f"{QUEUE}/subscriptions/s/confirm"),
-    ("GET", f"{TOPIC}/subscriptions"),
-    ("POST", f"{TOPIC}/subscriptions"),
-    ("GET", f"{TOPIC}/subscriptions/s"),
-    ("PATCH", f"{TOPIC}/subscriptions/s"),
-    ("DELETE", f"{TOPIC}/subscriptions/s"),
-    ("PUT", f"{TOPIC}/subscriptions/s/confirm"),
-]
-
-
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_a_route_of_a_later_version_is_refused(door: Api, method: str, path: str) -> None:
-    """Extensions 0: with a title, a sentence and the error's class, whatever the body."""
-    for body in (None, b"{}", b"[}"):
-        refused = door.call(method, path, 400, None if method in ("GET", "DELETE") else body)
-        assert refused.json["title"] == "Not implemented"
-        assert "does not have" in refused.json["description"]
-        assert refused.headers["X-Zq-Error"] == "NotBuilt"
-
-
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_a_route_of_a_later_version_checks_its_headers_first(door: Api, method: str, path: str) -> None:
-    """1.2: client and project."""
-    door.call(method, path, 400, headers={"Client-ID": None})
-    door.call(method, path, 400, headers={"X-Project-ID": None})
-
-
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_a_route_of_a_later_version_checks_its_queue_name_first(door: Api, method: str, path: str) -> None:
-    """1.2 [T]: a bad name is 400 on every sub-resource."""
-    door.call(method, path.replace("jobs", "Nice-Bo@t"), 400)
-
-
-@pytest.mark.parametrize("path", sorted({path for _, path in ROUTES}))
-def test_a_later_route_lacks_every_other_method(door: Api, path: str) -> None:
-    """1.1: those of the contract are allowed, any other is 405."""
-    allowed = {name.strip() for name in door.call("OPTIONS", path, 200).headers["Allow"].split(",")}
-    assert {method for method, other in ROUTES if other == path} <= allowed
-    for method in {"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"} - allowed:
-        door.call(method, path, 405)
+QUEUE = "/v2/queues/jobs"
 
 
 def test_nothing_later_is_in_the_home_document(door: Api) -> None:

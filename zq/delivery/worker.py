@@ -244,8 +244,8 @@ class Deliverer:
             claim = await self._store(self._claim, queue, BATCH)
             if claim is None:
                 return
-            told = await self._store(self._broker.following.fan_out, queue, claim)
-            for pending in told:
+            reached = await self._store(self._broker.following.fan_out, queue, claim)
+            for pending in reached:
                 self._look_at(pending, 0.0)
 
     async def _follow(self, log: QueueRef) -> None:

@@ -158,6 +158,11 @@ def peer_of(env: Mapping[str, Any], behind_proxy: bool) -> str:
     return str(env.get("REMOTE_ADDR", ""))
 
 
+def token_of(req: falcon.Request) -> str:
+    """The caller's token of Keystone, with which a trust is made; "" = none."""
+    return req.get_header("X-Auth-Token") or ""
+
+
 def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
     """Put aside what the client says of himself, unless its name is known as harmless."""
     said = [name for name in env if name not in harmless and (name in NAMES or name.startswith(PREFIXES))]

@@ -10,7 +10,6 @@ from msgspec.structs import asdict
 
 from zq import lifecycle, limits, wire
 from zq.broker import Broker
-from zq.errors import NotBuilt
 from zq.http.tenant import Audience
 
 VERSIONS: Final = {
@@ -208,21 +207,3 @@ class GuardedMetricsPage(MetricsPage):
     open = False
     media = falcon.MEDIA_TEXT
     policy = {"GET": "admin:server", "HEAD": "admin:server"}
-
-
-class NotBuiltRoute:
-    """A route that this version does not have yet: 400 and a sentence, for callers to tell it from a typo.
-
-    Not 501, which python-zaqarclient and all that is built on it take for success (decision 0046). ``feature`` says
-    what is missing. Whoever builds it drops its line in ``app``.
-    """
-
-    def __init__(self, feature: str, **rules: str) -> None:
-        """``rules``: of each method."""
-        self.policy = rules
-        self._sentence = f"This version of zq does not have {feature} yet."
-        for method in rules:
-            setattr(self, f"on_{method.lower()}", self._refuse)
-
-    def _refuse(self, _req: falcon.Request, _resp: falcon.Response, **_params: str) -> None:
-        raise NotBuilt(self._sentence)

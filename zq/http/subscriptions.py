@@ -11,6 +11,7 @@ from zq.broker.subscribers import shown_options
 from zq.broker.subscriptions import Terms
 from zq.errors import InvalidBody
 from zq.http import query
+from zq.http.authentication import token_of
 from zq.model.subscriptions import Source
 from zq.wire import answers
 from zq.wire.subscriptions import shown
@@ -35,11 +36,6 @@ def _terms(req: falcon.Request, needed: bool) -> Terms:
     return Terms(**{name: given[name] for name in Terms.__struct_fields__ if name in given})
 
 
-def _token(req: falcon.Request) -> str:
-    """With which a trust is made, where it is one of Keystone's."""
-    return req.get_header("X-Auth-Token") or ""
-
-
 class SubscriptionCollection(_Resource):
     """``…/subscriptions``"""
 
@@ -56,7 +52,7 @@ class SubscriptionCollection(_Resource):
         resp.data = wire.encode({"subscriptions": items, "links": links})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
-        made = self._subscriptions.create(self._source(req), _terms(req, needed=False), _token(req))
+        made = self._subscriptions.create(self._source(req), _terms(req, needed=False), token_of(req))
         resp.set_header("Location", req.path)
         answer = {"subscription_id": made.id} | ({"secret": made.secret} if made.secret else {})
         resp.status, resp.data = falcon.HTTP_201, wire.encode(answer)
@@ -73,7 +69,7 @@ class SubscriptionItem(_Resource):
         resp.data = wire.encode(shown(source.name, seen.value, shown_options(seen.value.options), seen.now))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        self._subscriptions.update(self._source(req), subscription, _terms(req, needed=True), _token(req))
+        self._subscriptions.update(self._source(req), subscription, _terms(req, needed=True), token_of(req))
         resp.set_header("Location", req.path)
         resp.status = falcon.HTTP_204
 

@@ -30,7 +30,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 f"create_{word}_subscription",
                 f"Have messages of the {word} delivered",
                 {201: answer("Its id; of a new one the secret too.", "Subscribed", "Location")},
-                body=body("SubscriptionTerms", required=False),
+                body=body("SubscriptionTerms", required=True),
                 errors=(409,),
             ),
         },
@@ -45,7 +45,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 f"update_{word}_subscription",
                 "Change a subscription",
                 changed,
-                body=body("SubscriptionTerms", required=True),
+                body=body("SubscriptionChange", required=True),
                 errors=(404, 409),
             ),
             "delete": operation(f"delete_{word}_subscription", "End a subscription", {204: answer("Ended.")}),
@@ -87,13 +87,12 @@ def schemas() -> Json:
         "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
     }
     made = {"subscription_id": TEXT, "secret": TEXT}
+    rest = {"ttl": ttl, "options": {"type": ["object", "null"]}}
     return {
         "Subscription": _object(one),
         "SubscriptionPage": _object(page),
-        "SubscriptionTerms": {
-            "type": "object",
-            "properties": {"subscriber": TEXT, "ttl": ttl, "options": {"type": ["object", "null"]}},
-        },
+        "SubscriptionTerms": {"type": "object", "properties": {**rest, "subscriber": TEXT}, "required": ["subscriber"]},
+        "SubscriptionChange": {"type": "object", "properties": {**rest, "subscriber": {"type": ["string", "null"]}}},
         "Subscribed": {"type": "object", "properties": made, "required": ["subscription_id"]},
         "Agreement": _object({"confirmed": {"type": "boolean"}}),
         "Secret": _object({"secret": TEXT}),
