@@ -200,6 +200,8 @@ def _twisted(family: str, value: bytes) -> bytes:
         return layout.encode(structs.replace(record, size=record.size + 1))
     if family == "bodies":
         return b"\0" * len(value)
+    if family == "batches":  # its last byte is free: it says how often the message was delivered
+        return value[:-1]
     return value[:-1] + bytes([value[-1] ^ 1]) if value else b"?"
 
 
