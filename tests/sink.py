@@ -81,11 +81,15 @@ class Sink:
         while not (asked := self.came(path, "SubscriptionConfirmation")):
             assert time.monotonic() < agreed, "Nobody asked for confirmation."
             time.sleep(0.02)
-        told = asked[-1].document
-        headers = {name: told[name] for name in ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")}
-        answer = ask(url, "PUT", told["URL-Paths"], told["SubscribeBody"], headers=headers)
-        assert answer.status == 204, answer
+        self.agree(url, asked[-1].document)
         return made
+
+    @staticmethod
+    def agree(url: str, asked: dict[str, Any]) -> None:
+        """Do what a subscriber does that was asked, and wants to be delivered to."""
+        names = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths", "X-Project-ID")
+        answer = ask(url, "PUT", asked["URL-Paths"], asked["SubscribeBody"], headers={n: asked[n] for n in names})
+        assert answer.status == 204, answer
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         sink = self
