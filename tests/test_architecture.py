@@ -178,7 +178,6 @@ APART: dict[str, str] = {
     "zq.model.claims": "a value of the model like its neighbours; the package holds nothing but their names",
     "zq.http.admission": "middleware is a step of its own; the app's table of contents stays one",
     "zq.metrics.timed": "what wraps a store is of metrics; the application only puts it there",
-    "zq.http.openapi.subscriptions": "the operations of one resource; the package's own file lists them all",
     "zq.http.openapi.pooling": "what only the documents of servers with pools have",
     "zq.offline": "check-store and salvage; the server's module is the command line that calls them",
     "zq.http.request_log": "middleware is a step of its own; the app's table of contents stays one",

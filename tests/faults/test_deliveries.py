@@ -4,7 +4,9 @@
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Self
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Self
 
 import pytest
 
@@ -85,6 +87,43 @@ def test_what_fails_is_tried_again_until_it_succeeds(server: ZqServer, sink: Sin
     wait_for(lambda: "y" in sink.bodies("/bad"), 10, "the next delivery")
     assert sink.bodies("/bad") == ["x", "x", "x", "y"]
     assert len({each.headers["webhook-id"] for each in sink.came("/bad")[:3]}) == 1
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_what_was_given_up_is_shown_tried_again_and_dropped(server: ZqServer, sink: Sink, kind: str) -> None:
+    """Under the same id as before, with all attempts anew; two that redrive at once deliver each once."""
+    made = sink.subscribe(server.url, "jobs", "/dead", kind)
+    sink.answers["/dead"] = 302  # which is given up at once
+    path = f"/v2/{kind}s/jobs/subscriptions/{made['subscription_id']}/deliveries"
+    (post if kind == "queue" else partial(publish, topic="jobs"))(server, *range(3))
+
+    def dead(query: str = "") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = ask(server.url, "GET", path + query).document["deliveries"]
+        return found
+
+    wait_for(lambda: len(dead()) == 3, 30, "three dead deliveries")
+    assert sorted(each["body"] for each in dead()) == [0, 1, 2]
+    tried = {each.headers["webhook-id"] for each in sink.came("/dead")}
+    assert {each["message_id"] for each in dead()} == tried
+    assert {(each["Message_Type"], each["attempts"], "302" in each["reason"]) for each in dead()} == {
+        ("Notification", 1, True)
+    }
+    page = ask(server.url, "GET", f"{path}?limit=2").document
+    assert len(page["deliveries"]) == 2
+    assert ask(server.url, "GET", page["links"][0]["href"]).document["deliveries"] == dead()[2:]
+
+    gone = dead()[0]
+    assert ask(server.url, "DELETE", f"{path}?ids={gone['id']}").status == 204
+    assert gone not in dead()
+    before, sink.answers["/dead"] = len(sink.came("/dead")), 200
+    with ThreadPoolExecutor(2) as threads:
+        moved = threads.map(lambda _: ask(server.url, "POST", f"{path}/redrive").document["moved"], range(2))
+    assert sum(moved) == 2
+    wait_for(lambda: len(sink.came("/dead")) >= before + 2, 20, "both again")
+    assert {each.headers["webhook-id"] for each in sink.came("/dead")[before:]} == tried - {gone["message_id"]}
+    assert dead() == []
+    assert ask(server.url, "DELETE", path).status == 204
+    assert ask(server.url, "GET", path.replace(made["subscription_id"], "none")).status == 404
 
 
 @pytest.mark.one_store

@@ -147,6 +147,9 @@ def of_subscriptions(source: str, subscription: str) -> list[tuple[str, str, obj
         ("PATCH", one, {"ttl": 900, "options": {"from": "a@example.org"}}),
         ("PUT", f"{one}/confirm", {"confirmed": True}),
         ("POST", f"{one}/secret", None),
+        ("GET", f"{one}/deliveries?limit=2&marker=1", None),
+        ("POST", f"{one}/deliveries/redrive", {"limit": 3}),
+        ("DELETE", f"{one}/deliveries?ids=a,b", None),
         ("DELETE", f"{source}/subscriptions/none", None),
     ]
 

@@ -53,6 +53,9 @@ ROUTES: list[tuple[str, str, Any, str]] = [
             ("DELETE", f"{thing}/subscriptions/s", None, "manage"),
             ("PUT", f"{thing}/subscriptions/s/confirm", {}, "manage"),
             ("POST", f"{thing}/subscriptions/s/secret", None, "manage"),
+            ("GET", f"{thing}/subscriptions/s/deliveries", None, "manage"),
+            ("DELETE", f"{thing}/subscriptions/s/deliveries", None, "manage"),
+            ("POST", f"{thing}/subscriptions/s/deliveries/redrive", {}, "manage"),
         ]
     ],
     ("DELETE", f"{QUEUE}/messages?ids=a", None, "manage"),

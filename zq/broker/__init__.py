@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 
 from zq.broker.claims import Claims
+from zq.broker.deliveries import DeadDeliveries
 from zq.broker.encryption import Sealing
 from zq.broker.following import Following
 from zq.broker.health import Health
@@ -80,19 +81,20 @@ class Broker:
         self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
         self._tails = Tails(storage)
         self.streams = Streams(storage, clock, self._tails, max_streams, events, share)
-        publishing = (self.topics, Readers(self._tails, self.waiters), retention, events)
-        self.publishing = Publishing(storage, clock, limits, *publishing, checksum=checksum)
-        subscribed = SubscriptionDocuments(storage, clock)
-        self.subscriptions = Subscribing(storage, clock, limits, subscribed)
-        self.following = Following(storage, clock, self.subscriptions)
-        self._subscribe(rules_cache, subscribed)
+        readers = Readers(self._tails, self.waiters)
+        self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum)
+        self._subscribe(rules_cache)
         self.health = Health(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics)
         self._bound()
 
-    def _subscribe(self, rules_cache: RulesCache, subscribed: SubscriptionDocuments) -> None:
-        """Have what makes queues and messages ask who is subscribed."""
-        subscriptions = self.subscriptions
+    def _subscribe(self, rules_cache: RulesCache) -> None:
+        """Subscriptions; what makes queues and messages asks them."""
+        storage, clock, limits = self.storage, self._clock, self.limits
+        subscribed = SubscriptionDocuments(storage, clock)
+        self.subscriptions = subscriptions = Subscribing(storage, clock, limits, subscribed)
+        self.following = Following(storage, clock, subscriptions)
+        self.deliveries = DeadDeliveries(storage, clock, limits, subscribed, self.sealing)
         self.queues.first_metadata = self.messages.first_metadata = subscribed.mark_of_queue
         self.messages.copies = subscriptions.copies
         self.queues.unsubscribe = subscriptions.end_queue

@@ -51,7 +51,6 @@ class Publishing:
         readers: Readers,
         retention: Retention,
         events: Events,
-        *,
         checksum: bool,
     ) -> None:
         self._log = storage.topics

@@ -6,9 +6,9 @@ import shlex
 import smtplib
 import ssl
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from email.message import EmailMessage
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import aiohttp
 from msgspec import Struct
@@ -16,14 +16,18 @@ from msgspec import Struct
 from zq.broker.subscribers import TRUST, mail_of
 from zq.clock import own
 from zq.delivery.targets import Forbidden, JudgingResolver, TargetPolicy, guarded_socket
+from zq.delivery.threads import Threads
 from zq.errors import Invalid
 from zq.model.subscriptions import Subscription
 from zq.wire import webhooks
 
+T = TypeVar("T")
 CONNECT: Final = 3.0
 WHOLE: Final = 10.0
 # Bytes of an answer that are read, and dropped.
 ANSWER: Final = 65536
+# Mails that are sent, and tokens that Keystone is asked for, at a time.
+THREADS: Final = 8
 
 
 class Outcome(Struct, frozen=True):
@@ -78,9 +82,11 @@ class Senders:
         self._policy = policy
         self._mail = mail
         self._trusts = trusts
+        self._threads = Threads(THREADS, "zq-delivery-send")
 
     async def close(self) -> None:
         await self._session.close()
+        self._threads.shutdown()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
         """By HTTP. A redirection is not followed, and not a success."""
@@ -115,17 +121,23 @@ class Senders:
             return {}
         if self._trusts is None:
             raise Invalid("This service's auth_strategy is not keystone.")
-        return await asyncio.wait_for(asyncio.to_thread(self._trusts.headers, one.subscriber, one.options), WHOLE)
+        return await self._in_thread(WHOLE, self._trusts.headers, one.subscriber, one.options)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
         """By mail, from a thread. ``subject`` and ``sender``: the operator's, before those of the subscription."""
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._send, one, text, subject, sender), 3 * WHOLE)
+            await self._in_thread(3 * WHOLE, self._send, one, text, subject, sender)
         except Invalid as refusal:
             return Outcome(False, 0, str(refusal), final=True)
         except (TimeoutError, OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueError) as failure:
             return Outcome(False, 0, type(failure).__name__)
         return Outcome(True)
+
+    async def _in_thread(self, within: float, call: Callable[..., T], *arguments: Any) -> T:
+        """Raises ``TimeoutError`` after so many seconds."""
+        return await asyncio.wait_for(
+            asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments), within
+        )
 
     def _send(self, one: Subscription, text: str, subject: str, sender: str) -> None:
         chosen = self._mail

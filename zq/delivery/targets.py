@@ -9,13 +9,13 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 from msgspec import Struct
 
+from zq.delivery.threads import Threads
 from zq.errors import Invalid
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -116,7 +116,7 @@ class JudgingResolver(AbstractResolver):
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
-        self._threads = ThreadPoolExecutor(LOOKUPS, "zq-lookup")
+        self._threads = Threads(LOOKUPS, "zq-lookup")
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -133,7 +133,7 @@ class JudgingResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown()
 
 
 class Forbidden(OSError):
@@ -163,7 +163,7 @@ class Judge:
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
-        self._threads = ThreadPoolExecutor(8, "zq-judge")
+        self._threads = Threads(8, "zq-judge")
 
     def __call__(self, subscriber: str) -> None:
         """Raise ``Invalid`` where nothing is sent."""

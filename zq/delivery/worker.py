@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -26,6 +25,7 @@ from zq.delivery.retries import policy_of, waits
 from zq.delivery.senders import MailOptions, Outcome, Senders, Tokens
 from zq.delivery.shares import Shares
 from zq.delivery.targets import TargetPolicy
+from zq.delivery.threads import Threads
 from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
 from zq.model.subscriptions import Notice, Source, Subscription, is_hidden, is_log, is_notices, log_of, pending_of
@@ -98,7 +98,7 @@ class Deliverer:
         self._options = options
         self._leases = leases
         self._confirmations = confirmations
-        self._threads = ThreadPoolExecutor(options.threads, "zq-delivery-store")
+        self._threads = Threads(options.threads, "zq-delivery-store")
         self._due: dict[QueueRef, float] = {}
         self._running: dict[QueueRef, asyncio.Task[None]] = {}
         self._logs: dict[str, Callable[[], None]] = {}
@@ -132,7 +132,7 @@ class Deliverer:
         except Exception:  # the edge of this thread
             LOG.critical("Deliveries have ended, for an unforeseen reason.", exc_info=True)
         finally:
-            self._threads.shutdown(wait=False)
+            self._threads.shutdown()
             self._loop.close()
 
     async def _run(self) -> None:

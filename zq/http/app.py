@@ -14,7 +14,7 @@ from zq.auth.tokens import Tokens
 from zq.broker import Broker
 from zq.broker.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.http import faults, subscriptions
+from zq.http import deliveries, faults, subscriptions
 from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
@@ -131,6 +131,7 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
     subscriptions.add_routes(app, broker)
+    deliveries.add_routes(app, broker)
     _add_administration_routes(app, broker)
 
 

@@ -2,8 +2,21 @@
 """Subscriptions in OpenAPI (contract 9)."""
 
 from zq.broker.subscriptions import MIN_TTL
-from zq.http.openapi.operations import QUEUE, TEXT, TOPIC, Json, answer, body, integer, operation, query, reference
-from zq.limits import DEFAULT_PAGE, Limits
+from zq.http.openapi.operations import (
+    QUEUE,
+    SEQUENCES,
+    TEXT,
+    TOPIC,
+    Json,
+    answer,
+    body,
+    integer,
+    operation,
+    query,
+    reference,
+    several,
+)
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits
 
 
 def subscriptions(limits: Limits) -> Json:
@@ -67,6 +80,31 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 errors=(404,),
             )
         },
+        f"{path}/{{subscription}}/deliveries": {
+            "get": operation(
+                f"list_{word}_dead_deliveries",
+                "What could not be delivered",
+                {200: answer("A page, the first that was given up first.", "DeadDeliveryPage")},
+                parameters=[query("marker", SEQUENCES, "Where the page before has ended."), paging[1]],
+                errors=(404,),
+            ),
+            "delete": operation(
+                f"delete_{word}_dead_deliveries",
+                "Drop some of it, or all",
+                {204: answer("Gone.")},
+                parameters=[several("ids", "These; else all.", maxItems=MAX_IDS)],
+                errors=(404,),
+            ),
+        },
+        f"{path}/{{subscription}}/deliveries/redrive": {
+            "post": operation(
+                f"redrive_{word}_dead_deliveries",
+                "Have it tried again, with all attempts anew",
+                {200: answer("How many.", "Redriven")},
+                body=body("DeliveryRedriveTerms", required=False),
+                errors=(404,),
+            )
+        },
     }
 
 
@@ -82,10 +120,13 @@ def schemas() -> Json:
         "options": {"type": "object"},
         "confirmed": {"type": "boolean"},
     }
-    page = {
-        "subscriptions": {"type": "array", "items": reference("schemas", "Subscription")},
-        "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-    }
+    links = {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")}
+    page = {"subscriptions": {"type": "array", "items": reference("schemas", "Subscription")}, "links": links}
+    count = integer(0, 1 << 53)
+    dead = dict.fromkeys(("id", "message_id", "Message_Type", "reason"), TEXT)
+    dead |= {"attempts": count, "age": count, "ttl": ttl}
+    deliveries = {"type": "array", "items": reference("schemas", "DeadDelivery")}
+    most = integer(1, MAX_BATCH, default=DEFAULT_BATCH)
     made = {"subscription_id": TEXT, "secret": TEXT}
     rest = {"ttl": ttl, "options": {"type": ["object", "null"]}}
     return {
@@ -94,6 +135,9 @@ def schemas() -> Json:
         "SubscriptionTerms": {"type": "object", "properties": {**rest, "subscriber": TEXT}, "required": ["subscriber"]},
         "SubscriptionChange": {"type": "object", "properties": {**rest, "subscriber": {"type": ["string", "null"]}}},
         "Subscribed": {"type": "object", "properties": made, "required": ["subscription_id"]},
+        "DeadDelivery": _object(dead) | {"properties": {**dead, "body": {}}},
+        "DeadDeliveryPage": _object({"deliveries": deliveries, "links": links}),
+        "DeliveryRedriveTerms": {"type": "object", "properties": {"limit": most}},
         "Agreement": _object({"confirmed": {"type": "boolean"}}),
         "Secret": _object({"secret": TEXT}),
     }

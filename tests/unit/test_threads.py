@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The threads beside a worker's event loop."""
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from zq.delivery.threads import Threads
+
+ENDING = """
+import atexit
+from zq.delivery.threads import Threads
+threads = Threads(1, "t")
+atexit.register(lambda: print(threads.submit(pow, 2, 5).result(10)))
+"""
+
+
+def test_they_work_while_the_interpreter_ends() -> None:
+    """A worker gives back then what it holds."""
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("32\n", "")
+
+
+def test_results_errors_and_calls_that_were_given_up() -> None:
+    """As of any executor; what was submitted before the end is done."""
+    threads, begun, go = Threads(1, "t"), threading.Event(), threading.Event()
+    first = threads.submit(lambda: begun.set() or go.wait(10))
+    assert begun.wait(10)
+    given_up, failing, last = threads.submit(int, "1"), threads.submit(int, "x"), threads.submit(int, "7")
+    assert given_up.cancel()
+    threads.shutdown()
+    go.set()
+    assert (first.result(10), last.result(10)) == (True, 7)
+    with pytest.raises(ValueError, match="x"):
+        failing.result(10)
+    with pytest.raises(CancelledError):
+        given_up.result(10)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``…/subscriptions/{subscription}/deliveries``, what could not be delivered, and trying it again."""
+
+from typing import Any, Final
+
+import falcon
+from msgspec import UNSET, Raw
+
+from zq import wire
+from zq.broker import Broker
+from zq.broker.deliveries import DeadDelivery
+from zq.errors import Invalid
+from zq.http import query
+from zq.limits import within
+from zq.model import Seconds
+from zq.model.subscriptions import Source
+from zq.wire import answers, extensions
+
+_LAST: Final = 2**63 - 1
+
+
+def _shown(one: DeadDelivery, now: Seconds) -> dict[str, Any]:
+    """Without ``body`` where it has none, or cannot be opened."""
+    stored = one.stored
+    shown = {
+        "id": stored.id,
+        "message_id": one.notice.message,
+        "Message_Type": one.notice.confirmation or "Notification",
+        "attempts": stored.origin_claim_count,
+        "reason": stored.reason,
+        "age": stored.age(now),
+        "ttl": stored.ttl,
+    }
+    return shown if one.body is None else shown | {"body": Raw(one.body)}
+
+
+class DeadDeliveryCollection:
+    """``…/deliveries``"""
+
+    policy = {"GET": "subscription:get", "DELETE": "subscription:update"}
+
+    def __init__(self, broker: Broker, word: str) -> None:
+        self._deliveries = broker.deliveries
+        self._word = word
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        limit, marker = query.integer(req, "limit"), within("marker", query.integer(req, "marker") or 0, 0, _LAST)
+        seen = self._deliveries.list(_source(req, self._word), subscription, marker, limit)
+        links = []
+        if seen.value.next is not None:
+            links = [answers.next_link(req.path, query.repeated({"limit": limit}) | {"marker": seen.value.next})]
+        items = [_shown(each, seen.now) for each in seen.value.items]
+        resp.data = wire.encode({"deliveries": items, "links": links})
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        self._deliveries.delete(_source(req, self._word), subscription, query.values(req, "ids"))
+        resp.status = falcon.HTTP_204
+
+
+class DeadDeliveryRedrive:
+    """``…/deliveries/redrive``"""
+
+    policy = {"POST": "subscription:update"}
+
+    def __init__(self, broker: Broker, word: str) -> None:
+        self._deliveries = broker.deliveries
+        self._word = word
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        raw = query.body(req)
+        terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
+        if terms.to is not UNSET:
+            raise Invalid("to must not be given: deliveries go back to their subscription.")
+        limit = None if terms.limit is UNSET else terms.limit
+        redriven = self._deliveries.redrive(_source(req, self._word), subscription, limit)
+        req.context.messages = redriven.moved
+        resp.data = wire.encode(redriven)
+
+
+def _source(req: falcon.Request, word: str) -> Source:
+    ref = getattr(req.context, word)
+    return Source(ref.project, word, ref.name)
+
+
+def add_routes(app: "falcon.App[Any, Any]", broker: Broker) -> None:
+    """The routes of both."""
+    for word in ("queue", "topic"):
+        path = f"/v2/{word}s/{{{word}}}/subscriptions/{{subscription}}/deliveries"
+        app.add_route(path, DeadDeliveryCollection(broker, word))
+        app.add_route(f"{path}/redrive", DeadDeliveryRedrive(broker, word))
