@@ -70,6 +70,16 @@ def test_a_token_names_the_project(guarded: Server, kind: str) -> None:
         client.queue("jobs").post("not mine")
 
 
+def test_whoever_may_only_produce_posts_and_publishes_many(guarded: Server, kind: str) -> None:
+    """Without the right to see the queue's own bounds, in batches by the server's."""
+    token = guarded.token("acme", scopes=["produce:queue/many", "produce:topic/many"])
+    with client_of(kind, guarded.url, "acme", token=token) as client:
+        assert client.queue("many").post_many(range(1100)) == 1100
+        assert client.topic("many").publish_many(range(3)) == 3
+        with pytest.raises(errors.NotAuthorized):
+            client.queue("many").metadata()
+
+
 def test_the_environment_gives_the_token(guarded: Server, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the caller gives one, or another way to prove who he is; an empty one is none."""
     monkeypatch.setenv("ZQ_TOKEN", guarded.token("acme"))

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark")
+
+from zq.client import Client
+from zq.spark import poison
+from zq.spark.pipeline import Pipeline, RoundFailed, Totals
 from zq.testing import Server, server
 
 SECRET_OF_NOBODY = "zq_" + "0" * 10 + "_" + "0" * 43 + "_" + "0" * 6
@@ -58,3 +63,113 @@ def test_a_job_that_may_not_fails_at_once_and_says_why(
     rows = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) body")
     with pytest.raises(Exception, match=sentence.replace(".", r"\.")):
         rows.write.format("zq").options(**options, queue="in").mode("append").save()
+
+
+LEAST = {
+    "batch": ("observe:queue/in",),
+    "sink": ("produce:queue/out", "produce:work/etl", "produce:work/etl.**"),
+    "acknowledging": ("consume:queue/in", "produce:queue/out", "produce:work/ack", "produce:work/ack.**"),
+    "claims": ("consume:queue/in", "consume:work/stream.*", "observe:queue/in"),
+    "pipeline": (
+        "consume:queue/in",
+        "observe:queue/in",
+        "consume:work/copy",
+        "observe:work/copy",
+        "produce:work/copy",
+        "produce:work/copy.**",
+        "produce:queue/out",
+        "produce:queue/dead",
+    ),
+}
+"""By what a job does, the scopes that it needs: those of the table in spark.md."""
+
+
+@pytest.fixture
+def owner(guarded: Server) -> Iterator[Any]:
+    """A client with every right; nothing is left of what its project had."""
+    with Client(guarded.url, "acme", token=guarded.token("acme")) as client:
+        yield client
+        for queue in client.queues():
+            client.queue(queue.name).delete()
+
+
+def fill(owner: Any) -> None:
+    """Two messages in ``in``, and nothing else there."""
+    owner.queue("in").create({"_dead_letter_queue": "dead"})
+    owner.queue("in").purge()
+    owner.queue("in").post_many(["1", "2"])
+
+
+def work(spark: Any, options: dict[str, str], owner: Any, what: str, folder: Path) -> None:
+    """What such a job does, from ``in`` to ``out``."""
+    fill(owner)
+    rows = spark.range(0, 2, 1, 1).selectExpr("cast(id as string) body")
+    if what == "batch":
+        spark.read.format("zq").options(**options, queue="in").load().collect()
+    elif what == "claims":
+        stream = spark.readStream.format("zq").options(**options, queue="in", consumer="stream", wait="0").load()
+        started = stream.writeStream.foreachBatch(lambda frame, _: frame.collect())
+        started.option("checkpointLocation", str(folder)).trigger(availableNow=True).start().awaitTermination()
+    elif what in ("sink", "acknowledging"):
+        more = {"idempotencyKey": "etl" if what == "sink" else "ack"}
+        if what == "acknowledging":
+            claim = owner.queue("in").claim(1)
+            rows, more = rows.selectExpr("body", f"'in/{claim.id}' claim"), {**more, "ackColumn": "claim"}
+        rows.write.format("zq").options(**options, **more, queue="out").mode("append").save()
+    else:
+        marking = "*", "if(body = '2', 'too many', null) _error"
+        copying(options, lambda frame: frame.selectExpr(*marking)).run(spark, until_empty=True)
+
+
+def copying(options: dict[str, str], stage: Any) -> Pipeline:
+    """A pipeline with the token of these options."""
+    token = Path(options["tokenFile"]).read_text().strip()
+    place = {"url": options["url"], "project": "acme", "token": token}
+    return Pipeline(source="in", stages=[stage], sink="out", name="copy", wait=0, retry_for=5, claim_size=10, **place)
+
+
+@pytest.mark.parametrize("what", LEAST)
+def test_a_job_needs_the_scopes_of_the_page_and_no_others(
+    spark: Any, guarded: Server, owner: Any, options_of: Any, what: str, tmp_path: Path
+) -> None:
+    """With one of them less it fails by the server's sentence, and no message is gone."""
+    needed = list(LEAST[what])
+    for missing in needed[:1] if what == "acknowledging" else needed:  # the rest is the sink's
+        token = guarded.token("acme", scopes=[scope for scope in needed if scope != missing] or ["observe:queue/x"])
+        with pytest.raises(Exception, match="This credential does not allow"):
+            work(spark, options_of(token), owner, what, tmp_path / f"less {needed.index(missing)}")
+        assert owner.queue("in").stats().total + owner.queue("dead").stats().total == 2
+        owner.queue("dead").purge()
+    work(spark, options_of(guarded.token("acme", scopes=needed)), owner, what, tmp_path / "all")
+
+
+@pytest.mark.parametrize("column", ["'out' queue", "1 unused"])
+def test_a_right_that_is_missing_buries_no_message(
+    spark: Any, owner: Any, guarded: Server, options_of: Any, column: str
+) -> None:
+    """The round fails with the server's sentence, whether rows say where they go or not, and gives all back."""
+    fill(owner)
+    scopes = [scope for scope in LEAST["pipeline"] if scope != "produce:queue/out"]
+    pipeline = copying(options_of(guarded.token("acme", scopes=scopes)), lambda frame: frame.selectExpr("*", column))
+    with pytest.raises(RoundFailed, match="does not allow"):
+        pipeline.run(spark, until_empty=True)
+    stats = owner.queue("in").stats()
+    assert (stats.free, stats.claimed) == (2, 0)
+    assert list(owner.queue("dead").list()) == []
+
+
+def test_a_row_that_names_a_forbidden_queue_is_buried(
+    spark: Any, owner: Any, guarded: Server, options_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the results of another message of the round may go their way."""
+    monkeypatch.setattr(poison, "PAUSE", 0)
+    fill(owner)
+    pipeline = copying(
+        options_of(guarded.token("acme", scopes=list(LEAST["pipeline"]))),
+        lambda frame: frame.selectExpr("*", "if(body = '1', 'out', 'secrets') queue"),
+    )
+    assert pipeline.run(spark, until_empty=True) == Totals(1, 2, 1, 1)
+    assert [message.body for message in owner.queue("out").list()] == ["1"]
+    [dead] = owner.queue("dead").list()
+    assert dead.body == "2"
+    assert "does not allow" in dead.reason

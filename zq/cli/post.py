@@ -22,6 +22,7 @@ from zq.cli.progress import Stopwatch, progress_bar
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.uploads import Batch, ResumeFile, Sender, Upload, UploadTerms, resume
 from zq.client import Queue, Topic, posting
+from zq.client.handles import visible_metadata
 from zq.client.stopping import stop_on_signals
 from zq.errors import InvalidBody, ZqError
 
@@ -122,10 +123,10 @@ def post_file(session: Session, queue: str, path: Path, form: Form, options: Pos
         raise click.UsageError('--file takes a regular file; for others there is "-".')
     url, project = session.connection.shown_url, session.connection.project
     terms = UploadTerms(url, project, queue, options.ttl, options.delay, form.text, form.delimiter)
-    batch_bytes = posting.largest_batch(session.queue(queue).metadata())
-    batch_messages = session.client.transport.run(posting.MAX_BATCH_CALL)
+    most = session.client.transport.run(posting.BATCH_LIMITS_CALL)
+    most_bytes = most.bytes(visible_metadata(session.queue(queue)))
     with ResumeFile(path) as file:
-        upload = resume(file, terms, batch_bytes, batch_messages, restart=options.restart)
+        upload = resume(file, terms, most_bytes, most.count(), restart=options.restart)
         send_file(session, file, upload, options.concurrency)
 
 
@@ -176,11 +177,11 @@ def send_input(
     Raises ``UsageError`` if it was not ``asked`` for, and held nothing.
     """
     stopped = threading.Event()
-    most = resource.transport.run(posting.MAX_BATCH_CALL)
-    metadata = resource.metadata()
+    most = resource.transport.run(posting.BATCH_LIMITS_CALL)
+    metadata = visible_metadata(resource)
     if delay:
         resource.transport.warnings.delay(resource.name, metadata)
-    packer = posting.Packer(posting.largest_batch(metadata), ttl, delay, most=most)
+    packer = posting.Packer(most.bytes(metadata), ttl, delay, most=most.count())
     source = prompt_batches(packer, stdin_bodies(form, stopped.is_set, asked))
     send = partial(posting.batch_call, resource.kind, resource.name, key=None)
     with (

@@ -11,16 +11,16 @@ from zq.client.calls import Asynchronous, Blocking, Call, Page, listing, operati
 from zq.client.consumer import Consumer, OnLost
 from zq.client.consumer_state import ConsumerOptions
 from zq.client.posting import (
+    BATCH_LIMITS_CALL,
     LINGER,
-    MAX_BATCH_CALL,
     Batch,
+    BatchLimits,
     Packer,
     PostResult,
     batch_call,
     batches,
     batches_async,
     first_id,
-    largest_batch,
     pack,
     post_all,
     post_all_async,
@@ -30,7 +30,7 @@ from zq.client.queues import QueueVerbs
 from zq.client.resources import Ids, ResourceVerbs, message_pages, message_stretch
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.values import Delivery, Event, Gap, Message, Stretch, Worked
-from zq.errors import Invalid
+from zq.errors import Invalid, NotAuthorized
 
 if TYPE_CHECKING:
     from zq.client.async_consumer import AsyncConsumer
@@ -187,9 +187,17 @@ class AsyncTopic(TopicVerbs, Asynchronous):
         return stream_async(self.transport, EventReader(self._path("stream"), {}, after))
 
 
+def visible_metadata(resource: Queue | Topic) -> dict[str, Any]:
+    """Its metadata; none for whoever may produce and not observe."""
+    try:
+        return resource.metadata()
+    except NotAuthorized:
+        return {}
+
+
 def _post_many(resource: Queue | Topic, bodies: Iterable[Any], options: Sending) -> int:
-    metadata = resource.metadata()
-    packer = _packer(metadata, resource.transport.run(MAX_BATCH_CALL), options)
+    metadata = visible_metadata(resource)
+    packer = _packer(metadata, resource.transport.run(BATCH_LIMITS_CALL), options)
     send, result = _sender(resource, options, packer, metadata), PostResult(options.get("progress"))
     return post_all(resource.transport, send, batches(packer, bodies), result, options.get("concurrency", 1))
 
@@ -197,17 +205,20 @@ def _post_many(resource: Queue | Topic, bodies: Iterable[Any], options: Sending)
 async def _post_many_async(
     resource: AsyncQueue | AsyncTopic, bodies: Iterable[Any] | AsyncIterable[Any], options: Sending
 ) -> int:
-    metadata = await resource.metadata()
-    packer = _packer(metadata, await resource.transport.run(MAX_BATCH_CALL), options)
+    try:
+        metadata = await resource.metadata()
+    except NotAuthorized:
+        metadata = {}
+    packer = _packer(metadata, await resource.transport.run(BATCH_LIMITS_CALL), options)
     send, result = _sender(resource, options, packer, metadata), PostResult(options.get("progress"))
     return await post_all_async(
         resource.transport, send, batches_async(packer, bodies), result, options.get("concurrency", 1)
     )
 
 
-def _packer(metadata: dict[str, Any], most: int, options: Sending) -> Packer:
+def _packer(metadata: dict[str, Any], limits: BatchLimits, options: Sending) -> Packer:
     linger, delay = inf if options.get("key") else LINGER, cast(Posting, options).get("delay")
-    return Packer(largest_batch(metadata), options.get("ttl"), delay, most=most, linger=linger)
+    return Packer(limits.bytes(metadata), options.get("ttl"), delay, most=limits.count(), linger=linger)
 
 
 def _sender(

@@ -246,22 +246,24 @@ async def batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[An
         yield full
 
 
-def largest_batch(metadata: dict[str, Any]) -> int:
-    """Bytes that a batch may have, by the metadata of its queue or topic: its own bound, or the server's."""
-    size = metadata.get("_max_messages_post_size")
-    return size if isinstance(size, int) else DEFAULT_BYTES
+class BatchLimits(Struct):
+    """What a batch may have, by the limits of the server."""
 
-
-def _most(answer: Answer) -> int:
-    return min(MAX_BATCH, msgspec.json.decode(answer.body, type=_Limits).max_messages_per_post)
-
-
-class _Limits(Struct):
     max_messages_per_post: int = MAX_BATCH
+    max_messages_post_size: int = DEFAULT_BYTES
+
+    def count(self) -> int:
+        """Most messages."""
+        return min(MAX_BATCH, self.max_messages_per_post)
+
+    def bytes(self, metadata: dict[str, Any]) -> int:
+        """Most bytes: the queue's or topic's own bound, if its metadata have one."""
+        size = metadata.get("_max_messages_post_size")
+        return size if isinstance(size, int) else self.max_messages_post_size
 
 
-# Asks how many messages a batch may have, by the limits of the server.
-MAX_BATCH_CALL: Final = Call(method="GET", path="/v2/limits", read=_most)
+_limits: Final = msgspec.json.Decoder(BatchLimits)
+BATCH_LIMITS_CALL: Final = Call(method="GET", path="/v2/limits", read=lambda answer: _limits.decode(answer.body))
 
 
 def _ids(answer: Answer) -> list[str]:

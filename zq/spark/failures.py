@@ -36,8 +36,8 @@ def reason(error: Exception) -> ZqError:
 def why(error: BaseException) -> str:
     """The line that says it: that behind a traceback of Python, else the first one."""
     lines = str(error).strip().splitlines()
-    if TRACE in lines:
-        last = max(number for number, line in enumerate(lines) if line.startswith("  ") or line == TRACE)
+    if any(line.endswith(TRACE) for line in lines):
+        last = max(number for number, line in enumerate(lines) if line.startswith("  ") or line.endswith(TRACE))
         lines = lines[last + 1 :]
     if lines and lines[0].startswith(CALLING):
         lines = lines[1:]

@@ -161,6 +161,8 @@ class Work:
         self._options = options
         self._body = body
         self.tasks = 2 * spark.sparkContext.defaultParallelism
+        self.names_queues = False
+        """Whether rows of the last results said where they go."""
 
     def do(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
         """All of a round; without ``keep``, all but the sink. ``inlined``: content of claims that is known already.
@@ -219,6 +221,7 @@ class Work:
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]
         needed = [name for name in columns.values() if name in frame.columns]
+        self.names_queues = "queueColumn" in columns
         given = {option: name for option, name in columns.items() if name is not None}
         writer = (frame.select(*needed) if given["bodyColumn"] in needed else frame).write
         if keep:

@@ -14,7 +14,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.errors import ClaimNotFound, Invalid, ProducerNotFound, StageNotFound, ZqError
+from zq.errors import (
+    ClaimNotFound,
+    Invalid,
+    NotAuthenticated,
+    NotAuthorized,
+    ProducerNotFound,
+    QuotaExceeded,
+    StageNotFound,
+    ZqError,
+)
 from zq.spark.claims import BatchClaimer, ClaimedBatch, Heartbeat, Prefetch
 from zq.spark.failures import reason, why
 from zq.spark.options import ClaimingOptions
@@ -66,6 +75,10 @@ class Runner:
         """The batch that was committed last."""
         self._adopted = False
         """Whether claims of an earlier run have been looked for."""
+        self._forbidden = set[str]()
+        """Messages whose results the token does not allow, of one search."""
+        self._allowed = False
+        """Whether it allowed those of another one."""
 
     def begin(self, dead_letters: str | None) -> None:
         """From now on no other run of this name can work. Raises ``Invalid``."""
@@ -185,8 +198,9 @@ class Runner:
                 "(max_messages)"
             ) from error
         self._renew(batch.claims)
-        if not self._buries:
+        if not self._buries or self._is_of_the_token(error):
             raise self._failed(why(error)) from error
+        self._forbidden, self._allowed = set(), False
         ids = [one for held in batch.claims.values() for one in held]
         try:
             found = poison(
@@ -200,13 +214,22 @@ class Runner:
             raise self._failed(f"{why(error)} ({inconclusive})") from error
         if not found and not again:
             raise self._failed(f"{why(error)} (its messages go well in a second look)") from error
+        if self._forbidden & found.keys() and not self._allowed:
+            raise self._failed(why(error)) from error
         self._bury(batch, found)
         return bool(found)
+
+    def _is_of_the_token(self, error: Exception) -> bool:
+        """Whether this is refused of any message: only a row that names its queue may name one that is forbidden."""
+        cause = reason(error)
+        if isinstance(cause, NotAuthenticated | QuotaExceeded):
+            return True
+        return isinstance(cause, NotAuthorized) and not self._work.names_queues
 
     def _fails(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
         """Why work on these messages fails; None if it goes well. Nothing comes of it.
 
-        ``keep``: results are staged, too, and dropped; which takes longer. Raises ``RunStopped``.
+        ``keep``: results are staged, too, and dropped; which takes longer. Raises ``RunStopped``, ``RoundFailed``.
         """
         self._check_stopped()
         wanted = frozenset(ids)
@@ -216,7 +239,12 @@ class Runner:
             self._work.do(this, batch.inlined, lambda _: this, keep)
         except FAILURES as error:
             self._renew(some)  # so that it is not for want of a claim or a server
+            if self._is_of_the_token(error):
+                raise self._failed(why(error)) from error
+            if isinstance(reason(error), NotAuthorized):
+                self._forbidden.update(ids)
             return why(error)
+        self._allowed |= keep and bool(ids)
         return None
 
     def _round(self, claims: Held, dry: bool = False) -> Round:
