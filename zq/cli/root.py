@@ -9,7 +9,20 @@ from typing import Any
 import click
 
 from zq import __version__
-from zq.cli import account, bench, consume, context, export_import, history, messages, pipeline, post, top, topics
+from zq.cli import (
+    account,
+    bench,
+    consume,
+    context,
+    export_import,
+    history,
+    messages,
+    pipeline,
+    post,
+    subscriptions,
+    top,
+    topics,
+)
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.names import completion
 from zq.cli.resources import queue_group, topic_group
@@ -103,6 +116,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         messages.release,
         pipeline.pipeline_group,
     ],
+    "Deliveries": [subscriptions.subscription_group, subscriptions.deliveries_group],
     "What has been": [history.dlq_group, history.history, history.replay],
     "Watching": [top.health, top.top, bench.bench],
     "Files": [export_import.export, export_import.import_file],

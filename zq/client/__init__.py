@@ -5,7 +5,23 @@ from zq.client.calls import Retries
 from zq.client.clients import AsyncClient, Client
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.posting import PostStopped
-from zq.client.values import Claim, Delivery, Draft, Event, Finished, Gap, Listed, Message, Stats, Stretch, Worked
+from zq.client.values import (
+    Claim,
+    DeadDelivery,
+    Delivery,
+    Draft,
+    Event,
+    Finished,
+    Gap,
+    Listed,
+    Message,
+    Redriven,
+    Stats,
+    Stretch,
+    Subscribed,
+    Subscription,
+    Worked,
+)
 from zq.wire.extensions import Buried, Moved, Released
 
 __all__ = [
@@ -15,6 +31,7 @@ __all__ = [
     "Buried",
     "Claim",
     "Client",
+    "DeadDelivery",
     "Delivery",
     "Draft",
     "Event",
@@ -25,10 +42,13 @@ __all__ = [
     "Moved",
     "PostStopped",
     "Queue",
+    "Redriven",
     "Released",
     "Retries",
     "Stats",
     "Stretch",
+    "Subscribed",
+    "Subscription",
     "Topic",
     "Worked",
 ]

@@ -29,6 +29,7 @@ from zq.client.posting import (
 from zq.client.queues import QueueVerbs
 from zq.client.resources import Ids, ResourceVerbs, message_pages, message_stretch
 from zq.client.streams import EventReader, stream, stream_async
+from zq.client.subscriptions import SubscriptionVerbs
 from zq.client.values import Delivery, Event, Gap, Message, Stretch, Worked
 from zq.errors import Invalid, NotAuthorized
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 CONCURRENCY: Final = 8
 
 
-class TopicVerbs(ResourceVerbs):
+class TopicVerbs(SubscriptionVerbs):
     """A topic of the client's project. It need not exist: the first message makes it."""
 
     kind: ClassVar[str] = "topics"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from zq import wire
@@ -14,7 +14,6 @@ from zq.client import claims, posting
 from zq.client.calls import EMPTY, Call, Page, Params, Repeat, listing, nothing, operation
 from zq.client.resources import (
     Ids,
-    ResourceVerbs,
     finished_pages,
     finished_stretch,
     id_list,
@@ -22,19 +21,13 @@ from zq.client.resources import (
     message_stretch,
     messages_call,
 )
-from zq.client.values import Claim, Draft, Finished, Message, Messages, Stretch
+from zq.client.subscriptions import SubscriptionVerbs
+from zq.client.values import Claim, Draft, Finished, Message, Messages, Redriven, Stretch
 from zq.model import Fence, Settled
 from zq.wire import extensions
 
 
-class Redriven(Struct, frozen=True):
-    """What a redrive moved, and how many dead letters are left, exact up to 10,000."""
-
-    moved: int
-    remaining: int
-
-
-class QueueVerbs(ResourceVerbs):
+class QueueVerbs(SubscriptionVerbs):
     """A queue of the client's project. It need not exist: the first message makes it."""
 
     kind: ClassVar[str] = "queues"

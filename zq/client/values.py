@@ -204,3 +204,55 @@ class LastCommit(Struct, frozen=True):
     batch: int
     published: int
     deleted: int
+
+
+class Redriven(Struct, frozen=True):
+    """What a redrive moved, and how many are left, exact up to 10,000."""
+
+    moved: int
+    remaining: int
+
+
+class Subscribed(Struct, frozen=True):
+    """The id of a subscription, and of a new one the ``secret`` by which its webhooks are signed."""
+
+    id: str = field(name="subscription_id")
+    secret: str = field(default="")
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return f"Subscribed(id={self.id!r})"
+
+
+class Subscription(Struct, frozen=True):
+    """A subscription; ``age`` in seconds. Its headers and trust show as ``***``."""
+
+    id: str
+    source: str
+    """Name of the queue or topic."""
+    subscriber: str
+    ttl: int
+    age: int
+    options: dict[str, Any]
+    confirmed: bool
+    """Whether the subscriber has agreed."""
+
+
+class DeadDelivery(Struct, frozen=True, dict=True):
+    """What could not be delivered: of which message, how often it was tried, and why the last time failed."""
+
+    id: str
+    message_id: str
+    kind: str = field(name="Message_Type")
+    """``Notification``, or the name of a question that did not reach the subscriber."""
+    attempts: int
+    reason: str
+    age: int
+    """Seconds since the message was stored to be delivered; ``ttl``: how long it is kept."""
+    ttl: int
+    raw: Raw = field(name="body", default=Raw(b"null"))
+
+    @cached_property
+    def body(self) -> Any:
+        """The message's body, decoded; None where it cannot be opened."""
+        return msgspec.json.decode(self.raw)

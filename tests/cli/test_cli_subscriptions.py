@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq subscription`` and ``zq deliveries``: every command, on queues and topics."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Zq
+from tests.servers import ZqServer, wait_for
+from tests.sink import CONFIG, Sink
+from zq.client.webhooks import verify
+
+
+@pytest.fixture(scope="module")
+def delivering() -> Iterator[ZqServer]:
+    with ZqServer("memory:", config=CONFIG) as server:
+        yield server
+
+
+@pytest.fixture
+def own(delivering: ZqServer, tmp_path: Path) -> Zq:
+    """The command line against a server that delivers."""
+    return Zq(delivering.url, tmp_path)
+
+
+@pytest.mark.parametrize("more", [[], ["--topic"]], ids=["queue", "topic"])
+def test_a_subscription_is_made_shown_changed_and_ended(own: Zq, more: list[str]) -> None:
+    """Its secret is shown once; a table has no secret."""
+    with Sink() as sink:
+        hook = f"{sink.url}/hook"
+        created = "subscription", "create", "news", hook, "--ttl", "600", "--options", '{"post_headers": {"X-A": "b"}}'
+        (made,) = own(*created, *more)
+        assert made["secret"].startswith("whsec_")
+        assert own(*created, *more) == [{"id": made["id"]}]
+        (shown,) = own("subscription", "show", "news", made["id"], *more)
+        assert (shown["subscriber"], shown["options"], shown["confirmed"]) == (
+            hook,
+            {"post_headers": {"X-A": "***"}},
+            False,
+        )
+        (listed,) = own("subscription", "list", "news", *more)
+        assert listed["id"] == made["id"]
+        assert own("subscription", "confirm", "news", made["id"], *more)[0]["confirmed"]
+        (changed,) = own("subscription", "update", "news", made["id"], "--ttl", "700", *more)
+        assert (changed["ttl"], changed["confirmed"]) == (700, True)
+        assert not own("subscription", "confirm", "news", made["id"], "--not", *more)[0]["confirmed"]
+        assert own("subscription", "delete", "news", made["id"], *more)[0]["deleted"]
+        assert own("subscription", "list", "news", *more) == []
+        assert own.refused(3, "subscription", "show", "news", made["id"], *more) == "There is no such subscription."
+
+
+def test_what_could_not_be_delivered_is_shown_tried_again_and_dropped(own: Zq) -> None:
+    """With a secret that was made anew."""
+    with Sink() as sink:
+        (made,) = own("subscription", "create", "jobs", f"{sink.url}/hook")
+        own("subscription", "confirm", "jobs", made["id"])
+        (rotated,) = own("subscription", "secret", "jobs", made["id"])
+        sink.answers["/hook"] = 302  # which is given up at once
+        own("post", "jobs", "-", given="1\n2\n3\n")
+        of = ["jobs", made["id"]]
+        wait_for(lambda: len(own("deliveries", "list", *of)) == 3, 20, "three dead deliveries")
+        gone = own("deliveries", "list", *of, "--limit", "1")[0]
+        assert (gone["attempts"], "302" in gone["reason"]) == (1, True)
+        assert own("deliveries", "delete", *of, gone["id"]) == [{"id": made["id"], "dropped": 1}]
+        before, sink.answers["/hook"] = len(sink.came("/hook")), 200
+        assert own("deliveries", "redrive", *of, "--limit", "1") == [{"id": made["id"], "moved": 1, "remaining": 1}]
+        wait_for(lambda: len(sink.came("/hook")) == before + 1, 20, "it")
+        again = sink.came("/hook")[-1]
+        assert verify(rotated["secret"], again.headers, again.body)
+        assert own("deliveries", "delete", *of, "--yes") == [{"id": made["id"], "dropped": "all"}]
+        assert own("deliveries", "redrive", *of) == [{"id": made["id"], "moved": 0, "remaining": 0}]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "sentence"),
+    [
+        (2, ["update", "jobs", "x"], "Give one of --subscriber, --ttl and --options."),
+        (2, ["create", "jobs", "http://a.example.org", "--options", "[1]"], "is no object of JSON"),
+        (2, ["create", "jobs", "http://a.example.org", "--ttl", "5"], "60"),
+        (4, ["create", "jobs", "http://169.254.169.254/hook"], "nothing is sent to its address"),
+        (3, ["list", "none"], "There is no queue none"),
+    ],
+)
+def test_what_cannot_be_is_refused(own: Zq, code: int, words: list[str], sentence: str) -> None:
+    """Each by one line."""
+    result = own.run("subscription", *words)
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    assert sentence in result.stderr

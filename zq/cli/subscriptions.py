@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq subscription …`` and ``zq deliveries …``: who gets messages delivered, and what could not be."""
+
+import sys
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import click
+import msgspec
+
+from zq.cli.history import REDRIVE_BATCH
+from zq.cli.messages import Ids, limit_option
+from zq.cli.names import check_exists, name_argument
+from zq.cli.output import as_text
+from zq.cli.param_types import Count
+from zq.cli.session import Group, Session, pass_session
+from zq.client import DeadDelivery, Queue, Subscription, Topic
+from zq.limits import MAX_IDS
+
+subscription_group = Group("subscription", help="Who gets the messages of a queue or topic by HTTP or mail.")
+deliveries_group = Group("deliveries", help="Deliveries to a subscription that were given up.")
+source_argument = name_argument("source", "queues", metavar="QUEUE")
+topic_option = click.option("--topic", is_flag=True, help="QUEUE is the name of a topic.")
+id_argument = click.argument("subscription", metavar="SUBSCRIPTION")
+
+
+class Object(click.ParamType[dict[str, Any]]):
+    """An object of JSON."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Its members."""
+        try:
+            return msgspec.json.decode(value, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            self.fail(f"{value!r} is no object of JSON.", param, ctx)
+
+
+def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a subscription is like."""
+    ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="How long it lasts.")
+    return ttl(
+        click.option("--options", type=Object(), metavar="JSON", help='As {"post_headers": {"X-A": "b"}}.')(command)
+    )
+
+
+def source_of(session: Session, name: str, topic: bool) -> Queue | Topic:
+    """The queue or the topic of the name."""
+    return session.client.topic(name) if topic else session.queue(name)
+
+
+@subscription_group.command("create")
+@source_argument
+@click.argument("subscriber")
+@terms_options
+@topic_option
+@pass_session
+def create(
+    session: Session, source: str, subscriber: str, ttl: int | None, options: dict[str, Any] | None, topic: bool
+) -> None:
+    """Have the messages of QUEUE delivered to SUBSCRIBER, a URI, once it has agreed.
+
+    The secret that signs webhooks is shown this once; one that is subscribed already has none to show.
+    """
+    made = source_of(session, source, topic).subscribe(subscriber, ttl=ttl, options=options)
+    session.out.result({"id": made.id, **({"secret": made.secret} if made.secret else {})})
+
+
+@subscription_group.command("list")
+@source_argument
+@limit_option(100, " (0 = all)")
+@topic_option
+@pass_session
+def list_all(session: Session, source: str, limit: int, topic: bool) -> None:
+    """List who is subscribed to QUEUE."""
+    found = list(islice(source_of(session, source, topic).subscriptions(), limit or None))
+    if not found:
+        check_exists(session, source, "topics" if topic else "queues")
+    columns = ("id", "subscriber", "confirmed", "age", "ttl")
+    session.out.rows(columns, found, lambda one: [getattr(one, column) for column in columns])
+
+
+@subscription_group.command("show")
+@source_argument
+@id_argument
+@topic_option
+@pass_session
+def show(session: Session, source: str, subscription: str, topic: bool) -> None:
+    """Show one subscription; values of headers as ***."""
+    session.out.result(members(source_of(session, source, topic).subscription(subscription)))
+
+
+def members(one: Subscription) -> dict[str, Any]:
+    """Its members."""
+    found: dict[str, Any] = msgspec.to_builtins(one)
+    return found
+
+
+@subscription_group.command("update")
+@source_argument
+@id_argument
+@click.option("--subscriber", metavar="URI", help="Another one, which has to agree anew.")
+@terms_options
+@topic_option
+@pass_session
+def update(
+    session: Session,
+    source: str,
+    subscription: str,
+    subscriber: str | None,
+    ttl: int | None,
+    options: dict[str, Any] | None,
+    topic: bool,
+) -> None:
+    """Change one subscription, and show it then."""
+    if subscriber is None and ttl is None and options is None:
+        raise click.UsageError("Give one of --subscriber, --ttl and --options.")
+    handle = source_of(session, source, topic)
+    handle.update_subscription(subscription, subscriber=subscriber, ttl=ttl, options=options)
+    session.out.result(members(handle.subscription(subscription)))
+
+
+@subscription_group.command("delete")
+@source_argument
+@click.argument("subscriptions", nargs=-1, required=True, metavar="SUBSCRIPTION...")
+@topic_option
+@pass_session
+def delete(session: Session, source: str, subscriptions: Ids, topic: bool) -> None:
+    """End subscriptions, with what was to be delivered to them."""
+    handle = source_of(session, source, topic)
+    for one in subscriptions:
+        handle.unsubscribe(one)
+        session.out.result({"id": one, "deleted": True})
+
+
+@subscription_group.command("confirm")
+@source_argument
+@id_argument
+@click.option("--not", "refused", is_flag=True, help="It does not want any more.")
+@topic_option
+@pass_session
+def confirm(session: Session, source: str, subscription: str, refused: bool, topic: bool) -> None:
+    """Agree in the subscriber's place."""
+    source_of(session, source, topic).confirm_subscription(subscription, not refused)
+    session.out.result({"id": subscription, "confirmed": not refused})
+
+
+@subscription_group.command("secret")
+@source_argument
+@id_argument
+@topic_option
+@pass_session
+def secret(session: Session, source: str, subscription: str, topic: bool) -> None:
+    """Make a new secret that signs webhooks; the former one signs for another day."""
+    session.out.result({"id": subscription, "secret": source_of(session, source, topic).rotate_secret(subscription)})
+
+
+@deliveries_group.command("list")
+@source_argument
+@id_argument
+@limit_option(100, " (0 = all)")
+@topic_option
+@pass_session
+def list_dead(session: Session, source: str, subscription: str, limit: int, topic: bool) -> None:
+    """List what could not be delivered."""
+    found = islice(source_of(session, source, topic).dead_deliveries(subscription), limit or None)
+    session.out.rows(("id", "message", "attempts", "reason", "body"), found, cells)
+
+
+def cells(one: DeadDelivery) -> list[object]:
+    """A row of a table."""
+    return [one.id, one.message_id, one.attempts, one.reason, as_text(one.body)]
+
+
+@deliveries_group.command("redrive")
+@source_argument
+@id_argument
+@click.option("--limit", type=Count(1), help="At most so many; else all.")
+@topic_option
+@pass_session
+def redrive(session: Session, source: str, subscription: str, limit: int | None, topic: bool) -> None:
+    """Have it tried again, each with all attempts anew."""
+    handle, moved = source_of(session, source, topic), 0
+    while True:
+        most = REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved)
+        done = handle.redrive_deliveries(subscription, limit=most)
+        moved += done.moved
+        if not done.moved or not done.remaining or moved == limit:
+            break
+    session.out.result({"id": subscription, "moved": moved, "remaining": done.remaining})
+
+
+@deliveries_group.command("delete")
+@source_argument
+@id_argument
+@click.argument("deliveries", nargs=-1, metavar="[ID]...")
+@click.option("--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
+@topic_option
+@pass_session
+def drop(session: Session, source: str, subscription: str, deliveries: Ids, yes: bool, topic: bool) -> None:
+    """Drop what could not be delivered: those of the IDs, or all."""
+    handle = source_of(session, source, topic)
+    if not deliveries and not yes and sys.stdin.isatty():
+        click.confirm(f"Drop all that could not be delivered to {subscription}?", abort=True, err=True)
+    for first in range(0, len(deliveries), MAX_IDS):
+        handle.drop_deliveries(subscription, deliveries[first : first + MAX_IDS])
+    if not deliveries:
+        handle.drop_deliveries(subscription)
+    session.out.result({"id": subscription, "dropped": len(deliveries) or "all"})
