@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.reader import PYTHON, succeed
 from tests.servers import ZqServer
+from tests.sink import CONFIG
 from zq.client import Client, Delivery, Queue, Topic
 
 PAGE = (Path(__file__).parent.parent.parent / "api-ref" / "client.md").read_text()
@@ -14,7 +15,7 @@ SAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 def test_the_samples_of_the_client_work(tmp_path: Path) -> None:
     """From top to bottom, in one program, against a new server."""
-    with ZqServer(f"rocksdb://{tmp_path}/store") as server:
+    with ZqServer(f"rocksdb://{tmp_path}/store", config=CONFIG) as server:
         program = "\n".join(SAMPLES).replace("http://localhost:8888", server.url)
         succeed([*PYTHON, program], tmp_path)
 
