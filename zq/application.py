@@ -5,14 +5,14 @@ and what runs beside requests."""
 import atexit
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from zq import audit, probes
 from zq.audit import Audit
-from zq.auth import open_tokens, reread, strategy_of
+from zq.auth import Rereadable, open_tokens, reread, strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
@@ -47,14 +47,15 @@ RETRY_INTERVAL = 1.0
 
 
 class Application:
-    """What serves requests, on an open store. ``tls``: read again with the options.
+    """What serves requests, on an open store. ``alone``: what is for machinery is served at addresses of its own.
+    ``tls`` and the other ``rereads`` are read again with the options.
 
     Raises ``StartRefused``, ``Unavailable``.
     """
 
-    def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
+    def __init__(self, configuration: Configuration, tls: ServerTls | None = None, alone: bool = True) -> None:
         self._configuration = configuration
-        self._tls = tls
+        self.rereads: list[Rereadable | None] = [tls]
         chosen = configuration.current
         self._storage = open_stores(chosen)
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
@@ -70,8 +71,12 @@ class Application:
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
+        self._hearers: list[Callable[[QueueRef], None]] = [self.broker.waiters.wake, self.broker.pushes.hear]
         self._deliver(chosen)
-        _listen(chosen, self.broker, self._metrics)
+        self._storage.listen(self._heard)
+        self.pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.check_ready)}
+        if alone:
+            _listen(chosen, self.pages, self._metrics)
         self._upkeep = Upkeep(
             self._storage,
             self._clock,
@@ -143,18 +148,13 @@ class Application:
         if options.deliver:
             signatures = Signatures(lambda: self._configuration.current.share, self._storage.documents, self._clock)
             deliverer = start(self.broker, options, signatures, not chosen.shared_store, trusts)
-            self._storage.listen(self._heard(deliverer.hear))
+            self._hearers.append(deliverer.hear)
             atexit.register(deliverer.stop)
 
-    def _heard(self, hear: Callable[[QueueRef], None]) -> Callable[[QueueRef], None]:
+    def _heard(self, queue: QueueRef) -> None:
         """Who waits is woken, and deliveries begin."""
-        wake = self.broker.waiters.wake
-
-        def listener(queue: QueueRef) -> None:
-            wake(queue)
+        for hear in self._hearers:
             hear(queue)
-
-        return listener
 
     def apply(self, new: Settings) -> None:
         """Go on with the options that may change."""
@@ -165,7 +165,7 @@ class Application:
         if self.broker.quotas is not None:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
-        reread(self._proxy, getattr(self._strategy, "certificates", None), self._tls, self._keys)
+        reread(self._proxy, getattr(self._strategy, "certificates", None), self._keys, *self.rereads)
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
         """What an engine calls: the application, or Keystone's middleware, which stands before all else."""
@@ -271,10 +271,9 @@ def _kept(chosen: Settings) -> Retention:
     return Retention(chosen.topic_log_bytes, chosen.topic_log_messages)
 
 
-def _listen(chosen: Settings, broker: Broker, metrics: "Metrics") -> None:
+def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
     """Serve what is for machinery at addresses of its own, as the settings say."""
     if chosen.probes_bind:
-        pages = {"/healthz": probes.health, "/readyz": probes.readiness(broker.check_ready)}
         probes.serve("probes", *chosen.probes_bind, pages)
     if chosen.metrics_port:
         pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}

@@ -34,11 +34,22 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is asked for during a start is what it reads
     try:
         run(sys.argv[1:] if arguments is None else arguments, ended)
     except (StartRefused, Unavailable) as refusal:
         return _refuse(name, str(refusal))
     return 0
+
+
+def until_ended(ended: threading.Event, reload: Callable[[], object]) -> None:
+    """Wait; ``HUP`` has the options read again."""
+    again = threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_: again.set())
+    while not ended.wait(0.2):
+        if again.is_set():
+            again.clear()
+            reload()
 
 
 def _refuse(name: str, sentence: str) -> int:

@@ -50,14 +50,16 @@ def open_app(
     logs.configure(chosen.log_format, chosen.log_level)
     made = Application(configuration, tls)
     heed = heed or _heed_signals
-    heed(chosen.drain_delay, made.broker.end_waiting, lambda: _reload(configuration, made.apply))
+    heed(chosen.drain_delay, made.broker.end_waiting, lambda: startup.reload(configuration, made.apply))
     if chosen.websocket.port:
         try:
             from zq.websocket.listener import Listener
         except ImportError as error:
             raise StartRefused("[websocket] port needs an extra: pip install 'zq-queue[websocket]'.") from error
 
-        Listener(chosen, made.outermost(), made.broker).start()
+        listener = Listener(chosen, made)
+        made.rereads.append(listener)
+        listener.start()
     if chosen.control:
         control.serve(chosen.control, made.app)
     return made.outermost()
@@ -71,26 +73,6 @@ def _heed_signals(drain_delay: float, end: Callable[[], None], reload: Callable[
     calls |= {signal.SIGTERM: partial(lifecycle.begin_stopping, drain_delay, end), lifecycle.RELOAD: reload}
     if not lifecycle.listen(calls):
         LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
-
-
-def _reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
-    """Take over the options that may change, and ``apply`` them if this process serves; False if it was refused."""
-    if configuration.path is None:
-        LOG.warning("Nothing was reloaded: no configuration file was named at the start.")
-        return False
-    try:
-        changes = configuration.reload()
-    except StartRefused as refusal:
-        LOG.error("Nothing was reloaded, all options stay as they were: %s", refusal)
-        return False
-    logs.set_level(configuration.current.log_level)
-    if apply:
-        apply(configuration.current)
-        LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
-    else:  # once for all processes, which leave the same
-        for sentence in configuration.left:
-            LOG.warning(sentence)
-    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,7 +116,7 @@ def _serve(configuration: Configuration) -> int:
     return engines.run(
         chosen,
         lambda: open_app(configuration, tls=tls),
-        lambda: _reload(configuration),
+        lambda: startup.reload(configuration),
         multiprocess.forget,
         tls,
     )

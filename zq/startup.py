@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start of a server: the first lines of its log, and whether anybody could reach it without being authenticated."""
+"""The start of a server: the first lines of its log, and whether anybody could reach it without being authenticated;
+and how it reads its options again."""
 
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -11,9 +13,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from zq import __version__
 from zq.engines.listening import authority
 from zq.errors import StartRefused
-from zq.logs import without_secrets
-from zq.settings import Settings
+from zq.logs import set_level, without_secrets
+from zq.settings import Configuration, Settings
 
+LOG = logging.getLogger(__name__)
 # How sentences begin that refuse or warn.
 NOBODY: Final = "Nobody is authenticated (auth_strategy is empty)"
 # How sentences end that refuse.
@@ -39,6 +42,26 @@ def lines(chosen: Settings) -> Iterator[str]:
         yield f"Callers prove who they are by {chosen.auth.strategy}; reachable from {reach}."
     else:
         yield f"Callers are believed: no tokens are checked; reachable from {reach}."
+
+
+def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
+    """Take over the options that may change, and ``apply`` them if this process serves; False if it was refused."""
+    if configuration.path is None:
+        LOG.warning("Nothing was reloaded: no configuration file was named at the start.")
+        return False
+    try:
+        changes = configuration.reload()
+    except StartRefused as refusal:
+        LOG.error("Nothing was reloaded, all options stay as they were: %s", refusal)
+        return False
+    set_level(configuration.current.log_level)
+    if apply:
+        apply(configuration.current)
+        LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
+    else:  # once for all processes, which leave the same
+        for sentence in configuration.left:
+            LOG.warning(sentence)
+    return True
 
 
 def _store(uri: str) -> str:

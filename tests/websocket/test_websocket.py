@@ -4,13 +4,11 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -21,58 +19,16 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
-from tests.servers import OWN_PORT_ONLY, ZqServer, free_port, wait_for
+from tests.servers import OWN_PORT_ONLY, free_port, wait_for
 from tests.servers import ask as ask_http
-from zq.auth.tokens import write
-
-HEADERS = {"Client-ID": "30387f00c63a4a30ac1f3e2cf1b0c3a1", "X-Project-ID": "acme"}
-WITHIN = 30.0
-
-
-@contextmanager
-def served(folder: Path, **options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The URL and the process of a ``zq-websocket``. ``options``: by the names of environment variables."""
-    port = free_port()
-    env = os.environ | {"OS_STORAGE__URI": "memory:", "OS_WEBSOCKET__PORT": str(port)} | OWN_PORT_ONLY | options
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "zq.websocket.command"], env=env, stderr=log)
-        try:
-            deadline = time.monotonic() + WITHIN
-            while True:
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < deadline, (folder / "log").read_text()
-                try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                except OSError:
-                    time.sleep(0.05)
-            yield f"ws://127.0.0.1:{port}", process
-        finally:
-            process.terminate()
-            process.wait(WITHIN)
+from tests.sink import KEY, Sink
+from tests.websocket.connections import WITHIN, ask, closed, guarded, made, notification, served
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with served(tmp_path_factory.mktemp("websocket")) as (address, _):
         yield address
-
-
-def ask(
-    connection: ClientConnection, action: str, body: Any = None, binary: Any = False, **headers: Any
-) -> tuple[int, Any]:
-    document: dict[str, Any] = {"action": action, "headers": HEADERS | headers}
-    if body is not None:
-        document["body"] = body
-    connection.send(msgspec.msgpack.encode(document) if binary else json.dumps(document))
-    frame = connection.recv(timeout=WITHIN)
-    assert isinstance(frame, bytes) == binary
-    answer = msgspec.msgpack.decode(frame) if isinstance(frame, bytes) else json.loads(frame)
-    assert set(answer) == {"request", "headers", "body"}
-    assert answer["request"]["api"] == "v2"
-    assert answer["request"]["action"] == action
-    assert answer["request"]["body"] == (body or {})
-    return answer["headers"]["status"], answer["body"]
 
 
 @pytest.mark.parametrize("binary", [False, True])
@@ -124,7 +80,7 @@ def test_every_action_on_queues_messages_and_claims(url: str, binary: bool) -> N
         assert do("message_delete_many")[0] == 400
         assert do("queue_purge", resource_types=["messages"]) == (204, {})
         assert do("claim_create") == (204, {"claim_id": None})
-        assert do("subscription_list")[0] == 400
+        assert do("subscription_list") == (200, {"subscriptions": []})
         assert do("queue_delete") == (204, f"Queue {q['queue_name']} removed.")
         assert ask(connection, "authenticate", None, binary, **{"X-Auth-Token": "x"})[0] == 200
 
@@ -180,40 +136,6 @@ def test_an_origin_must_be_on_the_list_and_connections_are_bounded(tmp_path: Pat
             assert ended.value.rcvd.code == 1013
             with pytest.raises(ConnectionClosed):
                 ask(three, "queue_list")
-
-
-@contextmanager
-def guarded(folder: Path) -> Iterator[tuple[ZqServer, str, dict[str, str]]]:
-    """A ``zq-server`` that serves WebSocket besides, its URL there, and the headers of its administrator."""
-    token, port = write("A" * 10, "b" * 43), free_port()
-    file = folder / "token"
-    file.write_text(token)
-    file.chmod(0o600)
-    env = {
-        "OS_AUTH_STRATEGY": "token",
-        "OS_DEFAULT__AUTH_STRATEGY": "token",
-        "OS_AUTH__BOOTSTRAP_TOKEN_FILE": str(file),
-        "OS_WEBSOCKET__PORT": str(port),
-        "OS_SIGNED_URL__SECRET_KEY": "k" * 40,
-    }
-    with ZqServer(f"rocksdb://{folder}/store", env=env) as server:
-        yield server, f"ws://127.0.0.1:{port}", {"Authorization": f"Bearer {token}"}
-
-
-def made(server: ZqServer, admin: dict[str, str], project: str, **terms: Any) -> dict[str, Any]:
-    headers = {**admin, "Content-Type": "application/json"}
-    document = json.dumps({"name": "t", **terms}).encode()
-    asked = Request(f"{server.url}/v2/admin/tokens?project={project}", document, headers)
-    with urlopen(asked, timeout=WITHIN) as answer:
-        return dict(json.load(answer))
-
-
-def closed(connection: ClientConnection) -> int:
-    """The code with which the server closes a connection."""
-    with pytest.raises(ConnectionClosed) as ended:
-        connection.recv(timeout=WITHIN)
-    assert ended.value.rcvd is not None
-    return ended.value.rcvd.code
 
 
 def test_a_server_with_tokens(tmp_path: Path) -> None:
@@ -278,6 +200,71 @@ def test_a_signed_request_is_for_its_own_queue_and_methods(tmp_path: Path) -> No
             assert ask(connection, "queue_list", **signed)[0] == 403
             assert ask(connection, "message_post", posted, **signed | {"URL-Signature": "0" * 64})[0] == 403
             assert ask(connection, "message_post", posted)[0] == 403
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bool) -> None:
+    """Frames have the format of the subscribing request; the subscription ends with its connection."""
+    queue = f"pushed-{binary}"
+    q = {"queue_name": queue}
+    with connect(url) as connection, connect(url) as other:
+        status, made = ask(connection, "subscription_create", q | {"ttl": 300, "options": {"n": 1}}, binary)
+        assert (status, made["message"]) == (201, f"Subscription {queue} created.")
+        id = made["subscription_id"]
+        assert ask(connection, "subscription_create", q, binary)[0] == 409
+        for body in ({"n": 1}, "two"):
+            assert ask(other, "message_post", q | {"messages": [{"body": body, "ttl": 300}]})[0] == 201
+            expected = {"body": body, "ttl": 300, "Message_Type": "Notification", "queue_name": queue}
+            assert notification(connection, binary) == expected
+        # An answer in the other format changes nothing.
+        status, one = ask(connection, "subscription_get", q | {"subscription_id": id}, not binary)
+        assert (status, one["id"], one["source"], one["ttl"], one["options"], one["confirmed"]) == (
+            200,
+            id,
+            queue,
+            300,
+            {"n": 1},
+            True,
+        )
+        many = [{"body": n} for n in range(20)]
+        for _ in range(3):
+            ask(other, "message_post", q | {"messages": many})
+        came = [notification(connection, binary)["body"] for _ in range(60)]
+        assert sorted(came) == sorted(3 * list(range(20)))
+        assert [each["id"] for each in ask(other, "subscription_list", q)[1]["subscriptions"]] == [id]
+        gone = ask(connection, "subscription_delete", q | {"subscription_id": id}, binary)
+        assert gone == (204, f"Subscription {id} removed.")
+        assert ask(other, "subscription_get", q | {"subscription_id": id})[0] == 404
+        assert ask(connection, "subscription_create", q, binary)[0] == 201
+        connection.close()
+        wait_for(lambda: not ask(other, "subscription_list", q)[1]["subscriptions"], 10, "no subscription")
+
+
+def test_other_subscribers_are_asked_as_over_http_and_said_twice_are_a_conflict(tmp_path: Path) -> None:
+    options = {"OS_SIGNED_URL__SECRET_KEY": KEY, "OS_NOTIFICATION__ALLOWED_NETWORKS": "127.0.0.0/8"}
+    with served(tmp_path, **options) as (address, _), Sink() as sink, connect(address) as connection:
+        q = {"queue_name": "orders", "subscriber": f"{sink.url}/hook"}
+        assert ask(connection, "subscription_create", q)[0] == 201
+        status, refusal = ask(connection, "subscription_create", q)
+        assert (status, "subscribed" in refusal["error"]) == (409, True)
+        wait_for(lambda: sink.came("/hook", "SubscriptionConfirmation"), 10, "the question")
+        for subscriber in ("websocket:0123", "gopher://x/", 7):
+            assert ask(connection, "subscription_create", q | {"subscriber": subscriber})[0] == 400
+        assert ask(connection, "subscription_create", {"queue_name": "orders", "ttl": 1})[0] == 400
+        assert ask(connection, "subscription_create", {"queue_name": "orders", "options": "x"})[0] == 400
+
+
+def test_who_asks_with_another_token_is_sent_nothing_of_the_former_project(tmp_path: Path) -> None:
+    with guarded(tmp_path) as (server, url, admin), connect(url) as connection, connect(url) as other:
+        ours, theirs = made(server, admin, "acme"), made(server, admin, "other")
+        q = {"queue_name": "orders"}
+        for each in (connection, other):
+            assert ask(each, "authenticate", **{"X-Auth-Token": ours["token"]})[0] == 200
+        assert ask(connection, "subscription_create", q)[0] == 201
+        assert len(ask(other, "subscription_list", q)[1]["subscriptions"]) == 1
+        new = {"X-Project-ID": "other", "X-Auth-Token": theirs["token"]}
+        assert ask(connection, "authenticate", **new)[0] == 200
+        assert ask(other, "subscription_list", q)[1]["subscriptions"] == []
 
 
 def test_an_embedded_store_that_a_server_has_open_is_refused_with_a_sentence(tmp_path: Path) -> None:

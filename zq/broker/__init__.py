@@ -11,6 +11,7 @@ from zq.broker.health import Health
 from zq.broker.history import History
 from zq.broker.messages import Messages
 from zq.broker.publishing import Publishing, Readers
+from zq.broker.pushes import Pushes
 from zq.broker.queues import Queues
 from zq.broker.quotas import Quotas
 from zq.broker.rates import Rates
@@ -94,6 +95,7 @@ class Broker:
         subscribed = SubscriptionDocuments(storage, clock)
         self.subscriptions = subscriptions = Subscribing(storage, clock, limits, subscribed)
         self.following = Following(storage, clock, subscriptions)
+        self.pushes = Pushes(storage, clock, self.sealing)
         self.deliveries = DeadDeliveries(storage, clock, limits, subscribed, self.sealing)
         self.queues.first_metadata = self.messages.first_metadata = subscribed.mark_of_queue
         self.messages.copies = subscriptions.copies

@@ -72,7 +72,7 @@ class Following:
             known[source] = known.get(source) or self._subscriptions.of(source)
             for each in known[source].items:
                 if each.gets(notice):
-                    pending.setdefault(source.pending(each.id), []).append(notice)
+                    pending.setdefault(source.outgoing(each), []).append(notice)
         for queue, its in pending.items():
             self._storage.messages.post(queue, self._subscriptions.drafts(its, now), now)
         # Who is killed before this does the same again: a subscriber gets it twice, under one id.
@@ -118,7 +118,7 @@ class Following:
             notice = Notice(id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops)
             for each in all.items if entry.hops < MOST_HOPS else ():
                 if each.gets(notice):
-                    pending.setdefault(source.pending(each.id), []).append(notice)
+                    pending.setdefault(source.outgoing(each), []).append(notice)
 
     def _subscribed(self, project: str) -> dict[str, Subscriptions]:
         """The subscriptions of each topic that has some."""

@@ -31,7 +31,7 @@ from zq.errors import Invalid, InvalidBody, QuotaExceeded, SubscriptionExists, S
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Copies, Draft, Page, QueueRef, Seconds, new_ids
 from zq.model.documents import DocumentRef
-from zq.model.subscriptions import Notice, Source, Subscription, Subscriptions
+from zq.model.subscriptions import CONNECTION, Notice, Source, Subscription, Subscriptions
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 from zq.wire.subscriptions import notice_body
@@ -119,19 +119,23 @@ class Subscribing:
         self.most: Callable[[str], int] = lambda _project: 0
         """How many a project may have; 0 = any number."""
 
-    def create(self, source: Source, terms: Terms, token: str = "") -> Subscribed:
+    def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> Subscribed:
         """Subscribe. The same subscriber, as long as it has not agreed, is asked again (contract 9.2).
 
-        ``token``: the caller's, for a trust. Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
+        ``token``: the caller's, for a trust. ``connection``: who subscribes where the terms name no subscriber
+        (contract 14); it has agreed, and what goes there is not signed.
+        Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
         """
         self._ensure(source)
-        uri = self._subscriber(terms.subscriber)
+        pushed = bool(connection) and terms.subscriber is None
+        uri = f"{CONNECTION}{connection}" if pushed else self._subscriber(terms.subscriber)
         ttl = self.policy.default_ttl if terms.ttl is UNSET else self._ttl(terms.ttl)
         options = check_options(None if terms.options is UNSET else terms.options)
         self._admit(source.project)
-        secret = new_secret()
+        secret = "" if pushed else new_secret()
         made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
-        made = msgspec.structs.replace(made, secret=self.sealer.seal(secret), confirmed=self._at_once(uri))
+        sealed = b"" if pushed else self.sealer.seal(secret)
+        made = msgspec.structs.replace(made, secret=sealed, confirmed=self._at_once(uri))
         made = self._judged(made)
         known = any(each.subscriber == uri for each in self._stored.of(source).items)
         trust = "" if known else self._trust(uri, token, made.expires)
@@ -144,7 +148,7 @@ class Subscribing:
                     raise QuotaExceeded(f"A {source.kind} may have {MOST_OF_SOURCE} subscriptions.")
                 new = self._stored.from_next(source, all, made)
                 return all.replace(new), new
-            if same.confirmed is not None and self._has_agreed(same):
+            if pushed or (same.confirmed is not None and self._has_agreed(same)):
                 raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
             return all, same
 
@@ -306,10 +310,14 @@ class Subscribing:
         return one
 
     def _at_once(self, uri: str) -> int | None:
-        """Whether it is delivered to before it agreed: never, where mail goes."""
+        """Whether it is delivered to before it agreed: never, where mail goes. A connection agrees by asking."""
+        if uri.startswith(CONNECTION):
+            return 0
         return None if self.policy.confirm or uri.startswith("mailto:") else 0
 
     def _has_agreed(self, one: Subscription) -> bool:
+        if one.subscriber.startswith(CONNECTION):
+            return False
         return self.policy.confirm or one.subscriber.startswith("mailto:")
 
     def _admit(self, project: str) -> None:
@@ -345,7 +353,7 @@ class Subscribing:
         return [Draft(id, notice_body(each), lasting, 0, "") for id, each in zip(ids, notices, strict=True)]
 
     def _drop(self, source: Source, id: str) -> None:
-        for queue in (source.pending(id), source.dead(id)):
+        for queue in (source.pending(id), source.pushed(id), source.dead(id)):
             self._storage.queues.delete(queue)
 
 

@@ -5,18 +5,21 @@ import argparse
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from zq import logs
 from zq.application import make_broker, open_stores, subscription_policy
-from zq.auth import strategy_of
+from zq.auth import reread, strategy_of
+from zq.auth.master_keys import MasterKeys
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
-from zq.commands import options_of
+from zq.commands import options_of, until_ended
 from zq.delivery.running import start, trusts_of
 from zq.errors import StartRefused
 from zq.events import NO_EVENTS
 from zq.settings import Configuration, Settings
+from zq.startup import reload
 
 LOG = logging.getLogger(__name__)
 
@@ -33,21 +36,22 @@ def run(arguments: Sequence[str], ended: threading.Event) -> None:
     clock = StoreClock(storage.now, doubted=storage.doubted)
     broker = make_broker(chosen, storage, clock, NO_EVENTS)
     broker.subscriptions.policy = subscription_policy(chosen)
-    broker.subscriptions.sealer = SecretSealer(lambda: chosen.share)
+    broker.subscriptions.sealer = SecretSealer(lambda: configuration.current.share)
+    keys = MasterKeys(chosen.message_encryption_key_file, broker.sealing.replace)
     keystone = None
     if chosen.auth.strategy == "keystone":
-        keystone = strategy_of(lambda: chosen.auth, storage.documents, clock, configuration.path)
+        keystone = strategy_of(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
     deliverer = start(
         broker,
         chosen.delivery,
-        Signatures(lambda: chosen.share, storage.documents, clock),
+        Signatures(lambda: configuration.current.share, storage.documents, clock),
         False,
         trusts_of(chosen.delivery, keystone),
     )
     storage.listen(deliverer.hear)
     LOG.info("zq-deliver delivers.")
     try:
-        ended.wait()
+        until_ended(ended, partial(reload, configuration, lambda _new: reread(keys)))
     finally:
         deliverer.stop()
         storage.close()

@@ -28,7 +28,7 @@ from zq.delivery.targets import TargetPolicy
 from zq.delivery.threads import Threads
 from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
-from zq.model.subscriptions import Notice, Source, Subscription, is_hidden, is_log, is_notices, log_of, pending_of
+from zq.model.subscriptions import Notice, Source, Subscription, is_log, is_notices, log_of, pending_of
 from zq.wire.subscriptions import notice_of, notification, posted
 
 T = TypeVar("T")
@@ -114,9 +114,9 @@ class Deliverer:
 
     def hear(self, queue: QueueRef) -> None:
         """Messages may have come to the queue; from any thread."""
-        if is_hidden(queue) and not self._loop.is_closed():
+        at = pending_of(queue)
+        if (at or is_notices(queue) or is_log(queue)) and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._look_at, queue, 0.0)
-            at = pending_of(queue)
             if at and at[0].kind == "topic" and queue.project not in self._logs:
                 self._loop.call_soon_threadsafe(self._look_at, log_of(queue.project), 0.0)
 

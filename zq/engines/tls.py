@@ -93,8 +93,14 @@ class ServerTls:
 
 
 def _context(chosen: Settings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = context_of(chosen)
     context.sslsocket_class = TlsSocket
+    return context
+
+
+def context_of(chosen: Settings) -> ssl.SSLContext:
+    """What the options say, for sockets that may wait. Raises ``StartRefused``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM[chosen.tls_min]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/queues/{queue}/subscriptions`` and below, and the same of topics (contract 9)."""
 
-from typing import Any
+from typing import Any, Final
 
 import falcon
 
@@ -15,6 +15,9 @@ from zq.http.authentication import token_of
 from zq.model.subscriptions import Source
 from zq.wire import answers
 from zq.wire.subscriptions import shown
+
+# Of the environment of a request that came by a connection of WebSocket: its id.
+CONNECTION: Final = "zq.connection"
 
 
 class _Resource:
@@ -52,7 +55,8 @@ class SubscriptionCollection(_Resource):
         resp.data = wire.encode({"subscriptions": items, "links": links})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
-        made = self._subscriptions.create(self._source(req), _terms(req, needed=False), token_of(req))
+        terms, connection = _terms(req, needed=False), req.env.get(CONNECTION, "")
+        made = self._subscriptions.create(self._source(req), terms, token_of(req), connection)
         resp.set_header("Location", req.path)
         answer = {"subscription_id": made.id} | ({"secret": made.secret} if made.secret else {})
         resp.status, resp.data = falcon.HTTP_201, wire.encode(answer)

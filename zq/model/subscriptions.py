@@ -19,6 +19,9 @@ _NOTICES: Final = "~notices/"
 MARK: Final = "~subscriptions"
 _PENDING: Final = "~pending/"
 _DEAD: Final = "~dead/"
+_PUSHED: Final = "~pushed/"
+# What the subscriber of a subscription begins with whose messages go to a connection of WebSocket.
+CONNECTION: Final = "websocket:"
 _LOG: Final = "~log"
 
 
@@ -37,6 +40,14 @@ class Source(NamedTuple):
     def pending(self, subscription: str) -> QueueRef:
         """The queue of what is to be delivered to a subscription."""
         return QueueRef(self.project, f"{_PENDING}{self.kind}/{self.name}/{subscription}")
+
+    def pushed(self, subscription: str) -> QueueRef:
+        """The same of one that is a connection: no worker delivers it."""
+        return QueueRef(self.project, f"{_PUSHED}{self.kind}/{self.name}/{subscription}")
+
+    def outgoing(self, one: "Subscription") -> QueueRef:
+        """``pending`` or ``pushed``, as the subscription is."""
+        return self.pushed(one.id) if one.subscriber.startswith(CONNECTION) else self.pending(one.id)
 
     def dead(self, subscription: str) -> QueueRef:
         """The queue of what could not be delivered to it."""

@@ -83,8 +83,16 @@ def _of_claim(queue: str, verb: str, body: Body) -> Request:
     return Request("DELETE" if verb == "delete" else "GET", path)
 
 
-def _of_subscription(_queue: str, _verb: str, _body: Body) -> Request:
-    raise Invalid("Subscriptions are not served over WebSocket yet.")
+def _of_subscription(queue: str, verb: str, body: Body) -> Request:
+    path = f"{queue}/subscriptions"
+    if verb == "list":
+        return Request("GET", path, _query(body, marker=str, limit=int))
+    if verb == "create":
+        kinds = {"subscriber": str, "ttl": int, "options": dict}
+        given = {name: _given(body, name, kind) for name, kind in kinds.items()}
+        return Request("POST", path, document={name: value for name, value in given.items() if value is not None})
+    path += "/" + _segment(body, "subscription_id")
+    return Request("DELETE" if verb == "delete" else "GET", path)
 
 
 BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
@@ -154,6 +162,14 @@ def shown(action: str, body: Body, reply: Reply) -> Any:
         return {"queues": [{k: v for k, v in each.items() if k != "href"} for each in document["queues"]]}
     if action == "queue_get_stats":
         return _stats(document)
+    if action == "subscription_create":
+        return document | {"message": f"Subscription {queue} created."}
+    if action == "subscription_list":
+        return {"subscriptions": document["subscriptions"]}
+    if action == "subscription_get":
+        return document
+    if action == "subscription_delete":
+        return f"Subscription {body['subscription_id']} removed."
     if action == "message_get":
         return {"messages": message(document)}
     if action == "message_post":

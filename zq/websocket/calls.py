@@ -10,14 +10,15 @@ from wsgiref.util import setup_testing_defaults
 import msgspec
 
 from zq.errors import Invalid
+from zq.http.subscriptions import CONNECTION
 from zq.websocket.actions import Reply, Request
 from zq.wire import refusals
 
 Application = Callable[..., Iterable[bytes]]
 
 
-def call(app: Application, peer: str, headers: Mapping[str, str], asked: Request) -> Reply:
-    """What the application answers. ``headers``: by their names in HTTP. Raises ``Invalid``."""
+def call(app: Application, peer: str, headers: Mapping[str, str], asked: Request, connection: str) -> Reply:
+    """What the application answers. ``headers``: by their names in HTTP; ``connection``: its id. Raises ``Invalid``."""
     try:
         raw = b"" if asked.document is None else msgspec.json.encode(asked.document)
         env: dict[str, Any] = {
@@ -27,6 +28,7 @@ def call(app: Application, peer: str, headers: Mapping[str, str], asked: Request
             "wsgi.input": BytesIO(raw),
             "REMOTE_ADDR": peer,
             "SERVER_PROTOCOL": "HTTP/1.1",
+            CONNECTION: connection,
         }
     except UnicodeEncodeError as error:
         raise Invalid("Bad request. A text holds half of a surrogate pair.") from error

@@ -8,17 +8,19 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, Final
 
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 from websockets.sync.server import Server, ServerConnection, serve
 from websockets.typing import Origin
 
-from zq.broker import Broker
+from zq.application import Application
+from zq.engines.tls import context_of
 from zq.errors import StartRefused
 from zq.lifecycle import is_stopping
 from zq.settings import Settings
-from zq.websocket.calls import Application
 from zq.websocket.session import TRY_LATER, Ended, Service, Session
 
 LOG = logging.getLogger(__name__)
@@ -37,13 +39,15 @@ GOING_AWAY: Final = 1001
 class Listener:
     """Serves WebSocket at one address, from ``start`` to ``stop``. Raises ``StartRefused``."""
 
-    def __init__(self, chosen: Settings, app: Application, broker: Broker) -> None:
+    def __init__(self, chosen: Settings, made: Application) -> None:
         self._chosen = chosen
+        self._tls = context_of(chosen) if chosen.tls_cert else None
+        self._pages = made.pages
         self._lock = threading.Lock()
         self._projects: dict[object, str] = {}
         self._ending = False
         self._connections: set[ServerConnection] = set()
-        self._service = Service(app, broker, chosen.auth.strategy, self._join)
+        self._service = Service(made.outermost(), made.broker, chosen.auth.strategy, self._join)
         self._server = self._listen()
 
     def _listen(self) -> Server:
@@ -68,7 +72,26 @@ class Listener:
             close_timeout=2,
             max_queue=2,
             server_header=None,
+            ssl=self._tls,
+            process_request=self._page,
         )
+
+    def reload(self) -> None:
+        """Read the certificate again, for new connections. Raises ``StartRefused``, and the former one stays."""
+        if self._tls is not None:
+            context_of(self._chosen)
+            self._tls.load_cert_chain(self._chosen.tls_cert, self._chosen.tls_key, password="")
+
+    def _page(self, connection: ServerConnection, request: Request) -> Response | None:
+        """What a probe is told; None to all others, who go on with the handshake."""
+        page = self._pages.get(request.path)
+        if page is None:
+            return None
+        answer = page()
+        response = connection.respond(HTTPStatus(answer.status), answer.body.decode())
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = answer.media
+        return response
 
     def start(self) -> int:
         """Accept connections from a thread; the port."""
@@ -113,7 +136,7 @@ class Listener:
             connection.close(TRY_LATER, "This server has as many connections as it may have.")
             return
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SLOW, 0))
-        session = Session(self._service, str(connection.remote_address[0]), self._kept(connection))
+        session = Session(self._service, str(connection.remote_address[0]), self._kept(connection), connection.send)
         try:
             session.begin()
             self._converse(connection, session)
@@ -122,6 +145,7 @@ class Listener:
         except ConnectionClosed:
             pass
         finally:
+            session.end()
             with self._lock:
                 self._projects.pop(session, None)
                 self._connections.discard(connection)
@@ -134,6 +158,7 @@ class Listener:
             except TimeoutError:
                 continue
             connection.send(session.handle(frame))
+            session.answered()
         raise Ended(GOING_AWAY, "The server ends.")
 
     def _kept(self, connection: ServerConnection) -> dict[str, str]:

@@ -6,14 +6,15 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from zq import logs, settings
 from zq.application import Application
-from zq.commands import options_of
+from zq.commands import options_of, until_ended
 from zq.errors import StartRefused, Unavailable
 from zq.settings import Configuration
-from zq.startup import check_exposure
+from zq.startup import check_exposure, reload
 from zq.websocket.listener import Listener
 
 LOG = logging.getLogger(__name__)
@@ -41,9 +42,10 @@ def run(arguments: Sequence[str], ended: threading.Event) -> None:
     for warning in check_exposure(chosen):
         LOG.warning(warning)
     made = _application(configuration)
-    listener = Listener(chosen, made.outermost(), made.broker)
+    listener = Listener(chosen, made)
+    made.rereads.append(listener)
     listener.start()
-    ended.wait()
+    until_ended(ended, partial(reload, configuration, made.apply))
     made.broker.end_waiting()
     listener.stop(chosen.graceful_timeout)
 
@@ -51,7 +53,7 @@ def run(arguments: Sequence[str], ended: threading.Event) -> None:
 def _application(configuration: Configuration) -> Application:
     """Raises ``StartRefused``, ``Unavailable``."""
     try:
-        return Application(configuration)
+        return Application(configuration, alone=False)
     except (StartRefused, Unavailable) as refusal:
         if configuration.current.uri.startswith("rocksdb:"):
             raise StartRefused(f"{refusal}{EMBEDDED}") from refusal

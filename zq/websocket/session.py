@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from msgspec import Struct
 
@@ -14,9 +14,11 @@ from zq.auth.signatures import moment
 from zq.broker import Broker
 from zq.errors import Invalid, ZqError
 from zq.model import QueueRef
+from zq.model.subscriptions import Source
 from zq.websocket import frames
 from zq.websocket.actions import Reply, Request, request_of, shown
 from zq.websocket.calls import Application, call
+from zq.websocket.pushes import Pusher
 
 LOG = logging.getLogger(__name__)
 # Seconds in which a credential must come.
@@ -57,8 +59,15 @@ class Ended(Exception):
 class Session:
     """What is known of one connection. ``handshake``: the headers that it began with."""
 
-    def __init__(self, service: Service, peer: str, handshake: Mapping[str, str]) -> None:
+    def __init__(
+        self, service: Service, peer: str, handshake: Mapping[str, str], send: Callable[[str | bytes], object]
+    ) -> None:
         self._service = service
+        self._id = uuid4().hex
+        self._binary = False
+        self._pusher = Pusher(service.broker, send)
+        self._subscribed: tuple[Source, str, bool] | None = None
+        """What the frame in hand has subscribed to, and whether the frame is binary."""
         self._peer = peer
         self._handshake = handshake
         self._credential: dict[str, str] = {}
@@ -88,9 +97,19 @@ class Session:
         elif not self._open and now >= self._deadline:
             raise Ended(POLICY, "No credential came in time.")
 
+    def end(self) -> None:
+        """The connection is closed: its subscriptions end."""
+        self._pusher.end()
+
+    def answered(self) -> None:
+        """The answer has been sent: what the frame has subscribed to may follow."""
+        subscribed, self._subscribed = self._subscribed, None
+        if subscribed is not None:
+            self._pusher.add(*subscribed)
+
     def handle(self, frame: str | bytes) -> str | bytes:
         """The answer to a frame, in its format. Raises ``Ended``."""
-        binary = isinstance(frame, bytes)
+        self._binary = binary = isinstance(frame, bytes)
         try:
             document = frames.decode(frame)
         except frames.Undecodable as error:
@@ -133,11 +152,13 @@ class Session:
         token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
         if self._credential:  # whoever never had one gets no more time by failing
             self._deadline = time.monotonic() + CREDENTIAL_WITHIN
-        self._credential, self._expires = {}, None
+        former, self._credential, self._expires = self._credential, {}, None
         keystone = self._service.strategy == "keystone"
         given = {"X-Auth-Token": token} if keystone else {"Authorization": f"Bearer {token}"}
         given["X-Project-ID"] = project
         reply = self._call(WHO, given)
+        if reply.status != 200 or former.get("X-Project-ID") not in (None, project):
+            self._pusher.end()
         if reply.status != 200:
             return 401 if reply.status in (401, 403) else reply.status, _failure(reply)
         self._join(reply.document["project"])
@@ -175,6 +196,8 @@ class Session:
         """What contract 14 answers where HTTP has succeeded: of queues, only what is stored."""
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
+        if action == "subscription_create" and not self._is_new(project, body, reply):
+            return 409, _failure(Reply(409, {"description": "The subscriber is subscribed, and was asked again."}))
         document = shown(action, body, reply)
         if action == "queue_get_stats" and self._stored(project, body["queue_name"]) is None:
             return 404, document
@@ -183,6 +206,14 @@ class Session:
                 if "metadata" in each:
                     each["metadata"] = self._stored(project, each["name"]) or {}
         return reply.status, document
+
+    def _is_new(self, project: str, body: dict[str, Any], reply: Reply) -> bool:
+        """Whether a subscription was made; of one without subscriber, messages are going to come here."""
+        if body.get("subscriber") is not None:
+            return "secret" in reply.document
+        source = Source(project, "queue", body["queue_name"])
+        self._subscribed = source, reply.document["subscription_id"], self._binary
+        return True
 
     def _stored(self, project: str, name: str) -> dict[str, Any] | None:
         stored = self._service.broker.storage.queues.get(QueueRef(project, name))
@@ -208,7 +239,8 @@ class Session:
             raise Ended(TRY_LATER, "The project has as many connections as it may have.")
 
     def _call(self, asked: Request, headers: Mapping[str, str]) -> Reply:
-        return call(self._service.app, self._peer, {"Client-ID": NO_CLIENT, **self._handshake, **headers}, asked)
+        given = {"Client-ID": NO_CLIENT, **self._handshake, **headers}
+        return call(self._service.app, self._peer, given, asked, self._id)
 
 
 def _failure(reply: Reply) -> dict[str, Any]:
