@@ -87,21 +87,11 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.commands": ["zq.errors", "zq.logs", "zq.settings"],
     "zq.delivery": [
         *(*ABOVE_STORES, "zq.broker", "zq.settings", "zq.logs", "zq.commands", "zq.application"),
-        *("zq.auth", "zq.auth.sealing", "zq.auth.signatures"),
+        *("zq.auth", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.master_keys", "zq.startup"),
     ],
     "zq.websocket": [
-        *(
-            "zq.commands",
-            "zq.application",
-            "zq.settings",
-            "zq.logs",
-            "zq.lifecycle",
-            "zq.startup",
-            "zq.errors",
-            "zq.model",
-            "zq.wire",
-        ),
-        *("zq.broker", "zq.auth.signatures", "zq.commands"),
+        *("zq.commands", "zq.application", "zq.settings", "zq.logs", "zq.lifecycle", "zq.startup", "zq.errors"),
+        *("zq.model", "zq.wire", "zq.broker", "zq.auth.signatures", "zq.engines"),
     ],
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
@@ -167,7 +157,9 @@ SHORT = 120
 LONGEST = 400
 # Short modules with one importer that stay apart, and why. An entry goes when its module has gone.
 APART: dict[str, str] = {
-    "zq.auth.master_keys": "reads a private file like its neighbours; the application only hands the keys on",
+    "zq.broker.pushes": "what a connection is sent, as that of workers; the broker only puts it together",
+    "zq.websocket.pushes": "a thread of its own beside the session's",
+    "zq.websocket.calls": "how the application is asked, of which a session knows nothing",
     "zq.websocket.frames": "the form of a document, which a session does not depend on",
     "zq.client.webhooks": "for programs that receive deliveries, which use nothing else of the client",
     "zq.delivery.process": "imports what extras bring; the command says in a sentence that one is missing",

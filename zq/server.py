@@ -97,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return offline.check_store(chosen.uri)
         if given.command == "salvage":
             return offline.salvage_store(chosen.uri, given.to)
+        if given.command == "rekey":
+            return _rekey(chosen)
         if given.init_store:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
@@ -126,20 +128,32 @@ def _token(arguments: Sequence[str]) -> int:
     """``zq-server token``: returns the exit code."""
     given = token_command.parse(arguments)
 
-    def direct() -> App:
-        audit.configure(chosen.audit)
-        storage = open_store(chosen)
-        atexit.register(storage.close)
-        clock = StoreClock(storage.now, doubted=storage.doubted)
-        return create_app(make_broker(chosen, storage, clock, NO_EVENTS))
-
     try:
         _hand_on(given)
         chosen = Configuration().current
         logs.configure(chosen.log_format, "WARNING")
-        return token_command.run(given, chosen.control, direct)
+        return token_command.run(given, chosen.control, partial(_direct, chosen))
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
+
+
+def _direct(chosen: Settings) -> App:
+    """The application for one command, on the store itself."""
+    audit.configure(chosen.audit)
+    storage = open_store(chosen)
+    atexit.register(storage.close)
+    clock = StoreClock(storage.now, doubted=storage.doubted)
+    return create_app(make_broker(chosen, storage, clock, NO_EVENTS))
+
+
+def _rekey(chosen: Settings) -> int:
+    """``zq-server rekey``: returns the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    ask = token_command.asker(chosen.control, partial(_direct, chosen))
+    done = token_command.asked(ask, "POST", "/v2/admin/rekey")
+    print(f"The keys of {done['projects']} projects are wrapped by the first master key of the file.")  # noqa: T201
+    if done["left"]:
+        raise StartRefused(f"Of {done['left']} of them some stay as they were: their master keys are not in the file.")
+    return 0
 
 
 def _announce(chosen: Settings) -> None:
@@ -172,9 +186,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=["check-store", "salvage", "token"],
+        choices=["check-store", "rekey", "salvage", "token"],
         help="token: make, list, rotate and revoke tokens: zq-server token --help; "
         "check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
+        "rekey: have the first master key of the file open all that is encrypted, and encrypt by new keys from now on; "
         "salvage: write what can be read of a damaged one into a new one, and say what is lost",
     )
     parser.add_argument("--to", metavar="PATH", help="where salvage makes the new store")

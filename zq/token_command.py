@@ -54,12 +54,13 @@ def run(given: argparse.Namespace, socket: str, direct: Callable[[], control.App
 
     ``socket``: where a server that has the store open listens, "" if there is none; ``direct`` opens the store.
     """
-    for line in VERBS[given.verb](given, _asker(socket, direct)):
+    for line in VERBS[given.verb](given, asker(socket, direct)):
         print(line)  # noqa: T201
     return 0
 
 
-def _asker(socket: str, direct: Callable[[], control.Application]) -> Ask:
+def asker(socket: str, direct: Callable[[], control.Application]) -> Ask:
+    """Who answers: the server that has the store open, or this process."""
     if socket:
         try:
             control.ask(socket, "GET", "/healthz")
@@ -71,7 +72,7 @@ def _asker(socket: str, direct: Callable[[], control.Application]) -> Ask:
     return lambda method, target, document: control.call(app, method, target, document)
 
 
-def _asked(ask: Ask, method: str, target: str, document: object = None) -> Any:
+def asked(ask: Ask, method: str, target: str, document: object = None) -> Any:
     """What is answered. Raises ``StartRefused`` with the sentence of a refusal."""
     status, answer = ask(method, target, document)
     if status >= 400:
@@ -86,13 +87,13 @@ def _create(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
     terms: dict[str, Any] = {"name": given.name, "roles": [*given.role, *([ADMIN] if given.admin else [])]}
     terms |= {} if given.scope is None else {"scopes": given.scope}
     terms |= {} if given.days is None else {"days": given.days}
-    yield _asked(ask, "POST", f"{PATH}?{urlencode({'project': project})}", terms)["token"]
+    yield asked(ask, "POST", f"{PATH}?{urlencode({'project': project})}", terms)["token"]
 
 
 def _list(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
     target = f"{PATH}?{urlencode({'limit': PAGE} | ({'project': given.project} if given.project else {}))}"
     while True:
-        page = _asked(ask, "GET", target)
+        page = asked(ask, "GET", target)
         yield from map(_line, page["tokens"])
         if not page["links"]:
             return
@@ -108,12 +109,12 @@ def _line(token: dict[str, Any]) -> str:
 
 def _revoke(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
     named = f"/{quote(given.id, safe='')}" if given.jti is None else f"?{urlencode({'jti': given.jti})}"
-    _asked(ask, "DELETE", PATH + named)
+    asked(ask, "DELETE", PATH + named)
     yield from ()
 
 
 def _rotate(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
-    yield _asked(ask, "POST", f"{PATH}/{quote(given.id, safe='')}/rotate")["token"]
+    yield asked(ask, "POST", f"{PATH}/{quote(given.id, safe='')}/rotate")["token"]
 
 
 VERBS: Final[dict[str, Callable[[argparse.Namespace, Ask], Iterator[str]]]] = {

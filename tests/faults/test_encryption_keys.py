@@ -3,15 +3,20 @@
 
 import os
 import signal
+import subprocess
+import sys
 from base64 import b64encode
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.servers import ZqServer, ask, wait_for
+from tests.stores import RedisServer
 
 pytestmark = pytest.mark.one_store
 
+KINDS = ("queues", "topics")
 URL = "/v2/queues/cards/messages"
 HEADERS = {"Client-ID": "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f", "X-Project-ID": "acme"}
 OLD, NEW = (f"{name} {b64encode(bytes([number] * 32)).decode()}\n" for name, number in (("old", 1), ("new", 2)))
@@ -60,3 +65,48 @@ def test_a_file_that_others_can_read_is_no_start(tmp_path: Path) -> None:
     env = {"OS_TRANSPORT__MESSAGE_ENCRYPTION_KEY_FILE": str(keys)}
     with pytest.raises(Exception, match="mode 0600"), ZqServer(f"rocksdb://{tmp_path}/store", env=env):
         pass
+
+
+@pytest.mark.parametrize("kind", ["rocksdb", "redis"])
+def test_a_master_key_is_replaced_at_once(kind: str, tmp_path: Path) -> None:
+    """``zq-server rekey``, by the server that has an embedded store open, or on the store itself: then the old line is
+    needed by nothing, whatever it has sealed, in queues and topics."""
+    keys, config = tmp_path / "keys", tmp_path / "zq.conf"
+    keys.write_text(OLD)
+    keys.chmod(0o600)
+    config.write_text(f"[transport]\nmessage_encryption_key_file = {keys}\n[server]\ncontrol = {tmp_path}/control\n")
+    with ExitStack() as opened:
+        uri = f"rocksdb://{tmp_path}/store" if kind == "rocksdb" else opened.enter_context(RedisServer()).uri
+        server = opened.enter_context(ZqServer(uri, "--config", str(config)))
+
+        def rekey() -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "zq.server", "rekey", "--config", str(config), "--store", uri]
+            return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+        for kinds in ("queues", "topics"):
+            path = f"/v2/{kinds}/cards"
+            made = ask(server.url, "PUT", path, {"_enable_encrypt_messages": True}, headers=HEADERS)
+            assert made.status == 201
+            document = {"messages": [{"body": "cleartext"}]}
+            assert ask(server.url, "POST", f"{path}/messages", document, headers=HEADERS).status == 201
+
+        def bodies() -> list[list[str]]:
+            found = [ask(server.url, "GET", f"/v2/{each}/cards/messages?echo=true", headers=HEADERS) for each in KINDS]
+            return [[message["body"] for message in each.document["messages"]] for each in found]
+
+        assert bodies() == [["cleartext"], ["cleartext"]]
+        keys.write_text(NEW)
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: bodies() == [[], []], 20, "the old key is gone")
+        refused = rekey()
+        assert refused.returncode == 2
+        assert "their master keys are not in the file" in refused.stderr
+        keys.write_text(NEW + OLD)
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: bodies() == [["cleartext"], ["cleartext"]], 20, "both keys are known")
+        done = rekey()
+        assert (done.returncode, "1 projects" in done.stdout) == (0, True), done
+        keys.write_text(NEW)
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: server.output.count("Reloaded") >= 3, 20, "the old key is gone again")
+        assert bodies() == [["cleartext"], ["cleartext"]]

@@ -166,6 +166,7 @@ def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
         *(("GET", path, None) for path in ("/metrics", "/v2/openapi.json", "/v2/whoami")),
         ("POST", f"{jobs}/share", {"paths": ["messages"], "methods": ["GET"]}),
         ("POST", "/v2/share/revoke", None),
+        ("POST", "/v2/admin/rekey", None),
         *(
             ("GET", f"/v2/{kind}?name=s&marker=a&limit=3&detailed=true&colour=blue", None)
             for kind in ("queues", "topics")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.http.api import Api
 from zq.broker.encryption import MARK, SET_ASIDE
+from zq.broker.tails import ALL
 from zq.clock import ManualClock
 from zq.model import Draft, ListFilter, Message, QueueRef
 from zq.storage.api import Storage
@@ -223,3 +224,57 @@ def test_a_checksum_is_that_of_the_ciphertext(store: Store, compose) -> None:
     told = api.get(f"{URL}/{id}", 200).json["checksum"]
     assert told == checksum(b'"' + b64encode(message.body) + b'"')
     assert api.claim("jobs")[1][0]["checksum"] == told
+
+
+# Topics.
+
+NEWS = "/v2/topics/news"
+
+
+@pytest.fixture
+def news(api: Api) -> Api:
+    """The topic ``news`` is encrypted."""
+    api.put(NEWS, 201, ON)
+    return api
+
+
+def published(api: Api, *bodies: Any) -> list[str]:
+    """The ids of new messages."""
+    document = {"messages": [{"body": body} for body in bodies]}
+    return [href.rpartition("/")[2] for href in api.post(f"{NEWS}/messages", 201, document).json["resources"]]
+
+
+def test_a_topic_stands_encrypted_in_its_log_and_is_read_as_it_was_published(
+    news: Api, storage: Storage, clock: ManualClock
+) -> None:
+    """Lists, gets, waits; F2."""
+    first, second = published(news, SECRET, "two")
+    stored = [entry.body for batch in storage.topics.read(news.project, 0, 10, ALL).batches for entry in batch.entries]
+    assert [body[:1] for body in stored] == [MARK, MARK]
+    assert not [body for body in stored if b"4111" in body]
+    assert of(news.get(f"{NEWS}/messages", 200)) == [SECRET, "two"]
+    assert of(news.get(f"{NEWS}/messages?ids={first},{second}", 200)) == [SECRET, "two"]
+    assert news.get(f"{NEWS}/messages/{first}", 200).json["body"] == SECRET
+    assert of(news.get(f"{NEWS}/messages?marker={first}&wait=1", 200)) == ["two"]
+
+
+def test_what_was_published_in_the_clear_and_sealed_stand_side_by_side(news: Api) -> None:
+    sealed, off = published(news, 1), [{"op": "replace", "path": "/metadata/_enable_encrypt_messages", "value": False}]
+    news.patch(NEWS, 200, off)
+    clear = published(news, 2)
+    assert of(news.get(f"{NEWS}/messages", 200)) == [1, 2]
+    assert sealed < clear
+
+
+def test_a_message_of_a_topic_that_cannot_be_opened_is_503_for_itself_alone(
+    compose, storage: Storage, clock: ManualClock
+) -> None:
+    """As of queues: the others are shown."""
+    api = compose(encryption_keys=KEYS)
+    api.put(NEWS, 201, ON)
+    first, second = published(api, 1, 2)
+    bare = compose(encryption_keys={"other": bytes(32)})
+    assert of(bare.get(f"{NEWS}/messages", 200)) == []
+    for path in (f"{first}", f"?ids={first},{second}"):
+        refused = bare.get(f"{NEWS}/messages/{path}".replace("/?", "?"), 503)
+        assert refused.headers["X-Zq-Error"] == "MessageUnreadable"

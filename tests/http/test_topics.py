@@ -9,6 +9,7 @@ import pytest
 
 from tests.http.api import KINDS, RESERVED, TOPIC_RESERVED, Api
 from tests.http.test_publishing import bodies, publish
+from zq.broker.data_keys import DataKeys
 from zq.broker.rules import RECENT, DefaultTtls
 from zq.broker.topics import Topics
 from zq.clock import ManualClock
@@ -213,7 +214,9 @@ def test_another_servers_change_counts_after_a_second(
 ) -> None:
     """What is remembered costs no question, for so long and no longer; what a server does itself it knows."""
     watch, default_ttls, news = Watch(), DefaultTtls(3600), TopicRef(f"acme{project_suffix}", "news")
-    here, there = (Topics(storage, clock, Limits(), default_ttls, watch) for _ in "ab")
+    here, there = (
+        Topics(storage, clock, Limits(), default_ttls, DataKeys(storage.documents, clock, {}), watch) for _ in "ab"
+    )
     assert here.rules(news).ttl == 3600
     assert not there.create(news, b"{}"), "the first question has created it"
     there.delete(news)
@@ -228,7 +231,7 @@ def test_another_servers_change_counts_after_a_second(
 
 def test_the_table_of_queues_ttls_is_not_for_topics(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
     """``queue_ttl`` names queues; topics have the default, shown and in force."""
-    topics = Topics(storage, clock, Limits(), DefaultTtls(120, [("*", 60)]))
+    topics = Topics(storage, clock, Limits(), DefaultTtls(120, [("*", 60)]), DataKeys(storage.documents, clock, {}))
     news = TopicRef(f"acme{project_suffix}", "news")
     assert topics.rules(news).ttl == 120
     assert topics.metadata(news)[TTL] == 120

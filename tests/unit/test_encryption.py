@@ -3,13 +3,20 @@
 
 import os
 from base64 import b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from zq.auth.master_keys import MasterKeys, read_keys
+from zq.broker.data_keys import KIND, DataKeys, Rekeyed
 from zq.broker.encryption import MARK, Sealing
-from zq.errors import MessageUnreadable, StartRefused, Unavailable
+from zq.clock import ManualClock
+from zq.errors import Invalid, MessageUnreadable, StartRefused, Unavailable
+from zq.model.documents import DocumentRef
+from zq.storage import connect
+from zq.storage.api import DocumentController
 
 KEYS = {"one": bytes(range(32)), "two": bytes(range(32, 64))}
 TEXT = b64encode(KEYS["one"]).decode()
@@ -22,20 +29,33 @@ def file_of(folder: Path, text: str, mode: int = 0o600) -> str:
     return str(path)
 
 
-def test_a_body_comes_back_for_its_message_only() -> None:
-    """F1: neither another project nor another id opens it, and the first key seals."""
-    sealing = Sealing(KEYS)
+@pytest.fixture
+def documents() -> Iterator[DocumentController]:
+    storage = connect("memory:")
+    yield storage.documents
+    storage.close()
+
+
+def keys_of(documents: DocumentController, masters: dict[str, bytes]) -> DataKeys:
+    """Those of one server."""
+    return DataKeys(documents, ManualClock(1_800_000_000), masters)
+
+
+def test_a_body_comes_back_for_its_message_only(documents: DocumentController) -> None:
+    """F1: neither another project nor another id opens it."""
+    sealing = Sealing(keys_of(documents, KEYS))
     sealed = sealing.seal("p", "m", b'{"a": 1}')
-    assert sealed.startswith(MARK + b"\x03one")
+    assert sealed.startswith(MARK + b"\x011")
+    sealing.seal("q", "m", b"2")
     assert sealing.open("p", "m", sealed) == b'{"a": 1}'
     for project, id in [("q", "m"), ("p", "n"), ("p\x00m", "")]:
         with pytest.raises(MessageUnreadable):
             sealing.open(project, id, sealed)
 
 
-def test_no_bit_can_be_changed_and_no_byte_cut_off() -> None:
+def test_no_bit_can_be_changed_and_no_byte_cut_off(documents: DocumentController) -> None:
     """F1: it is 503, never a bare failure, whatever stands in the store behind the mark."""
-    sealing = Sealing(KEYS)
+    sealing = Sealing(keys_of(documents, KEYS))
     sealed = sealing.seal("p", "m", b'"body"')
     changed = [sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :] for at in range(1, len(sealed))]
     for damaged in [*changed, *(sealed[:end] for end in range(1, len(sealed))), MARK + b"\xff" * 300]:
@@ -43,11 +63,63 @@ def test_no_bit_can_be_changed_and_no_byte_cut_off() -> None:
             sealing.open("p", "m", damaged)
 
 
-def test_what_is_not_sealed_is_as_it_is_and_without_a_key_nothing_is_sealed() -> None:
-    sealing = Sealing()
+def test_what_is_not_sealed_is_as_it_is_and_without_a_key_nothing_is_sealed(documents: DocumentController) -> None:
+    sealing = Sealing(keys_of(documents, {}))
     assert sealing.open("p", "m", b"[1]") == b"[1]"
     with pytest.raises(Unavailable):
         sealing.seal("p", "m", b"[1]")
+    with pytest.raises(Invalid):
+        sealing.keys.rekey()
+
+
+def test_no_key_stands_in_the_store_as_it_is(documents: DocumentController) -> None:
+    """It is of use to nobody who has no master key, nor in another project's place."""
+    sealing = Sealing(keys_of(documents, {"one": KEYS["one"]}))
+    sealed = sealing.seal("p", "m", b"1")
+    stored = documents.get(DocumentRef("", KIND, "p"), 1_800_000_000)
+    assert stored is not None
+    documents.put(DocumentRef("", KIND, "q"), stored.value, 1_800_000_000)
+    for master in ({"one": KEYS["two"]}, {"two": KEYS["one"]}):
+        with pytest.raises(MessageUnreadable):
+            Sealing(keys_of(documents, master)).open("p", "m", sealed)
+    assert keys_of(documents, {"one": KEYS["one"]}).opening("q", "1") is None
+
+
+def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentController) -> None:
+    """Every project's, what was sealed before and after; servers that knew the old key alone say that they cannot."""
+    old, both = ({name: KEYS[name] for name in names} for names in (("one",), ("two", "one")))
+    before = Sealing(keys_of(documents, old))
+    sealed = {f"p{number}": before.seal(f"p{number}", "m", b"1") for number in range(150)}
+    assert keys_of(documents, both).rekey() == Rekeyed(150, 0)
+    after = Sealing(keys_of(documents, {"two": KEYS["two"]}))
+    assert {after.open(project, "m", body) for project, body in sealed.items()} == {b"1"}
+    newer = after.seal("p7", "m", b"2")
+    assert newer.startswith(MARK + b"\x012")
+    before.keys.replace(both)
+    assert before.open("p7", "m", newer) == b"2"
+    before.keys.replace(old)
+    with pytest.raises(MessageUnreadable):
+        before.open("p7", "m", newer)
+    assert before.open("p7", "n", before.seal("p7", "n", b"3")) == b"3"  # by a key of its own
+    assert keys_of(documents, {"two": KEYS["two"]}).rekey() == Rekeyed(150, 1)
+    assert keys_of(documents, both).rekey() == Rekeyed(150, 0)
+
+
+def test_servers_that_seal_at_once_have_the_same_keys(documents: DocumentController) -> None:
+    """And while keys are made anew: whatever one has sealed all can open."""
+    servers = [Sealing(keys_of(documents, KEYS)) for _ in range(4)]
+    sealed: list[bytes] = []
+
+    def work(server: Sealing) -> None:
+        for _ in range(20):
+            sealed.append(server.seal("p", "m", b"1"))
+            if len(sealed) % 10 == 0:
+                server.keys.rekey()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, servers))
+    assert len(sealed) == 80
+    assert {server.open("p", "m", body) for server in servers for body in sealed} == {b"1"}
 
 
 def test_keys_are_read_in_order_and_again(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ RULES: Final[dict[str, Rule]] = {
     "flavors:get": Rule(),
     **_administration("health:get", *(f"pools:{name}" for name in _THINGS)),
     **_administration(*(f"flavors:{name}" for name in ("create", "update", "delete"))),
-    **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete"),
+    **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
     **_administration("admin:tokens", "admin:server"),
 }
 """Every rule that a route may name. One that is not here is denied."""

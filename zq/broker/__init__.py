@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 
 from zq.broker.claims import Claims
+from zq.broker.data_keys import DataKeys
 from zq.broker.deliveries import DeadDeliveries
 from zq.broker.encryption import Sealing
 from zq.broker.following import Following
@@ -43,7 +44,7 @@ class Broker:
     ``patience``: seconds that the caller of a large commit waits for its end.
     ``quota``: what a project may use that has no values of its own; None = nobody is asked who it is, so that nobody
     can be bounded. ``share``: percent of waiters and streams that one project gets; ``threads``: how many requests are
-    worked on at once. ``encryption_keys``: as ``Sealing`` has them.
+    worked on at once. ``encryption_keys``: as ``DataKeys`` has them.
     """
 
     def __init__(
@@ -70,20 +71,20 @@ class Broker:
         self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
         rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
         self.storage = storage
-        self.sealing = sealing = Sealing(encryption_keys, events)
+        self.sealing = sealing = Sealing(DataKeys(storage.documents, clock, encryption_keys or {}), events)
         self._clock, self.limits = clock, limits
-        self.queues = Queues(storage, clock, limits, rules_cache, sealing)
+        self.queues = Queues(storage, clock, limits, rules_cache, sealing.keys)
         self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
         self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing)
         self.history = History(storage, clock, limits, rules_cache, events, sealing)
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
-        self.topics = Topics(storage, clock, limits, self.default_ttls)
+        self.topics = Topics(storage, clock, limits, self.default_ttls, sealing.keys)
         self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
         self._tails = Tails(storage)
-        self.streams = Streams(storage, clock, self._tails, max_streams, events, share)
+        self.streams = Streams(storage, clock, self._tails, sealing, max_streams, events, share)
         readers = Readers(self._tails, self.waiters)
-        self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum)
+        self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum, sealing)
         self._subscribe(rules_cache)
         self.health = Health(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics)

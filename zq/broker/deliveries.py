@@ -86,7 +86,7 @@ class DeadDeliveries:
     def _seen(self, project: str, stored: Message) -> DeadDelivery:
         notice = notice_of(stored.body)
         try:
-            body = None if notice.confirmation else self._sealing.open(project, notice.message, notice.body)
+            body = None if notice.confirmation else self._sealing.opened_notice(project, notice).body
         except MessageUnreadable:
             body = None
         return DeadDelivery(stored, notice, body)

@@ -39,6 +39,7 @@ RETRY_POLICY: Final[Metadata] = {
 
 # The key that has messages encrypted.
 ENCRYPTS: Final = "_enable_encrypt_messages"
+NOT_ENCRYPTED: Final = "this server does not encrypt messages, for it has no message_encryption_key_file."
 
 
 class MetadataSchema:

@@ -9,13 +9,14 @@ from itertools import islice
 from msgspec import UNSET, Struct, structs
 
 from zq import wire
+from zq.broker.encryption import UNREADABLE, Sealing, id_in_topic
 from zq.broker.streams import Gap, lost_end
 from zq.broker.tails import RECHECK, Tails
-from zq.broker.topics import Topics
+from zq.broker.topics import TopicRules, Topics
 from zq.broker.values import Applied, Seen, Upload
 from zq.broker.waiting import Check, Polled, Waiters
 from zq.clock import Clock
-from zq.errors import Invalid, MessageNotFound, Repeated
+from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, count_within, within
 from zq.model import Seconds, portion
@@ -26,7 +27,7 @@ from zq.storage.api import Storage
 class Listed(Struct, frozen=True):
     """A page of a topic as of ``now``. ``position``: where to go on; ``gap``: what the caller's marker has missed."""
 
-    messages: list[Published]
+    messages: Sequence[Published]
     position: int
     now: Seconds
     gap: Gap | None = None
@@ -52,7 +53,9 @@ class Publishing:
         retention: Retention,
         events: Events,
         checksum: bool,
+        sealing: Sealing,
     ) -> None:
+        self._sealing = sealing
         self._log = storage.topics
         self._clock = clock
         self._limits = limits
@@ -74,7 +77,7 @@ class Publishing:
         idempotency_key = upload.idempotency_key(raw)
         posted = wire.posted(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
-        entries = [self._entry(message, rules.ttl, upload.hops) for message in posted]
+        entries = [self._entry(topic, message, rules, upload.hops) for message in posted]
         if idempotency_key is not None:  # the log is the project's, so its keys are too
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
@@ -125,13 +128,19 @@ class Publishing:
         return listening
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> Seen[Sequence[Published]]:
-        """Those of the ids that are messages of the topic, each once. Raises ``MessageNotFound``."""
+        """Those of the ids that are messages of the topic, each once. Raises ``MessageNotFound``, and
+        ``MessageUnreadable`` if none of them can be opened."""
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = [message for id in dict.fromkeys(ids) for message in self._find(topic, id, now)]
         if not found:
             raise MessageNotFound("There is no such message in the topic.")
-        return Seen(found, now)
+        if len(found) == 1:
+            return Seen([self._sealing.opened_one_published(topic.project, found[0])], now)
+        shown = self._sealing.opened_published(topic.project, found)
+        if not shown:
+            raise MessageUnreadable(UNREADABLE)
+        return Seen(shown, now)
 
     def _listen(self, topic: TopicRef, after: int | None, deadline: float) -> "Listening":
         try:
@@ -154,7 +163,8 @@ class Publishing:
             position = max(position, reading.position)
             shown = list(portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
             if len(shown) == size or len(shown) < len(found) or not reading.more:
-                return Listed(shown, shown[-1].sequence if shown else position, now, gap)
+                end = shown[-1].sequence if shown else position
+                return Listed(self._sealing.opened_published(topic.project, shown), end, now, gap)
 
     def _find(self, topic: TopicRef, id: str, now: Seconds) -> Iterator[Published]:
         if len(id) <= 19 and id.isascii() and id.isdigit() and id == str(int(id)) and 0 < int(id) < 2**63:
@@ -162,11 +172,14 @@ class Publishing:
             for batch in self._log.read(topic.project, sequence - 1, 1, Pattern(topic.name)).batches:
                 yield from (message for message in batch.messages(sequence - 1, now) if message.sequence == sequence)
 
-    def _entry(self, posted: wire.Posted, ttl: int, hops: int) -> Entry:
+    def _entry(self, topic: TopicRef, posted: wire.Posted, rules: TopicRules, hops: int) -> Entry:
+        ttl = rules.ttl
         if posted.ttl is not UNSET:
             ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
-        body = bytes(posted.body)
-        return Entry(body, ttl, wire.checksum(body) if self._checksum else "", hops)
+        body, checksum = self._sealing.stored(
+            topic.project, id_in_topic(topic.name), bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
+        )
+        return Entry(body, ttl, checksum, hops)
 
 
 class Listening:

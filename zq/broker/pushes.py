@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
 from zq.broker.encryption import Sealing
 from zq.clock import Clock
 from zq.errors import MessageUnreadable
@@ -61,7 +59,6 @@ class Pushes:
         """None of what cannot be opened."""
         notice = notice_of(message.body)
         try:
-            body = self._sealing.open(source.project, notice.message, notice.body)
+            return notification(self._sealing.opened_notice(source.project, notice))
         except MessageUnreadable:
             return None
-        return notification(replace(notice, body=body))

@@ -3,9 +3,9 @@
 
 from collections.abc import Callable
 
-from zq.broker.encryption import Sealing
+from zq.broker.data_keys import DataKeys
 from zq.broker.markers import Markers
-from zq.broker.metadata import ENCRYPTS, MetadataSchema, shown_defaults
+from zq.broker.metadata import ENCRYPTS, NOT_ENCRYPTED, MetadataSchema, shown_defaults
 from zq.broker.resources import READ_AHEAD, MetadataResource
 from zq.broker.rules import RulesCache
 from zq.clock import Clock
@@ -20,13 +20,11 @@ from zq.storage.capabilities import Missing
 class Queues(MetadataResource[QueueRef, Queue]):
     """What a caller can do with queues."""
 
-    def __init__(
-        self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, sealing: Sealing
-    ) -> None:
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, keys: DataKeys) -> None:
         history = storage.history
         unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
-        if not sealing.enabled:
-            unbuilt[ENCRYPTS] = "this server does not encrypt messages, for it has no message_encryption_key_file."
+        if not keys.enabled:
+            unbuilt[ENCRYPTS] = NOT_ENCRYPTED
         schema = MetadataSchema("queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt)
         markers = Markers(storage.documents, clock)
         super().__init__(storage.queues, schema, markers, clock, limits, rules_cache.forget, QueueNotFound)

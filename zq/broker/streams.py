@@ -9,11 +9,12 @@ nothing is disconnected and may resume.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from zq.broker.encryption import Sealing
 from zq.broker.tails import ALL, RECHECK, Tail, Tails
 from zq.broker.waiting import SHARE, Slots, share_of_all
 from zq.clock import Clock
@@ -43,7 +44,7 @@ class Gap(Struct, frozen=True):
     resumes: int
 
 
-Portion = list[Published] | Gap
+Portion = Sequence[Published] | Gap
 
 
 class Stream:
@@ -145,22 +146,30 @@ class Stream:
             return gap
         return self._chosen(reading.batches, reading.position)
 
-    def _chosen(self, batches: list[Batch], position: int) -> list[Published]:
+    def _chosen(self, batches: list[Batch], position: int) -> Sequence[Published]:
         """The messages among them that the reader wants and has not; its position moves on."""
         now, after, matches = self._owner.now(), self.position, self._matches
         chosen = [message for batch in batches if matches(batch.topic) for message in batch.messages(after, now)]
         self.position = max(after, position)
         if chosen:
             self._owner.events.streamed(len(chosen))
-        return chosen
+        return self._owner.sealing.opened_published(self._project, chosen)
 
 
 class Streams:
     """The streams of one server, at most ``most`` of them at a time, and of one project ``share`` percent of that."""
 
     def __init__(
-        self, storage: Storage, clock: Clock, tails: Tails, most: int, events: Events, share: int = SHARE
+        self,
+        storage: Storage,
+        clock: Clock,
+        tails: Tails,
+        sealing: Sealing,
+        most: int,
+        events: Events,
+        share: int = SHARE,
     ) -> None:
+        self.sealing = sealing
         self.topics = storage.topics
         self._clock = clock
         self._tails = tails

@@ -8,8 +8,9 @@ from typing import cast
 from msgspec import Struct
 
 from zq import wire
+from zq.broker.data_keys import DataKeys
 from zq.broker.markers import Markers
-from zq.broker.metadata import ENCRYPTS, MetadataSchema, topic_defaults
+from zq.broker.metadata import ENCRYPTS, NOT_ENCRYPTED, MetadataSchema, topic_defaults
 from zq.broker.resources import MetadataResource
 from zq.broker.rules import DefaultTtls, ReadThroughCache, post_size
 from zq.clock import Clock
@@ -34,11 +35,12 @@ class Topic(Struct, frozen=True):
 
 
 class TopicRules(Struct, frozen=True):
-    """What a topic's metadata mean for a message that is published: its ttl, where it names none, and the most bytes
-    of one post."""
+    """What a topic's metadata mean for a message that is published: its ttl, where it names none, the most bytes of
+    one post, and whether its body is encrypted in the store."""
 
     ttl: int
     max_post_size: int
+    encrypts: bool
 
 
 class Topics(MetadataResource[TopicRef, Topic]):
@@ -50,13 +52,14 @@ class Topics(MetadataResource[TopicRef, Topic]):
         clock: Clock,
         limits: Limits,
         default_ttls: DefaultTtls,
+        keys: DataKeys,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = _TopicStore(storage, clock)
         self._default_ttls = default_ttls
         self._recent = ReadThroughCache(self._stored, monotonic)
         # queue_ttl is a table of queues' names, not of topics'.
-        unbuilt = {ENCRYPTS: "this version of zq does not encrypt messages of topics yet."}
+        unbuilt = {} if keys.enabled else {ENCRYPTS: NOT_ENCRYPTED}
         schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default, unbuilt)
         markers = Markers(storage.documents, clock)
         super().__init__(self._store, schema, markers, clock, limits, self._recent.forget, TopicNotFound)
@@ -71,7 +74,7 @@ class Topics(MetadataResource[TopicRef, Topic]):
             stored = self._store.get(topic)  # somebody else has created it
         metadata = wire.json_object(stored.metadata) if stored else {}
         ttl = metadata.get("_default_message_ttl") or self._default_ttls.default
-        return TopicRules(ttl, post_size(metadata, self._limits))
+        return TopicRules(ttl, post_size(metadata, self._limits), bool(metadata.get(ENCRYPTS)))
 
     def _created(self, topic: TopicRef) -> bool:
         with self.admit(topic, None):

@@ -37,7 +37,7 @@ def run(arguments: Sequence[str], ended: threading.Event) -> None:
     broker = make_broker(chosen, storage, clock, NO_EVENTS)
     broker.subscriptions.policy = subscription_policy(chosen)
     broker.subscriptions.sealer = SecretSealer(lambda: configuration.current.share)
-    keys = MasterKeys(chosen.message_encryption_key_file, broker.sealing.replace)
+    keys = MasterKeys(chosen.message_encryption_key_file, broker.sealing.keys.replace)
     keystone = None
     if chosen.auth.strategy == "keystone":
         keystone = strategy_of(lambda: configuration.current.auth, storage.documents, clock, configuration.path)

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from zq import wire
 from zq.broker import Broker
@@ -369,10 +368,9 @@ class Deliverer:
             document = await self._store(self._confirmations.document, source, one, notice)
         else:
             try:
-                body = self._broker.sealing.open(source.project, notice.message, notice.body)
+                document = notification(self._broker.sealing.opened_notice(source.project, notice))
             except MessageUnreadable:
                 return Outcome(False, why="the message cannot be opened", final=True)
-            document = notification(replace(notice, body=body))
         if one.subscriber.startswith("mailto:"):
             return await self._senders.mail(one, document.decode())
         secrets = self._broker.subscriptions.secrets(one)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/quota`` and ``/v2/admin/project…``: what projects may use, and who says so (tenancy 5)."""
+"""``/v2/quota`` and ``/v2/admin/project…``: what projects may use, and who says so (tenancy 5); and
+``/v2/admin/rekey``."""
 
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from zq import wire
 from zq.broker import Broker
+from zq.broker.data_keys import DataKeys
 from zq.broker.quotas import Quotas
 from zq.errors import InvalidBody, InvalidParameter, NotBuilt
 from zq.http import query
@@ -110,6 +112,19 @@ class ProjectItem(_Quotas):
 
     def _show(self, resp: falcon.Response, project: str, said: Project) -> None:
         resp.data = wire.encode(self._shown(project, said))
+
+
+class Rekeying:
+    """``/v2/admin/rekey``"""
+
+    audience = Audience.OPERATOR
+    policy = {"POST": "admin:rekey"}
+
+    def __init__(self, keys: DataKeys) -> None:
+        self._keys = keys
+
+    def on_post(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode(self._keys.rekey())
 
 
 def _named(req: falcon.Request) -> str:

@@ -15,7 +15,7 @@ from zq.broker import Broker
 from zq.broker.pools import Pools
 from zq.events import NO_EVENTS, Events
 from zq.http import deliveries, faults, subscriptions
-from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument
+from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
@@ -139,6 +139,7 @@ def _add_administration_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/quota", QuotaDocument(broker))
     app.add_route("/v2/admin/projects", ProjectCollection(broker))
     app.add_route("/v2/admin/project", ProjectItem(broker))
+    app.add_route("/v2/admin/rekey", Rekeying(broker.sealing.keys))
 
 
 def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None:

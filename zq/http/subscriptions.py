@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/queues/{queue}/subscriptions`` and below, and the same of topics (contract 9)."""
 
-from typing import Any, Final
+from typing import Any
 
 import falcon
 
@@ -14,10 +14,7 @@ from zq.http import query
 from zq.http.authentication import token_of
 from zq.model.subscriptions import Source
 from zq.wire import answers
-from zq.wire.subscriptions import shown
-
-# Of the environment of a request that came by a connection of WebSocket: its id.
-CONNECTION: Final = "zq.connection"
+from zq.wire.subscriptions import CONNECTION, shown
 
 
 class _Resource:

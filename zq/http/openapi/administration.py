@@ -55,6 +55,14 @@ def administration() -> Json:
                 errors=(409,),
             ),
         },
+        "/v2/admin/rekey": {
+            "post": operation(
+                "rekey",
+                "Wrap all keys of encryption by the first master key, and encrypt by new ones",
+                {200: answer("How many projects have keys, and of how many some could not be opened.", "Rekeyed")},
+                errors=(409,),
+            ),
+        },
     }
 
 
@@ -86,6 +94,7 @@ def schemas() -> Json:
         "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
         "Project": _object(said | use),
         "ProjectPage": _object(page),
+        "Rekeyed": _object({"projects": integer(0, MOST), "left": integer(0, MOST)}),
         "ProjectChange": {
             "type": "object",
             "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},

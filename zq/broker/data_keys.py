@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys by which bodies are encrypted: each project has some of its own, random, which stand in the store, wrapped
+by a master key of the operator's file. So another master key needs these few documents written anew, and no message.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from cachetools import TTLCache
+from msgspec import Struct
+
+from zq.clock import Clock
+from zq.errors import Invalid, MetadataConflict, Unavailable
+from zq.model.documents import Document, DocumentRef
+from zq.storage.api import DocumentController
+
+LOG = logging.getLogger(__name__)
+# The kind of the documents, of no project, by project.
+KIND: Final = "data_keys"
+# Bytes of a key, and of what GCM draws for each use.
+SIZE: Final = 32
+NONCE: Final = 12
+# What the keys that wrap are derived for.
+LABEL: Final = b"zq data keys 1"
+# Projects whose keys one process remembers, and for how many seconds.
+MOST: Final = 10_000
+REMEMBERED: Final = 60.0
+TRIES: Final = 20
+PAGE: Final = 100
+NO_KEY: Final = "This server cannot encrypt what this queue stores: it has no message_encryption_key_file."
+
+
+class ProjectKeys(Struct, frozen=True, array_like=True):
+    """A project's keys as stored. ``keys``: by number, the id of the master key and what it has wrapped; the ``last``
+    one seals."""
+
+    last: int
+    keys: dict[int, tuple[str, bytes]]
+
+
+class Rekeyed(Struct, frozen=True):
+    """``left``: of the projects, those with a key that no known master key opens."""
+
+    projects: int
+    left: int
+
+
+_decoder: Final = msgspec.msgpack.Decoder(ProjectKeys)
+
+
+class DataKeys:
+    """Of all projects. ``masters``: of 32 bytes by their ids; the first one wraps, all unwrap."""
+
+    def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
+        self._documents = documents
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.replace(masters)
+
+    def replace(self, masters: Mapping[str, bytes]) -> None:
+        """Use these from now on."""
+        with self._lock:
+            self._masters = dict(masters)
+            self._known: TTLCache[str, tuple[int, dict[int, Any]]] = TTLCache(MOST, REMEMBERED)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is a master key."""
+        return bool(self._masters)
+
+    def sealing(self, project: str) -> tuple[str, Any]:
+        """The id of the key that seals now, made if there is none, and its cipher. Raises ``Unavailable``."""
+        if not self._masters:
+            raise Unavailable(NO_KEY)
+        last, ciphers = self._ciphers(project)
+        if last not in ciphers:
+            last, ciphers = self._add(project)
+        return str(last), ciphers[last]
+
+    def opening(self, project: str, id: str) -> Any:
+        """The cipher of the key; None if it is not there, or no known master key opens it."""
+        number = int(id) if id.isascii() and id.isdigit() and len(id) < 10 else 0
+        if not self._masters or not number:
+            return None
+        last, ciphers = self._ciphers(project)
+        if number > last:  # another server has made it since
+            with self._lock:
+                self._known.pop(project, None)
+            ciphers = self._ciphers(project)[1]
+        return ciphers.get(number)
+
+    def rekey(self) -> Rekeyed:
+        """Wrap every key by the first master key, and seal by a new one in every project. Raises ``Invalid``."""
+        if not self._masters:
+            raise Invalid("This server has no message_encryption_key_file.")
+        projects = left = 0
+        after = ""
+        while True:
+            page = self._documents.list("", KIND, "", after, PAGE, self._clock.now())
+            for document in page.items:
+                held = self._change(document.ref.name)
+                first = next(iter(self._masters))
+                projects, left = projects + 1, left + any(master != first for master, _ in held.keys.values())
+            if page.next is None or len(page.items) < PAGE:
+                return Rekeyed(projects, left)
+            after = page.next
+
+    def _ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
+        """The number of the last key, and the ciphers of those that can be opened."""
+        known = self._known.get(project)
+        if known is None:
+            stored = self._stored(project)
+            known = self._remember(project, _decoder.decode(stored.value) if stored else ProjectKeys(0, {}))
+        return known
+
+    def _remember(self, project: str, held: ProjectKeys) -> tuple[int, dict[int, Any]]:
+        opened = {number: self._unwrapped(project, number, *kept) for number, kept in held.keys.items()}
+        known = held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
+        if held.keys:
+            with self._lock:
+                self._known[project] = known
+        return known
+
+    def _add(self, project: str) -> tuple[int, dict[int, Any]]:
+        return self._remember(project, self._change(project))
+
+    def _change(self, project: str) -> ProjectKeys:
+        """Have a new key, and those that can be opened wrapped by the first master key."""
+        for _ in range(TRIES):
+            stored = self._stored(project)
+            held = _decoder.decode(stored.value) if stored else ProjectKeys(0, {})
+            keys = {number: self._rewrapped(project, number, *kept) for number, kept in held.keys.items()}
+            number = held.last + 1
+            keys[number] = self._wrapped(project, number, os.urandom(SIZE))
+            new = ProjectKeys(number, keys)
+            version = stored.version if stored else ""
+            ref = DocumentRef("", KIND, project)
+            if self._documents.put(ref, msgspec.msgpack.encode(new), self._clock.now(), expected=version):
+                with self._lock:
+                    self._known.pop(project, None)
+                return new
+        raise MetadataConflict("Others change the keys of the project at the same time. Try again.")
+
+    def _stored(self, project: str) -> Document | None:
+        return self._documents.get(DocumentRef("", KIND, project), self._clock.now())
+
+    def _wrapped(self, project: str, number: int, key: bytes) -> tuple[str, bytes]:
+        id, master = next(iter(self._masters.items()))
+        nonce = os.urandom(NONCE)
+        return id, nonce + _wrapping(master).encrypt(nonce, key, _bound_to(id, project, number))
+
+    def _unwrapped(self, project: str, number: int, id: str, wrapped: bytes) -> bytes | None:
+        from cryptography.exceptions import InvalidTag
+
+        master = self._masters.get(id)
+        if master is None:
+            return None
+        try:
+            key: bytes = _wrapping(master).decrypt(wrapped[:NONCE], wrapped[NONCE:], _bound_to(id, project, number))
+        except (InvalidTag, ValueError):
+            LOG.error("Key %d of a project cannot be opened: it was changed in the store, or key %s was.", number, id)
+            return None
+        return key
+
+    def _rewrapped(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
+        """As it was, if no known master key opens it."""
+        key = self._unwrapped(project, number, id, wrapped)
+        return (id, wrapped) if key is None else self._wrapped(project, number, key)
+
+
+def _cipher(key: bytes) -> Any:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(key)
+
+
+def _wrapping(master: bytes) -> Any:
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return _cipher(HKDF(SHA256(), SIZE, None, LABEL).derive(master))
+
+
+def _bound_to(id: str, project: str, number: int) -> bytes:
+    """What the tag of a wrapped key covers besides; no part can hold the byte between them."""
+    return b"\x00".join(part.encode() for part in (id, project, str(number)))
