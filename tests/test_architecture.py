@@ -160,7 +160,6 @@ APART: dict[str, str] = {
     "zq.broker.pushes": "what a connection is sent, as that of workers; the broker only puts it together",
     "zq.websocket.pushes": "a thread of its own beside the session's",
     "zq.websocket.calls": "how the application is asked, of which a session knows nothing",
-    "zq.websocket.frames": "the form of a document, which a session does not depend on",
     "zq.client.webhooks": "for programs that receive deliveries, which use nothing else of the client",
     "zq.delivery.process": "imports what extras bring; the command says in a sentence that one is missing",
     "zq.websocket.running": "imports what extras bring; the command says in a sentence that one is missing",
