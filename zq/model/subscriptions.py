@@ -64,6 +64,12 @@ def is_hidden(queue: QueueRef) -> bool:
     return queue.name.startswith(HIDDEN)
 
 
+def source_of(queue: QueueRef) -> Source | None:
+    """What one of zq's own queues is of; None of others."""
+    parts = queue.name.split("/")
+    return Source(queue.project, parts[1], parts[2]) if is_hidden(queue) and len(parts) > 2 else None
+
+
 def log_of(project: str) -> QueueRef:
     """What stands for the log of the project's topics among queues with work; there is no such queue."""
     return QueueRef(project, _LOG)

@@ -36,6 +36,7 @@ from zq.model.pools import (
     read_unbound,
     unbound_ref,
 )
+from zq.model.subscriptions import Source, source_of
 from zq.storage.api import Storage
 
 # Seconds that what a server remembers of the catalogue may be old.
@@ -179,6 +180,7 @@ class Bindings:
     def _make(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
         """Bind the queue; None if another was quicker, or the pool has gone meanwhile."""
         now = self._catalogue.now()
+        beside = self._delivered(queue) if beside is None else beside
         if beside is not None:
             pool = beside
         elif self._catalogue.queues.get(queue) is not None:  # older than the first pool
@@ -200,6 +202,14 @@ class Bindings:
                 raise Unavailable(f"The pool {pool} is not there any more.")
             return None
         return pool
+
+    def _delivered(self, queue: QueueRef) -> str | None:
+        """The pool where the queue's deliveries are, or for a queue of deliveries its source; None if that is open."""
+        source = source_of(queue)
+        if source is None:
+            notices = self._read(Source(queue.project, "queue", queue.name).notices)
+            return read_binding(notices).pool if notices else None
+        return self.find(QueueRef(source.project, source.name)) if source.kind == "queue" else DEFAULT_POOL
 
     def _chosen(self, flavor: str | None) -> str:
         weights = self._weights(flavor)

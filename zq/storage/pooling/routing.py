@@ -18,6 +18,7 @@ from zq.model import (
     Commit,
     Committed,
     Copies,
+    Draft,
     Fence,
     IdempotencyKey,
     Lease,
@@ -178,12 +179,19 @@ class Queues(Controller):
 class Messages(Controller):
     """Messages of all pools."""
 
-    @wraps(MessageController.post)
-    def post(self, queue: QueueRef, *given: Any, copies: Copies | None = None, **named: Any) -> bytes | None:
+    def post(
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        expected: bytes | None = None,
+        idempotency_key: IdempotencyKey | None = None,
+        copies: Copies | None = None,
+    ) -> bytes | None:
         if copies is not None:
             self._bindings.beside(queue, copies.queue)
-            named["copies"] = copies
-        return self._stores.of(self._bindings.bind(queue)).messages.post(queue, *given, **named)
+        store = self._stores.of(self._bindings.bind(queue))
+        return store.messages.post(queue, drafts, now, expected, idempotency_key, copies)
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         self._check_targets(queue, moves)
