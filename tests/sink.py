@@ -67,6 +67,10 @@ class Sink:
         with self._lock:
             return [each for each in self._came[path] if each.document.get("Message_Type", kind) == kind]
 
+    def asked(self, path: str) -> list[dict[str, Any]]:
+        """The questions for agreement that came to a path."""
+        return [each.document for each in self.came(path, "SubscriptionConfirmation")]
+
     def bodies(self, path: str) -> list[Any]:
         """The bodies of the messages that came."""
         return [each.document["body"] for each in self.came(path)]

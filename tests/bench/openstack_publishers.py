@@ -23,7 +23,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.keystone import Keystone, User
-from tests.servers import ZqServer, ask
+from tests.servers import ZqServer, ask, wait_for
+from tests.sink import CONFIG, Sink
 
 METERING, ALARMS = User("ceilometer", "c31"), User("aodh", "a0d")
 OWNER, STRANGER = User("ann", "a11"), User("bob", "b0b")
@@ -125,13 +126,30 @@ def refusals(server: ZqServer, keystone: Keystone) -> list[tuple[str, str, str]]
         ("Signed for another queue", action.replace("queue_name=signed", "queue_name=other"), "ResourceNotFound"),
         ("Another project", action.replace(f"={OWNER.project}", f"={STRANGER.project}"), "ResourceNotFound"),
         ("A changed end", action.replace("expires=20", "expires=21"), "ResourceNotFound"),
-        ("With a subscriber", "zaqar://?topic=hook&subscriber=http%3A//localhost/hook", "MalformedRequest"),
+        (
+            "A subscriber in a forbidden place",
+            "zaqar://?topic=hook&subscriber=http%3A//10.0.0.1/hook",
+            "MalformedRequest",
+        ),
     ]
+
+
+def subscribed(python: str, keystone: Keystone) -> str:
+    """What a subscriber that an action names is told of two alarms, where nobody has to agree: else Aodh, which knows
+    no 409, posts nothing once a subscriber has."""
+    with Sink() as sink:
+        action = f"zaqar://?topic=told&subscriber={sink.url}/hook"
+        said = "".join(run(python, AODH, ALARMS, keystone, "ZaqarAlarmNotifier", action) for _ in range(2))
+        try:
+            wait_for(lambda: len(sink.bodies("/hook")) == 2, 20, "both alarms")
+        except AssertionError as failure:
+            return f"NOTHING: {failure}\n{said}"
+        return json.dumps(sink.bodies("/hook"))
 
 
 EXPECTED: dict[User, dict[str, int]] = {
     METERING: {"meters": 3},
-    ALARMS: {"alarm1-heat": 1},
+    ALARMS: {"alarm1-heat": 1, "alarm1-hook": 0, "alarm1-told": 2},
     OWNER: {"signed": 1, "trusted": 1},
     STRANGER: {},
 }
@@ -143,7 +161,7 @@ def main() -> int:
     parser.add_argument("--engine", default="gunicorn")
     options = parser.parse_args()
     with Keystone(*EXPECTED) as keystone, tempfile.TemporaryDirectory() as folder:
-        config = f"{keystone.config()}[signed_url]\nsecret_key = {'k' * 32}\n"
+        config = f"{keystone.config()}{CONFIG}require_confirmation = false\n"
         with ZqServer(f"rocksdb://{folder}/store", engine=options.engine, config=config) as server:
             keystone.endpoint = server.url
             failed = False
@@ -155,6 +173,9 @@ def main() -> int:
                 said = run(options.python, AODH, ALARMS, keystone, "ZaqarAlarmNotifier", action)
                 failed |= error not in said
                 print(f"{name}: {f'not {error}: {said}' if error not in said else f'refused, {error}'}")
+            told = subscribed(options.python, keystone)
+            failed |= told.startswith("NOTHING")
+            print(f"Aodh's alarm to a subscriber: {told[:200]}")
             found = {user: held(server, keystone, user) for user in EXPECTED}
     counts = {user: {name: len(bodies) for name, bodies in queues.items()} for user, queues in found.items()}
     for user, queues in counts.items():

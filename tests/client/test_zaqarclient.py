@@ -281,6 +281,39 @@ def test_a_subscription_lives_and_is_delivered_to(store_uri: str) -> None:
             client.subscription("jobs", subscriber="http://169.254.169.254/hook", ttl=600)
 
 
+@pytest.mark.every_store
+def test_what_heats_resources_do(store_uri: str) -> None:
+    """``OS::Zaqar::Queue``, ``Subscription`` with the ttl of for ever and a template, and ``SignedQueueURL``, by which
+    a server that was deployed signals and is polled for: create, update, delete, in Heat's order."""
+    forever = 220367260800
+    with Sink() as sink, ZqServer(store_uri, config=SUBSCRIBING) as server:
+        client = client_of(server)
+        queue = client.queue("stack-queue", force_create=True)
+        queue.metadata(new_meta={"owner": "stack"})
+        options = {
+            "post_data": '{"workflow_id": "w1", "input": {"event": "$zaqar_message$"}}',
+            "post_headers": {"A": "b"},
+        }
+        hook = client.subscription("stack-queue", subscriber=f"{sink.url}/hook", ttl=forever, options=options)
+        assert hook.id
+        sink.agree(server.url, wait_for(lambda: sink.asked("/hook"), 20, "the question")[0])
+        shown = client.subscription("stack-queue", id=hook.id)
+        assert (shown.subscriber, shown.ttl) == (f"{sink.url}/hook", forever)
+        signal = queue.signed_url(paths=["messages"], ttl_seconds=86400, methods=["GET", "POST", "DELETE"])
+        given = {name: signal[name] for name in ("signature", "expires", "methods", "paths")}
+        conf = {"auth_opts": {"backend": "signed-url", "options": given | {"os_project_id": signal["project"]}}}
+        deployed = Client(server.url, version=2, conf=conf).queue("stack-queue", auto_create=False)
+        deployed.post([{"body": {"deploy_status_code": 0}, "ttl": 600}])
+        told = wait_for(lambda: sink.came("/hook"), 20, "the template")[0].document
+        assert (told["workflow_id"], told["input"]["event"]["body"]) == ("w1", {"deploy_status_code": 0})
+        assert [message.body for message in deployed.pop()] == [{"deploy_status_code": 0}]
+        hook.update({"options": {}, "ttl": 3600})
+        hook.delete()
+        queue.delete()
+        with pytest.raises(errors.ResourceNotFound):
+            client.subscription("stack-queue", id=hook.id)
+
+
 def test_what_is_not_built_is_said(tmp_path: Path) -> None:
     """Who switches encryption on hears that it is not so: 501 would pass for success."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
