@@ -47,7 +47,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = [name for name in stores if able(name, needs)] or stores[:1]  # unable: ``fits`` takes the test away
         needed = [getattr(pytest.mark, need) for need in Kind._fields if need in needs]
         some = [pytest.param(name, marks=needed) for name in names]
-        metafunc.parametrize("store_name", some[:1] if "one_store" in needs else some, indirect=True, scope="session")
+        one = "one_store" in needs and "every_store" not in needs
+        metafunc.parametrize("store_name", some[:1] if one else some, indirect=True, scope="session")
 
 
 def wanted(config: pytest.Config, marked: set[str]) -> list[str]:

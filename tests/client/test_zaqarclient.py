@@ -249,6 +249,7 @@ def test_a_signed_url_opens_a_queue_for_others(store_uri: str) -> None:
             queue.delete()
 
 
+@pytest.mark.every_store
 def test_a_subscription_lives_and_is_delivered_to(store_uri: str) -> None:
     """9: created, shown, listed over pages, agreed to, delivered to, changed, ended."""
     with Sink() as sink, ZqServer(store_uri, config=SUBSCRIBING) as server:
