@@ -93,11 +93,11 @@ def owner(guarded: Server) -> Iterator[Any]:
             client.queue(queue.name).delete()
 
 
-def fill(owner: Any) -> None:
-    """Two messages in ``in``, and nothing else there."""
+def fill(owner: Any, *bodies: str) -> None:
+    """These messages in ``in``, or two, and nothing else there."""
     owner.queue("in").create({"_dead_letter_queue": "dead"})
     owner.queue("in").purge()
-    owner.queue("in").post_many(["1", "2"])
+    owner.queue("in").post_many(bodies or ["1", "2"])
 
 
 def work(spark: Any, options: dict[str, str], owner: Any, what: str, folder: Path) -> None:
@@ -143,18 +143,35 @@ def test_a_job_needs_the_scopes_of_the_page_and_no_others(
     work(spark, options_of(guarded.token("acme", scopes=needed)), owner, what, tmp_path / "all")
 
 
-@pytest.mark.parametrize("column", ["'out' queue", "1 unused"])
+@pytest.mark.parametrize(
+    ("bodies", "columns"),
+    [
+        # One message: all that fails are all that there are.
+        (["1"], ("*", "'out' queue")),
+        (["1"], ("*", "1 unused")),
+        # Of the other one nothing comes that the token could allow.
+        (["1", "none"], ("*", "'out' queue")),
+    ],
+)
 def test_a_right_that_is_missing_buries_no_message(
-    spark: Any, owner: Any, guarded: Server, options_of: Any, column: str
+    spark: Any,
+    owner: Any,
+    guarded: Server,
+    options_of: Any,
+    bodies: list[str],
+    columns: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The round fails with the server's sentence, whether rows say where they go or not, and gives all back."""
-    fill(owner)
+    monkeypatch.setattr(poison, "PAUSE", 0)
+    fill(owner, *bodies)
     scopes = [scope for scope in LEAST["pipeline"] if scope != "produce:queue/out"]
-    pipeline = copying(options_of(guarded.token("acme", scopes=scopes)), lambda frame: frame.selectExpr("*", column))
+    token = guarded.token("acme", scopes=scopes)
+    pipeline = copying(options_of(token), lambda frame: frame.where("body != 'none'").selectExpr(*columns))
     with pytest.raises(RoundFailed, match="does not allow"):
         pipeline.run(spark, until_empty=True)
     stats = owner.queue("in").stats()
-    assert (stats.free, stats.claimed) == (2, 0)
+    assert (stats.free, stats.claimed) == (len(bodies), 0)
     assert list(owner.queue("dead").list()) == []
 
 

@@ -163,6 +163,8 @@ class Work:
         self.tasks = 2 * spark.sparkContext.defaultParallelism
         self.names_queues = False
         """Whether rows of the last results said where they go."""
+        self.wrote = False
+        """Whether such rows, if they were staged and dropped, were any."""
 
     def do(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
         """All of a round; without ``keep``, all but the sink. ``inlined``: content of claims that is known already.
@@ -170,6 +172,7 @@ class Work:
         Raises ``FAILURES``.
         """
         kept: list[DataFrame] = []
+        self.wrote = False
         try:
             frame = self._read(this, inlined)
             for stage in self._stages:
@@ -229,6 +232,8 @@ class Work:
         else:
             writer.format("noop")
         writer.mode("append").save()
+        if self.names_queues and keep and this.dry:
+            self.wrote = not frame.isEmpty()
 
 
 def staged(stage: Stage, frame: DataFrame) -> DataFrame:

@@ -244,7 +244,7 @@ class Runner:
             if isinstance(reason(error), NotAuthorized):
                 self._forbidden.update(ids)
             return why(error)
-        self._allowed |= keep and bool(ids)
+        self._allowed |= keep and self._work.wrote
         return None
 
     def _round(self, claims: Held, dry: bool = False) -> Round:
