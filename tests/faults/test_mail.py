@@ -25,7 +25,9 @@ from cryptography.x509.oid import NameOID
 
 from tests.servers import ZqServer, ask, free_port, wait_for
 from tests.sink import CONFIG
-from zq.delivery.senders import MailOptions, Outcome, Senders
+from zq.delivery.options import MailOptions
+from zq.delivery.retries import Outcome
+from zq.delivery.senders import Senders
 from zq.delivery.targets import TargetPolicy
 from zq.errors import StartRefused
 from zq.model.subscriptions import Subscription

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from tests.sink import Sink
+from zq.delivery.options import MailOptions
+from zq.delivery.retries import Outcome
 from zq.delivery.running import targets_of
-from zq.delivery.senders import MailOptions, Outcome, Senders
-from zq.delivery.targets import Forbidden, Judge, JudgingResolver, TargetPolicy, guarded_socket
+from zq.delivery.senders import JudgingResolver, Senders, guarded_socket
+from zq.delivery.targets import Forbidden, Judge, TargetPolicy
 from zq.errors import Invalid
 from zq.model.subscriptions import Subscription
 from zq.settings import load

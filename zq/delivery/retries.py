@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a delivery is tried again (contract 9.8). Seconds, whole."""
+"""What became of a delivery, and when it is tried again (contract 9.8). Seconds, whole."""
 
 from collections.abc import Mapping
 from typing import Any, Final
+
+from msgspec import Struct
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     "retries_with_no_delay": 3,
@@ -15,6 +17,16 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 # Of any policy: tries of one phase, and seconds between two tries.
 MOST_TRIES: Final = 100
 LONGEST: Final = 43200
+
+
+class Outcome(Struct, frozen=True):
+    """``status``: of the answer, 0 = none came; ``why``: what an operator sees of a failure; ``final``: another try
+    is not made (contract 9.8: any status below 400 ends them)."""
+
+    delivered: bool
+    status: int = 0
+    why: str = ""
+    final: bool = False
 
 
 def policy_of(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -9,9 +9,9 @@ from zq.auth.signatures import Signatures, shown
 from zq.broker import Broker
 from zq.delivery.confirmations import Confirmations, Places, Template
 from zq.delivery.leases import Leases
-from zq.delivery.senders import MailOptions, Tokens
+from zq.delivery.options import DeliveryOptions, MailOptions, Tokens
 from zq.delivery.targets import Judge, TargetPolicy, addresses
-from zq.delivery.worker import Deliverer, DeliveryOptions
+from zq.delivery.worker import Deliverer
 from zq.settings.delivery import DeliverySettings
 
 

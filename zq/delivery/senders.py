@@ -1,27 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt of one delivery: by HTTP, or by mail."""
+"""One attempt of one delivery: by HTTP, or by mail. It is imported when something is first delivered, for its library
+takes long."""
 
 import asyncio
 import shlex
 import smtplib
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from email.message import EmailMessage
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import aiohttp
-from msgspec import Struct
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from zq.broker.subscribers import TRUST, mail_of
 from zq.clock import own
-from zq.delivery.targets import Forbidden, JudgingResolver, TargetPolicy, guarded_socket
+from zq.delivery.options import MailOptions, Tokens
+from zq.delivery.retries import Outcome
+from zq.delivery.targets import Forbidden, TargetPolicy, addresses
 from zq.delivery.threads import Threads
 from zq.errors import Invalid
 from zq.model.subscriptions import Subscription
 from zq.wire import webhooks
 
 T = TypeVar("T")
+# Lookups of names at once, and seconds that one may take.
+LOOKUPS: Final = 64
+PATIENCE: Final = 3.0
 CONNECT: Final = 3.0
 WHOLE: Final = 10.0
 # Bytes of an answer that are read, and dropped.
@@ -30,35 +37,41 @@ ANSWER: Final = 65536
 THREADS: Final = 8
 
 
-class Outcome(Struct, frozen=True):
-    """``status``: of the answer, 0 = none came; ``why``: what an operator sees of a failure; ``final``: another try
-    is not made (contract 9.8: any status below 400 ends them)."""
+class JudgingResolver(AbstractResolver):
+    """Looks names up for aiohttp, and refuses those of which an address is not allowed. ``OSError`` says so."""
 
-    delivered: bool
-    status: int = 0
-    why: str = ""
-    final: bool = False
+    def __init__(self, policy: TargetPolicy) -> None:
+        self._policy = policy
+        self._threads = Threads(LOOKUPS, "zq-lookup")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """All addresses of the host."""
+        loop = asyncio.get_running_loop()
+        ask = loop.run_in_executor(self._threads, lambda: addresses(host, port))
+        found = await asyncio.wait_for(ask, PATIENCE)
+        if not all(self._policy.allows(address, port) for _, address in found):
+            raise Forbidden(f"The host {host} has an address to which nothing is sent.")
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
+            for kind, address in found
+        ]
+
+    async def close(self) -> None:
+        self._threads.shutdown()
 
 
-class MailOptions(Struct, frozen=True):
-    """How mail goes out: by ``command``, or to a server of SMTP if it has a ``host``."""
+def guarded_socket(policy: TargetPolicy) -> Any:
+    """Makes sockets for aiohttp: the last judge, who sees the very address, of names and of literals alike."""
 
-    command: str = "/usr/sbin/sendmail -t -oi"
-    host: str = ""
-    port: int = 465
-    user: str = ""
-    password: str = ""
-    tls: bool = True
-    senders: tuple[str, ...] = ()
-    """Addresses that ``options.from`` may name."""
+    def make(info: Any) -> socket.socket:
+        family, kind, protocol, _, where = info
+        if not policy.allows(str(where[0]), int(where[1])):
+            raise Forbidden("Nothing is sent to this address.")
+        return socket.socket(family, kind, protocol)
 
-
-class Tokens(Protocol):
-    """Gives what a subscriber gets that is trusted."""
-
-    def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Raises ``Invalid``."""
-        ...
+    return make
 
 
 class Senders:

@@ -5,14 +5,12 @@ A name is looked up once for a connection, all its addresses must be allowed, an
 no second look, so that no name means something else by then.
 """
 
-import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from aiohttp.abc import AbstractResolver, ResolveResult
 from msgspec import Struct
 
 from zq.delivery.threads import Threads
@@ -32,9 +30,6 @@ _NOBODYS: Final = tuple(
 )
 # Ports below 1024 that are open to all.
 PORTS: Final = (80, 443)
-# Lookups of names at once, and seconds that one may take.
-LOOKUPS: Final = 64
-PATIENCE: Final = 3.0
 
 
 class TargetPolicy(Struct, frozen=True):
@@ -111,31 +106,6 @@ def _is_here(address: Address) -> bool:
     return True
 
 
-class JudgingResolver(AbstractResolver):
-    """Looks names up for aiohttp, and refuses those of which an address is not allowed. ``OSError`` says so."""
-
-    def __init__(self, policy: TargetPolicy) -> None:
-        self._policy = policy
-        self._threads = Threads(LOOKUPS, "zq-lookup")
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """All addresses of the host."""
-        loop = asyncio.get_running_loop()
-        ask = loop.run_in_executor(self._threads, lambda: addresses(host, port))
-        found = await asyncio.wait_for(ask, PATIENCE)
-        if not all(self._policy.allows(address, port) for _, address in found):
-            raise Forbidden(f"The host {host} has an address to which nothing is sent.")
-        return [
-            ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
-            for kind, address in found
-        ]
-
-    async def close(self) -> None:
-        self._threads.shutdown()
-
-
 class Forbidden(OSError):
     """Nothing is sent there."""
 
@@ -144,18 +114,6 @@ def addresses(host: str, port: int) -> Sequence[tuple[int, str]]:
     """Family and address of each of a host. Raises ``OSError``."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
-
-
-def guarded_socket(policy: TargetPolicy) -> Any:
-    """Makes sockets for aiohttp: the last judge, who sees the very address, of names and of literals alike."""
-
-    def make(info: Any) -> socket.socket:
-        family, kind, protocol, _, where = info
-        if not policy.allows(str(where[0]), int(where[1])):
-            raise Forbidden("Nothing is sent to this address.")
-        return socket.socket(family, kind, protocol)
-
-    return make
 
 
 class Judge:

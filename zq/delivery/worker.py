@@ -11,24 +11,24 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zq import wire
 from zq.broker import Broker
 from zq.broker.subscription_documents import PROJECTS
 from zq.delivery.confirmations import Confirmations
 from zq.delivery.leases import Leases
-from zq.delivery.retries import policy_of, waits
-from zq.delivery.senders import MailOptions, Outcome, Senders, Tokens
+from zq.delivery.options import DeliveryOptions
+from zq.delivery.retries import Outcome, policy_of, waits
 from zq.delivery.shares import Shares
-from zq.delivery.targets import TargetPolicy
 from zq.delivery.threads import Threads
 from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
 from zq.model.subscriptions import Notice, Source, Subscription, is_log, is_notices, log_of, pending_of
 from zq.wire.subscriptions import notice_of, notification, posted
+
+if TYPE_CHECKING:
+    from zq.delivery.senders import Senders
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -48,17 +48,6 @@ STARTS: Final = 50
 SCAN: Final = 10.0
 # Seconds after which a store that failed is asked again.
 AGAIN: Final = 2.0
-
-
-class DeliveryOptions(Struct, frozen=True):
-    """``rate``: deliveries a second of one subscription, 0 = unbounded; ``threads`` ask the store."""
-
-    targets: TargetPolicy = TargetPolicy()
-    mail: MailOptions = MailOptions()
-    rate: float = 10.0
-    threads: int = 8
-    agent: str = "zq"
-    trusts: Tokens | None = None
 
 
 class Health:
@@ -103,6 +92,7 @@ class Deliverer:
         self._logs: dict[str, Callable[[], None]] = {}
         """Projects whose logs are followed; each ends it."""
         self._health: dict[QueueRef, Health] = {}
+        self._senders: Senders | None = None
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
         self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
@@ -135,8 +125,6 @@ class Deliverer:
             self._loop.close()
 
     async def _run(self) -> None:
-        options = self._options
-        self._senders = Senders(options.targets, options.mail, options.agent, options.trusts)
         self._shares = Shares()
         scanned = 0.0
         while not self._ending.is_set():
@@ -153,7 +141,8 @@ class Deliverer:
             except TimeoutError:
                 continue
         await self._end()
-        await self._senders.close()
+        if self._senders is not None:
+            await self._senders.close()
         await self._store(self._leases.release_all)
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
@@ -372,13 +361,21 @@ class Deliverer:
             except MessageUnreadable:
                 return Outcome(False, why="the message cannot be opened", final=True)
         if one.subscriber.startswith("mailto:"):
-            return await self._senders.mail(one, document.decode())
+            return await self._sending().mail(one, document.decode())
         secrets = self._broker.subscriptions.secrets(one)
         template = None if notice.confirmation else one.options.get("post_data")
-        return await self._senders.post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
+        return await self._sending().post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
+
+    def _sending(self) -> "Senders":
+        if self._senders is None:
+            from zq.delivery.senders import Senders
+
+            options = self._options
+            self._senders = Senders(options.targets, options.mail, options.agent, options.trusts)
+        return self._senders
 
     async def _ask_by_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
         letter = await self._store(self._confirmations.letter, source, one, notice)
         if letter is None:
             return Outcome(False, why="[notification] external_confirmation_url is not set", final=True)
-        return await self._senders.mail(one, letter.text, letter.subject, letter.sender)
+        return await self._sending().mail(one, letter.text, letter.subject, letter.sender)

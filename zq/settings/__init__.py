@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from oslo_config import cfg, generator
+from oslo_config import cfg
 
 from zq.logs import without_secrets
 from zq.settings.options import OPTIONS, variable
@@ -117,6 +117,8 @@ def list_opts() -> Sequence[tuple[str, list[cfg.Opt]]]:
 
 def print_sample() -> None:
     """Print a configuration file that holds every option, commented out, with its default."""
+    from oslo_config import generator  # half of what oslo.config takes to import, for this alone
+
     conf = cfg.ConfigOpts()
     generator.register_cli_opts(conf)
     conf(args=["--namespace", "zq", "--wrap-width", "100"], default_config_files=[], default_config_dirs=[])
