@@ -57,7 +57,7 @@ UNSAID = re.compile(
 STORE = os.environ.get("ZQ_FUZZ_STORE", "rocksdb")
 NUMBERS = count()
 """Of projects."""
-EXAMPLES = 10 * int(os.environ.get("ZQ_FUZZ", "1"))
+EXAMPLES = 6 * int(os.environ.get("ZQ_FUZZ", "1"))
 FREE, HELD, LEASED, NAMED, GONE, DEAD, STAGED = (digit * 32 for digit in "1234567")
 CLAIM, NAME, SUBSCRIPTION = "c" * 32, "a.b", "5" * 32
 ETL = ["etl", "none"]

@@ -32,14 +32,14 @@ def budget(holder: Holder, examples: int) -> settings:
 @pytest.mark.timeout(36000)
 def test_the_store_agrees_with_the_oracle(holder: Holder):
     """All verbs in any order at any moment: every answer and every refusal is the model's."""
-    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(holder, 100))
+    run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(holder, 60))
 
 
 @pytest.mark.durable
 @pytest.mark.timeout(36000)
 def test_a_store_that_restarts_agrees_with_the_oracle(holder: Holder):
     """The same while the store is closed and opened again between any two verbs."""
-    run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(holder, 20))
+    run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(holder, 12))
 
 
 def test_a_lapsed_claim_in_front_of_a_live_one(holder: Holder):
