@@ -309,3 +309,31 @@ class Poster:
                 url = self._urls[number % len(self._urls)]
                 if ask(url, "POST", self._path, document).status == 201:
                     self.accepted.append(number)
+
+
+def test_what_a_commit_publishes_is_delivered_once_it_is(server: ZqServer, sink: Sink) -> None:
+    """Staged messages are told of when a commit publishes them, each once though it was staged again under its key;
+    those of a stage that is dropped, never."""
+    sink.subscribe(server.url, "jobs", "/staged")
+
+    def stage(name: str, *bodies: object, key: str = "") -> None:
+        document = {"messages": [{"body": body} for body in bodies]}
+        headers = {"Idempotency-Key": key} if key else {}
+        path = f"/v2/queues/jobs/messages?stage={name}"
+        assert ask(server.url, "POST", path, document, headers=headers).status == 202
+
+    for _ in range(2):
+        stage("night.1", *range(50), key="night.1")
+    stage("night.2", "dropped")
+    assert ask(server.url, "DELETE", "/v2/stages/night.2").status == 204
+    ask(server.url, "POST", "/v2/queues/jobs/messages", {"messages": [{"body": "posted"}]})
+    wait_for(lambda: sink.bodies("/staged") == ["posted"], 20, "what was posted")
+    stage("night.2", "later")
+    commit = {"producer": "etl", "batch": 1, "publish": [{"stage": "night.1", "messages": 50}]}
+    done = ask(server.url, "POST", "/v2/commits", commit)
+    assert (done.status, done.document["published"]) == (200, 50)
+    wait_for(lambda: len(sink.bodies("/staged")) >= 51, 20, "what was published")
+    commit = {"producer": "etl", "batch": 2, "publish": ["night.2"]}
+    assert ask(server.url, "POST", "/v2/commits", commit).document["published"] == 1
+    wait_for(lambda: "later" in sink.bodies("/staged"), 20, "what the second commit published")
+    assert sorted(map(str, sink.bodies("/staged"))) == sorted(["posted", "later", *map(str, range(50))])

@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from msgspec import UNSET, Struct, structs
@@ -31,6 +31,7 @@ from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_DELAY, MIN_TTL, Limits, body_si
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
 from zq.model.quotas import Work
+from zq.model.subscriptions import copies_of
 from zq.storage.api import Storage
 
 # An id of a message, which no marker that is a sequence can be: no sequence has so many digits.
@@ -41,6 +42,8 @@ MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 NO_METADATA: Final = b"none"
 # Bytes of bodies that no stage can keep to: the same for staging.
 NO_ROOM: Final = -1
+# What is to be delivered of a stage may be so many times as large as a stage.
+COPIES_SIZE: Final = 2
 
 
 class Listed(Struct, frozen=True):
@@ -145,9 +148,41 @@ class Messages:
             with self.admit_work(queue.project, Work.STAGE, stage) as refusal:
                 self._stage(queue, stage, drafts, now, refusal or self.refusal(queue.project, drafts), idempotency_key)
         except Repeated as first:
+            # Whoever staged them may have ended before he staged what is to be delivered of them.
+            again = self._drafts(posted, client, queue, rules, now, first.answer)
+            self._stage_copies(queue, stage, again, rules, now, upload.hops, idempotency_key)
             return Applied(len(first.answer), replayed=True)
+        self._stage_copies(queue, stage, drafts, rules, now, upload.hops, idempotency_key)
         self._events.posted(drafts)
         return Applied(len(drafts))
+
+    def _stage_copies(
+        self,
+        queue: QueueRef,
+        stage: str,
+        drafts: Sequence[Draft],
+        rules: Rules,
+        now: Seconds,
+        hops: int,
+        idempotency_key: IdempotencyKey | None,
+    ) -> None:
+        """Stage what is to be delivered of staged messages, once: a commit publishes both."""
+        copies = self.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
+        if copies is None:
+            return
+        limits = self._limits
+        with suppress(Repeated):
+            self._transactions.stage(
+                queue.project,
+                copies_of(stage),
+                copies.queue,
+                copies.drafts,
+                now,
+                limits.stage_ttl,
+                COPIES_SIZE * limits.max_stage_bytes,
+                idempotency_key,
+                limits.max_stage_messages,
+            )
 
     def _stage(
         self,
@@ -323,9 +358,16 @@ class Messages:
         return self._rules_cache.remember(queue, stored.metadata if stored else metadata)
 
     def _drafts(
-        self, posted: Sequence[wire.Posted], client: str, queue: QueueRef, rules: Rules, now: Seconds
+        self,
+        posted: Sequence[wire.Posted],
+        client: str,
+        queue: QueueRef,
+        rules: Rules,
+        now: Seconds,
+        ids: Sequence[str] = (),
     ) -> Sequence[Draft]:
-        ids, ttl = new_ids(len(posted), now), self._rules_cache.ttl(queue, rules)
+        """``ids``: those that they have already."""
+        ids, ttl = ids or new_ids(len(posted), now), self._rules_cache.ttl(queue, rules)
         return [self._draft(queue, message, id, client, rules, ttl) for message, id in zip(posted, ids, strict=True)]
 
     def _draft(self, queue: QueueRef, posted: wire.Posted, identity: str, client: str, rules: Rules, ttl: int) -> Draft:

@@ -16,6 +16,7 @@ from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Outcome, QueueR
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
+from zq.model.subscriptions import copies_of
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 from zq.wire.extensions import CommitTerms, HeldClaim
@@ -52,6 +53,7 @@ class Transactions:
         """Drop what is staged there, unless a commit has named it; an unknown stage is fine."""
         project, stage = project_id(project), free_name("stage", stage)
         self._transactions.drop_stage(project, stage)
+        self._transactions.drop_stage(project, copies_of(stage))
         self.work_ended(project, Work.STAGE, stage)
 
     def commit(
@@ -64,11 +66,13 @@ class Transactions:
         """
         _judge(allowance, terms)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
+        publish = _each_once("publish", [free_name("publish", stage) for stage in terms.stages])
         commit = Commit(
             project=project_id(project),
             producer=free_name("producer", terms.producer),
             batch=within("batch", terms.batch, 0, MAX_BODY_NUMBER),
-            publish=_each_once("publish", [free_name("publish", stage) for stage in terms.stages]),
+            publish=publish,
+            beside=[copies_of(stage) for stage in publish],
             settle=[ClaimRef(queue, claim, self._rules_cache.recent(queue).history_ttl) for queue, claim in held],
             ttl=self._limits.producer_ttl,
             fence=fence,

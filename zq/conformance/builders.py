@@ -306,9 +306,10 @@ class Scene:
         fence: Fence | None = None,
         expected: Mapping[str, int] = MappingProxyType({}),
         bounds: Bounds = BOUNDS,
+        beside: Sequence[str] = (),
     ) -> Committed:
         """The commit, carried out as a server does it."""
-        commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence, expected)
+        commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence, expected, beside)
         return Carrier(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
 
     def decide(

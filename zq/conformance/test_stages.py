@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from zq.conformance.builders import Scene, drafts, ids_of, near, together
-from zq.errors import StageFull, StageNotFound
-from zq.model import Draft, ListFilter, QueueRef, Stats, new_ids
+from zq.errors import StageDiffers, StageFull, StageNotFound
+from zq.model import Bounds, Draft, ListFilter, QueueRef, Stats, new_ids
 
 pytestmark = pytest.mark.every_server
 
@@ -246,3 +246,32 @@ def test_staging_beside_a_commit_loses_and_doubles_nothing(scene: Scene):
             room.commit(turn * 2 + 1, ["s1"])
         assert room.page()[:3] == first
         assert sorted(room.page()) == sorted(first + [id for some in staged for id in some])
+
+
+@pytest.mark.parametrize("step", [1000, 1])
+def test_stages_beside_are_published_and_counted_nowhere(scene: Scene, step: int):
+    """In the same step, or by the same open commit; one that is not there is fine."""
+    other = scene.at("copies")
+    main, copies = [scene.stage(name, 3) for name in ("s1", "s2")], other.stage("~s1", 5)
+    committed = scene.commit(1, ["s1", "s2"], beside=["~s1", "~s2"], expected={"s1": 3}, bounds=Bounds(step, 1_000_000))
+    assert (committed.published, committed.deleted) == (6, 0)
+    assert (scene.page(), other.page()) == ([*main[0], *main[1]], copies)
+    assert scene.last().published == 6
+    assert other.stage("~s1", 1)  # anew
+    assert scene.commit(1, ["s1"], beside=["~s1"]).replayed
+    with pytest.raises(StageNotFound):
+        scene.commit(2, ["~s1"])
+
+
+def test_a_refused_commit_publishes_nothing_beside(scene: Scene):
+    """Stages that are missing, or differ, are those that it names; a stage beside is left for the next one."""
+    other = scene.at("copies")
+    copies = other.stage("~s1", 2)
+    with pytest.raises(StageNotFound):
+        scene.commit(1, ["s1"], beside=["~s1"])
+    scene.stage("s1", 1)
+    with pytest.raises(StageDiffers):
+        scene.commit(1, ["s1"], beside=["~s1"], expected={"s1": 3})
+    assert (scene.page(), other.page()) == ([], [])
+    assert scene.commit(1, ["s1"], beside=["~s1"]).published == 1
+    assert other.page() == copies

@@ -70,6 +70,11 @@ def source_of(queue: QueueRef) -> Source | None:
     return Source(queue.project, parts[1], parts[2]) if is_hidden(queue) and len(parts) > 2 else None
 
 
+def copies_of(stage: str) -> str:
+    """The stage, of no caller's, for what is to be delivered of a stage's messages."""
+    return f"{HIDDEN}{stage}"
+
+
 def log_of(project: str) -> QueueRef:
     """What stands for the log of the project's topics among queues with work; there is no such queue."""
     return QueueRef(project, _LOG)

@@ -32,7 +32,7 @@ class Commit(Struct, frozen=True):
     """One batch of a producer: stages to publish, in this order, and claims to settle, as one decision (extensions 9).
 
     ``ttl``: seconds for which the producer is remembered. ``expected``: how many messages stages are to hold, of those
-    that are named there.
+    that are named there. ``beside``: stages that are published too if they are there, and are not counted.
     """
 
     project: str
@@ -43,6 +43,7 @@ class Commit(Struct, frozen=True):
     ttl: int
     fence: Fence | None = None
     expected: Mapping[str, int] = {}
+    beside: Sequence[str] = ()
 
 
 class Bounds(Struct, frozen=True):

@@ -105,7 +105,8 @@ class TransactionController(Protocol):
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
         """Decide to publish every message of the stages, as posts, and to delete all that the claims hold: wholly or
-        not at all, whatever is killed when.
+        not at all, whatever is killed when. Stages ``beside`` go with them; one that is not there is fine, and what
+        they hold is in no figure.
 
         Up to ``bounds.step`` messages, and some megabytes, are one step. What is more is decided only: the answer is
         ``open``, and ``carry_on`` does it. From then on its claims' messages are nobody's: they count as claimed (in

@@ -24,7 +24,7 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.producers import ABORTING, DECIDED, PREPARING, CommitEvents, Step
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 from zq.storage.mongodb.reservations import Holdings, Reservations
-from zq.storage.mongodb.stages import BEGINNING, Progress, Stages, fits, part, publish
+from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits, part, publish
 
 # Milliseconds for which an aborting commit is left to the server that aborts it.
 ABORT_GRACE: Final = 2000
@@ -84,7 +84,7 @@ class Commits:
             record = self._find(producers.identity(commit.project, commit.producer))
             replayed = "batch" in record and commit.batch <= record["batch"]
             if record.get("state") == DECIDED or (replayed and producers.remembered(record, now)):
-                for stage in commit.publish if replayed else ():
+                for stage in (*commit.publish, *commit.beside) if replayed else ():
                     self._stages.drop(stages.identity(commit.project, stage))
                 return producers.committed(record, replayed=replayed)
             if "state" in record:
@@ -174,16 +174,17 @@ class Commits:
             raise Aborted
         if commit.fence is not None:
             check_fence(self._client, session, commit.project, commit.fence)
-        kept = self._stages.find(commit.project, commit.publish, clock.start, session)
-        for name, stage in zip(dict.fromkeys(commit.publish), kept, strict=True):
+        kept = self._stages.find(commit, clock.start, session)
+        for name, stage in zip(dict.fromkeys(commit.publish), kept, strict=False):
             check_stage(commit, name, stage["count"])
+        published = sum(stage["count"] for stage in kept if BESIDE not in stage)
         held = self._reservations.holdings(list(dict.fromkeys(commit.settle)), clock.start, session)
-        published, deleted = sum(stage["count"] for stage in kept), sum(map(len, held.values()))
+        deleted = sum(map(len, held.values()))
         check_size(Committed(commit.batch, published, deleted), bounds)
         entered: Sequence[QueueKey] = ()
         if fits(kept, deleted, bounds.step):
             drafts, _ = part(self._stages, kept, BEGINNING, bounds.step, session)
-            if len(drafts) != published:
+            if len(drafts) != sum(stage["count"] for stage in kept):
                 raise StageNotFound.of(commit.publish[0])  # it has expired meanwhile
             entered = publish(self._client, session, commit.project, drafts, clock.start)
             self._stages.remove_small(kept, session)
@@ -240,7 +241,7 @@ class Commits:
         record, deleted = begun.record, sum(map(len, begun.held.values()))
         if fence is not None:
             check_fence(self._client, session, layout.original(record["project"]), fence)
-        published = sum(stage["count"] for stage in record["publish"])
+        published = sum(stage["count"] for stage in record["publish"] if BESIDE not in stage)
         figures = {"batch": record["next"], "published": published, "deleted": deleted}
         return {"$set": {"state": DECIDED, "due": clock.now(), **figures}}
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import CommitRunning, StageFull, StageNotFound
-from zq.model import Draft, IdempotencyKey, QueueRef
+from zq.model import Commit, Draft, IdempotencyKey, QueueRef
 from zq.model.quotas import OVERHEAD
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.changes import Arrivals, advance
@@ -30,6 +30,8 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
 # Drafts that one command changes or removes: MongoDB takes 30 microseconds for each, and others wait meanwhile.
 DRAFTS_AT_ONCE: Final = 500
+# The mark of a stage that a commit publishes and does not count.
+BESIDE: Final = "beside"
 # Milliseconds from a stage's end to ``e``: a commit that came in time may be at it still.
 TTL_GRACE: Final = 60_000
 
@@ -105,18 +107,25 @@ class Stages:
             self._client.insert([{**stage, **more}], session)
         return stage, None
 
-    def find(self, project: str, names: Sequence[str], now: int, session: Session) -> list[BsonDocument]:
-        """The stages, in this order, each once. Raises ``StageNotFound``, ``CommitRunning``."""
-        wanted = [identity(project, name) for name in dict.fromkeys(names)]
-        found = {stage["_id"]: stage for stage in self._client.find(self._any(wanted), session=session)}
+    def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
+        """The commit's stages, in its order, each once; then those beside that are there, marked ``BESIDE``.
+
+        Raises ``StageNotFound``, ``CommitRunning``.
+        """
+        names = dict.fromkeys((*commit.publish, *commit.beside))
+        wanted = {name: identity(commit.project, name) for name in names}
+        query = self._any(list(wanted.values()))
+        found = {stage["_id"]: stage for stage in self._client.find(query, session=session)} if names else {}
         stages = []
-        for name, doc_id in zip(dict.fromkeys(names), wanted, strict=True):
-            stage = found.get(doc_id["_id"])
+        for name, doc_id in wanted.items():
+            stage, beside = found.get(doc_id["_id"]), name not in commit.publish
             if stage is None or stage["expires"] <= now or stage.get("due") == 0:
+                if beside:
+                    continue
                 raise StageNotFound.of(name)
             if "commit" in stage:
                 raise CommitRunning
-            stages.append(stage)
+            stages.append(stage | {BESIDE: True} if beside else stage)
         return stages
 
     def reserve(self, stages: Sequence[BsonDocument], attempt: str, session: Session) -> None:

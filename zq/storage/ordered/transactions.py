@@ -153,23 +153,28 @@ class CommitAttempt:
         self._bounds = bounds
         self._producer = _producer(commit.project, commit.producer)
         self._claims = list({(claim.queue, claim.claim): claim for claim in commit.settle}.values())
-        # (key, stage) of all that is to be published
+        # (key, stage) of all that is to be published, and how many messages of it count.
         self._stages: list[tuple[bytes, Stage]] = []
+        self._counted = 0
         # The removal of the producer's last batch.
         self._former: list[Write] = []
 
     def locks(self) -> list[bytes]:
         """What to lock meanwhile: the producer, the stages and the fence."""
         commit = self._commit
-        names = [stages.name(stages.prefix(commit.project, stage)) for stage in commit.publish]
+        names = [stages.name(stages.prefix(commit.project, stage)) for stage in (*commit.publish, *commit.beside)]
         return [_producer_lock(self._producer), *names, *stages.fence_names(commit.project, commit.fence)]
 
     def run(self) -> Committed:
         """Decide on the batch, and do it if it is small; or repeat the answer to the last one."""
         commit, store = self._commit, self._session.store
         known = _last(store, self._producer, self._now)
-        found = {name: stages.find(store, stages.prefix(commit.project, name), self._now) for name in commit.publish}
-        self._stages = [stage for stage in found.values() if stage is not None]
+        found, beside = (
+            {name: stages.find(store, stages.prefix(commit.project, name), self._now) for name in names}
+            for names in (commit.publish, commit.beside)
+        )
+        self._stages = [stage for stage in (*found.values(), *beside.values()) if stage is not None]
+        self._counted = sum(stage[1].count for stage in found.values() if stage is not None)
         if known is not None and (known[1].open or commit.batch <= known[1].batch):
             replayed = commit.batch <= known[1].batch
             if replayed and self._stages:
@@ -197,7 +202,7 @@ class CommitAttempt:
                 _held(sequences_of(store, states.get(claim.queue), claim.claim, self._now), claim)
                 for claim in self._claims
             ]
-            committed = Committed(self._commit.batch, published, sum(map(len, held)))
+            committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
             check_size(committed, self._bounds)
             if published + committed.deleted <= min(self._bounds.step, STEP) and size <= CAPACITY:
                 return None
@@ -245,7 +250,7 @@ class CommitAttempt:
             end = End(Outcome.DELETED, claim.history, self._now)
             for sequence, record in found:
                 change.finish(states[claim.queue], sequence, record, end)
-        committed = Committed(self._commit.batch, len(staged), sum(map(len, held)))
+        committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
         change.also(*self._former, *self._stage_removals(), *self._remembered(committed))
         change.commit()
         return committed

@@ -160,6 +160,8 @@ def _look(store: Store, project: str, producer: bytes) -> tuple[bytes | None, in
     return packed, int(phase or 0)
 
 
+# As the number of messages that a stage is to have: any, and they do not count.
+UNCOUNTED: Final = -2
 RESTAGED: Final = [b"restaged"]
 LARGE: Final = [b"large"]
 
@@ -175,6 +177,7 @@ class Attempt:
         self._whole = layout.whole(commit.project)
         self._held = list(dict.fromkeys(commit.settle))
         self._names = list(dict.fromkeys(commit.publish))
+        """Stages to publish; with those of ``beside`` that were found."""
         self._lists = list(dict.fromkeys((item.queue, item.history) for item in self._held))
         """What is to be deleted: a list for each queue, and for each time that its history is kept."""
 
@@ -205,7 +208,8 @@ class Attempt:
         terms += [b"%d" % number for number in (*sizes, *bounds)]
         terms.append(to_open.packed if to_open is not None else b"")
         for name, stage in zip(self._names, packed, strict=True):
-            terms += [layout.text(name), stage, b"%d" % commit.expected.get(name, -1)]
+            count = UNCOUNTED if name in commit.beside else commit.expected.get(name, -1)
+            terms += [layout.text(name), stage, b"%d" % count]
         terms += [b"%d" % history for _, history in self._lists]
         numbers = {place: b"%d" % number for number, place in enumerate(self._lists)}
         for item in self._held:
@@ -229,12 +233,15 @@ class Attempt:
 
     def _staged(self) -> list[bytes]:
         """What is kept of each stage; b"" for one that is not there."""
-        if not self._names:
+        publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
+        if not publish:
             return []
         keys = layout.keys(self._whole)
-        names = [layout.text(name) for name in self._names]
-        found = self._store.client.command(keys.stages, b"HMGET", keys.stages, *names)
-        return [stage or b"" for stage in found]
+        names = [layout.text(name) for name in (*publish, *beside)]
+        packed = self._store.client.command(keys.stages, b"HMGET", keys.stages, *names)
+        found = dict(zip((*publish, *beside), packed, strict=True))
+        self._names = [*publish, *(name for name in beside if found[name])]
+        return [found[name] or b"" for name in self._names]
 
     def _targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
         """The queues that the stages hold messages for; the expiry schedule has them by the expiry of these."""

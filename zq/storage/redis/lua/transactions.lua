@@ -150,8 +150,8 @@ end
 -- there is one, targets: the queues of the staged messages; if it may be decided only, the lists of an open commit.
 -- ARGV: now, producer, batch, when the producer expires, fence or "", epoch, numbers of stages, claims and targets,
 -- most messages in a step and at all, bytes in a step, number of claims' queues, "" or what is kept of an open commit;
--- stages with what they are expected to be and with how many messages (-1: any number); claims' queues' seconds of
--- history; claims with the number of their queue; targets' full names.
+-- stages with what they are expected to be and with how many messages (-1: any number; -2: which do not count); claims'
+-- queues' seconds of history; claims with the number of their queue; targets' full names.
 -- Returns whether the batch was known (1 byte), whether it is open (1 byte), then what is kept of the producer. Refuses
 -- with "restaged" if a stage is another than expected, so that there may be targets whose keys are not given, and with
 -- "large" if it must be decided only and nothing is given for that.
@@ -183,7 +183,7 @@ if last then
 end
 local refused = fenced(t.fences, fence, epoch)
 if refused then return refused end
-local published, size = 0, 0
+local published, uncounted, size = 0, 0, 0
 for _, stage in ipairs(stages) do
   local packed = redis.call('HGET', t.stages, stage.name)
   local found = staged(packed, now)
@@ -192,7 +192,8 @@ for _, stage in ipairs(stages) do
   local count = redis.call('LLEN', stage.content) / 2
   if stage.count >= 0 and stage.count ~= count then return { 'differs', stage.name, count, stage.count } end
   stage.queues = found.queues
-  published, size = published + count, size + found.bytes
+  if stage.count == -2 then uncounted = uncounted + count else published = published + count end
+  size = size + found.bytes
 end
 
 local lists = {}
@@ -233,7 +234,7 @@ end
 local targets = {}
 for _, target in ipairs(read_targets(target_count)) do targets[name_of(target.full)] = target end
 if published + deleted > most then return { 'much', published + deleted, most } end
-local large = published + deleted > step or size > capacity
+local large = published + uncounted + deleted > step or size > capacity
 if large and opening == '' then return { 'large' } end
 
 local function members_in(list)
