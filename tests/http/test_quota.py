@@ -19,7 +19,8 @@ from zq.errors import NotFound, Unavailable
 from zq.http import streams
 from zq.http.app import create_app
 from zq.metrics.counting import Metrics
-from zq.model.identity import Identity
+from zq.model.documents import DocumentRef
+from zq.model.identity import Identity, ShareOptions
 from zq.model.quotas import UNBOUNDED, Project, Quota, State
 from zq.storage.api import Storage
 
@@ -33,6 +34,7 @@ NOTHING = dict.fromkeys(
     ("queues", "topics", "tokens", "stages", "fences", "producers", "stored_messages", "stored_bytes"), 0
 )
 
+SHARE = ShareOptions(secrets=("k" * 32,))
 Bounded = Callable[..., Scoped]
 
 
@@ -43,7 +45,7 @@ def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounde
     def build(threads: int = 64, **quota: int) -> Scoped:
         unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
         broker = Broker(storage, clock, quota=Quota(**unbounded | quota), threads=threads)
-        return Scoped(lambda options: create_app(broker, **options), project_suffix)
+        return Scoped(lambda options: create_app(broker, share=lambda: SHARE, **options), project_suffix)
 
     return build
 
@@ -354,6 +356,9 @@ def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded, storage: St
     for name in "abc":
         caller.send(name, 1)
         caller.post(f"/v2/topics/{name}/messages", 201, POSTED)
+    hook = {"subscriber": "http://hooks.example.com/", "ttl": 10**10}
+    for kind in ("queues", "topics"):
+        caller.post(f"/v2/{kind}/a/subscriptions", 201, hook)
     administrator.put(path, 200, {"limits": {"queues": 9}})
     assert administrator.delete(path, 202).json["deleting"] is True
     for _ in range(10):
@@ -362,6 +367,10 @@ def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded, storage: St
             break
         administrator.delete(path, 202)
     assert left == unsaid(caller)
+    now = clock.now()
+    assert storage.documents.list(caller.project, "subscriptions", "", "", 10, now).items == []
+    assert storage.documents.get(DocumentRef("", "subscribed", caller.project), now) is None
+    assert storage.queues.list(caller.project, "", 10).items == []
     assert tokens.get(kept).stored.project == caller.project
     with pytest.raises(NotFound):
         tokens.get(lost)

@@ -87,7 +87,7 @@ class Broker:
         self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum, sealing)
         self._subscribe(rules_cache)
         self.health = Health(storage, clock)
-        self.removal = Removal(storage, clock, self.queues, self.topics)
+        self.removal = Removal(storage, clock, self.queues, self.topics, self.subscriptions)
         self._bound()
 
     def _subscribe(self, rules_cache: RulesCache) -> None:

@@ -36,7 +36,7 @@ NO_KEY: Final = "This server cannot encrypt what this queue stores: it has no me
 
 class ProjectKeys(Struct, frozen=True, array_like=True):
     """A project's keys as stored. ``keys``: by number, the id of the master key and what it has wrapped; the ``last``
-    one seals."""
+    one is the newest."""
 
     last: int
     keys: dict[int, tuple[str, bytes]]
@@ -73,13 +73,17 @@ class DataKeys:
         return bool(self._masters)
 
     def sealing(self, project: str) -> tuple[str, Any]:
-        """The id of the key that seals now, made if there is none, and its cipher. Raises ``Unavailable``."""
+        """The id and the cipher of the newest key that can be opened; one is made if there is none.
+
+        Raises ``Unavailable``.
+        """
         if not self._masters:
             raise Unavailable(NO_KEY)
-        last, ciphers = self._ciphers(project)
-        if last not in ciphers:
-            last, ciphers = self._add(project)
-        return str(last), ciphers[last]
+        _, ciphers = self._ciphers(project)
+        if not ciphers:
+            _, ciphers = self._remember(project, self._change(project))
+        newest = max(ciphers)
+        return str(newest), ciphers[newest]
 
     def opening(self, project: str, id: str) -> Any:
         """The cipher of the key; None if it is not there, or no known master key opens it."""
@@ -111,22 +115,21 @@ class DataKeys:
 
     def _ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
         """The number of the last key, and the ciphers of those that can be opened."""
-        known = self._known.get(project)
+        with self._lock:
+            known = self._known.get(project)
         if known is None:
             stored = self._stored(project)
             known = self._remember(project, _decoder.decode(stored.value) if stored else ProjectKeys(0, {}))
         return known
 
     def _remember(self, project: str, held: ProjectKeys) -> tuple[int, dict[int, Any]]:
+        masters = self._masters
         opened = {number: self._unwrapped(project, number, *kept) for number, kept in held.keys.items()}
         known = held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
-        if held.keys:
-            with self._lock:
+        with self._lock:
+            if held.keys and masters is self._masters:
                 self._known[project] = known
         return known
-
-    def _add(self, project: str) -> tuple[int, dict[int, Any]]:
-        return self._remember(project, self._change(project))
 
     def _change(self, project: str) -> ProjectKeys:
         """Have a new key, and those that can be opened wrapped by the first master key."""

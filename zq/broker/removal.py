@@ -8,15 +8,21 @@ from typing import Final
 
 from msgspec import structs
 
+from zq.broker.data_keys import KIND as DATA_KEYS
 from zq.broker.queues import Queues
 from zq.broker.quotas import STEP, TOKEN, Quotas
+from zq.broker.subscription_documents import KIND as SUBSCRIPTIONS
+from zq.broker.subscription_documents import PROJECTS as SUBSCRIBED
+from zq.broker.subscriptions import Subscribing
 from zq.broker.topics import Topics
 from zq.clock import Clock
 from zq.errors import Unavailable
 from zq.limits import project_id
 from zq.model import QueueRef
 from zq.model.documents import DocumentRef
+from zq.model.pools import FLAVOR
 from zq.model.quotas import State
+from zq.model.subscriptions import Source
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 
@@ -28,6 +34,9 @@ AT_ONCE: Final = 20
 LOOK: Final = 5.0
 # Documents of the deployment that belong to a token, besides the one in its project.
 OF_TOKENS: Final = (TOKEN, "token-used")
+# Those that belong to a project, and go last: who delivers looks for the one, and what is left cannot be opened without
+# the other.
+OF_PROJECTS: Final = (SUBSCRIBED, DATA_KEYS)
 
 
 class Removal:
@@ -37,8 +46,11 @@ class Removal:
     left. Stages, fences and producers go by their own time.
     """
 
-    def __init__(self, storage: Storage, clock: Clock, queues: Queues, topics: Topics) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, queues: Queues, topics: Topics, subscriptions: Subscribing
+    ) -> None:
         self._storage = storage
+        self._subscriptions = subscriptions
         self._documents = storage.documents
         self._clock = clock
         self._queues = queues
@@ -54,9 +66,11 @@ class Removal:
 
     def step(self, quotas: Quotas, project: str) -> bool:
         """Delete one part more; whether anything may be left."""
-        left = [self._step_queues(project), self._step_topics(project), self._step_tokens(project)]
-        if any(left):
+        steps = self._step_subscriptions, self._step_queues, self._step_topics, self._step_tokens, self._step_flavors
+        if any(step(project) for step in steps):
             return True
+        for kind in OF_PROJECTS:
+            self._documents.delete(DocumentRef("", kind, project), self._clock.now())
         quotas.remove(project)
         self._documents.delete(DocumentRef("", DELETION, project), self._clock.now())
         return False
@@ -74,6 +88,18 @@ class Removal:
     def _begun(self) -> Iterator[str]:
         page = self._documents.list("", DELETION, "", "", STEP, self._clock.now())
         return (document.ref.name for document in page.items)
+
+    def _step_subscriptions(self, project: str) -> bool:
+        found = self._documents.list(project, SUBSCRIPTIONS, "", "", AT_ONCE, self._clock.now()).items
+        for document in found:
+            self._subscriptions.delete_all(Source(project, *document.ref.name.split("/")))
+        return bool(found)
+
+    def _step_flavors(self, project: str) -> bool:
+        found = self._documents.list(project, FLAVOR, "", "", STEP, self._clock.now()).items
+        for document in found:
+            self._documents.delete(document.ref, self._clock.now())
+        return bool(found)
 
     def _step_queues(self, project: str) -> bool:
         found = self._storage.queues.list(project, "", AT_ONCE).items
