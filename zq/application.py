@@ -61,6 +61,8 @@ class Application:
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self.broker = make_broker(chosen, timed(self._storage, self._metrics, monitor), self._clock, self._metrics)
+        if isinstance(self._storage, PooledStorage):
+            self.broker.health.pools = self._storage.pools
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         documents = self._storage.documents
         self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)

@@ -52,6 +52,7 @@ class Deployment:
             "mongodb://own:1/zq",
         )
         broker = Broker(self.storage, self.clock)
+        broker.health.pools = self.storage.pools
         return Api(create_app(broker, **{"admin_mode": True, "trusting": True, "pools": pools} | options), "-1")
 
     def open(self, uri: str) -> Storage:
@@ -515,3 +516,25 @@ def test_a_pool_that_does_not_answer_takes_only_its_queues_with_it(admin: Admin,
     deployment.storage.maintain(deployment.catalogue.now())
     deployment.silent.clear()
     assert admin.api.seen("there") == [2]
+
+
+def test_health_is_reported_for_each_pool(admin: Admin, deployment: Deployment) -> None:
+    """Contract 5: whether the catalogue answers, and what each pool's store does; one that does not answer is said."""
+    assert admin.get("/v2/health", 200).json == {"catalog_reachable": True}
+    admin.pool("p")
+    admin.pool("q", OTHER)
+    admin.api.send("jobs", 1, 2)
+    deployment.elapsed += AGE
+    fresh = Admin(deployment.server())
+    report = fresh.get("/v2/health", 200).json
+    assert report.keys() == {"catalog_reachable", "p", "q"}
+    assert sum(report[pool]["message_volume"]["total"] for pool in "pq") == 2
+    for pool in "pq":
+        assert report[pool]["storage_reachable"]
+        assert {each["succeeded"] for each in report[pool]["operation_status"].values()} == {True}
+    deployment.silent.add(OTHER)
+    report = Admin(deployment.server()).get("/v2/health", 200).json
+    assert report["p"]["storage_reachable"]
+    assert not report["q"]["storage_reachable"]
+    assert len(report["q"]["operation_status"]) == 8
+    assert all(not each["succeeded"] and each["ref"] for each in report["q"]["operation_status"].values())

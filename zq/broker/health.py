@@ -4,7 +4,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -31,6 +31,11 @@ MOST_LEFT: Final = 100
 # Queues whose messages are counted, and up to which number in each state of each.
 COUNTED_QUEUES: Final = 1000
 COUNTED: Final = 10_000
+# What a probe tries, in this order.
+OPERATIONS: Final = (
+    *("create_queue", "post_messages", "claim_messages", "list_messages"),
+    *("delete_messages", "delete_claim", "bulk_delete_messages", "delete_queue"),
+)
 
 
 class Operation(Struct, frozen=True):
@@ -57,8 +62,13 @@ class Report(Struct, frozen=True):
     message_volume: Volume
 
 
+# By the names of pools; and whether the catalogue answers, by ``catalog_reachable``.
+PoolsReport = dict[str, Report | bool]
+
+
 class Health:
-    """Probes the store, one probe at a time; who asks meanwhile, or within a second after, gets its report."""
+    """Probes the store, or those of all pools, one probe at a time; who asks meanwhile, or within a second after, gets
+    its report."""
 
     def __init__(self, storage: Storage, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._storage = storage
@@ -66,9 +76,11 @@ class Health:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._until = 0.0
-        self._last: Report | Unavailable = Unavailable("The store was not probed yet.")
+        self._last: Report | PoolsReport | Unavailable = Unavailable("The store was not probed yet.")
+        self.pools: Callable[[], Mapping[str, Storage | None]] | None = None
+        """The stores of pools by their names, None for one that does not answer; unset where there can be no pools."""
 
-    def report(self) -> Report:
+    def report(self) -> Report | PoolsReport:
         """The report, at most ``SHARED`` seconds old. Raises ``Unavailable`` if the store does not answer at all."""
         with self._lock:
             if self._until <= self._monotonic():
@@ -82,26 +94,43 @@ class Health:
             raise Unavailable(str(last)) from last
         return last
 
-    def _made(self) -> Report:
+    def _made(self) -> Report | PoolsReport:
         self._storage.ping()
+        if self.pools is None:
+            return self._probed(self._storage)
+        return {name: self._of_pool(name, store) for name, store in self.pools().items()} | {"catalog_reachable": True}
+
+    def _of_pool(self, name: str, store: Storage | None) -> Report:
+        if store is not None:
+            try:
+                return self._probed(store)
+            except Unavailable as absence:
+                LOG.debug("The pool %s is not probed: %s", name, absence)
+        ref = str(uuid4())
+        LOG.error("Health probe %s: the pool %s does not answer.", ref, name)
+        return Report(False, dict.fromkeys(OPERATIONS, Operation(False, 0.0, ref)), Volume(0, 0, 0))
+
+    def _probed(self, store: Storage) -> Report:
         now = self._clock.now()
-        self._remove_left(now)
-        volume = self._volume(now)
-        return Report(True, Probe(self._storage, self._clock).run(), volume)
+        _remove_left(store, now)
+        volume = _volume(store, now)
+        return Report(True, Probe(store, self._clock).run(), volume)
 
-    def _remove_left(self, now: Seconds) -> None:
-        """Remove the queues of probes whose servers ended before they could."""
-        for queue in self._storage.queues.list(PROJECT, "", MOST_LEFT).items:
-            if int(queue.ref.name[:12], 16) / 1000 < now - LEFT:
-                self._storage.queues.delete(queue.ref)
 
-    def _volume(self, now: Seconds) -> Volume:
-        free = claimed = 0
-        for queue, depth in self._storage.depths(now, COUNTED_QUEUES, COUNTED):
-            if queue.project != PROJECT:
-                free += depth.ready + depth.delayed
-                claimed += depth.claimed
-        return Volume(free, claimed, free + claimed)
+def _remove_left(store: Storage, now: Seconds) -> None:
+    """Remove the queues of probes whose servers ended before they could."""
+    for queue in store.queues.list(PROJECT, "", MOST_LEFT).items:
+        if int(queue.ref.name[:12], 16) / 1000 < now - LEFT:
+            store.queues.delete(queue.ref)
+
+
+def _volume(store: Storage, now: Seconds) -> Volume:
+    free = claimed = 0
+    for queue, depth in store.depths(now, COUNTED_QUEUES, COUNTED):
+        if queue.project != PROJECT:
+            free += depth.ready + depth.delayed
+            claimed += depth.claimed
+    return Volume(free, claimed, free + claimed)
 
 
 class Probe:

@@ -82,7 +82,7 @@ def document(limits: Limits, strict_client_id: bool = True, pools: bool = False)
     """What a server with these limits serves and takes. ``pools``: with pools and flavors."""
     named = {name: described for name, described in TAGS.items() if pools or name != "pools"}
     bodies = schemas.schemas(limits) | administrative_schemas() | subscriptions.schemas()
-    bodies |= pooling.schemas() if pools else {}
+    bodies |= pooling.schemas(bodies["HealthReport"]) if pools else {}
     return {
         "openapi": "3.1.0",
         "info": {

@@ -71,8 +71,8 @@ def flavors(limits: Limits) -> Json:
     }
 
 
-def schemas() -> Json:
-    """The bodies of these."""
+def schemas(report: Json) -> Json:
+    """The bodies of these. ``report``: on the health of one store."""
     pool = {
         **dict.fromkeys(("name", "uri", "href"), TEXT),
         "weight": NEW_POOL["properties"]["weight"],
@@ -82,6 +82,13 @@ def schemas() -> Json:
     names = {"type": "array", "items": TEXT}
     flavor = {**dict.fromkeys(("name", "href"), TEXT), "pool_list": names, "capabilities": names}
     return {
+        "StoreReport": report,
+        "HealthReport": {
+            "type": "object",
+            "properties": {"catalog_reachable": {"type": "boolean"}},
+            "required": ["catalog_reachable"],
+            "additionalProperties": reference("schemas", "StoreReport"),
+        },
         "Pool": {"type": "object", "properties": pool, "required": ["name", "uri", "weight", "flavor", "href"]},
         "PoolPage": _page("pools", "Pool"),
         "NewPool": NEW_POOL,

@@ -230,7 +230,7 @@ def _service() -> Json:
         "Link": _record(rel={"const": "next"}, href=TEXT),
         "Alive": _record(status={"const": "ok"}),
         "HealthReport": _record(
-            storage_reachable={"const": True},
+            storage_reachable={"type": "boolean"},
             operation_status={"type": "object", "additionalProperties": done},
             message_volume=_record(free=COUNT, claimed=COUNT, total=COUNT),
         ),

@@ -5,7 +5,7 @@ Moments are the catalogue's. A pool that does not answer takes with it its own q
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Final, cast
 
@@ -49,6 +49,10 @@ class PooledStorage:
         self.transactions = cast(TransactionController, staged if isinstance(staged, Missing) else Transactions(*parts))
         self.topics = catalogue.topics
         self.documents = catalogue.documents
+
+    def pools(self) -> Mapping[str, Storage | None]:
+        """The stores of pools by their names; None for one that does not answer."""
+        return self._stores.by_name()
 
     def now(self) -> Seconds:
         return self._catalogue.now()

@@ -4,7 +4,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -71,11 +71,20 @@ class Stores:
     def every(self) -> Iterator[Storage]:
         """The stores of all pools that answer, the catalogue's first."""
         yield self._catalogue
+        for store in self.by_name().values():
+            if store is not None:
+                yield store
+
+    def by_name(self) -> Mapping[str, Storage | None]:
+        """The stores of pools, the default pool not among them; None for one that does not answer."""
+        found: dict[str, Storage | None] = {}
         for pool in self._bindings.pools():
             try:
-                yield self.of(pool)
+                found[pool] = self.of(pool)
             except Unavailable as absence:
                 LOG.warning("The store of the pool %s cannot be used: %s", pool, absence)
+                found[pool] = None
+        return found
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         with self._lock:
