@@ -4,6 +4,8 @@
 import asyncio
 import ipaddress
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -235,3 +237,44 @@ def test_a_name_that_nobody_knows_yet_may_subscribe(host: str) -> None:
     """It is judged when something is sent there."""
     Judge(TargetPolicy())(f"http://{host}/")
     assert not post(f"http://{host}/", TargetPolicy()).delivered
+
+
+def test_a_name_server_that_does_not_answer_holds_up_its_own_names_alone(
+    monkeypatch: pytest.MonkeyPatch, sink: Sink
+) -> None:
+    """Who subscribes waits for a second at most; a delivery fails in time, however many lookups hang beside it."""
+    real, ended = socket.getaddrinfo, threading.Event()
+
+    def ask(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host not in ("hangs.test", b"hangs.test"):
+            return real(host, *args, **kwargs)
+        ended.wait(60)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    port = sink.url.rpartition(":")[2]
+
+    async def attempt(senders: Senders, host: str) -> tuple[Outcome, float]:
+        began = time.monotonic()
+        one = Subscription("a" * 32, f"http://{host}:{port}/", 60, 0.0)
+        return await senders.post(one, "id", b'{"body": 1}', [], 1), time.monotonic() - began
+
+    async def attempts() -> list[tuple[Outcome, float]]:
+        senders = Senders(LOOPBACK, MailOptions(), "zq")
+        try:
+            return await asyncio.gather(
+                *(attempt(senders, "hangs.test") for _ in range(40)), attempt(senders, "localhost")
+            )
+        finally:
+            await senders.close()
+
+    try:
+        began = time.monotonic()
+        Judge(LOOPBACK)(f"http://hangs.test:{port}/")
+        assert time.monotonic() - began < 3
+        *hung, (outcome, took) = asyncio.run(attempts())
+    finally:
+        ended.set()
+    assert (outcome.delivered, took < 2.5) == (True, True)
+    assert {(each.delivered, each.final) for each, _ in hung} == {(False, False)}
+    assert max(seconds for _, seconds in hung) < 8
