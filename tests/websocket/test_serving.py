@@ -21,6 +21,7 @@ from tests.stores import MongoServer, RedisServer
 from tests.websocket.connections import HEADERS, ask, notification, served
 
 __all__ = ["folder"]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("kind", [RedisServer, MongoServer])

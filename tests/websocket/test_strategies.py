@@ -16,6 +16,8 @@ from tests.keystone import Keystone, User
 from tests.servers import wait_for
 from tests.websocket.connections import WITHIN, ask, closed, guarded, made, served
 
+pytestmark = pytest.mark.slow
+
 SECRET = "s" * 32
 
 

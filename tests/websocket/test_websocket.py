@@ -138,6 +138,7 @@ def test_an_origin_must_be_on_the_list_and_connections_are_bounded(tmp_path: Pat
                 ask(three, "queue_list")
 
 
+@pytest.mark.slow
 def test_a_server_with_tokens(tmp_path: Path) -> None:
     """A credential must come, is for one project and its scopes, is replaced by another, and ends with its token."""
     with guarded(tmp_path) as (server, url, admin):
@@ -164,6 +165,7 @@ def test_a_server_with_tokens(tmp_path: Path) -> None:
             assert closed(connection) == 4003
 
 
+@pytest.mark.slow
 def test_failing_gains_no_time(tmp_path: Path) -> None:
     """A stranger is hung up on five seconds after it came, however often it tries."""
 
@@ -180,6 +182,7 @@ def test_failing_gains_no_time(tmp_path: Path) -> None:
         assert ended.value.rcvd.code == 1008
 
 
+@pytest.mark.slow
 def test_a_signed_request_is_for_its_own_queue_and_methods(tmp_path: Path) -> None:
     with guarded(tmp_path) as (server, url, admin):
         bearer = {"Authorization": f"Bearer {made(server, admin, 'acme')['token']}"}
@@ -240,6 +243,7 @@ def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bo
         wait_for(lambda: not ask(other, "subscription_list", q)[1]["subscriptions"], 10, "no subscription")
 
 
+@pytest.mark.slow
 def test_other_subscribers_are_asked_as_over_http_and_said_twice_are_a_conflict(tmp_path: Path) -> None:
     options = {"OS_SIGNED_URL__SECRET_KEY": KEY, "OS_NOTIFICATION__ALLOWED_NETWORKS": "127.0.0.0/8"}
     with served(tmp_path, **options) as (address, _), Sink() as sink, connect(address) as connection:
@@ -254,6 +258,7 @@ def test_other_subscribers_are_asked_as_over_http_and_said_twice_are_a_conflict(
         assert ask(connection, "subscription_create", {"queue_name": "orders", "options": "x"})[0] == 400
 
 
+@pytest.mark.slow
 def test_who_asks_with_another_token_is_sent_nothing_of_the_former_project(tmp_path: Path) -> None:
     with guarded(tmp_path) as (server, url, admin), connect(url) as connection, connect(url) as other:
         ours, theirs = made(server, admin, "acme"), made(server, admin, "other")
@@ -267,6 +272,7 @@ def test_who_asks_with_another_token_is_sent_nothing_of_the_former_project(tmp_p
         assert ask(other, "subscription_list", q)[1]["subscriptions"] == []
 
 
+@pytest.mark.slow
 def test_an_embedded_store_that_a_server_has_open_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with guarded(tmp_path):
         env = os.environ | {"OS_STORAGE__URI": f"rocksdb://{tmp_path}/store"} | OWN_PORT_ONLY
@@ -276,6 +282,7 @@ def test_an_embedded_store_that_a_server_has_open_is_refused_with_a_sentence(tmp
         assert "set [websocket] port in the configuration of zq-server" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_process_under_load_ends_cleanly(tmp_path: Path) -> None:
     """Each post is answered or its connection is closed with 1001; the process exits with 0."""
     codes: list[int] = []

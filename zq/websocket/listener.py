@@ -3,6 +3,7 @@
 
 import logging
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -72,15 +73,14 @@ class Listener:
             close_timeout=2,
             max_queue=2,
             server_header=None,
-            ssl=self._tls,
+            ssl=self._first_tls(),
             process_request=self._page,
         )
 
     def reload(self) -> None:
         """Read the certificate again, for new connections. Raises ``StartRefused``, and the former one stays."""
         if self._tls is not None:
-            context_of(self._chosen)
-            self._tls.load_cert_chain(self._chosen.tls_cert, self._chosen.tls_key, password="")
+            self._tls = context_of(self._chosen)
 
     def _page(self, connection: ServerConnection, request: Request) -> Response | None:
         """What a probe is told; None to all others, who go on with the handshake."""
@@ -92,6 +92,14 @@ class Listener:
         del response.headers["Content-Type"]
         response.headers["Content-Type"] = answer.media
         return response
+
+    def _first_tls(self) -> ssl.SSLContext | None:
+        """What the server holds for good: each handshake goes on with what was read last."""
+        if self._tls is None:
+            return None
+        context = context_of(self._chosen)
+        context.sni_callback = lambda connection, _name, _context: setattr(connection, "context", self._tls)
+        return context
 
     def start(self) -> int:
         """Accept connections from a thread; the port."""
