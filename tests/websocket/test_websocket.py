@@ -23,6 +23,12 @@ from tests.servers import OWN_PORT_ONLY, free_port, wait_for
 from tests.servers import ask as ask_http
 from tests.sink import KEY, Sink
 from tests.websocket.connections import WITHIN, ask, closed, guarded, made, notification, served
+from zq.broker import Broker
+from zq.broker.subscriptions import Terms
+from zq.clock import StoreClock
+from zq.model.subscriptions import Source
+from zq.storage import connect as connect_store
+from zq.websocket import pushes
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +247,22 @@ def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bo
         assert ask(connection, "subscription_create", q, binary)[0] == 201
         connection.close()
         wait_for(lambda: not ask(other, "subscription_list", q)[1]["subscriptions"], 10, "no subscription")
+
+
+def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever deleted it, or its ttl: a connection may stay for ever."""
+    monkeypatch.setattr(pushes, "LOOK", 0.02)
+    storage, sent = connect_store("memory:"), list[Any]()
+    broker, source = Broker(storage, StoreClock(storage.now)), Source("acme", "queue", "orders")
+    pusher = pushes.Pusher(broker, sent.append)
+    kept, gone = (broker.subscriptions.create(source, Terms(), connection=str(n)).id for n in range(2))
+    for id in (kept, gone):
+        pusher.add(source, id, False)
+    broker.subscriptions.delete(source, gone)
+    wait_for(lambda: list(pusher._formats) == [(source, kept)], 5, "one subscription")
+    pusher.end()
+    assert broker.subscriptions.of(source).items == ()
+    storage.close()
 
 
 @pytest.mark.slow

@@ -47,15 +47,20 @@ class Pusher:
             gone, self._formats = self._formats, {}
         self._wakeup.set()
         for source, id in gone:
-            self._pushes.forget(source, id)
+            self._forget(source, id)
             try:
                 self._subscriptions.delete(source, id)
             except ZqError as failure:
                 LOG.warning("The subscription of a connection that ended stays until its ttl is over: %s", failure)
 
+    def _forget(self, source: Source, id: str) -> None:
+        self._pushes.forget(source, id)
+        with self._lock:
+            self._formats.pop((source, id), None)
+
     def _work(self) -> None:
         while True:
-            self._wakeup.wait(LOOK)
+            woken = self._wakeup.wait(LOOK)
             self._wakeup.clear()
             with self._lock:
                 all = dict(self._formats)
@@ -63,7 +68,10 @@ class Pusher:
                 return
             try:
                 for (source, id), binary in all.items():
-                    self._push(source, id, binary)
+                    if woken or self._subscriptions.of(source).at(id) is not None:
+                        self._push(source, id, binary)
+                    else:  # it has ended, by its ttl or by whoever deleted it
+                        self._forget(source, id)
             except (ConnectionClosed, OSError):
                 return
             except ZqError as failure:

@@ -98,7 +98,8 @@ class Session:
             raise Ended(POLICY, "No credential came in time.")
 
     def end(self) -> None:
-        """The connection is closed: its subscriptions end."""
+        """The connection is closed: its subscriptions end, also one that it was not told of any more."""
+        self.answered()
         self._pusher.end()
 
     def answered(self) -> None:
