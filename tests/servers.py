@@ -26,12 +26,14 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
+from tests.forked import Forked
 from zq.logs import holds_password
 
 READY_WITHIN = 30.0
 """Seconds that a server may take to start on a busy machine."""
 CLIENT = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
 PROJECT = "acme"
+MODULE = "zq.server"
 T = TypeVar("T")
 
 
@@ -170,7 +172,8 @@ class Startable(ABC):
 class ZqServer(Startable):
     """One ``zq-server``; as a context manager it starts, and in the end nothing of it is left.
 
-    ``store_uri`` "" leaves the choice to the configuration; ``config`` is the text of a configuration file.
+    ``store_uri`` "" leaves the choice to the configuration; ``config`` is the text of a configuration file. ``forked``:
+    from a process that has done its imports, unless ``prefix`` or ``env`` says how the interpreter is to be.
     """
 
     def __init__(
@@ -181,16 +184,19 @@ class ZqServer(Startable):
         config: str | None = None,
         env: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
+        forked: bool = True,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._command = [*prefix, sys.executable, "-m", "zq.server", "--port", str(self.port), "--engine", engine]
+        self._prefix = [*prefix, sys.executable, "-m", MODULE]
+        self._forked = forked and not prefix and not any(name.startswith(("PYTHON", "LD_")) for name in env or {})
+        self._command = ["--port", str(self.port), "--engine", engine]
         hidden = {"OS_STORAGE__URI": store_uri} if holds_password(store_uri) else {}
         self._command += ["--store", store_uri] if store_uri and not hidden else []
         self._command += extra_args
         self._config = config
         self._env = {**os.environ, **OWN_PORT_ONLY, **hidden, **(env or {})}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | Forked | None = None
         self._readers: list[threading.Thread] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
@@ -226,16 +232,7 @@ class ZqServer(Startable):
             file.write_text(self._config)
             command += ["--config", str(file)]
         self._lines = {"stdout": [], "stderr": []}
-        self._process = spawn(
-            command,
-            signal.SIGTERM,
-            env=self._env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
+        self._process = Forked(MODULE, command, self._env) if self._forked else self._spawned(command)
         streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
         self._readers = [
             threading.Thread(target=_drain, args=(stream, self._lines[name]), daemon=True)
@@ -244,6 +241,10 @@ class ZqServer(Startable):
         for reader in self._readers:
             reader.start()
         return self
+
+    def _spawned(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return spawn([*self._prefix, *command], signal.SIGTERM, env=self._env, text=True, errors="replace", **pipes)
 
     def start(self, within: float = READY_WITHIN) -> "ZqServer":
         """Start and return when ``/readyz`` answers 200. Raises ``NotStarted``."""

@@ -59,6 +59,7 @@ def test_the_password_of_a_store_is_in_no_list_of_processes_and_in_no_log() -> N
             "",
             config="[log]\nlevel = DEBUG\n",
             env={"OS_STORAGE__URI": store.uri.replace("redis://", f"redis://:{SECRET}@")},
+            forked=False,
         ) as server,
     ):
         for pid in (server.pid, *server.worker_pids):
