@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-MACHINES = ("pair", "batches", "settlements", "machine", "log", "publishing", "documents", "timeline")
+MACHINES = ("pair", "batches", "settlements", "machine", "log", "publishing", "documents", "timeline", "subscribing")
 pytest.register_assert_rewrite(*(f"tests.model.{name}" for name in MACHINES))
 
 

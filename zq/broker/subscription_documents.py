@@ -34,7 +34,6 @@ class SubscriptionDocuments:
         self._documents = storage.documents
         self._cursors = Cursors(storage, clock)
         self._clock = clock
-        self._cursors = Cursors(storage, clock)
         self.forget: Callable[[QueueRef], None] = lambda _queue: None
         """The queue has other metadata now."""
 

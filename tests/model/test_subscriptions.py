@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions and deliveries against their model: sequences of verbs that Hypothesis chooses; see ``test_model``."""
+
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.model.pair import Holder
+from tests.model.subscribing import SubscribingMachine
+from tests.model.test_topics import some
+
+
+@pytest.mark.timeout(36000)
+def test_each_message_reaches_those_who_had_agreed(holder: Holder):
+    """Subscribe, agree, leave, post, fan out and deliver in any order, by two brokers: nobody else gets any."""
+    run_state_machine_as_test(lambda: SubscribingMachine(holder), settings=some(holder, 120))
