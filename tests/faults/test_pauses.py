@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told 429 and asks on at once waits for a moment on that connection, and nobody else does (gunicorn's worker).
+"""Who is told 429 and asks on at once waits for a moment on that connection, and nobody else does. gunicorn's worker
+does not read the connection for that long, under Granian the refusal itself comes later.
 
 No test rests on a quick machine: a pause is seen as the time that passes at least, and that there is none by trying
 until one answer comes sooner.
@@ -7,6 +8,7 @@ until one answer comes sooner.
 
 import json
 import os
+import select
 import signal
 import socket
 import time
@@ -18,7 +20,7 @@ import pytest
 
 from tests.faults.test_neighbours import QUEUE, bearer
 from tests.servers import CLIENT, ZqServer, wait_for
-from zq.engines.gthread.pauses import PAUSE
+from zq.http.heads import PAUSE
 
 # Requests a second of a project: whoever asks on soon has used them up.
 CONFIG = "[DEFAULT]\nauth_strategy = token\n[quota]\nrequests = 1\n"
@@ -159,3 +161,28 @@ def test_a_paused_connection_that_is_closed_is_forgotten(server: ZqServer, crede
     del clients
     wait_for(lambda: sockets() <= before, 10, "all have been closed")
     assert Client(server, credential).ask() in (200, TOO_MANY)
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+def test_under_granian_refusals_wait_and_hold_nobody_up(
+    tmp_path: Path, credential: dict[str, str], other: dict[str, str], proxy: bool
+) -> None:
+    """More of them than there are threads; behind a proxy too, whose connections are many projects'."""
+    config = CONFIG + f"[server]\nthreads = 9\nbehind_proxy = {proxy}\n"
+    with ZqServer(f"rocksdb://{tmp_path}/store", config=config, engine="granian") as server:
+        crowd = [Client(server, credential) for _ in range(20)]
+        for client in crowd:
+            began = client.refused()
+            assert time.monotonic() - began >= PAUSE
+
+        def sooner() -> bool:
+            """Whether another project was answered while they waited."""
+            modest = Client(server, other)
+            for client in crowd:
+                client.send()
+            served = modest.ask() == 200
+            waiting = [client for client in crowd if not select.select([client.socket], [], [], 0)[0]]
+            refused = [client.status() for client in crowd].count(TOO_MANY)
+            return served and len(waiting) == len(crowd) and refused >= len(crowd) - 1
+
+        wait_for(sooner, 30, "another project is served while refusals wait")

@@ -45,7 +45,7 @@ def test_all_pauses_are_over_when_the_process_ends() -> None:
 
 
 def test_only_so_many_pause_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "MOST", 2)
+    monkeypatch.setattr(pauses, "MOST_PAUSES", 2)
     paused = Pauses(settings())
     assert [paused.begin(connection()) for _ in range(3)] == [True, True, False]
     assert len(list(paused.over(everyone=True))) == 2

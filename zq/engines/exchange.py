@@ -211,13 +211,16 @@ class Exchange:
             answer = await pool.do(self._call, patient=True)
         if answer is None:
             return
-        if (feed := environ.get(suspension.LIVE)) is not None:
+        if heads.SLOWED in environ:
+            await self._process.pause()
+            self._sender.short(answer, b"".join(answer.parts))
+        elif (feed := environ.get(suspension.LIVE)) is not None:
             await self._feed(answer, feed)
         elif answer.unsent is not None:
             await self._sender.long(answer, answer.unsent, self._look_out().done)
 
     def _call(self) -> Answer | None:
-        """On a thread: have the application answer; None if the answer is short, and sent."""
+        """On a thread: have the application answer; None if that is sent, as all that is short and is not to wait."""
         if may_be_long(self._environ) and self._process.unsent.full():
             refused(Refusal.MEMORY)
             self._refuse(503, "Service unavailable", UNREAD, [(b"retry-after", b"1")])
@@ -231,6 +234,8 @@ class Exchange:
             if self._closed:  # meanwhile
                 self._process.unsent.discard(self._unsent)
             return Answer(answer.status, answer.headers, (), self._unsent)
+        if heads.SLOWED in self._environ:
+            return Answer(answer.status, answer.headers, (body,))
         self._sender.short(answer, body)
         return None
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from zq.engines.pool import Deadlines, Pool
 from zq.engines.sockets import Peer
 from zq.events import Refusal
-from zq.http.heads import Judge
+from zq.http.heads import MOST_PAUSES, PAUSE, Judge
 
 # Bytes of a process. What is made on threads in the moment when it is reached comes on top.
 MAX_UNSENT: Final = 128 << 20
@@ -147,6 +147,7 @@ class Process:
         self._app = app
         self._threads = threads
         self._bodies = 0
+        self._pauses = 0
         self._counting = threading.Lock()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -161,6 +162,16 @@ class Process:
     def overloaded(self) -> bool:
         """Whether a request that comes now would not be served in time."""
         return self.pool.waits() > self.limits.queue or self._bodies > MAX_BODIES
+
+    async def pause(self) -> None:
+        """Return a moment later, so that who was refused as too much asks on no sooner; at once if many wait so."""
+        if self._pauses >= MOST_PAUSES:
+            return
+        self._pauses += 1
+        try:
+            await asyncio.sleep(PAUSE)
+        finally:
+            self._pauses -= 1
 
     def took(self, size: int) -> None:
         """So many bytes of bodies came into memory, or left it."""

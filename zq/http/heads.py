@@ -15,6 +15,10 @@ REFUSED: Final = "zq.refused"
 WITHHELD: Final = "zq.withheld"
 # The key of the environment under which the application says that the request was refused as too much of its project.
 SLOWED: Final = "zq.slowed"
+# Seconds for which its caller is then kept from asking on: less than any ``Retry-After``.
+PAUSE: Final = 0.25
+# Callers who are kept from it at once, in a process; others may ask on.
+MOST_PAUSES: Final = 1000
 # Headers that say who asks, in lower case.
 IDENTITY: Final = frozenset(
     {

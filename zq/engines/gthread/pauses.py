@@ -8,15 +8,10 @@ worked on all the time, and everybody else would feel it.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from zq.engines.gthread.connections import Connection
+from zq.http.heads import MOST_PAUSES, PAUSE
 from zq.settings import Settings
-
-# Seconds of a pause: less than any ``Retry-After``.
-PAUSE: Final = 0.25
-# Connections that pause at once, in a process; others are read at once.
-MOST: Final = 1000
 
 
 class Pauses:
@@ -29,7 +24,7 @@ class Pauses:
 
     def begin(self, connection: Connection) -> bool:
         """Have it pause; False if it may go on."""
-        if not self.on or len(self._paused) >= MOST:
+        if not self.on or len(self._paused) >= MOST_PAUSES:
             return False
         self._paused.append((self._monotonic() + PAUSE, connection))
         return True
