@@ -38,9 +38,10 @@ has_compiler() {
     command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null
 }
 
-# Editable by a folder on the path, not by an import hook, which type checkers and Spark do not see.
+# Editable by a folder on the path, not by an import hook, which type checkers and Spark do not see. What is imported is
+# compiled then: most of what comes never is.
 install() {
-    "$venv/bin/python" -m pip install --progress-bar off --disable-pip-version-check --no-input \
+    "$venv/bin/python" -m pip install --progress-bar off --disable-pip-version-check --no-input --no-compile \
         --editable "$1" --config-settings editable_mode=compat >>"$venv/zq-install.log" 2>&1
 }
 

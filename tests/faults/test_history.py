@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many workers on one store, side by side, and a check of what they saw against the laws L1 to L8.
 
-``ZQ_HISTORY_SECONDS`` is how long the workers work per store (default 20): a sixth of it on the storage verbs, where
+``ZQ_HISTORY_SECONDS`` is how long the workers work per store (default 12): a sixth of it on the storage verbs, where
 claims and messages lapse within seconds, the rest over HTTP on several servers, while everything befalls them that
 ``nemesis`` knows for the store; ``ZQ_NEMESES`` picks some of it. A server store gets several servers and several
 processes; the embedded store has one process, many threads. Four hours:
@@ -28,7 +28,7 @@ from tests.faults.targets import HttpTarget, StorageTarget
 from tests.servers import ZqServer
 from zq.storage import connect
 
-TOTAL = float(os.environ.get("ZQ_HISTORY_SECONDS", "20"))
+TOTAL = float(os.environ.get("ZQ_HISTORY_SECONDS", "12"))
 SECONDS = TOTAL / 6
 PROCESSES = 3
 SERVERS = 3

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves between queues under concurrent claims, late holders and kills: no loss, no duplicate (L1, L2, L7).
 
-Tokens are carried for a sixth of ``ZQ_HISTORY_SECONDS`` (default 10) on the storage verbs of each driver, and for a
+Tokens are carried for a sixth of ``ZQ_HISTORY_SECONDS`` (default 12) on the storage verbs of each driver, and for a
 quarter on its servers.
 """
 
