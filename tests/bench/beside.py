@@ -38,7 +38,7 @@ class TreeServer(ZqServer):
     def __init__(self, tree: Path, uri: str, engine: str) -> None:
         python, environment = interpreter(tree)
         super().__init__(uri, engine=engine, env={**environment, "PYTHONSAFEPATH": "1"})
-        self._command[0] = python
+        self._prefix[0] = python
 
     def processor_seconds(self) -> float:
         """What all its processes have used so far."""

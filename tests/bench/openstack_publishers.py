@@ -18,6 +18,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -25,6 +26,7 @@ from urllib.parse import urlencode
 from tests.keystone import Keystone, User
 from tests.servers import ZqServer, ask, wait_for
 from tests.sink import CONFIG, Sink
+from tests.stores import Stores
 
 METERING, ALARMS = User("ceilometer", "c31"), User("aodh", "a0d")
 OWNER, STRANGER = User("ann", "a11"), User("bob", "b0b")
@@ -159,10 +161,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("python", type=os.path.abspath, help="of the environment that has ceilometer and aodh")
     parser.add_argument("--engine", default="gunicorn")
+    parser.add_argument("--store", default="rocksdb", choices=["rocksdb", "redis", "mongodb"])
     options = parser.parse_args()
-    with Keystone(*EXPECTED) as keystone, tempfile.TemporaryDirectory() as folder:
+    with Keystone(*EXPECTED) as keystone, closing(Stores()) as stores, tempfile.TemporaryDirectory() as folder:
         config = f"{keystone.config()}{CONFIG}require_confirmation = false\n"
-        with ZqServer(f"rocksdb://{folder}/store", engine=options.engine, config=config) as server:
+        uri = stores.empty(options.store, Path(folder), "a")
+        with ZqServer(uri, engine=options.engine, config=config) as server:
             keystone.endpoint = server.url
             failed = False
             for name, program, user, queue, arguments in attempts(server, keystone):

@@ -99,12 +99,12 @@ def test_policy_quotas_and_audit_of_a_server(deployment: Deployment) -> None:
     wait_for(lambda: len(told()) >= 2, WITHIN, "the audit log tells of both")
     assert told() == [("policy", "refused"), ("policy", "done")]
 
-    deployment.write(requests=2)
+    deployment.write(requests=1)
     deployment.hang_up()
     wait_for(lambda: deployment.ask("GET", "/v2/queues").status == 429, WITHIN, "the new rate counts")
     refused = deployment.ask("GET", "/v2/queues")
     assert (refused.status, refused.document["limit"]) == (429, "requests")
-    assert refused.headers["ratelimit-policy"].startswith('"requests";q=2;w=1')
+    assert refused.headers["ratelimit-policy"].startswith('"requests";q=1;w=1')
     assert deployment.ask("GET", "/v2/queues", agent="python-requests/2.32").status == 503
     assert SECRET not in deployment.audit.read_text() + deployment.server.output
 
