@@ -273,6 +273,7 @@ def test_right_requests_are_answered_as_described(store: Storage, operation: Any
     assert [said for status, said in came if status == 400 and not UNSAID.search(said)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", WRONG, ids=lambda operation: operation.label)
 def test_wrong_requests_are_refused_as_described(store: Storage, operation: Any) -> None:
     """Whatever breaks a schema is an error, and one that the document has."""
