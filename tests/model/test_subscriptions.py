@@ -12,4 +12,4 @@ from tests.model.test_topics import some
 @pytest.mark.timeout(36000)
 def test_each_message_reaches_those_who_had_agreed(holder: Holder):
     """Subscribe, agree, leave, post, fan out and deliver in any order, by two brokers: nobody else gets any."""
-    run_state_machine_as_test(lambda: SubscribingMachine(holder), settings=some(holder, 120))
+    run_state_machine_as_test(lambda: SubscribingMachine(holder), settings=some(holder, 80))
