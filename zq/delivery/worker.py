@@ -6,6 +6,7 @@ at most, so a subscription has one delivery under way, and one that does not ans
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -44,6 +45,8 @@ PAUSE: Final = 30.0
 LONGEST_PAUSE: Final = 600.0
 # Queues whose work begins at a time, so that a thousand that begin leave the processor to whom they should not delay.
 STARTS: Final = 50
+# Seconds from one beginning to the next, at least.
+TURN: Final = 0.05
 # Seconds between two looks at all that might have work.
 SCAN: Final = 10.0
 # Seconds after which a store that failed is asked again.
@@ -95,6 +98,8 @@ class Deliverer:
         self._senders: Senders | None = None
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
+        self._woken = asyncio.Event()
+        """Something is to be looked at sooner than was known."""
         self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
 
     def start(self) -> None:
@@ -112,8 +117,12 @@ class Deliverer:
     def stop(self, within: float = 10.0) -> None:
         """Finish what is under way; what is not done then is delivered again by another."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._ending.set)
+            self._loop.call_soon_threadsafe(self._finish)
             self._thread.join(within)
+
+    def _finish(self) -> None:
+        self._ending.set()
+        self._woken.set()
 
     def _work(self) -> None:
         try:
@@ -136,14 +145,22 @@ class Deliverer:
             for queue in sorted(due, key=self._rank)[:STARTS]:
                 del self._due[queue]
                 self._running[queue] = self._loop.create_task(self._attend(queue))
-            try:
-                await asyncio.wait_for(self._ending.wait(), 0.05)
-            except TimeoutError:
-                continue
+            await self._rest(scanned + SCAN)
         await self._end()
         if self._senders is not None:
             await self._senders.close()
         await self._store(self._leases.release_all)
+
+    async def _rest(self, until: float) -> None:
+        """Return when something is to be looked at, or then, or in the end; after a moment at least, in which many that
+        begin leave the processor to others."""
+        await asyncio.sleep(TURN)
+        self._woken.clear()
+        if self._ending.is_set():
+            return
+        soon = min((at for queue, at in self._due.items() if queue not in self._running), default=until)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
         """Who goes first: those that succeed, then those of which nothing is known, then those that fail."""
@@ -164,6 +181,7 @@ class Deliverer:
         health = self._health.get(queue)
         at = max(time.monotonic() + seconds, health.until if health else 0.0)
         self._due[queue] = min(at, self._due.get(queue, at))
+        self._woken.set()
 
     async def _store(self, call: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._threads, call, *arguments)
@@ -213,6 +231,7 @@ class Deliverer:
             self._look_at(queue, PAUSE)
         finally:
             self._running.pop(queue, None)
+            self._woken.set()
 
     async def _has_work(self, queue: QueueRef) -> bool:
         """Whether something is ready; what will be is looked at then."""
