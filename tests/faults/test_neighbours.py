@@ -52,7 +52,8 @@ def test_a_tenant_beyond_its_rate_takes_nothing_of_anothers(store_uri: str) -> N
     greedy, modest = bearer(store_uri, "greedy"), bearer(store_uri, "modest")
     statuses: dict[str, Counter[int]] = {"greedy": Counter(), "modest": Counter()}
     over = threading.Event()
-    with ZqServer(store_uri, config=CONFIG) as server:
+    rate = RATE // 5  # which a busy machine goes beyond, too
+    with ZqServer(store_uri, config=CONFIG.replace(str(RATE), str(rate))) as server:
 
         def post(name: str, headers: dict[str, str]) -> None:
             posted = {"messages": [{"body": "x" * 1000}]}
@@ -69,7 +70,7 @@ def test_a_tenant_beyond_its_rate_takes_nothing_of_anothers(store_uri: str) -> N
     assert statuses["modest"].keys() == {201}, statuses
     assert statuses["modest"][201] > 5
     assert statuses["greedy"].keys() <= {201, 429}, statuses
-    assert statuses["greedy"][201] <= RATE * (seconds + 2) * 1.1, statuses
+    assert statuses["greedy"][201] <= rate * (seconds + 2) * 1.1, statuses
     assert statuses["greedy"][429] > 0, statuses
 
 
