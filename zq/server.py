@@ -197,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", metavar="N", type=_port, help="port to listen on (default 8888)")
     parser.add_argument("--store", metavar="URI", help="the store, as rocksdb:///var/lib/zq (default rocksdb:var/zq)")
     parser.add_argument("--config", metavar="FILE", help="configuration file; --sample-config prints one")
-    parser.add_argument("--engine", choices=["gunicorn", "granian"], help="the HTTP server (default gunicorn)")
+    parser.add_argument("--engine", choices=["auto", "gunicorn", "granian"], help="the HTTP server (default auto)")
     parser.add_argument(
         "--force-clock", action="store_true", help="believe this machine's clock, whatever the store says"
     )

@@ -259,7 +259,7 @@ def _last(connection: socket.socket) -> bytes:
         ),
         (
             "[auth]\ncertificates = {0}/ca.pem\n",
-            "[auth] certificates needs auth_strategy = token, engine = gunicorn and [server] tls_client_ca.",
+            "[auth] certificates needs auth_strategy = token, engine = auto or gunicorn, and [server] tls_client_ca.",
         ),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 
 from zq import settings
 from zq.errors import StartRefused
+from zq.settings.engine import engine_of
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,7 @@ def test_a_value_out_of_bounds_stops_the_start(
     monkeypatch: pytest.MonkeyPatch, group: str, option: str, value: str, bounds: str
 ) -> None:
     """Set by the environment, as an operator would."""
+    monkeypatch.setenv("OS_SERVER__ENGINE", "gunicorn")  # whose threads bound who waits
     monkeypatch.setenv(settings.variable(group, option), value)
     with pytest.raises(StartRefused) as refusal:
         settings.load()
@@ -56,7 +58,7 @@ def test_a_value_out_of_bounds_stops_the_start(
     assert bounds in str(refusal.value)
 
 
-def setting(monkeypatch: pytest.MonkeyPatch, group: str, **options: int) -> None:
+def setting(monkeypatch: pytest.MonkeyPatch, group: str, **options: int | str) -> None:
     for option, value in options.items():
         monkeypatch.setenv(settings.variable(group, option), str(value))
 
@@ -81,16 +83,26 @@ def test_waiters_and_streams_are_as_many_as_the_threads_allow(
     monkeypatch: pytest.MonkeyPatch, chosen: dict[str, int], lent: tuple[int, int]
 ) -> None:
     """40 and 16, unless there are fewer threads, of which eight are kept for work; what is chosen stays."""
-    setting(monkeypatch, "server", **chosen)
+    setting(monkeypatch, "server", engine="gunicorn", **chosen)
     loaded = settings.load()
     assert (loaded.max_waiters, loaded.max_streams) == lent
 
 
 def test_waiters_and_streams_together_leave_threads_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would fit; the sentence has both."""
-    setting(monkeypatch, "server", max_waiters=40, max_streams=17)
+    setting(monkeypatch, "server", engine="gunicorn", max_waiters=40, max_streams=17)
     with pytest.raises(StartRefused, match=r"max_waiters and max_streams .* are 40 and 17, with 64 threads"):
         settings.load()
+
+
+def test_granian_serves_where_it_is_there_and_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where client certificates say who asks, which it does not tell; what is chosen stays."""
+    assert (settings.load().engine, settings.load().max_waiters) == ("granian", 10_000)
+    monkeypatch.setattr("zq.settings.engine.find_spec", lambda _: None)
+    assert (settings.load().engine, settings.load().max_waiters) == ("gunicorn", 40)
+    monkeypatch.undo()
+    assert engine_of("auto", "certificates.toml") == "gunicorn"
+    assert [engine_of(chosen, "") for chosen in ("gunicorn", "granian")] == ["gunicorn", "granian"]
 
 
 def test_a_log_of_topics_holds_two_of_the_largest_posts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +129,7 @@ def test_an_option_that_refers_to_itself_is_refused(monkeypatch: pytest.MonkeyPa
     ("section", "line", "rule"),
     [
         ("server", "port = abc", "a whole number from 0 to 65535; it is 'abc'"),
-        ("server", "engine = abc", "one of gunicorn, granian; it is 'abc'"),
+        ("server", "engine = abc", "one of auto, gunicorn, granian; it is 'abc'"),
         ("server", "trust_network = maybe", "true or false; it is 'maybe'"),
         ("server", "threads = 3", "a whole number from 9 to 4096; it is '3'"),
         ("expiry", "sweep_interval = often", "a number from 0.1 to 3600; it is 'often'"),

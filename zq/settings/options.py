@@ -40,7 +40,13 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
     "server": [
         cfg.StrOpt("bind", default="127.0.0.1", help="Address to listen on."),
         cfg.PortOpt("port", default=8888, help="Port to listen on."),
-        cfg.StrOpt("engine", default="gunicorn", choices=["gunicorn", "granian"], help="The HTTP server."),
+        cfg.StrOpt(
+            "engine",
+            default="auto",
+            choices=["auto", "gunicorn", "granian"],
+            help="The HTTP server. auto: Granian where it is installed, which is faster, else gunicorn; with [auth] "
+            "certificates gunicorn.",
+        ),
         cfg.BoolOpt(
             "trust_network",
             default=False,

@@ -23,23 +23,13 @@ from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
 from zq.settings.auth import KEYSTONE, auth_options, control_path, share_options
 from zq.settings.delivery import DeliverySettings, delivery_settings
+from zq.settings.engine import engine_of, places
 from zq.settings.options import OPTIONS, variable
 from zq.settings.pools import NETWORKED, PoolSettings, pools_of
 from zq.settings.tenants import quota_of
 from zq.settings.tls import check_tls
 from zq.settings.transport import BOUNDS
 from zq.settings.websocket import WebSocketOptions, websocket_options
-
-# Default of max_waiters where each holds a thread.
-MAX_WAITERS: Final = 40
-# Default of max_streams where each holds a thread.
-MAX_STREAMS: Final = 16
-# Default of max_waiters where they hold none.
-WAITERS_WITHOUT_THREADS: Final = 10_000
-# Default of max_streams where they hold none.
-STREAMS_WITHOUT_THREADS: Final = 2_000
-# Threads that are never lent to requests that wait, nor to streams.
-THREADS_FOR_WORK: Final = 8
 
 # A host of allowed_hosts.
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}", re.ASCII)
@@ -173,8 +163,9 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
     server = {option.dest: conf.server[option.dest] for option in OPTIONS["server"]}
     del server["control"]
     server["allowed_hosts"] = tuple(_allowed_hosts(server["allowed_hosts"]))
+    server["engine"] = engine_of(server["engine"], conf.auth.certificates)
     return Settings(
-        **server | _places(server),
+        **server | places(server),
         **_of_tenants(conf),
         control=control_path(conf.server.control, uri),
         uri=uri,
@@ -263,37 +254,6 @@ def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
                 f"seconds from {MIN_TTL} to {most}; line {number} is {line[:100]!r}."
             )
         yield found[1], int(found[2])
-
-
-def _places(server: dict[str, Any]) -> dict[str, int]:
-    """How many requests may wait, and how many streams may be open, at once."""
-    waiters, streams = server["max_waiters"], server["max_streams"]
-    if server["engine"] != "granian":
-        return _lent(waiters, streams, server["threads"])
-    return {
-        "max_waiters": WAITERS_WITHOUT_THREADS if waiters is None else waiters,
-        "max_streams": STREAMS_WITHOUT_THREADS if streams is None else streams,
-    }
-
-
-def _lent(waiters: int | None, streams: int | None, threads: int) -> dict[str, int]:
-    """How many threads requests that wait, and streams, may hold: as many as are chosen, if enough are left for others.
-
-    Without a choice both get their defaults, or of the threads that there are the share that these have of each other.
-    """
-    most = threads - THREADS_FOR_WORK
-    if (waiters or 0) + (streams or 0) > most:
-        raise StartRefused(
-            f"[server] max_waiters and max_streams together must be at most threads - {THREADS_FOR_WORK}, so that "
-            f"requests that do not wait find a thread; they are {waiters or 0} and {streams or 0}, with {threads} "
-            f"threads."
-        )
-    if streams is None:
-        share = most * MAX_STREAMS // (MAX_WAITERS + MAX_STREAMS) if waiters is None else most - waiters
-        streams = min(MAX_STREAMS, share)
-    if waiters is None:
-        waiters = min(MAX_WAITERS, most - streams)
-    return {"max_waiters": waiters, "max_streams": streams}
 
 
 def _check(settings: Settings) -> None:

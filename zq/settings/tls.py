@@ -54,5 +54,5 @@ def check_tls(chosen: Chosen, strategy: str, certificates: str) -> None:
         raise StartRefused("[server] tls_client_ca needs tls_cert and tls_key.")
     if certificates and not (strategy == "token" and chosen.engine == "gunicorn" and chosen.tls_client_ca):
         raise StartRefused(
-            "[auth] certificates needs auth_strategy = token, engine = gunicorn and [server] tls_client_ca."
+            "[auth] certificates needs auth_strategy = token, engine = auto or gunicorn, and [server] tls_client_ca."
         )
