@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
@@ -67,12 +67,14 @@ def measure(url: str, row: Row, queue: str, seconds: int, connections: int = CON
     return Rate(float(rate), float(p50), float(p99), int(failed))
 
 
-def fill(url: str, queue: str, count: int, **fields: int) -> None:
+def fill(
+    url: str, queue: str, count: int, *, body: object = BODY, headers: Mapping[str, str] = {}, **fields: int
+) -> None:
     """Post ``count`` messages in large requests."""
     connection = HTTPConnection(urlsplit(url).netloc)
     for start in range(0, count, FILL):
-        posted = [{"body": BODY, **fields}] * min(FILL, count - start)
-        connection.request("POST", f"/v2/queues/{queue}/messages", json.dumps({"messages": posted}), HEADERS)
+        posted = json.dumps({"messages": [{"body": body, **fields}] * min(FILL, count - start)})
+        connection.request("POST", f"/v2/queues/{queue}/messages", posted, {**HEADERS, **headers})
         answer = connection.getresponse()
         answer.read()
         assert answer.status == 201, answer.status

@@ -1,9 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- wrk script: the same request over and over. Arguments: METHOD PATH [BODY]; {n} in the path runs from 0 to 7.
--- METHOD CLAIM+DELETE posts a claim, and deletes by ids what it got in the next request.
--- Prints one line for tests/bench/http.py.
+-- METHOD CLAIM+DELETE posts a claim, and deletes by ids what it got in the next request; CLAIM+SETTLE settles it.
+-- QUEUES and TENANTS in the environment: how many of each are taken in turn (8 and 1). PAUSE: milliseconds for which a
+-- connection waits between two requests, on average (0).
+-- Prints one line for tests/bench/http.py, and one for tests/bench/table.py.
 local turn = 0
 local claimed = {}
+local queues, tenants = tonumber(os.getenv("QUEUES") or 8), tonumber(os.getenv("TENANTS") or 1)
+local pause = tonumber(os.getenv("PAUSE") or 0)
 
 local function remember(status, _, answer)
   local ids = {}
@@ -12,6 +16,13 @@ local function remember(status, _, answer)
   end
   if #ids > 0 then
     claimed[#claimed + 1] = answer:match('(/v2/queues/[^/]+/messages)/') .. "?ids=" .. table.concat(ids, ",")
+  end
+end
+
+local function remember_claim(status, answered)
+  local place = answered["Location"] or answered["location"]
+  if status == 201 and place then
+    claimed[#claimed + 1] = place:match("/v2/queues/[^?]+") .. "/settle"
   end
 end
 
@@ -25,14 +36,28 @@ function init(args)
   }
   if method == "CLAIM+DELETE" then
     method, response = "POST", remember
+  elseif method == "CLAIM+SETTLE" then
+    method, response, settles = "POST", remember_claim, true
+  end
+  math.randomseed(os.time())
+  if pause > 0 then
+    delay = function()
+      return -math.log(1 - math.random()) * pause
+    end
   end
 end
 
 function request()
   if #claimed > 0 then
+    if settles then
+      return wrk.format("POST", table.remove(claimed), headers, '{"delete": "*"}')
+    end
     return wrk.format("DELETE", table.remove(claimed), headers)
   end
-  turn = (turn + 1) % 8
+  turn = (turn + 1) % queues
+  if tenants > 1 then
+    headers["X-Project-ID"] = "bench" .. turn % tenants
+  end
   return wrk.format(method, (path:gsub("{n}", turn)), headers, body)
 end
 
@@ -40,4 +65,5 @@ function done(summary, latency, requests)
   local failed = summary.errors.status + summary.errors.connect + summary.errors.read + summary.errors.timeout
   io.write(string.format("RATE %.1f %.3f %.3f %d\n", summary.requests / (summary.duration / 1e6),
     latency:percentile(50) / 1000, latency:percentile(99) / 1000, failed))
+  io.write(string.format("TAIL %.3f %.1f\n", latency:percentile(99.9) / 1000, summary.bytes / summary.requests))
 end
