@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.control": ["zq.errors"],
     "zq.offline": [*VALUES, "zq.storage"],
     "zq.token_command": ["zq.control", *VALUES],
-    "zq.startup": ["zq.engines", "zq.errors", "zq.logs", "zq.settings"],
+    "zq.startup": ["zq.model", "zq.engines", "zq.errors", "zq.logs", "zq.settings"],
     "zq.engines": [
         *("zq.errors", "zq.events", "zq.http.heads", "zq.http.suspension", "zq.lifecycle", "zq.settings"),
         "zq.model",

@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from zq import __version__
 from zq.engines.listening import authority
 from zq.errors import StartRefused
 from zq.logs import set_level, without_secrets
+from zq.model import store_uri
 from zq.settings import Configuration, Settings
 
 LOG = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
 
 def _store(uri: str) -> str:
     """A store as its owner finds it again: of the embedded one the folder too, where the URI leaves that open."""
-    parts = urlsplit(uri)
+    parts = store_uri.split(uri)
     path = unquote(parts.path)
     if parts.scheme == "rocksdb" and not path.startswith("/"):
         return f"{uri} (the folder {os.path.abspath(path)})"
@@ -120,7 +121,7 @@ def _warnings(chosen: Settings) -> list[str]:
 
 def _hosts_without_tls(uri: str) -> list[str]:
     """The hosts beyond this machine to which a store's URI connects in clear."""
-    parts = urlsplit(uri)
+    parts = store_uri.split(uri)
     options = {name.lower(): value.lower() for name, value in parse_qsl(parts.query)}
     tls = {
         "redis": "",

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
 from tests.packaging import licences
@@ -18,17 +19,21 @@ pytestmark = pytest.mark.slow
 
 LOCK = ROOT / "etc" / "requirements.lock"
 IMAGE = ("server", "rocksdb", "mongodb", "redis", "granian", "fast", "delivery", "encryption", "jwt", "websocket")
-PINNED = re.compile(r"^(\S+)==(\S+)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
+PINNED = re.compile(r"^(\S+)==(\S+)(?: ; (.+?))?((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 OPTIONAL = "fast"
 """An extra that needs a compiler, so that not every environment of the tests has it."""
 
 
 @pytest.fixture(scope="module")
 def locked() -> dict[str, str]:
-    """Versions by the names of packages. Nothing stands in the file but packages with hashes."""
+    """Versions by the names of packages that this Python needs. Nothing stands in the file but packages with hashes."""
     text = "".join(line for line in LOCK.read_text().splitlines(keepends=True) if not line.startswith("#"))
     assert PINNED.sub("", text).strip() == ""
-    return {canonicalize_name(name): number for name, number, _ in PINNED.findall(text)}
+    return {
+        canonicalize_name(name): number
+        for name, number, marker, _ in PINNED.findall(text)
+        if not marker or Marker(marker).evaluate()
+    }
 
 
 def test_the_lock_file_satisfies_what_setup_cfg_asks_for(locked: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 import msgspec
 from jsonschema import Draft4Validator
@@ -25,7 +25,7 @@ from zq.errors import (
     Unavailable,
 )
 from zq.limits import DEFAULT_PAGE, Limits, within
-from zq.model import Page
+from zq.model import Page, store_uri
 from zq.model.documents import Document, DocumentRef
 from zq.model.pools import BOUND, FLAVOR, POOL, Pool, bound_prefix, each, flavor_ref, pool_ref, read_pool
 from zq.storage.api import DocumentController
@@ -327,7 +327,7 @@ def _checked(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
 
 def _split(uri: str) -> SplitResult:
     try:
-        return urlsplit(uri)
+        return store_uri.split(uri)
     except ValueError:
         raise PoolRefused("uri cannot be read.") from None
 

@@ -3,12 +3,13 @@
 
 import os
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from oslo_config import cfg
 
 from zq.errors import StartRefused
 from zq.limits import MAX_LIFE
+from zq.model import store_uri
 from zq.model.identity import AuthOptions, JwtOptions, ShareOptions
 
 JWT: Final = JwtOptions()
@@ -111,7 +112,7 @@ def control_path(given: str, uri: str) -> str:
     """Where the control socket is; "" for none, as of a store that can be opened besides."""
     if given:
         return "" if given == "none" else os.path.abspath(given)
-    parts = urlsplit(uri)
+    parts = store_uri.split(uri)
     return os.path.abspath(os.path.join(unquote(parts.path), "control.sock")) if parts.scheme == "rocksdb" else ""
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from oslo_config import cfg
 
 from zq.errors import StartRefused
+from zq.model import store_uri
 
 # Ports of stores whose URIs name none.
 STORES: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
@@ -187,7 +188,7 @@ def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
     named = [conf.storage.uri, *(f"{scheme}://{host}" for host in _pools(conf) for scheme in ("redis", "mongodb"))]
     for uri in named:
         default = STORES.get(uri.partition(":")[0])
-        for host in urlsplit(uri).netloc.rpartition("@")[2].split(",") if default else ():
+        for host in store_uri.split(uri).netloc.rpartition("@")[2].split(",") if default else ():
             try:
                 parts = urlsplit(f"//{host}")
                 name, port = parts.hostname, parts.port

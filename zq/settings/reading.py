@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 from oslo_config import cfg
@@ -18,6 +17,7 @@ from oslo_config import cfg
 from zq.errors import StartRefused
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.logs import without_secrets
+from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
@@ -158,7 +158,7 @@ def check_file(path: str) -> None:
 
 def _settings(conf: cfg.ConfigOpts) -> Settings:
     uri = conf.storage.uri
-    scheme = urlsplit(uri).scheme
+    scheme = store_uri.split(uri).scheme
     limits = Limits(**{name: conf.transport[name] for name in Limits.__struct_fields__})
     server = {option.dest: conf.server[option.dest] for option in OPTIONS["server"]}
     del server["control"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
-from urllib.parse import urlsplit
 
 from zq.errors import StartRefused
+from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.stats import Report, Salvaged
 from zq.storage.api import Storage
@@ -92,6 +92,6 @@ def _loaded(driver: EntryPoint) -> Any:
 
 def _scheme(uri: str) -> str:
     try:
-        return urlsplit(uri).scheme
+        return store_uri.split(uri).scheme
     except ValueError:  # brackets that hold no IPv6 address
         raise StartRefused("The store's URI cannot be read.") from None

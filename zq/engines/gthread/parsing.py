@@ -43,13 +43,14 @@ SENTENCES: Final[tuple[tuple[type[Exception], HTTPStatus, str], ...]] = (
     (Exception, HTTPStatus.BAD_REQUEST, "The request line is malformed."),
 )
 # A token (RFC 9110, 5.6.2).
-TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
+TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 # A quoted string (RFC 9110, 5.6.4).
-QUOTED: Final = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*+"'
+QUOTED: Final = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 # An extension of a chunk (RFC 9112, 7.1.1).
-EXTENSION: Final = rb"[ \t]*+;[ \t]*+" + TOKEN + rb"(?:[ \t]*+=[ \t]*+(?:" + TOKEN + rb"|" + QUOTED + rb"))?+"
-# RFC 9112, 7.1: a chunk's first line. Nothing in it is tried twice.
-CHUNK_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,16}+)(?:" + EXTENSION + rb")*+\r\n")
+EXTENSION: Final = rb"[ \t]*;[ \t]*" + TOKEN + rb"(?:[ \t]*=[ \t]*(?:" + TOKEN + rb"|" + QUOTED + rb"))?"
+# RFC 9112, 7.1: a chunk's first line. What is given back on the way never fits what follows, so no part is tried in
+# more than two ways. (Possessive quantifiers would say so, but Python 3.11.2 takes what they refuse.)
+CHUNK_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,16})(?:" + EXTENSION + rb")*\r\n")
 # Bytes of a chunk's size and extensions, without the end of the line.
 MAX_SIZE_LINE: Final = 1024
 # Bytes that sizes, extensions and ends of lines may take besides as many as the content has: sooner or later chunks

@@ -12,11 +12,12 @@ redis://host1:7000,host2:7000?cluster=true           some servers of a cluster
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from msgspec import Struct
 
 from zq.errors import StartRefused
+from zq.model import store_uri
 
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
@@ -58,7 +59,7 @@ class Address(Struct, frozen=True, kw_only=True):
 def parse(uri: str) -> Address:
     """Raises ``StartRefused`` with a sentence."""
     try:
-        parts = urlsplit(uri)
+        parts = store_uri.split(uri)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError as error:
         raise StartRefused("The URI of the Redis store cannot be read: name=value pairs must follow the ?.") from error

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from msgspec import structs
 
 from zq.errors import StartRefused, StoreDamaged
+from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Report, Salvaged
 from zq.storage.ordered import layout, startup
@@ -135,7 +136,7 @@ def _now() -> int:
 
 def _path(uri: str) -> Path:
     """The directory that a URI names."""
-    parts = urlsplit(uri)
+    parts = store_uri.split(uri)
     path = Path(unquote(parts.path))
     if parts.netloc or not parts.path or path == Path("/"):
         raise StartRefused(f"A RocksDB store is rocksdb:///absolute/path or rocksdb:relative/path; it is {uri!r}.")
