@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from tests.http.api import KINDS, Api, Kind
+from tests.http.promptly import Promptly
 from tests.http.scoped import Scoped
 from tests.http.stores import BrokenStore, untouched
 from tests.stores import Stores
@@ -75,7 +76,8 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             patience=patience,
             encryption_keys=encryption_keys,
         )
-        return Api(create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})}), project_suffix)
+        built = create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})})
+        return Api(Promptly(built) if storage.prompt else built, project_suffix)
 
     return build
 

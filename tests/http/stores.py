@@ -11,6 +11,8 @@ from zq.errors import Unavailable
 class BrokenStore:
     """Every verb of every controller raises what ``error`` makes."""
 
+    prompt = False
+
     def __init__(self, error: Callable[[], Exception]) -> None:
         self._error = error
 

@@ -30,6 +30,8 @@ TOO_SLOW: Final = "The request's body did not come in time."
 BROKEN: Final = "The request's body is not framed as HTTP has it, or ended too early."
 # The sentence of a 503 to a request that waited too long for a thread.
 BUSY: Final = "The server has more to do than it can do in time. Try again later."
+# The sentence of a 503 to a request whose change could not be made safe.
+LOST: Final = "The store does not answer. Try again later."
 # The sentence of a 503 while too many answers wait.
 UNREAD: Final = "Too many answers wait for their readers. Try again later."
 
@@ -112,6 +114,10 @@ class Exchange:
         refused(Refusal.QUEUE)
         self._refuse(503, "Service unavailable", BUSY, [(b"retry-after", b"1")])
 
+    def refuse_lost(self) -> None:
+        """What it changed is not safe: the store could not keep it."""
+        self._refuse(503, "Service unavailable", LOST, [(b"retry-after", b"1")])
+
     def close(self) -> None:
         """Free what it holds."""
         self._closed = True
@@ -180,6 +186,10 @@ class Exchange:
         else:
             await self.go_on(answer)
 
+    def at_once(self, body: bytes) -> bool:
+        """Whether it may be answered on the thread that read it. Of one that is withheld nothing is read any more."""
+        return self._process.at_once(self._environ, body)
+
     def look_out(self) -> None:
         """Have the client's leaving noticed though the loop does not serve it. On Granian's thread.
 
@@ -189,7 +199,11 @@ class Exchange:
             self._hang_up = HangUp(self._receive)
 
     def begin(self, body: bytes | None = None) -> Answer | None:
-        """On a thread: have it answered, as far as it is answered at once; see ``_call``. Raises ``Gone``."""
+        """On a thread: have it answered, as far as it is answered at once; see ``send``. Raises ``Gone``."""
+        return self.send(self.ask(body))
+
+    def ask(self, body: bytes | None = None) -> Answer:
+        """On a thread: what the application answers now; nothing is sent. Raises ``Gone``."""
         if body is not None:
             self._body = body
             self._process.took(len(body))
@@ -197,8 +211,14 @@ class Exchange:
             raise Gone
         self._environ[suspension.OFFERED] = True
         self._environ[suspension.GONE] = self._gone
-        with_body(self._environ, self._body)
-        return self._call()
+        return self._ask()
+
+    def given_up(self) -> bool:
+        """Whether ``ask`` has to be called again, on a thread that may be held."""
+        if not self._environ.pop(suspension.GIVEN_UP, False):
+            return False
+        self._environ[suspension.RESUMED] = self._environ.pop(suspension.SUSPENDED)
+        return True
 
     async def go_on(self, answer: Answer | None) -> None:
         """Wait, if it has to, without a thread; send what is not sent."""
@@ -207,8 +227,7 @@ class Exchange:
             self._wait = wait
             await self._sleep(wait)
             environ[suspension.RESUMED] = wait
-            with_body(environ, self._body)
-            answer = await pool.do(self._call, patient=True)
+            answer = await pool.do(self._go_on, patient=True)
         if answer is None:
             return
         if heads.SLOWED in environ:
@@ -219,13 +238,18 @@ class Exchange:
         elif answer.unsent is not None:
             await self._sender.long(answer, answer.unsent, self._look_out().done)
 
-    def _call(self) -> Answer | None:
-        """On a thread: have the application answer; None if that is sent, as all that is short and is not to wait."""
+    def _go_on(self) -> Answer | None:
+        return self.send(self._ask())
+
+    def _ask(self) -> Answer:
+        with_body(self._environ, self._body)
         if may_be_long(self._environ) and self._process.unsent.full():
             refused(Refusal.MEMORY)
-            self._refuse(503, "Service unavailable", UNREAD, [(b"retry-after", b"1")])
-            return None
-        answer = self._process.call(self._environ)
+            return _refusal(503, "Service unavailable", UNREAD, [(b"retry-after", b"1")])
+        return self._process.call(self._environ)
+
+    def send(self, answer: Answer) -> Answer | None:
+        """On a thread: send what is answered; None if that is sent, as all that is short and is not to wait."""
         if suspension.SUSPENDED in self._environ or suspension.LIVE in self._environ:
             return answer
         body = b"".join(answer.parts)
@@ -272,13 +296,8 @@ class Exchange:
 
     def _refuse(self, status: int, title: str, description: str, headers: list[tuple[bytes, bytes]]) -> None:
         """Answer in the application's stead. From any thread."""
-        body = json.dumps({"title": title, "description": description}).encode()
-        headers = [
-            *((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())),
-            *((b"x-content-type-options", b"nosniff"), (b"vary", b"Accept")),
-            *headers,
-        ]
-        self._sender.short(Answer(status, headers, ()), body)
+        answer = _refusal(status, title, description, headers)
+        self._sender.short(answer, b"".join(answer.parts))
 
     async def _feed(self, answer: Answer, feed: suspension.Feed) -> None:
         """Send what comes, as it comes."""
@@ -302,6 +321,16 @@ class Exchange:
         feed.begin(wakeup)
         await asyncio.wait({wakeup.future, watch}, timeout=feed.left(), return_when=asyncio.FIRST_COMPLETED)
         wakeup.future.cancel()
+
+
+def _refusal(status: int, title: str, description: str, headers: list[tuple[bytes, bytes]]) -> Answer:
+    body = json.dumps({"title": title, "description": description}).encode()
+    headers = [
+        *((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())),
+        *((b"x-content-type-options", b"nosniff"), (b"vary", b"Accept")),
+        *headers,
+    ]
+    return Answer(status, headers, (body,))
 
 
 class Adapter:

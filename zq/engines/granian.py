@@ -23,10 +23,11 @@ from granian import Granian
 from granian.constants import Interfaces, RuntimeModes, SSLProtocols
 from granian.http import HTTP1Settings
 
-from zq import lifecycle
+from zq import lifecycle, prompt
 from zq.engines import listening
 from zq.engines.exchange import INLINE, Adapter, Exchange, HangUp, serve
 from zq.engines.intake import BODY_RATE, UNANNOUNCED, announced, environment
+from zq.engines.pool import Owed
 from zq.engines.process import Answer, Gone, Limits, Process
 from zq.engines.sending import PIECE
 from zq.engines.sockets import ConnectionWatcher, Ending, Timeouts, prepend
@@ -161,21 +162,46 @@ class Shortcut:
         return True
 
     def submit(self, exchange: Exchange, watcher: Any, body: bytes) -> None:
-        """Have it answered on a thread. On Granian's thread."""
+        """Have it answered, at once or on a thread. On Granian's thread."""
+        if exchange.at_once(body):
+            self._serve(exchange, watcher, body)
+        else:
+            self._put(exchange, watcher, body)
+
+    def _put(self, exchange: Exchange, watcher: Any, body: bytes | None) -> None:
         if not self.process.pool.idle():
             exchange.look_out()
         self.process.pool.put(
-            partial(self._work, exchange, watcher, body),
+            partial(self._work, exchange, watcher, partial(exchange.begin, body)),
             partial(self.hand_over, watcher, partial(exchange.refuse_by, exchange.turn_away)),
         )
+
+    def _serve(self, exchange: Exchange, watcher: Any, body: bytes) -> None:
+        """Answer it here, but for what would hold this thread (``zq.prompt``)."""
+        prompt.begin()
+        answer, error = None, None
+        try:
+            answer = exchange.ask(body)
+        except BaseException as caught:  # noqa: BLE001 - it is raised where it is reported
+            error = caught
+        debt = prompt.end()
+        if error is None and exchange.given_up():
+            self._put(exchange, watcher, None)
+            return
+        go_on = partial(self._work, exchange, watcher, partial(_outcome, exchange, answer, error))
+        if debt is None:
+            go_on()
+        else:
+            refuse = partial(self.hand_over, watcher, partial(exchange.refuse_by, exchange.refuse_lost))
+            self.process.debts.put(Owed(debt, go_on, refuse))
 
     def hand_over(self, watcher: Any, serve: Callable[[], Any]) -> None:
         """Have the loop serve the rest of it. From any thread."""
         self._plain(self._begin, watcher, serve, context=None)
 
-    def _work(self, exchange: Exchange, watcher: Any, body: bytes) -> None:
+    def _work(self, exchange: Exchange, watcher: Any, work: Callable[[], Answer | None]) -> None:
         try:
-            answer: Answer | None = exchange.begin(body)
+            answer = work()
         except Gone:
             answer = None
         except BaseException as error:  # noqa: BLE001 - Granian reports it, as any
@@ -190,6 +216,12 @@ class Shortcut:
 
     def _begin(self, watcher: Any, serve: Callable[[], Any]) -> None:
         watcher.taskref(self._loop.create_task(_served(watcher, serve)))
+
+
+def _outcome(exchange: Exchange, answer: Answer | None, error: BaseException | None) -> Answer | None:
+    if error is not None:
+        raise error
+    return None if answer is None else exchange.send(answer)
 
 
 class _Body:

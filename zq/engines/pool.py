@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that do what would hold up the event loop, the queue before them, and what the loop waits for: jobs, things
-with a deadline, and calls from other threads.
+"""Threads that do what would hold up the event loop, the queue before them, and what the loop waits for: jobs, debts,
+things with a deadline, and calls from other threads.
 """
 
 import asyncio
@@ -10,10 +10,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
 from zq.errors import Crowded
+from zq.prompt import Debt
 
 LOG = logging.getLogger(__name__)
 # Stands for the deadline of what was cancelled by it.
@@ -32,6 +33,14 @@ class Job(NamedTuple):
     work: Callable[[], Any]
     patient: bool = False
     refuse: Callable[[], object] | None = None
+
+
+class Owed(NamedTuple):
+    """An answer that waits; ``refuse`` is called instead of ``go_on`` if the debt cannot be paid. Neither raises."""
+
+    debt: Debt
+    go_on: Callable[[], object]
+    refuse: Callable[[], object]
 
 
 class Pool:
@@ -124,6 +133,48 @@ class Pool:
                 future.set_result(value)
             else:
                 future.set_exception(error)
+
+
+class Debts:
+    """Answers that wait until what they owe is paid (``zq.prompt``): one thread pays, once for all that has come."""
+
+    def __init__(self) -> None:
+        self._owed: SimpleQueue[Owed] = SimpleQueue()
+        self._begun = 0.0
+        threading.Thread(target=self._run, name="zq-debts", daemon=True).start()
+
+    def put(self, owed: Owed) -> None:
+        """Go on with it once it is paid. From any thread."""
+        self._owed.put(owed)
+
+    def waits(self) -> float:
+        """Seconds for which what is being paid has not been; 0.0 if nothing is."""
+        begun = self._begun
+        return time.monotonic() - begun if begun else 0.0
+
+    def _run(self) -> None:
+        while True:
+            owed = [self._owed.get()]
+            self._begun = time.monotonic()
+            with suppress(Empty):
+                while True:
+                    owed.append(self._owed.get_nowait())
+            paid = {pay: _paid(pay) for pay in {each.debt.pay for each in owed}}
+            self._begun = 0.0
+            for each in owed:
+                if each.debt.release is not None:
+                    each.debt.release()
+                (each.go_on if paid[each.debt.pay] else each.refuse)()
+            del owed, each
+
+
+def _paid(pay: Callable[[], object]) -> bool:
+    try:
+        pay()
+    except Exception as error:  # noqa: BLE001 - whatever it is, nobody may be told that it is done
+        LOG.error("The store cannot keep what it was given: %r", error.__cause__ or error)
+        return False
+    return True
 
 
 class Deadlines:

@@ -6,6 +6,7 @@ bounds what such answers hold together until then.
 """
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from zq.engines.pool import Deadlines, Pool
+from zq.engines.pool import Deadlines, Debts, Pool
 from zq.engines.sockets import Peer
 from zq.events import Refusal
 from zq.http.heads import MOST_PAUSES, PAUSE, Judge
@@ -105,6 +106,30 @@ def may_be_long(environ: dict[str, Any]) -> bool:
     return "/claims" in path or (method == "DELETE" and "pop=" in environ["QUERY_STRING"])
 
 
+# Requests that are served on the thread that reads them, where their store is prompt.
+SHORT: Final = re.compile(
+    r"(?:POST|GET|DELETE) /v2/queues/[^/]+/messages(?:/[^/]+)?|(?:GET|POST) /v2/topics/[^/]+/messages(?:/[^/]+)?"
+    r"|(?:POST|GET|PATCH|DELETE) /v2/queues/[^/]+/claims(?:/[^/]+(?:/settle)?)?"
+)
+# Bytes of a body, and objects in it.
+SHORT_BODY: Final = 16 << 10
+MOST_OBJECTS: Final = 24
+# Bytes of a query: ids of so many messages.
+SHORT_QUERY: Final = 1024
+# More than 20 messages.
+MANY_ASKED: Final = re.compile(r"(?:limit|pop)=([0-9]{3,}|[3-9][0-9]|2[1-9])")
+
+
+def is_short(environ: dict[str, Any], body: bytes) -> bool:
+    """Whether a request asks for little, as nearly all do."""
+    query: str = environ["QUERY_STRING"]
+    return (
+        SHORT.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None
+        and (not query or (len(query) <= SHORT_QUERY and MANY_ASKED.search(query) is None))
+        and (not body or (len(body) <= SHORT_BODY and body.count(b"{") <= MOST_OBJECTS))
+    )
+
+
 class Limits(Struct, frozen=True):
     """Seconds that clients get, and what they may send. ``body``: without what comes; ``queue``: for a thread."""
 
@@ -143,7 +168,9 @@ class Process:
         """Connected clients of which any request has come."""
         self.pool: Pool
         self.deadlines: Deadlines
+        self.debts: Debts
         self.judge: Judge | None = getattr(app, "judge", None)
+        self._prompt: bool = getattr(app, "prompt", False)
         self._app = app
         self._threads = threads
         self._bodies = 0
@@ -154,6 +181,7 @@ class Process:
         """Begin to serve, in the process that does and in its loop."""
         self.pool = Pool(self._threads, self.limits.queue, loop)
         self.deadlines = Deadlines(loop)
+        self.debts = Debts()
 
     def busy(self) -> set[Peer]:
         """The clients whose requests are under way. From any thread."""
@@ -161,7 +189,12 @@ class Process:
 
     def overloaded(self) -> bool:
         """Whether a request that comes now would not be served in time."""
-        return self.pool.waits() > self.limits.queue or self._bodies > MAX_BODIES
+        return max(self.pool.waits(), self.debts.waits()) > self.limits.queue or self._bodies > MAX_BODIES
+
+    def at_once(self, environ: dict[str, Any], body: bytes) -> bool:
+        """Whether a request may be answered on the thread that read it: it is short, and nobody need be asked whose it
+        is."""
+        return self._prompt and is_short(environ, body) and (self.judge is None or self.judge.known(environ) is True)
 
     async def pause(self) -> None:
         """Return a moment later, so that who was refused as too much asks on no sooner; at once if many wait so."""

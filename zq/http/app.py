@@ -53,10 +53,12 @@ from zq.model.identity import ShareOptions
 class App(falcon.App[Any, Any]):
     """The WSGI application."""
 
-    def __init__(self, middleware: Sequence[Any], judge: Judge | None) -> None:
-        """``judge`` tells engines whose bodies to read; None: everybody's."""
+    def __init__(self, middleware: Sequence[Any], judge: Judge | None, prompt: bool) -> None:
+        """``judge`` tells engines whose bodies to read; None: everybody's. ``prompt``: short requests of those whom it
+        knows never wait for longer than memory takes, but where they call ``zq.prompt``."""
         super().__init__(response_type=Answer, middleware=list(middleware))
         self.judge = judge
+        self.prompt = prompt
         self.req_options.auto_parse_qs_csv = True
         self.req_options.keep_blank_qs_values = False
         faults.register(self)
@@ -110,7 +112,7 @@ def create_app(
         Authorization(policy or TablePolicy(), broker.quotas, tells_rates),
     )
     broker.subscriptions.sealer = SecretSealer(share)
-    app = App(middleware, authentication if guarded else None)
+    app = App(middleware, authentication if guarded else None, broker.storage.prompt)
     _add_routes(app, broker)
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))

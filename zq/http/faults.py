@@ -8,6 +8,7 @@ import falcon
 
 from zq import errors, wire
 from zq.http import suspension
+from zq.prompt import TakesLong
 from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ def register(app: "falcon.App[Any, Any]") -> None:
     app.add_error_handler(RecursionError, _too_deep)
     app.add_error_handler(errors.ZqError, _deliberate)
     app.add_error_handler(suspension.Suspended, suspension.leave)
+    app.add_error_handler(TakesLong, suspension.give_up)
     app.add_error_handler(suspension.HungUp, suspension.drop)
 
 

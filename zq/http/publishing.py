@@ -68,7 +68,7 @@ class TopicMessages:
         marker = query.text(req, "marker")
         if not suspension.offered(req):
             return self._publishing.list(req.context.topic, marker, limit, wait, check_again(req))
-        resumed = req.env.pop(suspension.RESUMED, None)
+        resumed = suspension.resumed(req)
         looked = self._publishing.look(req.context.topic, marker, limit, wait, resumed)
         if isinstance(looked, Polled):
             return looked

@@ -12,14 +12,20 @@ from typing import Any, Final, Protocol
 
 import falcon
 
+from zq.prompt import TakesLong
+
 # True: the engine can suspend this request.
 OFFERED: Final = "zq.suspend"
-# The ``Wait`` of a request that was suspended; what the application has answered means nothing then.
+# The ``Wait`` of a request that was suspended, True for one that was given up; what the application has answered means
+# nothing then.
 SUSPENDED: Final = "zq.suspended"
-# The ``Wait`` that has ended, or is to be looked at again.
+# The ``Wait`` that has ended, or is to be looked at again; True for a request that was given up.
 RESUMED: Final = "zq.resumed"
 # A function: whether the caller has hung up.
 GONE: Final = "zq.gone"
+# True: the request was given up on the engine's own thread (``zq.prompt``). It is called again with ``RESUMED``, so
+# that it is not counted twice.
+GIVEN_UP: Final = "zq.given_up"
 # The ``Feed`` that is the body of the answer, where there is one.
 LIVE: Final = "zq.live"
 
@@ -92,6 +98,17 @@ def offered(req: falcon.Request) -> bool:
 def leave(req: falcon.Request, _resp: falcon.Response, suspended: Suspended, _params: Any) -> None:
     """The error handler of ``Suspended``."""
     req.env[SUSPENDED] = suspended.wait
+
+
+def give_up(req: falcon.Request, _resp: falcon.Response, _takes_long: TakesLong, _params: Any) -> None:
+    """The error handler of ``TakesLong``."""
+    req.env[SUSPENDED] = req.env[GIVEN_UP] = True
+
+
+def resumed(req: falcon.Request) -> Any:
+    """The ``Wait`` with which a request goes on; None for one that begins, be it anew. It is not resumed twice."""
+    wait = req.env.pop(RESUMED, None)
+    return None if wait is True else wait
 
 
 def drop(_req: falcon.Request, resp: falcon.Response, _hung_up: HungUp, _params: Any) -> None:

@@ -54,9 +54,7 @@ def _look(
     gone: Callable[[], bool],
 ) -> Polled[T]:
     """The same without a thread: raises ``Suspended`` where there is nothing yet."""
-    visit = req.env.pop(suspension.RESUMED, None) or waiters.enter(
-        req.context.queue, wait, takes=takes, check=check_again(req)
-    )
+    visit = suspension.resumed(req) or waiters.enter(req.context.queue, wait, takes=takes, check=check_again(req))
     polled = None
     try:
         polled = visit.look(ask, FOUND, gone)

@@ -45,6 +45,7 @@ class _Timed:
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage
+        self.prompt = storage.prompt
         self.queues = cast(api.QueueController, _timed(storage.queues, "queues", notify))
         self.messages = cast(api.MessageController, _timed(storage.messages, "messages", notify))
         self.claims = cast(api.ClaimController, _timed(storage.claims, "claims", notify))

@@ -273,6 +273,11 @@ class Storage(Protocol):
     @property
     def documents(self) -> DocumentController: ...
 
+    @property
+    def prompt(self) -> bool:
+        """Whether short verbs never wait for longer than memory takes, but where they call ``zq.prompt``."""
+        ...
+
     def now(self) -> Seconds:
         """The store's own time, by which all its servers judge."""
         ...
@@ -334,6 +339,7 @@ class Defaults:
     history: HistoryController = cast(HistoryController, NO_HISTORY)
     transactions: TransactionController = cast(TransactionController, NO_TRANSACTIONS)
     topics: TopicController = cast(TopicController, NO_TOPICS)
+    prompt = False
 
     def doubted(self) -> Seconds:
         """The machine's clock is believed."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from sortedcontainers import SortedDict
 
+from zq import prompt
 from zq.errors import StartRefused
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure
@@ -36,6 +37,8 @@ def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
 
 class MemoryStore(Store, Housekeeping):
     """Sorted dictionaries, one for each family, under one lock."""
+
+    prompt = True
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,6 +78,7 @@ class MemoryStore(Store, Housekeeping):
                     self._put(family, key, None)
             for family, key, value in writes:
                 self._put(family, key, value)
+        prompt.changed()
 
     def wait_durable(self, always: bool = False) -> None:
         """Nothing outlives the process."""

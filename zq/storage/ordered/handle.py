@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from zq import prompt
 from zq.errors import StartRefused, Unavailable
 from zq.storage.ordered import startup
 from zq.storage.ordered.registry import EngineContext, Registry
@@ -47,14 +48,20 @@ class StoreHandle:
     def __enter__(self) -> Session:
         with self._gate:
             while self._reopening:
+                prompt.may_take_long()
                 self._gate.wait()
             session = self._session
             if session is None or session.store.failure is not None:
+                prompt.may_take_long()
                 session = self._renew()
             self._active += 1
             return session
 
     def __exit__(self, *_: object) -> None:
+        if not prompt.release_when_paid(self._leave):  # the store stays open until then
+            self._leave()
+
+    def _leave(self) -> None:
         with self._gate:
             self._active -= 1
             if self._reopening:

@@ -9,6 +9,7 @@ end plus the redelivery wait, and so the messages of a claim that lapsed come in
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from zq import prompt
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED, ListFilter, Message
 from zq.storage.ordered import layout
@@ -22,6 +23,8 @@ from zq.storage.ordered.store import UNREADABLE, Store, each
 STEPS_PER_MESSAGE = 4
 # Entries that it may step over besides.
 EXTRA_STEPS = 4096
+# Entries after which it may take long.
+SHORT_STEPS = 256
 # Pages of messages none of which can be read that one claim steps over.
 MAX_DAMAGED = 64
 
@@ -98,6 +101,8 @@ def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[b
             expired.append(key[:8] + key[16:])
         if len(live) == limit or len(live) + len(expired) + steps >= patience:
             break
+        if len(expired) + steps > SHORT_STEPS:
+            prompt.may_take_long()
     else:  # nothing else has come yet: next time not over what is being removed
         head = max(head, layout.pair.pack(state.number, now + 1))
     return live, expired, head
@@ -150,6 +155,7 @@ def _visible(
     found: list[Found] = []
     position = _advance(store, state, marker + 1, limit, list_filter, now, found, SHORT)
     if position is not None:
+        prompt.may_take_long()
         # A long way: one listing at a time, so that the others use what it records instead of walking beside it.
         with state.walking:
             _advance(store, state, position, limit, list_filter, now, found, NEVER)

@@ -56,7 +56,8 @@ class OrderedStorage:
         self._configuring = threading.Lock()
         self._doubted = self._clock.doubted > 0
         try:
-            with handle:
+            with handle as (store, _):
+                self.prompt = store.prompt
                 self._housekeeping.allow_destruction(not self._doubted)
         except Unavailable:
             handle.close()

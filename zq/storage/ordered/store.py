@@ -46,6 +46,8 @@ class Store(Protocol):
     # The first write error of a store that refuses all writes from then on: the engine closes it and opens it anew.
     # A store whose failed writes leave no trace never sets it.
     failure: Exception | None = None
+    # Whether no method waits for longer than memory takes, but where it calls ``zq.prompt``.
+    prompt: bool = False
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of one key."""

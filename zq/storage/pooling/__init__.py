@@ -33,6 +33,8 @@ class PooledStorage:
     ``virtual``: whether the catalogue's store takes new queues for which no pool is.
     """
 
+    prompt = False
+
     def __init__(
         self, catalogue: Storage, connect: Connect, virtual: bool = False, bindings: Bindings | None = None
     ) -> None:

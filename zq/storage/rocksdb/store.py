@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from rocksdict import BottommostLevelCompaction, CompactOptions, Options, ReadOptions, WriteBatch, WriteOptions
 
+from zq import prompt
 from zq.errors import StoreDamaged, Unavailable
 from zq.storage.ordered import store as ordered
 from zq.storage.ordered.store import UNREADABLE, Range, Write
@@ -119,6 +120,8 @@ class Store(ordered.Store):
     ``sync_interval`` seconds in the background, so a power cut may cost that much; *never* = when the operating system
     likes. A killed process loses nothing in any mode, since the log is written before a write returns.
     """
+
+    prompt = True
 
     def __init__(
         self,
@@ -221,6 +224,7 @@ class Store(ordered.Store):
             batch = self._batch(writes, gone)
             try:
                 self._db.write(batch, self._write_options)
+                prompt.changed()
                 return
             except Exception as error:
                 if "stall" not in str(error):
@@ -230,6 +234,7 @@ class Store(ordered.Store):
                     raise unavailable() from error
                 if time.monotonic() > deadline:
                     raise Unavailable("The store is too busy to take writes. Try again later.") from error
+            prompt.may_take_long()
             time.sleep(STALL_PAUSE)
             self._stalled += STALL_PAUSE
 
@@ -238,7 +243,7 @@ class Store(ordered.Store):
 
         Raises ``Unavailable``.
         """
-        if self._always or always:
+        if (self._always or always) and not prompt.owe(self._group_sync.wait):
             self._group_sync.wait()
 
     def let_filter(self, work: bool) -> None:
