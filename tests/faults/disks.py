@@ -16,6 +16,8 @@ class Disk(Protocol):
     """Where a store lives, and how to take its space away and give it back."""
 
     server: ZqServer
+    filling: str
+    """Of a message's body."""
 
     def fill(self) -> None: ...
 
@@ -30,10 +32,11 @@ class LimitedFiles:
     (A limit in bytes would let a driver that opens new files write on, which a full disk does not.)
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, engine: str = "gunicorn") -> None:
         self._folder = folder / "store"
         self._filled = False
-        self.server = ZqServer(f"rocksdb://{self._folder}")
+        self.server = ZqServer(f"rocksdb://{self._folder}", engine=engine)
+        self.filling = "x" * (50_000 if engine == "gunicorn" else 7_000)  # so that the request is a short one
 
     def fill(self) -> None:
         largest = max(file.stat().st_size for file in self._folder.rglob("*.log"))
@@ -68,6 +71,7 @@ class SmallFileSystem:
             raise
         enter = ("nsenter", "-t", str(self._holder.pid), "-U", "-m", "--preserve-credentials")
         self.server = ZqServer(f"rocksdb://{mount}/store", prefix=enter)
+        self.filling = "x" * 50_000
 
     @staticmethod
     def possible() -> bool:

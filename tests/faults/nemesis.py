@@ -238,7 +238,7 @@ def deployed(kind: str, folder: Path) -> Iterator[Deployment]:
     """Servers on an empty store of a kind (see ``NEMESES``)."""
     with ExitStack() as stack:
         if kind == "rocksdb":
-            yield Deployment([stack.enter_context(ZqServer(f"rocksdb://{folder}/store"))])
+            yield Deployment([stack.enter_context(ZqServer(f"rocksdb://{folder}/store", engine="granian"))])
         elif kind == "redis-sentinel":
             yield watched(stack)
         else:

@@ -12,14 +12,15 @@ from tests.stores import missing
 
 RECOVERED_WITHIN = 15.0
 QUEUE = "/v2/queues/jobs"
-FILLING = "x" * 50_000
 
 
-@pytest.fixture(params=["limited files", "small file system"])
+@pytest.fixture(params=["limited files", "limited files, granian", "small file system"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     if request.param == "small file system" and not SmallFileSystem.possible():
         missing("unshare makes no user and mount namespaces here; a limit on file sizes is tested.", "unshare")
-    made: Disk = LimitedFiles(tmp_path) if request.param == "limited files" else SmallFileSystem(tmp_path)
+    engine = "granian" if request.param.endswith("granian") else "gunicorn"
+    small = request.param == "small file system"
+    made: Disk = SmallFileSystem(tmp_path) if small else LimitedFiles(tmp_path, engine)
     try:
         with made.server:
             yield made
@@ -30,15 +31,16 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
 class Poster:
     """Posts bodies "0...", "1...", and knows which were acknowledged and which refused."""
 
-    def __init__(self, server: ZqServer) -> None:
-        self._server = server
+    def __init__(self, disk: Disk) -> None:
+        self._server = disk.server
+        self._filling = disk.filling
         self._next = 0
         self.acknowledged: list[str] = []
         self.refused: list[str] = []
 
     def post(self) -> Answer:
-        """One post of two messages, about 100 kB; 201 or 503."""
-        bodies = [f"{self._next}{half}{FILLING}" for half in "ab"]
+        """One post of two messages; 201 or 503."""
+        bodies = [f"{self._next}{half}{self._filling}" for half in "ab"]
         self._next += 1
         document = {"messages": [{"body": body, "ttl": 3600} for body in bodies]}
         answer = ask(self._server.url, "POST", f"{QUEUE}/messages", document)
@@ -57,7 +59,7 @@ def listed(server: ZqServer) -> list[str]:
 def test_a_full_disk_refuses_writes_cleanly_and_the_server_recovers_by_itself(disk: Disk) -> None:
     """503 and a log line; no refused post is ever seen; with space again posts pass, also after kill -9."""
     server = disk.server
-    poster = Poster(server)
+    poster = Poster(disk)
     for _ in range(5):
         assert poster.accepted()
     workers = server.worker_pids
@@ -73,7 +75,7 @@ def test_a_full_disk_refuses_writes_cleanly_and_the_server_recovers_by_itself(di
     reads_tell_the_truth(server, poster)
     told = wait_for(lambda: server.output[logged:].strip(), 5, "a log line about the failure")
     assert any(words in told for words in ("IO error", "No space left", "File too large")), told
-    assert FILLING not in told, "a body is in the log"
+    assert disk.filling not in told, "a body is in the log"
     assert ask(server.url, "GET", "/healthz").status == 200
     wait_for(lambda: not server.ready(), 10, "/readyz says that the store cannot write")
 
@@ -92,7 +94,7 @@ def test_a_full_disk_refuses_writes_cleanly_and_the_server_recovers_by_itself(di
 def test_deletes_and_claims_on_a_full_disk_happen_wholly_or_not_at_all(disk: Disk) -> None:
     """What was answered with 503 has not happened, what was acknowledged has, before and after kill -9."""
     server = disk.server
-    poster = Poster(server)
+    poster = Poster(disk)
     for _ in range(3):
         assert poster.accepted()
     *_, last = every_message(server.url, "jobs")

@@ -70,9 +70,10 @@ def folder_of(server: ZqServer) -> Path:
     return owner.parent
 
 
-def test_workers_are_counted_together(store: StoreServer) -> None:
-    """Under gunicorn, over a worker that is killed and replaced; in the end nothing is left of it."""
-    with ZqServer(store.uri, config=CONFIG) as server:
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_workers_are_counted_together(store: StoreServer, engine: str) -> None:
+    """Over a worker that is killed and replaced; in the end nothing is left of it."""
+    with ZqServer(f"{store.uri.rpartition('/')[0]}/{len(engine)}", engine=engine, config=CONFIG) as server:
         post(server, 60)
         agree(server, 60)
         victim = server.worker_pids[0]
@@ -83,15 +84,5 @@ def test_workers_are_counted_together(store: StoreServer) -> None:
         agree(server, 100)
         folder = folder_of(server)
         assert folder.is_dir()
-        server.terminate()
-        assert not folder.exists()
-
-
-def test_workers_of_granian_are_counted_together(store: StoreServer) -> None:
-    """Which starts them anew instead of forking."""
-    with ZqServer(store.uri.rpartition("/")[0] + "/1", engine="granian", config=CONFIG) as server:
-        post(server, 60)
-        agree(server, 60)
-        folder = folder_of(server)
         server.terminate()
         assert not folder.exists()

@@ -22,7 +22,10 @@ class Promptly:
         length = environ.get("CONTENT_LENGTH") or "0"
         if not length.isdecimal() or int(length) > SHORT_BODY:
             return self.app(environ, start_response)
-        body = environ["wsgi.input"].read(int(length)) if int(length) else b""
+        try:
+            body = environ["wsgi.input"].read(int(length)) if int(length) else b""
+        except OSError:  # it will be raised again
+            return self.app(environ, start_response)
         environ["wsgi.input"] = io.BytesIO(body)
         if not is_short(environ, body):
             return self.app(environ, start_response)

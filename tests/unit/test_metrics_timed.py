@@ -25,6 +25,7 @@ class Shelf:
         self.queues = self.messages = self.claims = self.history = self.transactions = Verbs()
         self.topics = self.documents = Verbs()
         self.closed = False
+        self.prompt = True
 
     def close(self) -> None:
         self.closed = True
@@ -88,5 +89,7 @@ def test_a_verb_keeps_its_signature() -> None:
 def test_the_rest_is_the_stores_own() -> None:
     """Told to the store itself."""
     store = Shelf()
-    timed(store, NO_EVENTS).close()
+    same = timed(store, NO_EVENTS)
+    assert same.prompt
+    same.close()
     assert store.closed

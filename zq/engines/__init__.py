@@ -26,7 +26,7 @@ def run(
     if chosen.engine == "granian":
         from zq.engines import granian
 
-        return granian.run(chosen, reload)
+        return granian.run(chosen, reload, lost)
     from zq.engines import gunicorn
 
     return gunicorn.run(chosen, load, reload, lost, tls)

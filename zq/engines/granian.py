@@ -37,9 +37,23 @@ from zq.settings import Settings
 PARENT_DEATH_SIGNAL: Final = 1
 
 
-def run(chosen: Settings, reload: Callable[[], bool]) -> int:
+def run(chosen: Settings, reload: Callable[[], bool], lost: Callable[[int], None]) -> int:
     class Master(Granian):  # type: ignore[misc, valid-type]
-        """Reloads options, not workers."""
+        """Reloads options, not workers; replaces workers that were killed. ``lost`` is told of those."""
+
+        @property
+        def respawn_failed_workers(self) -> bool:
+            """Whether all that have ended were killed. Others had a reason, which the next one would have too."""
+            return all((self.wrks[index].inner.exitcode or 0) < 0 for index in self.interrupt_children)
+
+        @respawn_failed_workers.setter
+        def respawn_failed_workers(self, _: bool) -> None:
+            """Granian sets what its caller chose."""
+
+        def _respawn_workers(self, workers: list[int], *arguments: Any, **options: Any) -> None:
+            for index in workers:
+                lost(self.wrks[index].inner.pid)
+            super()._respawn_workers(workers, *arguments, **options)
 
         def startup(self, *arguments: Any) -> None:
             super().startup(*arguments)
