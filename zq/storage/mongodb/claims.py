@@ -315,7 +315,7 @@ class ExclusiveClaim:
         """The claim, made or found. Raises ``Fenced``, ``Unavailable``."""
         attempt = self._attempt
         for _ in range(MAX_ATTEMPTS):
-            found = self._claimer.search(attempt.limit, attempt.now, attempt.most_bytes)
+            found = self._claimer.search(attempt.limit, attempt.now, attempt.most_bytes).ready
             if found and not self._claimer.check_metadata([attempt]):
                 return Claimed(metadata=attempt.metadata)
             ready = attempt.living(attempt.candidates(found))

@@ -59,7 +59,7 @@ def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocu
     with cursor:
         for document in cursor:
             taken.append(document)
-            left -= len(document["b"])
+            left -= len(document.get("b", b""))
             if left <= 0:
                 break
             if len(taken) == PORTION:
@@ -223,6 +223,68 @@ class StoreClient:
             return list(found) if most_bytes >= UNBOUNDED else taken(found, most_bytes)
 
         return self._again(send, session)
+
+    def find_with(
+        self,
+        beside: Mapping[str, object],
+        conditions: Mapping[str, object],
+        *,
+        limit: int,
+        sort: Mapping[str, int],
+        hint: str,
+        skip: int = 0,
+        committed: bool = False,
+        most_bytes: int = UNBOUNDED,
+    ) -> tuple[list[BsonDocument], bytes]:
+        """As ``find``, and of the document ``beside``, named by its ``_id``, the ``b``; empty if there is none.
+
+        One command costs half of what two do. On a cluster, where a union is not sent to one shard alone, it is two.
+        """
+        if not self.sharded:
+            found, answered = self._find_union(beside, conditions, limit, sort, hint, skip, committed, most_bytes)
+            if answered is not None:
+                return found, answered
+        told = next((one.get("b", b"") for one in self.find(beside, fields={"b": 1})), b"")
+        if self.sharded:
+            found = self.find(
+                conditions, limit=limit, sort=sort, hint=hint, skip=skip, committed=committed, most_bytes=most_bytes
+            )
+        return found, told
+
+    def _find_union(
+        self,
+        beside: Mapping[str, object],
+        conditions: Mapping[str, object],
+        limit: int,
+        sort: Mapping[str, int],
+        hint: str,
+        skip: int,
+        committed: bool,
+        most_bytes: int,
+    ) -> tuple[list[BsonDocument], bytes | None]:
+        """As ``find_with``; None in place of what ``most_bytes`` kept it from reading."""
+        other = {"coll": MESSAGES, "pipeline": [{"$match": beside}]}  # a projection would cost 0.1 ms
+        stages: list[BsonDocument] = [{"$match": conditions}, {"$sort": sort}]
+        stages += [{"$skip": skip}] if skip else []
+        stages += [{"$limit": limit}, {"$unionWith": other}]
+        command: BsonDocument = {
+            "aggregate": MESSAGES,
+            "pipeline": stages,
+            # One more than all, else the end would be asked for.
+            "cursor": {"batchSize": 2 + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))},
+            "hint": hint,
+        }
+        if committed:
+            command["readConcern"] = self._committed
+
+        def send() -> list[BsonDocument]:
+            return taken(self.database.cursor_command(command, codec_options=CODEC), most_bytes)
+
+        found = self._again(send, None)
+        if found and found[-1]["_id"] == beside["_id"]:
+            return found[:-1], found[-1].get("b", b"")
+        is_cut = sum(len(document["b"]) for document in found) >= most_bytes
+        return found, None if is_cut else b""
 
     def snapshot(self, conditions: Mapping[str, object]) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
         """The few documents that fit, as no fail-over can change them, and the moment at which they were so.

@@ -264,21 +264,21 @@ class MessageController:
         expected: bytes | None = None,
     ) -> Page[Message]:
         moment, key = layout.ms(now), layout.key(queue)
+        shown = _shown(list_filter, moment)
+        where = self._client.where(key, k={"$gt": min(marker, layout.LARGEST_MARKER)}, e={"$gt": DatetimeMS(moment)})
+        counter = {"_id": key.counter, "s": key.shard}
         with self._client.verb():
-            metadata = None if expected is None else self._lookup.get(key) or NO_METADATA
-            if metadata != expected:
-                return Page([], None, metadata)
-            if marker >= layout.LARGEST_MARKER:
-                return Page([], None)
-            shown = _shown(list_filter, moment)
-            found = self._client.find(
-                self._client.where(key, k={"$gt": marker}, e={"$gt": DatetimeMS(moment)}, **shown),
+            found, told = self._client.find_with(
+                counter,
+                {**where, **shown},
                 limit=limit,
                 sort={"k": 1},
                 hint=layout.OBSERVERS,
                 committed=True,
                 most_bytes=most_bytes,
             )
+        if expected is not None and (metadata := told or NO_METADATA) != expected:
+            return Page([], None, metadata)
         messages = [layout.message(key, document, moment) for document in portion(found, most_bytes, layout.body_of)]
         return Page(messages, str(messages[-1].sequence) if messages else None)
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 from cachetools import LRUCache
@@ -127,6 +127,13 @@ class ClaimAttempt(Struct):
 Candidates = tuple[ClaimAttempt, list[BsonDocument]]
 
 
+class Found(NamedTuple):
+    """What a search found: ready messages, and the queue's metadata if these were asked for."""
+
+    ready: list[BsonDocument]
+    metadata: bytes | None = None
+
+
 class QueueClaimer:
     """Claims and pops messages of one queue, for all threads of this process."""
 
@@ -135,8 +142,8 @@ class QueueClaimer:
         self._key = key
         self._lookup = lookup
         self.head_hint = HeadHint()
-        # Whether the last search found anything. Then the metadata are read before the next one: between a search and
-        # its update other processes come in between. Else they are not read in vain.
+        # Whether the last search found anything. Then the next one brings the metadata along: between a search and its
+        # update other processes come in between. Else they are not read in vain.
         self._had_ready = False
         self._group_commit = GroupCommit[ClaimAttempt, ClaimAttempt](
             self._serve, weigh=lambda attempt: attempt.limit, capacity=CAPACITY, timeout=client.timeout
@@ -146,11 +153,11 @@ class QueueClaimer:
         """The attempt, with up to ``limit`` messages in the order of (available, sequence): as held, or as popped."""
         return self._group_commit.submit(attempt)
 
-    def check_metadata(self, attempts: Sequence[ClaimAttempt]) -> list[ClaimAttempt]:
-        """The attempts that expect the queue's metadata as they are; the others get them."""
-        if not any(attempt.request and attempt.request.expected is not None for attempt in attempts):
+    def check_metadata(self, attempts: Sequence[ClaimAttempt], metadata: bytes | None = None) -> list[ClaimAttempt]:
+        """The attempts that expect the queue's metadata as they are; the others get them. None: they are read."""
+        if not _expect(attempts):
             return list(attempts)
-        metadata = self._lookup.get(self._key) or NO_METADATA
+        metadata = metadata or self._lookup.get(self._key) or NO_METADATA
         passed = []
         for attempt in attempts:
             if attempt.request is None or attempt.request.expected in (None, metadata):
@@ -159,21 +166,21 @@ class QueueClaimer:
                 attempt.metadata = metadata
         return passed
 
-    def search(self, want: int, now: int, most_bytes: int) -> list[BsonDocument]:
+    def search(self, want: int, now: int, most_bytes: int, *, metadata: bool = False) -> Found:
         """Up to ``want`` living messages from the head, or so many that their bodies have ``most_bytes``; expired ones
-        that it meets are removed."""
+        that it meets are removed. With ``metadata`` the queue's besides."""
         head, skip, token = self.head_hint.start(want)
-        ready = self._ready(head, now, want, most_bytes, skip)
+        ready, told = self._ready(head, now, want, most_bytes, skip, metadata=metadata)
         if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
             head, skip, token = 0, 0, self.head_hint.invalidate()
-            ready = self._ready(head, now, want, most_bytes)
+            ready, _ = self._ready(head, now, want, most_bytes)
         if any(int(found["e"]) <= now for found in ready):
             self._remove_expired(head, now, want)
-            ready = [found for found in self._ready(head, now, want, most_bytes) if int(found["e"]) > now]
+            ready = [found for found in self._ready(head, now, want, most_bytes).ready if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
             self.head_hint.found(ready[0]["d"], token, searched_all=not head)
-        return ready
+        return Found(ready, told)
 
     def claiming(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
         """The statement that puts the candidates that are still ready under a claim."""
@@ -185,21 +192,20 @@ class QueueClaimer:
         for attempt in attempts:
             attempt.now = now  # side by side is as if all had read the latest clock
         unanswered: Sequence[ClaimAttempt] = attempts
-        is_checked = False
+        is_checked = not _expect(attempts)
         for _ in range(MAX_ATTEMPTS):
-            if self._had_ready and not is_checked:
-                unanswered, is_checked = self.check_metadata(unanswered), True
-            if not unanswered:
-                break
             most_bytes = sum(attempt.most_bytes for attempt in unanswered)
-            ready = self.search(sum(attempt.limit for attempt in unanswered), now, most_bytes)
+            asks = self._had_ready and not is_checked
+            ready, metadata = self.search(sum(one.limit for one in unanswered), now, most_bytes, metadata=asks)
             self._had_ready = bool(ready)
             if not ready:
                 break
             if not is_checked:
-                unanswered, is_checked = self.check_metadata(unanswered), True
+                unanswered, is_checked = self.check_metadata(unanswered, metadata), True
             self._deal(unanswered, ready)
             unanswered = [attempt for attempt in unanswered if not attempt.is_answered]
+            if not unanswered:
+                break
         return attempts
 
     def _deal(self, attempts: Sequence[ClaimAttempt], ready: list[BsonDocument]) -> None:
@@ -216,11 +222,20 @@ class QueueClaimer:
         if pops:
             self._pop(pops)
 
-    def _ready(self, head: int, now: int, want: int, most_bytes: int, skip: int = 0) -> list[BsonDocument]:
+    def _ready(
+        self, head: int, now: int, want: int, most_bytes: int, skip: int = 0, *, metadata: bool = False
+    ) -> Found:
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
-        return self._client.find(
-            where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, most_bytes=most_bytes
+        if not metadata:
+            found = self._client.find(
+                where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, most_bytes=most_bytes
+            )
+            return Found(found)
+        counter = {"_id": self._key.counter, "s": self._key.shard}
+        found, told = self._client.find_with(
+            counter, where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, most_bytes=most_bytes
         )
+        return Found(found, told or NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
         """Remove the expired among a bounded number of entries; what lies behind is for the next call."""
@@ -295,6 +310,11 @@ class QueueClaimers:
             claimer = self._claimers.get(key.shard)
         if claimer is not None:
             claimer.head_hint.invalidate()
+
+
+def _expect(attempts: Sequence[ClaimAttempt]) -> bool:
+    """Whether one of them expects certain metadata."""
+    return any(attempt.request and attempt.request.expected is not None for attempt in attempts)
 
 
 def _ready(now: int) -> BsonDocument:
