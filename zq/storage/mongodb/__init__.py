@@ -16,10 +16,10 @@ from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage.api import Defaults
 from zq.storage.mongodb import layout, startup
-from zq.storage.mongodb.changes import MetadataLookup
 from zq.storage.mongodb.claims import ClaimController
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
+from zq.storage.mongodb.counters import MetadataLookup
 from zq.storage.mongodb.documents import DocumentController
 from zq.storage.mongodb.expiry import ActiveExpiry, PendingDeletes
 from zq.storage.mongodb.feed import Feed

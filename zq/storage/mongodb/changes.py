@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that verbs share, in the caller's transaction: entering a queue, finishing, moving, checking a fence.
+"""Changes that verbs share, in the caller's transaction: finishing, moving, checking a fence.
 
-A queue's counter gives messages their sequence and their moment in the step in which they enter the queue. A message
-finishes by being deleted or, on a queue with history, by becoming an entry of the history: positions and moments of
+A message finishes by being deleted or, on a queue with history, by becoming an entry of the history: positions and moments of
 these come from the queue's counter of finishing, in the same step, so that no reader can pass an entry that appears
 later. Finishing waits for no post.
 
@@ -20,10 +19,9 @@ from pymongo.errors import DuplicateKeyError
 
 from zq.errors import Fenced
 from zq.model import Fence, Move, Outcome
-from zq.model.moments import FALSE_FUTURE
-from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.counters import Arrivals, advance
 from zq.storage.mongodb.layout import CLAIM_FIELDS, BsonDocument, QueueKey
 
 
@@ -45,110 +43,6 @@ def reserved_id(claim: str) -> Binary:
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> BsonDocument:
     """The statement that updates all that the claim holds."""
     return {"q": held_filter(client, key, claim, now), "u": step, "multi": True, "hint": layout.HELD}
-
-
-# Of a missing queue, and of one that a post has made.
-NO_METADATA: Final = b"{}"
-# Queues whose metadata one command reads.
-LOOKUPS_AT_ONCE: Final = 256
-# An update.
-Step = BsonDocument | list[BsonDocument]
-
-
-class Arrivals(NamedTuple):
-    """How many messages (``number``) enter a queue; ``fresh`` = at which moment, if one of them has no delay.
-
-    What the project has stored grows by so many ``messages`` and, with ``OVERHEAD`` for each, so many ``bytes``: what
-    moves inside it was there before.
-    """
-
-    number: int
-    fresh: int | None
-    messages: int = 0
-    bytes: int = 0
-
-
-class SequenceRange(NamedTuple):
-    """Where they enter: the first one's sequence, the moment from which those without delay are available, metadata."""
-
-    sequence: int
-    available: int
-    metadata: bytes
-
-
-def advance(
-    client: StoreClient, session: Session, arrivals: Mapping[QueueKey, Arrivals]
-) -> Mapping[QueueKey, SequenceRange]:
-    """Make room in the queues, which are created if they are missing; no other transaction can until this one ends.
-
-    Always in the order of names, so that two that need the same queues do not each hold what the other waits for.
-    """
-    steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
-    counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1})
-    return {key: _range(counter, arrivals[key].number) for key, counter in counters.items()}
-
-
-def increment(
-    client: StoreClient, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
-) -> Mapping[QueueKey, BsonDocument]:
-    """Change counters, or make them, always in the order of names; the fields that are asked for, as they are now."""
-    keys = sorted(steps, key=lambda key: key.counter)
-    if len(keys) == 1:
-        (key,) = keys
-        command = {"query": _identity(key), "update": steps[key], "upsert": True, "new": True, "fields": fields}
-        found = [client.modify(command, session) or {}]
-    else:
-        client.update([{"q": _identity(key), "u": steps[key], "upsert": True} for key in keys], session)
-        found = client.find(_counters_of(client, keys), fields=fields, session=session)
-    counters = {counter["_id"]: counter for counter in found}
-    return {key: counters[key.counter] for key in keys}
-
-
-def _counters_of(client: StoreClient, keys: Sequence[QueueKey]) -> BsonDocument:
-    """The filter that finds the counters of queues."""
-    return {"_id": {"$in": [key.counter for key in keys]}, **client.shards(key.shard for key in keys)}
-
-
-def _range(counter: BsonDocument, number: int) -> SequenceRange:
-    return SequenceRange(counter["k1"] - number + 1, counter.get("d1", 0), counter["b"])
-
-
-def _identity(key: QueueKey) -> BsonDocument:
-    return {"_id": key.counter, "s": key.shard}
-
-
-def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
-    made: BsonDocument = {
-        "n": key.shard,
-        "b": {"$ifNull": ["$b", NO_METADATA]},
-        "k1": {"$add": [{"$ifNull": ["$k1", 0]}, arrival.number]},
-    }
-    if arrival.messages or arrival.bytes:
-        made["n1"] = {"$add": [{"$ifNull": ["$n1", 0]}, arrival.messages]}
-        made["w1"] = {"$add": [{"$ifNull": ["$w1", 0]}, arrival.bytes]}
-    if arrival.fresh is not None:
-        believed = {"$lte": ["$d1", arrival.fresh + FALSE_FUTURE * 1000]}
-        made["d1"] = {"$cond": [believed, {"$max": ["$d1", arrival.fresh]}, arrival.fresh]}
-    return [{"$set": made}, {"$unset": "e"}]
-
-
-class MetadataLookup:
-    """Reads the metadata of queues, for all threads of a process: concurrent lookups are coalesced."""
-
-    def __init__(self, client: StoreClient) -> None:
-        self._client = client
-        self._group_commit = GroupCommit[QueueKey, bytes | None](
-            self._read, capacity=LOOKUPS_AT_ONCE, timeout=client.timeout
-        )
-
-    def get(self, key: QueueKey) -> bytes | None:
-        """The queue's metadata; None if there is no such queue."""
-        return self._group_commit.submit(key)
-
-    def _read(self, keys: Sequence[QueueKey]) -> Sequence[bytes | None]:
-        named = _counters_of(self._client, keys)
-        found = {counter["_id"]: counter.get("b") for counter in self._client.find(named, fields={"b": 1})}
-        return [found.get(key.counter) for key in keys]
 
 
 # Messages that one update turns into history entries.

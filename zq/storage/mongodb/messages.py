@@ -8,7 +8,7 @@ one queue would write its counter of finishing.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -34,17 +34,23 @@ from zq.model.quotas import OVERHEAD
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.changes import (
-    NO_METADATA,
-    Arrivals,
     Ending,
-    MetadataLookup,
-    advance,
     counters,
     finish,
     held_by,
     move,
 )
 from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.counters import (
+    NO_METADATA,
+    Arrivals,
+    CounterMemory,
+    MetadataLookup,
+    Remembered,
+    SequenceRange,
+    Stale,
+    advance_remembered,
+)
 from zq.storage.mongodb.group_commit import AT_LEAST, ShardGroups, remember, unless_known
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, ClaimAttempt, QueueClaimers
@@ -80,6 +86,7 @@ class Poster:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
+        self._memory = CounterMemory()
         self._groups = ShardGroups[Post, Metadata](client, self._store, _weight)
 
     def post(self, post: Post) -> Metadata:
@@ -87,26 +94,42 @@ class Poster:
         return self._groups.submit(post)
 
     def _store(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
-        documents: list[BsonDocument] = []
+        keys = list({key for post in posts for key, _ in post.parts})
+        try:
+            return self._store_believing(posts, self._memory.of(keys))
+        except Stale:
+            self._memory.forget(keys)
+            return self._store_believing(posts, {})
+
+    def _store_believing(
+        self, posts: Sequence[Post], remembered: Mapping[QueueKey, Remembered]
+    ) -> Sequence[Metadata | Exception]:
+        """Store them, if the counters that are remembered stand so. Raises ``Stale``."""
+        group = _Group()
 
         def work(session: Session) -> Sequence[Metadata | Exception]:
-            documents.clear()
-            return unless_known(self._client, session, posts, list[str], partial(self._insert, session, documents))
+            group.clear()
+            return unless_known(
+                self._client, session, posts, list[str], partial(self._insert, session, group, remembered)
+            )
 
-        def first() -> BsonDocument:
-            return {field: one[field] for one in documents[:1] for field in ("_id", "s")}
-
-        return self._client.transaction(work, first)
+        answers = self._client.transaction(work, group.first)
+        self._memory.learn(group.ranges, group.numbers)
+        return answers
 
     def _insert(
-        self, session: Session, documents: list[BsonDocument], posts: Sequence[Post]
+        self, session: Session, group: "_Group", remembered: Mapping[QueueKey, Remembered], posts: Sequence[Post]
     ) -> Sequence[Metadata | Exception]:
         """Insert, and note, the documents of the posts that met the metadata they expect; the answer to each post."""
         by_queue: defaultdict[QueueKey, list[tuple[Post, Sequence[Draft]]]] = defaultdict(list)
         for post in posts:
             for key, drafts in post.parts:
                 by_queue[key].append((post, drafts))
-        ranges = advance(self._client, session, {key: _arrivals(its) for key, its in by_queue.items()})
+        arrivals = {key: _arrivals(its) for key, its in by_queue.items()}
+        known = {key: one for key, one in remembered.items() if key in arrivals}
+        ranges = advance_remembered(self._client, session, arrivals, known)
+        group.ranges, group.numbers = ranges, {key: arrival.number for key, arrival in arrivals.items()}
+        documents = group.documents
         answered: list[tuple[Post, Sequence[str], int]] = []
         for key, its in by_queue.items():
             sequence, available, _ = ranges[key]
@@ -124,6 +147,22 @@ class Poster:
             self._client.insert(documents, session)
         found = [ranges[post.key].metadata for post in posts]
         return [None if post.fits(data) else data for post, data in zip(posts, found, strict=True)]
+
+
+class _Group:
+    """What one run of a group's transaction stores."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.documents: list[BsonDocument] = []
+        self.ranges: Mapping[QueueKey, SequenceRange] = {}
+        self.numbers: Mapping[QueueKey, int] = {}
+
+    def first(self) -> BsonDocument:
+        """By what it is found whether the transaction was committed."""
+        return {field: one[field] for one in self.documents[:1] for field in ("_id", "s")}
 
 
 def _arrivals(parts: Sequence[tuple[Post, Sequence[Draft]]]) -> Arrivals:

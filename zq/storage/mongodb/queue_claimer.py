@@ -20,8 +20,9 @@ from msgspec import Struct
 from zq.model import UNBOUNDED, ClaimRequest, Outcome, QueueRef, portion
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.changes import NO_METADATA, Ending, MetadataLookup, finish
+from zq.storage.mongodb.changes import Ending, finish
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.counters import NO_METADATA, MetadataLookup
 from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
 
 # Messages that one search is to find for all requests of a group.

@@ -10,8 +10,8 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.model.stats import Depth, Measure
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.changes import MetadataLookup
 from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.counters import MetadataLookup
 from zq.storage.mongodb.expiry import PendingDeletes
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.startup import UNAUTHORIZED

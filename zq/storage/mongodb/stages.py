@@ -23,8 +23,8 @@ from zq.errors import CommitRunning, StageFull, StageNotFound
 from zq.model import Commit, Draft, IdempotencyKey, QueueRef
 from zq.model.quotas import OVERHEAD
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.changes import Arrivals, advance
 from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.counters import Arrivals, advance
 from zq.storage.mongodb.group_commit import BEFORE_ALL, recall, remember
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 

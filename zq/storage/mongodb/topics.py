@@ -17,8 +17,8 @@ from bson.datetime_ms import DatetimeMS
 from zq.model import Edge, IdempotencyKey, Seconds, Stats
 from zq.model.topics import Entry, Listener, LogSlice, Pattern, Retention, TopicRef
 from zq.storage.mongodb import layout, topic_log
-from zq.storage.mongodb.changes import increment
 from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.counters import increment
 from zq.storage.mongodb.expiry import PendingDeletes
 from zq.storage.mongodb.feed import Feed
 from zq.storage.mongodb.group_commit import AT_LEAST, BEFORE_ALL, ShardGroups, remember, unless_known

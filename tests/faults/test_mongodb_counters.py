@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server remembers of queues' counters on MongoDB is never believed where another server has been."""
+
+import json
+from collections.abc import Iterator
+from itertools import cycle
+
+import pytest
+
+from tests.stores import MongoServer
+from zq.clock import ManualClock
+from zq.conformance.builders import Scene, drafts, ids_of, together
+from zq.model import QueueRef
+from zq.storage.mongodb import connect
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MongoServer]:
+    with MongoServer() as started:
+        yield started
+
+
+@pytest.fixture
+def servers(server: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
+    """Two of them on one store, at one queue, which both have posted to."""
+    storages = [connect(server.uri_of("counters")) for _ in range(2)]
+    clock = ManualClock(storages[0].now())
+    yield [Scene(storage, clock, QueueRef("acme", request.node.name[:64])) for storage in storages]
+    for storage in storages:
+        storage.close()
+
+
+def updates(server: MongoServer, scene: Scene) -> list[dict]:
+    """What a post of this server sends to the counter of its queue."""
+    with server.client() as client:
+        database = client["counters"]
+        database.command("profile", 2)
+        scene.post(1)
+        database.command("profile", 0)
+        found = [one["command"] for one in database["system.profile"].find({"op": "update"})]
+        database.drop_collection("system.profile")
+    return found
+
+
+def test_a_counter_that_nobody_else_wrote_is_not_computed_again(server: MongoServer, servers: list[Scene]):
+    """From the second post on; else this file would try nothing."""
+    here, _ = servers
+    here.post(1)
+    [sent] = updates(server, here)
+    assert sent["q"]["k1"] == 1
+    assert sent["u"]["$set"]["k1"] == 2
+
+
+def test_posts_in_turns_keep_their_order(servers: list[Scene]):
+    posted = [message for scene, _ in zip(cycle(servers), range(20), strict=False) for message in scene.post(2)]
+    assert ids_of(servers[0].walk()) == posted
+    sequences = [message.sequence for message in servers[1].walk()]
+    assert sequences == sorted(set(sequences))
+
+
+def test_posts_at_once_keep_each_one_s_order(servers: list[Scene]):
+    def many(scene: Scene) -> list[str]:
+        return [message for _ in range(40) for message in scene.post(3)]
+
+    told = together(*[lambda scene=scene: many(scene) for scene in servers * 2])
+    listed = ids_of(servers[0].walk())
+    assert sorted(listed) == sorted(message for its in told for message in its)
+    for its in told:
+        assert [message for message in listed if message in set(its)] == its
+    sequences = [message.sequence for message in servers[0].walk()]
+    assert sequences == sorted(set(sequences))
+
+
+def test_metadata_that_another_server_changed_are_told_to_the_next_post(servers: list[Scene]):
+    here, there = servers
+    here.post(2)
+    there.storage.queues.update(here.queue, b"{}", b'{"_ttl": 7}')
+    met = here.storage.messages.post(here.queue, drafts(1, here.now), here.now, b"{}")
+    assert json.loads(met or b"") == {"_ttl": 7}
+    assert len(here.walk()) == 2
+    assert here.storage.messages.post(here.queue, drafts(1, here.now), here.now, b'{"_ttl": 7}') is None
+    assert len(here.walk()) == 3
+
+
+@pytest.mark.parametrize("way", ["purge", "delete"])
+def test_what_another_server_removed_stays_so(servers: list[Scene], way: str):
+    here, there = servers
+    here.post(3)
+    getattr(there.storage.queues, way)(here.queue)
+    new = here.post(2)
+    assert ids_of(here.walk()) == new
+    assert here.exists()
+
+
+def test_a_move_by_another_server_takes_its_place_in_line(servers: list[Scene]):
+    here, there = servers
+    first = here.post(2)
+    side = there.at("side")
+    moved = side.post(1)
+    side.move(moved, here.queue.name)
+    last = here.post(1)
+    assert ids_of(here.walk()) == [*first, *moved, *last]
+
+
+def test_usage_counts_what_was_posted_by_memory(servers: list[Scene]):
+    here, there = servers
+    for scene in (here, here, there, here, here):
+        scene.post(2)
+    assert here.entered() == there.entered() == 10
