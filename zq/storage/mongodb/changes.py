@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes that verbs share, in the caller's transaction: finishing, moving, checking a fence.
 
-A message finishes by being deleted or, on a queue with history, by becoming an entry of the history: positions and moments of
-these come from the queue's counter of finishing, in the same step, so that no reader can pass an entry that appears
-later. Finishing waits for no post.
+A message finishes by being deleted or, on a queue with history, by becoming an entry of the history: positions and
+moments of these come from the queue's counter of finishing, in the same step, so that no reader can pass an entry that
+appears later. Finishing waits for no post.
 
 A fence is a document with the last epoch given out. A check writes the document too, in the transaction of what the
 fence protects. So an epoch given out meanwhile is either before that transaction, which then finds it, or after it.
