@@ -283,8 +283,10 @@ def shown(queue: str, messages: Sequence[Message], suffix: str = "") -> bytes:
 
 def made(uri: str) -> falcon.App:
     """The application on a store: a URI as zq takes it."""
-    kind = uri.partition(":")[0]
-    limit: Limit = {"redis": Redis, "mongodb": MongoDB, "rocksdb": Embedded}[kind](uri)
+    from tests.bench.others import Beanstalk, Streams
+
+    kinds = {"redis": Redis, "mongodb": MongoDB, "rocksdb": Embedded, "streams": Streams, "beanstalk": Beanstalk}
+    limit: Limit = kinds[uri.partition(":")[0]](uri)
     application = falcon.App()
     application.add_route("/v2/queues/{queue}/messages", Messages(limit))
     application.add_route("/v2/queues/{queue}/claims", Claims(limit))

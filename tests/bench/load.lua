@@ -3,6 +3,7 @@
 -- METHOD CLAIM+DELETE posts a claim, and deletes by ids what it got in the next request; CLAIM+SETTLE settles it.
 -- QUEUES and TENANTS in the environment: how many of each are taken in turn (8 and 1). PAUSE: milliseconds for which a
 -- connection waits between two requests, on average (0).
+-- AUTHORIZATION: what the header of that name says, if it is to be sent.
 -- Prints one line for tests/bench/http.py, and one for tests/bench/table.py.
 local turn = 0
 local claimed = {}
@@ -33,6 +34,7 @@ function init(args)
     ["X-Project-ID"] = "bench",
     ["Content-Type"] = "application/json",
     ["Accept"] = "application/json",
+    ["Authorization"] = os.getenv("AUTHORIZATION"),
   }
   if method == "CLAIM+DELETE" then
     method, response = "POST", remember
