@@ -4,8 +4,8 @@
 import logging
 import time
 from collections.abc import Callable
+from random import getrandbits
 from typing import Final
-from uuid import uuid4
 
 import falcon
 
@@ -43,7 +43,7 @@ class RequestLog:
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
         req.context.began = req.env.setdefault(BEGAN, time.monotonic())
-        identity = f"req-{uuid4()}"
+        identity = _request_id()
         req.context.request_id = identity
         resp.put_headers({"x-openstack-request-id": identity, "x-content-type-options": "nosniff"})
 
@@ -99,3 +99,9 @@ def _object(req: falcon.Request) -> str:
             return f"{thing} {params[thing][:MOST_SHOWN]}"
     kind, name = about(params)
     return f"{kind} {name}" if kind else str(req.params.get("project", ""))
+
+
+def _request_id() -> str:
+    """``req-`` and a UUID of version 4, made without asking the system for each: it need only be another every time."""
+    digits = f"{getrandbits(128):032x}"
+    return f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"

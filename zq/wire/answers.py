@@ -48,8 +48,15 @@ def claim_href(queue: str, claim: str) -> str:
 
 
 def next_link(path: str, query: dict[str, str]) -> dict[str, str]:
-    """The one element of ``links``."""
-    return {"rel": "next", "href": f"{path}?{urlencode(query, quote_via=quote)}"}
+    """The one element of ``links``. The last of the query is what changes from page to page."""
+    *given, (name, value) = query.items()
+    return {"rel": "next", "href": f"{path}?{_encoded(tuple(given))}{name}={quote(value, safe='')}"}
+
+
+@lru_cache(maxsize=1024)
+def _encoded(given: tuple[tuple[str, str], ...]) -> str:
+    """The beginning of a query, up to what follows it."""
+    return urlencode(given, quote_via=quote) + "&" if given else ""
 
 
 def message_page(

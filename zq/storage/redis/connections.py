@@ -6,6 +6,8 @@ answers; whatever is left of the whole is for its own answer. redis-py's own rep
 """
 
 import contextlib
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -106,6 +108,53 @@ class Pool(BlockingConnectionPool):
                 self._waiting -= 1
 
 
+class TimedByKernel(socket.socket):
+    """A socket whose time limits are the kernel's.
+
+    Python keeps its own by asking, before each call, whether the call would wait. That is a second system call, and
+    Python's lock given up a second time, for which a busy process pays with a change of threads.
+    """
+
+    def settimeout(self, value: float | None) -> None:
+        super().settimeout(0.0 if value == 0 else None)
+        whole, part = divmod(value or 0.0, 1)
+        limit = struct.pack("ll", int(whole), int(part * 1e6))
+        for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self.setsockopt(socket.SOL_SOCKET, which, limit)
+
+    def recv_into(self, *arguments: Any) -> int:
+        try:
+            return super().recv_into(*arguments)
+        except BlockingIOError as error:
+            raise TimeoutError from error
+
+    def sendall(self, *arguments: Any) -> None:
+        try:
+            super().sendall(*arguments)
+        except BlockingIOError as error:
+            raise TimeoutError from error
+
+
+class PlainConnection(Connection):
+    """A connection without TLS."""
+
+    def _connect(self) -> socket.socket:
+        return _timed_by_kernel(super()._connect(), self.socket_timeout)
+
+
+class UnixConnection(UnixDomainSocketConnection):
+    """A connection to a Unix socket."""
+
+    def _connect(self) -> socket.socket:
+        return _timed_by_kernel(super()._connect(), self.socket_timeout)
+
+
+def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.socket:
+    timed = TimedByKernel(fileno=connected.detach())
+    timed.settimeout(timeout)
+    return timed
+
+
 def _stands(connection: Any, released: float) -> bool:
     """Whether the connection is open, and the server has left nothing on it that nobody asked for."""
     try:
@@ -132,6 +181,6 @@ def pool_to(address: Address, host: Host | None, options: dict[str, Any]) -> Poo
     if host is None:
         path = options | {"path": address.path}
         del path["socket_connect_timeout"]
-        return Pool(connection_class=UnixDomainSocketConnection, **limits, **path)
-    kind = Connection if address.tls is None else SSLConnection
+        return Pool(connection_class=UnixConnection, **limits, **path)
+    kind = PlainConnection if address.tls is None else SSLConnection
     return Pool(connection_class=kind, **limits, **options, **(address.tls or {}), host=host[0], port=host[1])
