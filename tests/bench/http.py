@@ -28,6 +28,8 @@ CONNECTIONS = 16
 HEADERS = {"Client-ID": "5d0c1f7e4f1e4d3c8a56b8b0f3a1c2d5", "X-Project-ID": "bench"}
 # Messages in one request of a fill.
 FILL = 500
+LARGEST_FILL = 200_000
+"""Bytes of bodies in one of them."""
 BODY = {"event": "backup", "node": 17, "pad": "x" * 100}
 
 
@@ -72,8 +74,9 @@ def fill(
 ) -> None:
     """Post ``count`` messages in large requests."""
     connection = HTTPConnection(urlsplit(url).netloc)
-    for start in range(0, count, FILL):
-        posted = json.dumps({"messages": [{"body": body, **fields}] * min(FILL, count - start)})
+    at_once = max(1, min(FILL, LARGEST_FILL // len(json.dumps(body))))
+    for start in range(0, count, at_once):
+        posted = json.dumps({"messages": [{"body": body, **fields}] * min(at_once, count - start)})
         connection.request("POST", f"/v2/queues/{queue}/messages", posted, {**HEADERS, **headers})
         answer = connection.getresponse()
         answer.read()

@@ -218,7 +218,8 @@ def stock(side: Side, row: Row, case: Case, seconds: float) -> None:
     """Let there be more than can be taken, and something to list."""
     if side.name == "empty":
         return
-    count = max(20 * case.queues, int(FASTEST[side.name] * row.drain * seconds))
+    fastest = FASTEST[side.name] * min(1, 1000 / case.size)
+    count = max(20 * case.queues, int(fastest * row.drain * seconds))
     for number in range(case.queues):
         tenant = {"X-Project-ID": f"bench{number % case.tenants}"} if case.tenants > 1 else {}
         fill(side.url, f"bq{number}", count // case.queues + 1, body=body(case.size), headers=tenant, ttl=3600)
