@@ -29,8 +29,8 @@ from zq.storage.api import Storage
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# How many names of queues one cache remembers.
-MOST_CACHED: Final = 10_000
+# How many names of queues one cache remembers: a name takes 0.3 kB there, and to ask for forgotten rules a round trip.
+MOST_CACHED: Final = 100_000
 # Seconds for which the store is not asked again.
 RECENT: Final = 1.0
 

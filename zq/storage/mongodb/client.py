@@ -19,15 +19,12 @@ from bson.errors import BSONError, InvalidDocument
 from bson.timestamp import Timestamp
 from pymongo import MongoClient, ReadPreference
 from pymongo.client_session import ClientSession
-from pymongo.command_cursor import CommandCursor
 from pymongo.errors import (
     AutoReconnect,
     DuplicateKeyError,
-    NotPrimaryError,
     OperationFailure,
     PyMongoError,
     ServerSelectionTimeoutError,
-    WriteConcernError,
 )
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
@@ -36,76 +33,18 @@ from zq.errors import Invalid, Unavailable
 from zq.model import UNBOUNDED
 from zq.model.stats import Removals
 from zq.storage.concurrency import StripedLocks
+from zq.storage.mongodb.commands import PORTION, TRANSIENT, checked, is_transient, parts, taken
 from zq.storage.mongodb.layout import CODEC, MESSAGES, BsonDocument, QueueKey
 
-S = TypeVar("S", bound=Mapping[str, Any])
-# Bytes of bodies in one command; the server takes 16 MiB in all.
-LARGEST: Final = 8 << 20
-# Documents that the server sends first where their bytes decide how many are wanted.
-PORTION: Final = 32
-DUPLICATE_KEY: Final = 11000
-# Codes of a server that is not, or not any more, the primary.
-NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
-TRANSIENT: Final = "TransientTransactionError"
-
-
-def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
-    """The first documents, up to that with which their bodies have so many bytes.
-
-    The first ``PORTION`` tell how large the others may be, which are asked for together: small ones in one reply.
-    """
-    taken: list[BsonDocument] = []
-    left = most_bytes
-    with cursor:
-        for document in cursor:
-            taken.append(document)
-            left -= len(document.get("b", b""))
-            if left <= 0:
-                break
-            if len(taken) == PORTION:
-                cursor.batch_size(2 + left * PORTION // (most_bytes - left))
-    return taken
-
-
-def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
-    """The statements in as few commands as their messages' bodies allow."""
-    start = weight = 0
-    for at, statement in enumerate(statements):
-        document = document_of(statement)
-        body = len(document.get("b", b"")) if isinstance(document, dict) else 0
-        if weight + body > LARGEST and at > start:
-            yield statements[start:at]
-            start, weight = at, 0
-        weight += body
-    if start < len(statements):
-        yield statements[start:]
-
-
-def is_transient(error: PyMongoError) -> bool:
-    """Whether the same transaction may succeed when it is run again."""
-    if isinstance(error, DuplicateKeyError):  # two that made the same queue, fence, stage ...: all but messages
-        return not str(((error.details or {}).get("keyValue") or {}).get("_id", "m")).startswith("m")
-    return error.has_error_label(TRANSIENT)
-
-
-def checked(reply: Mapping[str, Any]) -> BsonDocument:
-    """A reply without errors in it."""
-    for error in reply.get("writeErrors", ()):
-        kind = DuplicateKeyError if error["code"] == DUPLICATE_KEY else OperationFailure
-        raise kind(error["errmsg"], error["code"], error)
-    if "writeConcernError" in reply:
-        error = reply["writeConcernError"]
-        if error.get("code") in NOT_PRIMARY:
-            raise NotPrimaryError(error.get("errmsg", ""), error)
-        raise WriteConcernError(error.get("errmsg", ""), error.get("code"), error)
-    return dict(reply)
-
+T = TypeVar("T")
+Client = MongoClient[BsonDocument]
+Session = ClientSession
 
 # Microseconds after which an idle transaction is taken for abandoned.
 IDLE: Final = 2_000_000
 
 
-def end_orphans(client: MongoClient[BsonDocument]) -> int:
+def end_orphans(client: Client) -> int:
     """End the abandoned transactions of this application's servers; returns how many. Needs no rights of its own."""
     application = client.options.pool_options.appname
     abandoned = {
@@ -119,10 +58,6 @@ def end_orphans(client: MongoClient[BsonDocument]) -> int:
         client.admin.command({"killSessions": sessions})
     return len(sessions)
 
-
-T = TypeVar("T")
-Client = MongoClient[BsonDocument]
-Session = ClientSession
 
 # Seconds between the first two attempts of a transaction.
 FIRST_PAUSE: Final = 0.001
@@ -241,7 +176,9 @@ class StoreClient:
         One command costs half of what two do. On a cluster, where a union is not sent to one shard alone, it is two.
         """
         if not self.sharded:
-            found, answered = self._find_union(beside, conditions, limit, sort, hint, skip, committed, most_bytes)
+            stages: list[BsonDocument] = [{"$match": conditions}, {"$sort": sort}]
+            stages += [*([{"$skip": skip}] if skip else []), {"$limit": limit}]
+            found, answered = self._find_union(beside, stages, limit, hint, committed, most_bytes)
             if answered is not None:
                 return found, answered
         told = next((one.get("b", b"") for one in self.find(beside, fields={"b": 1})), b"")
@@ -254,33 +191,25 @@ class StoreClient:
     def _find_union(
         self,
         beside: Mapping[str, object],
-        conditions: Mapping[str, object],
+        stages: list[BsonDocument],
         limit: int,
-        sort: Mapping[str, int],
         hint: str,
-        skip: int,
         committed: bool,
         most_bytes: int,
     ) -> tuple[list[BsonDocument], bytes | None]:
-        """As ``find_with``; None in place of what ``most_bytes`` kept it from reading."""
-        other = {"coll": MESSAGES, "pipeline": [{"$match": beside}]}  # a projection would cost 0.1 ms
-        stages: list[BsonDocument] = [{"$match": conditions}, {"$sort": sort}]
-        stages += [{"$skip": skip}] if skip else []
-        stages += [{"$limit": limit}, {"$unionWith": other}]
+        """What the stages find, and ``beside`` as ``find_with``; None in place of what ``most_bytes`` kept unread."""
+        # A projection would cost 0.1 ms. The batch is one more than all, else the end would be asked for.
+        stages.append({"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": beside}]}})
+        batch = 2 + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))
         command: BsonDocument = {
             "aggregate": MESSAGES,
             "pipeline": stages,
-            # One more than all, else the end would be asked for.
-            "cursor": {"batchSize": 2 + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))},
+            "cursor": {"batchSize": batch},
             "hint": hint,
         }
         if committed:
             command["readConcern"] = self._committed
-
-        def send() -> list[BsonDocument]:
-            return taken(self.database.cursor_command(command, codec_options=CODEC), most_bytes)
-
-        found = self._again(send, None)
+        found = self._again(lambda: taken(self.database.cursor_command(command, codec_options=CODEC), most_bytes), None)
         if found and found[-1]["_id"] == beside["_id"]:
             return found[:-1], found[-1].get("b", b"")
         is_cut = sum(len(document["b"]) for document in found) >= most_bytes

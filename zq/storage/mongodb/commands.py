@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands and their replies, apart from any server: what fits into one command, and the errors inside a reply."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pymongo.command_cursor import CommandCursor
+from pymongo.errors import DuplicateKeyError, NotPrimaryError, OperationFailure, PyMongoError, WriteConcernError
+
+from zq.storage.mongodb.layout import BsonDocument
+
+S = TypeVar("S", bound=Mapping[str, Any])
+# Bytes of bodies in one command; the server takes 16 MiB in all.
+LARGEST: Final = 8 << 20
+# Documents that the server sends first where their bytes decide how many are wanted.
+PORTION: Final = 32
+DUPLICATE_KEY: Final = 11000
+# Codes of a server that is not, or not any more, the primary.
+NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
+TRANSIENT: Final = "TransientTransactionError"
+
+
+def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
+    """The first documents, up to that with which their bodies have so many bytes.
+
+    The first ``PORTION`` tell how large the others may be, which are asked for together: small ones in one reply.
+    """
+    taken: list[BsonDocument] = []
+    left = most_bytes
+    with cursor:
+        for document in cursor:
+            taken.append(document)
+            left -= len(document.get("b", b""))
+            if left <= 0:
+                break
+            if len(taken) == PORTION:
+                cursor.batch_size(2 + left * PORTION // (most_bytes - left))
+    return taken
+
+
+def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
+    """The statements in as few commands as their messages' bodies allow."""
+    start = weight = 0
+    for at, statement in enumerate(statements):
+        document = document_of(statement)
+        body = len(document.get("b", b"")) if isinstance(document, dict) else 0
+        if weight + body > LARGEST and at > start:
+            yield statements[start:at]
+            start, weight = at, 0
+        weight += body
+    if start < len(statements):
+        yield statements[start:]
+
+
+def is_transient(error: PyMongoError) -> bool:
+    """Whether the same transaction may succeed when it is run again."""
+    if isinstance(error, DuplicateKeyError):  # two that made the same queue, fence, stage ...: all but messages
+        return not str(((error.details or {}).get("keyValue") or {}).get("_id", "m")).startswith("m")
+    return error.has_error_label(TRANSIENT)
+
+
+def checked(reply: Mapping[str, Any]) -> BsonDocument:
+    """A reply without errors in it."""
+    for error in reply.get("writeErrors", ()):
+        kind = DuplicateKeyError if error["code"] == DUPLICATE_KEY else OperationFailure
+        raise kind(error["errmsg"], error["code"], error)
+    if "writeConcernError" in reply:
+        error = reply["writeConcernError"]
+        if error.get("code") in NOT_PRIMARY:
+            raise NotPrimaryError(error.get("errmsg", ""), error)
+        raise WriteConcernError(error.get("errmsg", ""), error.get("code"), error)
+    return dict(reply)
