@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by run, up, test and spark-example. `environment EXTRAS`, as `environment cli,server`, makes the virtual
+# Sourced by run, up, test, bench and spark-example. `environment EXTRAS`, as `environment cli,server`, makes the virtual
 # environment with these extras, or brings it up to date, and sets $venv. It works again only when setup.cfg, the
 # interpreter or this file changed: a stamp in it holds their hash.
 
@@ -72,7 +72,7 @@ environment() {
         refuse "pip could not install zq into $venv; its message stands above."
     fi
     # gunicorn's C parser is a source package: a gain where it builds, never a reason to fail.
-    if [[ ,$extras, == *,server,* || ,$extras, == *,test,* ]] && has_compiler; then
+    if [[ ,$extras, == *,server,* || ,$extras, == *,test,* || ,$extras, == *,bench,* ]] && has_compiler; then
         printf '  building gunicorn'\''s C parser\n' >&2
         install "$repo[fast]" || printf '  going on without it: it did not build here\n' >&2
     fi

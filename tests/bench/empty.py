@@ -38,7 +38,7 @@ class EmptyServer:
             "gunicorn": f"gunicorn -k gthread -w 1 --threads {THREADS} --no-control-socket --keep-alive 65"
             f" --log-level warning -b 127.0.0.1:{self._port} tests.bench.empty:app",
             "granian": f"granian --interface wsgi --workers 1 --blocking-threads {THREADS}"
-            f" --log-level warning --port {self._port} tests.bench.empty:app",
+            f" --log-level error --port {self._port} tests.bench.empty:app",
         }[engine].split()
 
     def __enter__(self) -> "EmptyServer":

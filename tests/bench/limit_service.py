@@ -48,12 +48,12 @@ class Limit(Protocol):
 class Embedded:
     """One key for a message, one for a claim, one sync for all who wait."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, uri: str) -> None:
         from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
         options = Options(raw_mode=True)
         options.create_if_missing(True)
-        self._db = Rdict(folder, options)
+        self._db = Rdict(uri.removeprefix("rocksdb://"), options)
         self._batch, self._bounds, self._options = WriteBatch, ReadOptions, WriteOptions()
         self._sync = GroupSync(lambda: self._db.flush_wal(True))
         self._queues: dict[str, Any] = {}
@@ -283,10 +283,11 @@ def shown(queue: str, messages: Sequence[Message], suffix: str = "") -> bytes:
 
 def made(uri: str) -> falcon.App:
     """The application on a store: a URI as zq takes it."""
-    from tests.bench.others import Beanstalk, Streams
+    from tests.bench.adapters import Beanstalk, Pgmq, Streams
 
-    kinds = {"redis": Redis, "mongodb": MongoDB, "rocksdb": Embedded, "streams": Streams, "beanstalk": Beanstalk}
-    limit: Limit = kinds[uri.partition(":")[0]](uri)
+    kinds = {"redis": Redis, "mongodb": MongoDB, "rocksdb": Embedded}
+    others = {"streams": Streams, "beanstalk": Beanstalk, "postgresql": Pgmq}
+    limit: Limit = {**kinds, **others}[uri.partition(":")[0]](uri)
     application = falcon.App()
     application.add_route("/v2/queues/{queue}/messages", Messages(limit))
     application.add_route("/v2/queues/{queue}/claims", Claims(limit))

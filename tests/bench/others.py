@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """zq on its embedded store beside what users might pick instead, in turns, 16 connections, 8 queues, durable queues.
 
-``python -m tests.bench.others [--rounds 3] [--seconds 2]`` needs wrk on PATH, and takes what it finds of redis-server,
-beanstalkd (with ``pip install greenstalk``) and rabbitmq-server. Redis Streams and beanstalkd speak no HTTP: they stand
-behind the application and the engine of ``tests.bench.limit_service``. RabbitMQ is asked over its own HTTP API. None of
-them lists a page, has a delayed message without a plug-in, or moves one atomically, so there are rows for posts and for
-taking ten.
+``python -m tests.bench.others [--rounds 3] [--seconds 2] [--sides NAME,...] [--json FILE]`` needs wrk on PATH, and says
+what it leaves out because it is not here. Redis Streams, beanstalkd and pgmq on PostgreSQL speak no HTTP: they stand
+behind the application and the engine of ``tests.bench.limit_service``. RabbitMQ is asked over its own HTTP API, SQS is
+imitated by moto, whose purpose is tests and not speed, and which keeps all in memory. None of them lists a page or
+moves a message atomically, so there are rows for posts and for taking ten.
 
-Left out: pgmq is no package of a registry, ElasticMQ is a program for Java, and moto imitates SQS for tests, not speed.
+Left out: ElasticMQ, a program for Java that no registry of Python, npm or Debian has.
 """
 
 import argparse
@@ -17,23 +17,38 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
+from urllib.parse import quote
 
 from tests.bench import table
-from tests.bench.limit_service import COUNT, Message
+from tests.bench.sides import LimitServer, Side, choice
+from tests.bench.sides import sides as servers
+from tests.bench.zaqar import environment
 from tests.servers import Lost, ask, free_port, spawn, wait_for
 from tests.stores import RedisServer
 
+NAMES: Final = ("Redis Streams", "beanstalkd", "pgmq", "RabbitMQ", "moto (SQS)")
+MOTO: Final = ("moto[server]==5.2.5",)
 FIRST: Final = table.Case(connections=16, size=100, queues=8, tenants=1, backlog=0, processes=1)
-ROWS: Final = [row for row in table.ROWS if row.name in ("post 1", "post 10", "claim+settle 10", "pop 10")]
+NAMED: Final = ("post 1", "post 10", "claim 10", "claim+settle 10", "pop 10")
+ROWS: Final = [row for row in table.ROWS if row.name in NAMED]
 RABBITMQ: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one on PATH changes the user
+FORM: Final = "application/x-www-form-urlencoded"
+CREDENTIAL: Final = "x/20260101/us-east-1/sqs/aws4_request"  # moto picks the service by it, and checks nothing
+SIGNED: Final = f"AWS4-HMAC-SHA256 Credential={CREDENTIAL}, SignedHeaders=host, Signature=0"
 GUEST: Final = "Basic " + base64.b64encode(b"guest:guest").decode()
-
+ASKED_BY: Final[Mapping[str, Mapping[str, str]]] = {
+    "moto (SQS)": {"AUTHORIZATION": SIGNED, "CONTENT_TYPE": FORM},
+    "RabbitMQ": {"AUTHORIZATION": GUEST},
+}
+"""Variables of ``load.lua``."""
 PUBLISH: Final = json.dumps(
     {
         "properties": {"delivery_mode": 2},
@@ -45,85 +60,79 @@ PUBLISH: Final = json.dumps(
 GET: Final = '{"count": 10, "ackmode": "ack_requeue_false", "encoding": "auto"}'
 
 
-class Streams:
-    """Redis Streams: a stream and a group for each queue; what is settled is deleted."""
+@contextmanager
+def postgresql(programs: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """With pgmq's tables and functions, which its Python package brings; a commit is on disk, as it is by default."""
+    import pgmq.sql
+    import psycopg
 
-    def __init__(self, uri: str) -> None:
-        import redis
+    port = free_port()
+    as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory() as folder:
+        if as_user:
+            shutil.chown(folder, "postgres")
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+        initdb = [str(programs / "initdb"), "-A", "trust", "-U", "postgres", f"{folder}/data"]
+        subprocess.run([*as_user, *initdb], check=True, **quiet)
+        settings = [word for name in ("listen_addresses=127.0.0.1", f"port={port}") for word in ("-c", name)]
+        server = [str(programs / "postgres"), "-D", f"{folder}/data", "-k", folder, *settings]
+        process = spawn([*as_user, *server], **quiet)
+        uri = f"postgresql://postgres@127.0.0.1:{port}/postgres"
 
-        self._redis = redis.Redis.from_url("redis" + uri.removeprefix("streams"))
-        self._groups: set[str] = set()
-        self._claims: dict[str, list[bytes]] = {}
+        def answers() -> bool:
+            with suppress(psycopg.OperationalError), psycopg.connect(uri) as connection:
+                connection.execute(Path(pgmq.sql.__path__[0], "pgmq.sql").read_bytes())
+                return True
+            return False
 
-    def post(self, queue: str, bodies: Sequence[tuple[str, bytes]]) -> None:
-        with self._redis.pipeline(transaction=True) as pipeline:
-            for identity, body in bodies:
-                pipeline.xadd(queue, {b"m": identity.encode() + body})
-            pipeline.execute()
-
-    def _read(self, queue: str, *, noack: bool) -> list[Message]:
-        import redis
-
-        if queue not in self._groups:
-            with suppress(redis.ResponseError):
-                self._redis.xgroup_create(queue, "zq", id="0", mkstream=True)
-            self._groups.add(queue)
-        found = self._redis.xreadgroup("zq", "zq", {queue: ">"}, count=COUNT, noack=noack)
-        entries = found[0][1] if found else []
-        return [Message(place, fields[b"m"][:32].decode(), fields[b"m"][32:]) for place, fields in entries]
-
-    def claim(self, queue: str, claim: str) -> list[Message]:
-        found = self._read(queue, noack=False)
-        self._claims[claim] = [message.place for message in found]
-        return found
-
-    def page(self, queue: str) -> list[Message]:
-        found = self._redis.xrange(queue, count=COUNT)
-        return [Message(place, fields[b"m"][:32].decode(), fields[b"m"][32:]) for place, fields in found]
-
-    def pop(self, queue: str) -> list[Message]:
-        found = self._read(queue, noack=True)
-        if found:
-            self._redis.xdel(queue, *[message.place for message in found])
-        return found
-
-    def settle(self, queue: str, claim: str) -> None:
-        if places := self._claims.pop(claim):
-            self._redis.pipeline().xack(queue, "zq", *places).xdel(queue, *places).execute()
+        try:
+            wait_for(answers, 60, "PostgreSQL answers")
+            yield uri, (process.pid,)
+        finally:
+            process.send_signal(signal.SIGINT)  # which ends it without waiting for its clients
+            process.wait(60)
 
 
-class Beanstalk:
-    """beanstalkd: a tube for each queue, a job for each message, one after the other."""
+def moto_environment() -> Path:
+    """The folder of an environment of its own: it brings much."""
+    return environment(Path.home() / ".cache" / "zq-moto", MOTO, "moto_server")
 
-    def __init__(self, uri: str) -> None:
-        self._port = int(uri.rpartition(":")[2])
-        self._local = threading.local()
 
-    def _at(self, queue: str) -> Any:
-        import greenstalk
+@contextmanager
+def moto() -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Queues in the words of SQS, in memory."""
+    port = free_port()
+    program = moto_environment() / "bin" / "moto_server"
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = spawn([str(program), "-p", str(port)], **quiet)
+    url, headers = f"http://127.0.0.1:{port}", {"Authorization": SIGNED, "Content-Type": FORM}
 
-        tubes = self._local.__dict__
-        if queue not in tubes:
-            tubes[queue] = greenstalk.Client(("127.0.0.1", self._port), use=queue, watch=queue, encoding=None)
-        return tubes[queue]
+    def made(name: str) -> bool:
+        with suppress(Lost):
+            return ask(url, "POST", f"/?Action=CreateQueue&QueueName={name}", headers=headers).status == 200
+        return False
 
-    def post(self, queue: str, bodies: Sequence[tuple[str, bytes]]) -> None:
-        for identity, body in bodies:
-            self._at(queue).put(identity.encode() + body)
+    try:
+        for number in range(FIRST.queues):
+            wait_for(lambda: made(f"bq{number}"), 60, "moto answers")  # noqa: B023 (called before the next one)
+        yield url, (process.pid,)
+    finally:
+        process.terminate()
+        process.wait(20)
 
-    def page(self, queue: str) -> list[Message]:
-        return []
 
-    def pop(self, queue: str) -> list[Message]:
-        import greenstalk
-
-        found = []
-        with suppress(greenstalk.TimedOutError):
-            for _ in range(COUNT):
-                job = self._at(queue).reserve(timeout=0)
-                self._at(queue).delete(job)
-                found.append(Message(job.id, job.body[:32].decode(), job.body[32:]))
-        return found
+def of_moto(row: table.Row) -> table.Row | None:
+    """The row in SQS's words, of its query protocol. What was taken is deleted by receipts, which no row knows."""
+    text = quote(json.dumps(table.body(FIRST.size)))
+    entry = "&SendMessageBatchRequestEntry.{0}.Id=m{0}&SendMessageBatchRequestEntry.{0}.MessageBody={1}"
+    words = {
+        "post 1": f"SendMessage&MessageBody={text}",
+        "post 10": "SendMessageBatch" + "".join(entry.format(number, text) for number in range(1, 11)),
+        "claim 10": "ReceiveMessage&MaxNumberOfMessages=10&VisibilityTimeout=300",
+    }
+    if row.name not in words:
+        return None
+    return row._replace(method="POST", posts=0, path="/123456789012/bq{n}", terms=f"Action={words[row.name]}")
 
 
 @contextmanager
@@ -187,53 +196,121 @@ def of_rabbitmq(row: table.Row) -> table.Row | None:
     return words.get(row.name)
 
 
-def stock(side: table.Side, row: table.Row, seconds: float) -> None:
+def load(side: Side, row: table.Row, seconds: float) -> table.Measured:
+    """Load the side, with the headers that it wants."""
+    return table.load(side, row, FIRST, seconds, **ASKED_BY.get(side.name, {}))
+
+
+def stock(side: Side, row: table.Row, seconds: float) -> None:
     """Let there be more than can be taken."""
-    if side.name != "rabbitmq":
-        table.stock(side._replace(name="zq" if side.name == "zq" else "limit"), row, FIRST, seconds)
-    elif row.drain:
-        table.load(side, of_rabbitmq(ROWS[0]) or row, FIRST, 5 * seconds)
+    if side.name in WORDS:
+        posts = next(words for words in map(WORDS[side.name], (ROWS[1], ROWS[0])) if words)
+        if row.drain:
+            load(side, posts, 5 * seconds)
+    else:
+        table.stock(side, row, FIRST, seconds)
+
+
+WORDS: Final[dict[str, Callable[[table.Row], table.Row | None]]] = {"RabbitMQ": of_rabbitmq, "moto (SQS)": of_moto}
+NO_CLAIMS: Final = ("beanstalkd",)
+"""A job is deleted on the connection that reserved it, so a claim cannot pass from one request to the next."""
+
+
+def asked(side: Side, row: table.Row) -> table.Row | None:
+    """The row in the side's words; None if it has none."""
+    if side.name in NO_CLAIMS and row.name.startswith("claim"):
+        return None
+    return WORDS.get(side.name, lambda it: it)(row)
+
+
+def missing() -> dict[str, str]:
+    """What is not here, and how to get it."""
+    needed = {
+        "Redis Streams": (shutil.which("redis-server"), "redis-server: apt-get install redis-server"),
+        "beanstalkd": (shutil.which("beanstalkd"), "beanstalkd: apt-get install beanstalkd"),
+        "pgmq": (postgresql_programs(), "PostgreSQL: apt-get install postgresql"),
+        "RabbitMQ": (os.path.exists(RABBITMQ), "rabbitmq-server: apt-get install rabbitmq-server"),
+    }
+    modules = {"beanstalkd": "greenstalk", "pgmq": "pgmq"}
+    found = {name: how for name, (there, how) in needed.items() if not there}
+    for name, module in modules.items():
+        if name not in found and find_spec(module) is None:
+            found[name] = f"{module}: pip install {module}"
+    try:
+        moto_environment()
+    except subprocess.CalledProcessError:
+        found["moto (SQS)"] = f"{MOTO[0]}, which pip could not install from the package index"
+    return found
+
+
+def postgresql_programs() -> Path | None:
+    """The folder of initdb and postgres; Debian has them beside PATH."""
+    candidates = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+    if on_path := shutil.which("initdb"):
+        candidates.insert(0, Path(on_path).parent)
+    return next((folder for folder in candidates if (folder / "postgres").exists()), None)
 
 
 @contextmanager
-def sides() -> Iterator[list[table.Side]]:
-    """zq, and what is here of the others."""
+def sides(names: Sequence[str]) -> Iterator[list[Side]]:
+    """zq, and of the others those of these names."""
     with ExitStack() as stack:
-        found = stack.enter_context(table.sides("rocksdb", "granian", ["zq"], FIRST))
-        if binary := shutil.which("redis-server"):
-            redis = stack.enter_context(RedisServer(binary, "--appendonly", "yes", "--appendfsync", "always"))
-            uri = "streams" + redis.uri.removeprefix("redis")
-            limit = stack.enter_context(table.LimitServer(uri, "granian"))
-            found.append(table.Side("Redis Streams", limit.url, (limit.pid,), (redis.pid,)))
-        if shutil.which("beanstalkd"):
-            uri, pids = stack.enter_context(beanstalkd())
-            limit = stack.enter_context(table.LimitServer(uri, "granian"))
-            found.append(table.Side("beanstalkd", limit.url, (limit.pid,), pids))
-        if os.path.exists(RABBITMQ):
-            url, pids = stack.enter_context(rabbitmq())
-            found.append(table.Side("rabbitmq", url, pids, ()))
+        found = stack.enter_context(servers("rocksdb", "granian", ["zq"], FIRST.processes))
+
+        def behind_limit(name: str, uri: str, pids: tuple[int, ...]) -> None:
+            limit = stack.enter_context(LimitServer(uri, "granian"))
+            found.append(Side(name, limit.url, (limit.pid,), pids))
+
+        if "Redis Streams" in names:
+            options = ("--appendonly", "yes", "--appendfsync", "always")
+            redis = stack.enter_context(RedisServer(shutil.which("redis-server"), *options))
+            behind_limit("Redis Streams", "streams" + redis.uri.removeprefix("redis"), (redis.pid,))
+        if "beanstalkd" in names:
+            behind_limit("beanstalkd", *stack.enter_context(beanstalkd()))
+        if "pgmq" in names and (programs := postgresql_programs()):
+            behind_limit("pgmq", *stack.enter_context(postgresql(programs)))
+        for name, start in (("RabbitMQ", rabbitmq), ("moto (SQS)", moto)):
+            if name in names:
+                url, pids = stack.enter_context(start())
+                found.append(Side(name, url, pids, ()))
         yield found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--sides", type=choice("side", NAMES), default=",".join(NAMES), help="beside zq; all")
+    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    os.environ["AUTHORIZATION"] = GUEST
-    with sides() as found:
+    if shutil.which("wrk") is None:
+        sys.exit("This benchmark needs wrk on PATH (apt-get install wrk).")
+    gone = {name: how for name, how in missing().items() if name in arguments.sides}
+    for name, how in gone.items():
+        print(f"{name} is left out, for want of {how}", file=sys.stderr)
+    told = []
+    with sides([name for name in arguments.sides if name not in gone]) as found:
         names = [side.name for side in found]
         print("| requests/s (p99 ms) | " + " | ".join(names) + " |\n|---|" + "--:|" * len(names))
         for row in ROWS:
-            rounds: dict[str, list[table.Measured]] = {name: [] for name in names}
-            for _ in range(arguments.rounds):
-                for side in found:
-                    asked = of_rabbitmq(row) if side.name == "rabbitmq" else row
-                    if asked is None or (side.name == "beanstalkd" and row.name.startswith("claim")):
-                        continue
-                    stock(side, row, arguments.seconds)
-                    rounds[side.name].append(table.load(side, asked, FIRST, arguments.seconds))
+            rounds = measured(found, row, arguments.rounds, arguments.seconds)
             print(f"| {row.name} | " + " | ".join(map(cell, rounds.values())) + " |", flush=True)
+            figures = {name: table.Measured.middle(its)._asdict() for name, its in rounds.items() if its}
+            told.append({"row": row.name, **FIRST._asdict(), "figures": figures})
+    if arguments.json:
+        arguments.json.write_text(json.dumps(told, indent=1))
+
+
+def measured(found: Sequence[Side], row: table.Row, count: int, seconds: float) -> dict[str, list[table.Measured]]:
+    """The rounds of each side, in turns."""
+    rounds: dict[str, list[table.Measured]] = {side.name: [] for side in found}
+    for turn in range(count):
+        for side in found:
+            if words := asked(side, row):
+                if row.drain or not turn:
+                    stock(side, row, seconds)
+                rounds[side.name].append(load(side, words, seconds))
+    return rounds
 
 
 def cell(rounds: Sequence[table.Measured]) -> str:
@@ -242,6 +319,7 @@ def cell(rounds: Sequence[table.Measured]) -> str:
         return ""
     failed = sum(each.failed for each in rounds)
     told = f"{median(each.per_second for each in rounds):.0f} ({median(each.p99 for each in rounds):.0f})"
+    told += ", ran dry" if any(each.dry for each in rounds) else ""
     return told + (f", {failed} failed" if failed else "")
 
 

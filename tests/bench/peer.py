@@ -19,7 +19,7 @@ from statistics import median
 from urllib.parse import urlsplit
 
 from tests.bench.http import BODY, HEADERS, Row, fill, measure
-from tests.bench.zaqar import ZaqarServer, environment
+from tests.bench.zaqar import FOLDER, ZaqarServer, environment
 from tests.servers import ZqServer
 from tests.stores import MongoServer, RedisServer
 
@@ -132,7 +132,7 @@ def main() -> None:
         "--engine", choices=["gunicorn", "granian"], default="gunicorn", help="zq's; Zaqar has gunicorn"
     )
     parser.add_argument("--waiting", type=int, default=200_000, help="messages in the deep queue; 0 = skip")
-    parser.add_argument("--venv", type=Path, default=Path.home() / ".cache" / "zq-peer", help="Zaqar's environment")
+    parser.add_argument("--venv", type=Path, default=FOLDER, help="Zaqar's environment")
     parser.add_argument("--alone", action="store_true", help="only the table of waiting messages, without Zaqar")
     arguments = parser.parse_args()
     if shutil.which("wrk") is None:

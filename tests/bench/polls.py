@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from tests.servers import CLIENT, PROJECT, ZqServer
@@ -29,10 +30,17 @@ CONFIG = f"[server]\nthreads = {4 * CROWD + 16}\nmax_waiters = {4 * CROWD}\n"
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
 
 
+class Served(Protocol):
+    """A server."""
+
+    @property
+    def url(self) -> str: ...
+
+
 class Line:
     """One connection that is kept open."""
 
-    def __init__(self, server: ZqServer) -> None:
+    def __init__(self, server: Served) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=120)
 
     def ask(self, method: str, path: str, document: object = None) -> int:
@@ -52,18 +60,24 @@ def latency(uri: str) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(ZqServer(uri))
         second = first if uri.startswith("rocksdb:") else stack.enter_context(ZqServer(uri))
-        poster, waiter, took = Line(first), Line(second), []
-        for _ in range(ROUNDS):
-            waiter.send("POST", "/v2/queues/latency/claims?wait=20", {})
-            time.sleep(0.1)
-            posted = threading.Thread(target=post, args=(poster,))
-            began = time.perf_counter()
-            posted.start()
-            assert waiter.answer() == 201
-            took.append(time.perf_counter() - began)
-            posted.join()
+        took = handed_over(first, second, ROUNDS)
         cuts = statistics.quantiles(took, n=20)
         print(f"  post to waiter: median {statistics.median(took) * 1e3:.1f} ms, 95 % {cuts[-1] * 1e3:.1f} ms")
+
+
+def handed_over(poster: Served, waiter: Served, rounds: int) -> list[float]:
+    """Seconds of each round from a post at one server to the answer of a claim that waits at the other."""
+    posting, waiting, took = Line(poster), Line(waiter), []
+    for _ in range(rounds):
+        waiting.send("POST", "/v2/queues/latency/claims?wait=20", {})
+        time.sleep(0.1)
+        posted = threading.Thread(target=post, args=(posting,))
+        began = time.perf_counter()
+        posted.start()
+        assert waiting.answer() == 201
+        took.append(time.perf_counter() - began)
+        posted.join()
+    return took
 
 
 def post(line: Line) -> None:

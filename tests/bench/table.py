@@ -9,6 +9,8 @@ take turns in each round; a figure is the median of its rounds, a ratio the medi
 What else a run may vary, one at a time, the others as they are first: ``--connections 16,1,64 --size 100,10000
 --queues 8,1,1000 --tenants 1,1000 --backlog 0,1000000 --processes 1,2``. ``half`` columns: the latency of zq at half of
 the load that it has just taken, each of 64 connections asking at random moments. Processor time stands beside it.
+``settle 10`` is measured alone, on claims that were made before it; ``long-poll hand-over`` is the time from a post to
+the answer of a claim that waits. ``devstack/bench`` runs all of it.
 """
 
 import argparse
@@ -18,23 +20,26 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from pathlib import Path
-from statistics import median
+from signal import SIGINT
+from statistics import median, quantiles
+from time import sleep
 from typing import Any, Final, NamedTuple
 
-from tests.bench.empty import EmptyServer
 from tests.bench.http import SCRIPT, fill
-from tests.bench.zaqar import ZaqarServer, environment
-from tests.servers import Lost, Startable, ZqServer, ask, free_port, spawn, wait_for
-from tests.stores import MongoServer, RedisServer
+from tests.bench.polls import handed_over
+from tests.bench.sides import ENGINES, NAMES, STORES, Side, available, choice, seconds_of, sides
+from tests.servers import wait_for
 
-TICKS: Final = os.sysconf("SC_CLK_TCK")
-THREADS: Final = 64
 # Requests a second that no row of any side is expected to pass: so many are there to be taken.
-FASTEST: Final = {"zq": 8000, "limit": 20_000, "zaqar": 250}
+FASTEST: Final = {"zq": 8000, "limit": 20_000, "zaqar": 250, "Redis Streams": 20_000, "pgmq": 5000, "beanstalkd": 1500}
 CONNECTIONS_AT_HALF: Final = 64
+# Claims that are settled alone were made before, for so many times as long as they are settled.
+CLAIMING: Final = 4
+HAND_OVERS: Final = 20
+"""In each second of a round."""
 
 
 def body(size: int) -> dict[str, str]:
@@ -64,6 +69,7 @@ class Row(NamedTuple):
 
 QUEUE: Final = "/v2/queues/bq{n}"
 CLAIM: Final = '{"ttl": 300, "grace": 60}'
+HAND_OVER: Final = "long-poll hand-over"
 ROWS: Final = (
     Row("post 1", "POST", f"{QUEUE}/messages", 1),
     Row("post 10", "POST", f"{QUEUE}/messages", 10),
@@ -72,7 +78,9 @@ ROWS: Final = (
     Row("list 10", "GET", f"{QUEUE}/messages?limit=10&echo=true"),
     Row("claim 10", "POST", f"{QUEUE}/claims?limit=10", drain=10, terms=CLAIM),
     Row("claim+settle 10", "CLAIM+SETTLE", f"{QUEUE}/claims?limit=10", drain=5, terms=CLAIM, sides="zq limit"),
+    Row("settle 10", "SETTLE", f"{QUEUE}/claims?limit=10", drain=10, terms=CLAIM, sides="zq limit"),
     Row("pop 10", "DELETE", f"{QUEUE}/messages?pop=10", drain=10),
+    Row(HAND_OVER, "HAND-OVER", "", sides="zq"),
 )
 
 
@@ -87,40 +95,6 @@ class Case(NamedTuple):
     processes: int
 
 
-class LimitServer(Startable):
-    """``tests.bench.limit_service`` in a process of its own."""
-
-    def __init__(self, uri: str, engine: str) -> None:
-        self._port = free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
-        self._uri = uri
-        self._command = {
-            "gunicorn": f"gunicorn -k gthread -w 1 --threads {THREADS} --no-control-socket --keep-alive 65"
-            f" --log-level warning -b 127.0.0.1:{self._port} tests.bench.limit_service:app",
-            "granian": f"granian --interface wsgi --workers 1 --blocking-threads {THREADS}"
-            f" --log-level error --port {self._port} tests.bench.limit_service:app",
-        }[engine].split()
-
-    def start(self) -> "LimitServer":
-        self._process = spawn([sys.executable, "-m", *self._command], env={**os.environ, "LIMIT_STORE": self._uri})
-        wait_for(self._answers, 30, "the limit answers")
-        return self
-
-    def _answers(self) -> bool:
-        try:
-            return ask(self.url, "GET", "/v2/queues/bq0/messages").status == 200
-        except Lost:
-            return False
-
-    @property
-    def pid(self) -> int:
-        return int(self._process.pid)
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(20)
-
-
 class Measured(NamedTuple):
     """One round of one side. Microseconds of processor time are for each request."""
 
@@ -132,6 +106,8 @@ class Measured(NamedTuple):
     answer: float
     server: float
     store: float
+    dry: float
+    """Whether, or how often, nothing was left to be taken."""
 
     @classmethod
     def middle(cls, rounds: list["Measured"]) -> "Measured":
@@ -139,79 +115,52 @@ class Measured(NamedTuple):
         return cls(*(median(values) for values in zip(*rounds, strict=True)))  # type: ignore[arg-type]
 
 
-class Side(NamedTuple):
-    """A server that is measured, the processes of it and of its store."""
-
-    name: str
-    url: str
-    leaders: tuple[int, ...]
-    store: tuple[int, ...]
-
-
-def seconds_of(pids: tuple[int, ...]) -> float:
-    """Processor time that these processes, and those of their groups, have used."""
-    used = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[2]) in pids:
-                used += int(fields[11]) + int(fields[12])
-    return used / TICKS
-
-
-def load(side: Side, row: Row, case: Case, seconds: float, pause: float = 0.0) -> Measured:
-    """Have wrk load the side; ``pause``: milliseconds of each connection between two requests."""
+def load(side: Side, row: Row, case: Case, seconds: float, pause: float = 0.0, **more: str) -> Measured:
+    """Have wrk load the side; ``pause``: milliseconds of each connection between two; ``more``: as in ``wrk``."""
     connections = CONNECTIONS_AT_HALF if pause else case.connections
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(SCRIPT), side.url, "--"]
-    command += [row.method, row.path, *([row.document(case.size)] if row.document(case.size) else [])]
-    env = {**os.environ, "QUEUES": str(case.queues), "TENANTS": str(case.tenants), "PAUSE": f"{pause:.3f}"}
-    before = seconds_of(side.leaders), seconds_of(side.store)
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 60, env=env)
-    lines = {line.split()[0]: list(map(float, line.split()[1:])) for line in done.stdout.splitlines()[-2:]}
-    rate, p50, p99, failed = lines["RATE"]
-    p999, answer = lines["TAIL"]
+    with tempfile.NamedTemporaryFile() as claims:
+        if row.method == "SETTLE":
+            wrk(side, row._replace(method="CLAIM+KEEP"), case, case.connections, CLAIMING * seconds, CLAIMS=claims.name)
+        before = seconds_of(side.leaders), seconds_of(side.store)
+        told = wrk(side, row, case, connections, seconds, CLAIMS=claims.name, PAUSE=f"{pause:.3f}", **more)
+    rate, p50, p99, failed = told["RATE"]
+    p999, answer, dry = told["TAIL"]
     requests = max(1.0, rate * seconds)
     spent = ((seconds_of(side.leaders) - before[0]) / requests, (seconds_of(side.store) - before[1]) / requests)
-    return Measured(rate, p50, p99, p999, int(failed), answer, spent[0] * 1e6, spent[1] * 1e6)
+    if row.method != "SETTLE":  # whose answers are small
+        dry = float(answer < row.drain * case.size)
+    return Measured(rate, p50, p99, p999, int(failed), answer, spent[0] * 1e6, spent[1] * 1e6, dry)
 
 
-@contextmanager
-def sides(store: str, engine: str, names: list[str], case: Case) -> Iterator[list[Side]]:
-    """The servers, each on a store of its own."""
-    with ExitStack() as stack:
-        found = []
-        for name in names:
-            uri, plain, owners = stack.enter_context(on_store(store)) if name != "empty" else ("", "", ())
-            if name == "zq":
-                config = f"[server]\nworkers = {case.processes}\nthreads = {THREADS}\n"
-                server = stack.enter_context(ZqServer(uri, engine=engine, config=config, forked=False))
-                found.append(Side(name, server.url, (server.pid,), owners))
-            elif name == "limit":
-                limit = stack.enter_context(LimitServer(uri, engine))
-                found.append(Side(name, limit.url, (limit.pid,), owners))
-            elif name == "empty":
-                found.append(Side(name, stack.enter_context(EmptyServer(engine)).url, (), ()))
-            elif plain:
-                peer = ZaqarServer(environment(Path.home() / ".cache" / "zq-peer"), plain)
-                found.append(Side(name, stack.enter_context(peer).url, (), owners))
-        yield found
+def wrk(side: Side, row: Row, case: Case, connections: int, seconds: float, **more: str) -> dict[str, list[float]]:
+    """What ``load.lua`` told, by the first word of the line; ``more``: of its environment."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{ceil(seconds)}s", "-s", str(SCRIPT), side.url, "--"]
+    command += [row.method, row.path, *([row.document(case.size)] if row.document(case.size) else [])]
+    env = {**os.environ, "QUEUES": str(case.queues), "TENANTS": str(case.tenants), **more}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as running:
+        if seconds % 1:  # wrk takes whole seconds, and a signal to end early, once it is under way
+            wait_for(lambda: running.poll() is not None or catches(running.pid, SIGINT), 30, "wrk runs")
+            sleep(seconds)
+            running.send_signal(SIGINT)
+        printed, _ = running.communicate(timeout=seconds + 60)
+    if running.returncode:
+        sys.exit(f"wrk ended with {running.returncode}: {printed}")
+    return {line.split()[0]: list(map(float, line.split()[1:])) for line in printed.splitlines()[-2:]}
 
 
-@contextmanager
-def on_store(store: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """An empty store: its URI, the plain one that Zaqar takes, its processes; nothing where there is none."""
-    if store == "rocksdb":
-        with tempfile.TemporaryDirectory() as folder:
-            yield f"rocksdb://{folder}/store", "", ()
-    elif store == "redis":
-        with RedisServer(shutil.which("redis-server")) as redis:
-            yield redis.uri, redis.uri.removesuffix("/0"), (redis.pid,)
-    else:
-        with MongoServer(ttl_seconds=60) as mongo:
-            yield mongo.uri, f"mongodb://{mongo.address}", (mongo.pid,)
+def catches(pid: int, signal: int) -> bool:
+    """Whether the process has a handler for the signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (signal - 1) & 1)
+
+
+def hand_over(side: Side, count: int) -> Measured:
+    """A claim waits on one connection, a post comes on another: milliseconds from there to the claim's answer."""
+    before = seconds_of(side.leaders), seconds_of(side.store)
+    took = [seconds * 1000 for seconds in handed_over(side, side, count)]
+    spent = ((seconds_of(side.leaders) - before[0]) / len(took), (seconds_of(side.store) - before[1]) / len(took))
+    cuts = quantiles(took, n=1000, method="inclusive")
+    return Measured(0, cuts[499], cuts[989], cuts[998], 0, 0, spent[0] * 1e6, spent[1] * 1e6, 0)
 
 
 def stock(side: Side, row: Row, case: Case, seconds: float) -> None:
@@ -228,25 +177,32 @@ def stock(side: Side, row: Row, case: Case, seconds: float) -> None:
 def table(store: str, engine: str, case: Case, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """One table; what it says, row by row."""
     print(f"\n**{store}, {engine}**: " + ", ".join(f"{value:,} {name}" for name, value in case._asdict().items()))
-    print("\n| | zq /s | p50 | p99 ms | half p50 | p99 | zq µs | store µs | limit /s | µs | empty /s ", end="")
-    print("| Zaqar /s | zq / limit | limit µs / zq µs | zq / Zaqar |\n|---|" + "--:|" * 14)
+    print("\n| | zq /s | p50 | p99 ms | half p50 | p99 | p99.9 | zq µs | store µs | limit /s | µs | empty /s ", end="")
+    print("| Zaqar /s | zq / limit | limit µs / zq µs | zq / Zaqar |\n|---|" + "--:|" * 15)
     told = []
-    with sides(store, engine, arguments.sides.split(","), case) as found:
+    with sides(store, engine, arguments.sides, case.processes) as found:
         if case.backlog:
             fill(found[0].url, "bq0", case.backlog, ttl=86400, delay=3600)
         for row in ROWS:
-            if arguments.rows and row.name not in arguments.rows.split(","):
+            if row.name not in arguments.rows:
                 continue
             taking = [side for side in found if side.name in row.sides.split()]
             rounds: dict[str, list[Measured]] = {side.name: [] for side in taking}
             for turn in range(arguments.rounds):
                 for side in taking if turn % 2 else taking[::-1]:
-                    if row.drain or not turn:
-                        stock(side, row, case, arguments.seconds)
-                    rounds[side.name].append(load(side, row, case, arguments.seconds))
-            calm = at_half(taking[0], row, case, arguments.seconds, rounds["zq"])
+                    rounds[side.name].append(one_round(side, row, case, arguments.seconds, first=not turn))
+            calm = at_half(taking[0], row, case, arguments.seconds, rounds["zq"]) if row.path else None
             told.append(line(store, engine, case, row, rounds, calm))
     return told
+
+
+def one_round(side: Side, row: Row, case: Case, seconds: float, first: bool) -> Measured:
+    """Of one side."""
+    if not row.path:
+        return hand_over(side, max(5, int(HAND_OVERS * seconds)))
+    if row.drain or first:
+        stock(side, row, case, seconds)
+    return load(side, row, case, seconds)
 
 
 def at_half(side: Side, row: Row, case: Case, seconds: float, rounds: list[Measured]) -> Measured:
@@ -258,7 +214,7 @@ def at_half(side: Side, row: Row, case: Case, seconds: float, rounds: list[Measu
 
 
 def line(
-    store: str, engine: str, case: Case, row: Row, rounds: Mapping[str, list[Measured]], calm: Measured
+    store: str, engine: str, case: Case, row: Row, rounds: Mapping[str, list[Measured]], calm: Measured | None
 ) -> dict[str, Any]:
     """Print a line of the table; what it says."""
     middles = {name: Measured.middle(its) for name, its in rounds.items()}
@@ -269,19 +225,25 @@ def line(
         values = [getattr(b, of) / getattr(a, of) if turned else getattr(a, of) / getattr(b, of) for a, b in pairs]
         return f"{median(values):.2f}" if values else ""
 
-    dry = " (ran dry)" if min(each.answer for each in rounds["zq"]) < row.drain * case.size else ""
-    failed = sum(each.failed for each in rounds["zq"])
-    note = dry + (f" ({failed} failed)" if failed else "")
     cells = [
-        *(f"{zq.per_second:.0f}", f"{zq.p50:.1f}", f"{zq.p99:.1f}", f"{calm.p50:.1f}", f"{calm.p99:.1f}"),
+        *(f"{zq.per_second:.0f}" if zq.per_second else "", f"{zq.p50:.1f}", f"{zq.p99:.1f}"),
+        *((f"{calm.p50:.1f}", f"{calm.p99:.1f}", f"{calm.p999:.1f}") if calm else ("", "", "")),
         *(f"{zq.server:.0f}", f"{zq.store:.0f}"),
         *((f"{limit.per_second:.0f}", f"{limit.server:.0f}") if limit else ("", "")),
         *(f"{middles[name].per_second:.0f}" if name in middles else "" for name in ("empty", "zaqar")),
         *(ratio("limit"), ratio("limit", "server", True), ratio("zaqar")),
     ]
-    print(f"| {row.name}{note} | " + " | ".join(cells) + " |", flush=True)
-    figures = {name: middle._asdict() for name, middle in middles.items()} | {"half": calm._asdict()}
+    print(f"| {row.name}{note(rounds)} | " + " | ".join(cells) + " |", flush=True)
+    figures = {name: middle._asdict() for name, middle in middles.items()} | ({"half": calm._asdict()} if calm else {})
     return {"store": store, "engine": engine, "row": row.name, **case._asdict(), "figures": figures}
+
+
+def note(rounds: Mapping[str, list[Measured]]) -> str:
+    """What went wrong."""
+    said = [f"{name} ran dry" for name, its in rounds.items() if name != "empty" and any(each.dry for each in its)]
+    failed = {name: sum(each.failed for each in its) for name, its in rounds.items()}
+    said += [f"{count} failed of {name}" for name, count in failed.items() if count]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
@@ -319,28 +281,38 @@ def plot(told: list[dict[str, Any]], folder: Path) -> None:
         figure.savefig(folder / f"performance-{engine}.svg", metadata={"Date": None})
 
 
-def main() -> None:
+def read(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments; ends with a sentence for names that there are not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in (("stores", "rocksdb,redis,mongodb"), ("engines", "granian"), ("sides", "zq,limit,empty")):
-        parser.add_argument(f"--{name}", default=value)
-    parser.add_argument("--rows", default="")
+    rows = [row.name for row in ROWS]
+    parser.add_argument("--stores", default=",".join(STORES), type=choice("store", STORES))
+    parser.add_argument("--engines", default="granian", type=choice("engine", ENGINES))
+    parser.add_argument("--sides", default="zq,limit,empty", type=choice("side", NAMES))
+    parser.add_argument("--rows", default=",".join(rows), type=choice("row", rows))
     first = Case(connections=16, size=100, queues=8, tenants=1, backlog=0, processes=1)
     for name, number in first._asdict().items():
         parser.add_argument(f"--{name}", default=str(number), metavar="N,...")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plots", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
+    if "zq" not in arguments.sides:
+        parser.error("zq must be one of the sides: all others are compared with it.")
+    return arguments
+
+
+def main() -> None:
+    arguments = read()
     if shutil.which("wrk") is None:
         sys.exit("This benchmark needs wrk on PATH (apt-get install wrk).")
     told = []
-    for store in arguments.stores.split(","):
-        for engine in arguments.engines.split(","):
+    for store in available(arguments.stores):
+        for engine in arguments.engines:
             for case in cases(arguments):
                 told += table(store, engine, case, arguments)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(told, indent=1))
+                if arguments.json:  # each time, for the next table may fail
+                    arguments.json.write_text(json.dumps(told, indent=1))
     if arguments.plots:
         plot(told, arguments.plots)
 

@@ -14,6 +14,7 @@ from pymongo import MongoClient
 
 from tests.bench import table
 from tests.bench.http import fill
+from tests.bench.sides import STORES, available, choice, on_store
 from tests.servers import ZqServer
 
 
@@ -37,14 +38,14 @@ def resident(pid: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stores", default="rocksdb,redis,mongodb")
+    parser.add_argument("--stores", default=",".join(STORES), type=choice("store", STORES))
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--size", type=int, default=139)
     arguments = parser.parse_args()
     print(f"| {arguments.count:,} messages of {arguments.size} bytes | bytes in the store | of the server's memory |")
     print("|---|--:|--:|")
-    for store in arguments.stores.split(","):
-        with table.on_store(store) as (uri, _, _):
+    for store in available(arguments.stores):
+        with on_store(store) as (uri, _, _):
             with ZqServer(uri, engine="granian", forked=False) as server:
                 fill(server.url, "weighed", 1000, body=table.body(arguments.size), ttl=3600)
                 before, memory = stored(store, uri), resident(server.pid)

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peer: Zaqar from the package index in a virtual environment of its own, on a store that is given."""
+"""The peer: Zaqar from the package index in a virtual environment of its own, on a store that is given.
+
+``python -m tests.bench.zaqar`` makes the environment, and fails if that cannot be done.
+"""
 
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.servers import Lost, ask, free_port, wait_for
 
+FOLDER = Path.home() / ".cache" / "zq-peer"
 PACKAGES = ("zaqar==23.0.1", "gunicorn", "pymongo", "redis")
 WORKERS = 2
 THREADS = 8
@@ -43,12 +48,14 @@ enabled = false
 """
 
 
-def environment(folder: Path) -> Path:
-    """The folder of a virtual environment that holds Zaqar; made when it is not there yet."""
-    if not (folder / "bin" / "gunicorn").exists():
-        print(f"Installing {PACKAGES[0]} into {folder} ...", file=sys.stderr)
+def environment(folder: Path = FOLDER, packages: Sequence[str] = PACKAGES, program: str = "gunicorn") -> Path:
+    """The folder of a virtual environment that holds packages and their program; made when it is not there yet."""
+    if not (folder / "bin" / program).exists():
+        print(f"Installing {packages[0]} into {folder} ...", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([folder / "bin" / "pip", "install", "--quiet", *PACKAGES], check=True)
+        subprocess.run(
+            [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *packages], check=True
+        )
     return folder
 
 
@@ -95,3 +102,10 @@ class ZaqarServer:
             return ask(self.url, "GET", "/v2/queues").status == 200
         except Lost:
             return False
+
+
+if __name__ == "__main__":
+    try:
+        environment()
+    except subprocess.CalledProcessError:
+        sys.exit(f"Zaqar is left out: pip could not install {PACKAGES[0]} from the package index.")
