@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, TypeGuard
 
 from msgspec import Struct
@@ -138,6 +139,7 @@ def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
     return project
 
 
+@lru_cache(maxsize=4096)
 def queue_ref(project: str, name: str) -> QueueRef:
     """The full name, if both parts keep the rules of contract 1.7; else ``InvalidName``."""
     _check_ref("queue", project, name, InvalidName)

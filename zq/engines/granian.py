@@ -146,11 +146,12 @@ class Shortcut:
         loop.call_soon_threadsafe = self._call  # type: ignore[method-assign, assignment]
 
     def _call(self, callback: Any, *arguments: Any, context: Any = None) -> Any:
-        if isinstance(callback, _Body | HangUp):
+        if len(arguments) == 2 and hasattr(arguments[1], "taskref"):
+            if self._take(arguments[1]):
+                arguments[0].close()  # what would have been run in the loop
+                return None
+        elif isinstance(callback, (_Body, HangUp)):
             return callback(*arguments)
-        if len(arguments) == 2 and hasattr(arguments[1], "taskref") and self._take(arguments[1]):
-            arguments[0].close()  # what would have been run in the loop
-            return None
         return self._plain(callback, *arguments, context=context)
 
     def _take(self, watcher: Any) -> bool:

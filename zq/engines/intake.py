@@ -20,6 +20,9 @@ PLAIN: Final = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGT
 HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "te", "trailer", "upgrade"})
 # Bytes of a target, or of a header's value.
 MAX_LINE: Final = 8190
+# Names of headers that are remembered, and how long each may be.
+MOST_NAMES: Final = 1024
+LONGEST_NAME: Final = 64
 # The key of the environment that says: a body may come whose length is not announced.
 UNANNOUNCED: Final = "zq.unannounced"
 # What the environment of every request holds.
@@ -38,6 +41,9 @@ CONSTANT: Final[dict[str, Any]] = {
 BODY_RATE: Final = 10_000
 Receive = Callable[[], Any]
 
+# The keys of names that came in heads without fault, none of them with an underscore; see ``_key``.
+_keys: dict[bytes, str] = {}
+
 
 def environment(scope: dict[str, Any]) -> dict[str, Any]:
     """The environment but for the body: see ``with_body``."""
@@ -54,10 +60,10 @@ def environment(scope: dict[str, Any]) -> dict[str, Any]:
     environ["SERVER_NAME"], environ["SERVER_PORT"] = scope["server"]
     environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = scope["client"]
     environ["wsgi.url_scheme"] = scope["scheme"]
-    _add_headers(environ, scope["headers"])
-    if "CONTENT_LENGTH" not in environ and (
-        version == "2" or any(name == b"transfer-encoding" for name, _ in scope["headers"])
-    ):
+    usual = len(raw) + len(query) < MAX_LINE and b"%" not in raw and not raw.startswith(b"//")
+    if not (usual and _add_usual(environ, scope["headers"])):
+        _add_headers(environ, scope["headers"])
+    if "CONTENT_LENGTH" not in environ and (version == "2" or "HTTP_TRANSFER_ENCODING" in environ):
         environ[UNANNOUNCED] = True
     return environ
 
@@ -75,6 +81,22 @@ def announced(environ: dict[str, Any]) -> int | None:
     return int(length.lstrip("0")[:20] or "0") if length.isdecimal() else None
 
 
+def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
+    """Add the headers of a head that nothing can be wrong with, as nearly all are: known names, each of them once, and
+    a host. False, and nothing added, for any other."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        key = _keys.get(name)
+        if key is None or key in found or len(value) > MAX_LINE:
+            return False
+        if key:
+            found[key] = value.decode("latin-1")
+    if not found.get("HTTP_HOST"):
+        return False
+    environ.update(found)
+    return True
+
+
 def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> None:
     """Values as Latin-1, those of a repeated name joined; a head that could mean two things is marked."""
     plain = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
@@ -89,6 +111,17 @@ def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) ->
     refusal = heads.refusal(plain, environ["RAW_URI"]) or _refusal(environ, plain)
     if refusal is not None:
         environ[heads.REFUSED] = refusal
+    else:
+        _remember([name for name, _ in headers])
+
+
+def _remember(names: list[bytes]) -> None:
+    """Have ``_add_usual`` know these; whoever sends many others makes it forget them."""
+    if len(_keys) > MOST_NAMES:
+        _keys.clear()
+    for name in names:
+        if b"_" not in name and len(name) <= LONGEST_NAME:
+            _keys[name] = _key(name.decode("latin-1"))
 
 
 def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | None:

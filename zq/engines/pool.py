@@ -60,9 +60,11 @@ class Pool:
 
     def waits(self) -> float:
         """Seconds for which the first job has waited for a thread; 0.0 if none waits."""
+        if not self._waiting:
+            return 0.0
         try:
             return time.monotonic() - self._waiting[0].since
-        except IndexError:
+        except IndexError:  # a thread was quicker
             return 0.0
 
     def idle(self) -> bool:

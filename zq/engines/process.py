@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct
@@ -130,6 +131,12 @@ def is_short(environ: dict[str, Any], body: bytes) -> bool:
     )
 
 
+@lru_cache(maxsize=256)
+def _header_name(name: str) -> bytes:
+    """The name of an answer's header as Granian takes it."""
+    return name.lower().encode("latin-1")
+
+
 class Limits(Struct, frozen=True):
     """Seconds that clients get, and what they may send. ``body``: without what comes; ``queue``: for a thread."""
 
@@ -216,5 +223,5 @@ class Process:
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
         status, headers = begun
-        encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        encoded = [(_header_name(name), value.encode("latin-1")) for name, value in headers]
         return Answer(int(status[:3]), encoded, parts)

@@ -17,7 +17,7 @@ from zq.errors import Invalid, InvalidHeader
 from zq.http import heads, query
 
 # The keys of the environment under which some servers leave the raw target.
-TARGETS: Final = ("RAW_URI", "REQUEST_URI")
+TARGET, OTHER_TARGET = "RAW_URI", "REQUEST_URI"
 # The value of a Host header.
 HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]*)?", re.ASCII)
 # The sentence of a 421.
@@ -51,11 +51,13 @@ class Admission:
 
 
 def _check_head(env: dict[str, Any]) -> None:
-    sentence = env.get(heads.REFUSED) or heads.target_refusal(next((env[name] for name in TARGETS if name in env), ""))
+    target = env[TARGET] if TARGET in env else env.get(OTHER_TARGET, "")
+    sentence = env.get(heads.REFUSED) or heads.target_refusal(target)
+    if sentence is None:
+        return
     if sentence in heads.TARGETS:
         raise Invalid(sentence)
-    if sentence:
-        raise InvalidHeader("Invalid header value", sentence)
+    raise InvalidHeader("Invalid header value", sentence)
 
 
 @lru_cache(maxsize=1024)

@@ -75,7 +75,9 @@ def target_refusal(target: str) -> str | None:
     Servers decode a path before they route it, so that ``a%2Fb`` means something else to them than to a proxy; and the
     router passes over slashes that come first.
     """
-    path = target.partition("?")[0].lower()
-    if path.startswith("//"):
+    if target.startswith("//"):
         return LEADING_SLASHES
+    if "%" not in target:
+        return None
+    path = target.partition("?")[0].lower()
     return ENCODED_SLASH if "%2f" in path or "%5c" in path else None

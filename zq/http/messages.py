@@ -92,8 +92,8 @@ class MessageCollection:
 
 def _flags(req: falcon.Request) -> dict[str, bool]:
     """Those that were given of what a listing may include."""
-    given = {flag: query.boolean(req, flag) for flag in ("echo", "include_claimed", "include_delayed")}
-    return {flag: value for flag, value in given.items() if value is not None}
+    flags = ("echo", "include_claimed", "include_delayed")
+    return {flag: value for flag in flags if (value := query.boolean(req, flag)) is not None}
 
 
 def _refuse_wait(req: falcon.Request) -> None:

@@ -28,8 +28,9 @@ def text(req: falcon.Request, name: str) -> str:
 
 def integer(req: falcon.Request, name: str) -> int | None:
     """The last value as an integer; None if absent or blank."""
-    value = text(req, name)
-    return None if value == "" else as_integer(name, value)
+    if name not in req.params or not (value := text(req, name)):
+        return None
+    return as_integer(name, value)
 
 
 def as_integer(name: str, value: str) -> int:
@@ -47,8 +48,7 @@ def looks_like_integer(value: str) -> bool:
 
 def boolean(req: falcon.Request, name: str) -> bool | None:
     """The last value as a boolean; None if absent or blank."""
-    value = text(req, name)
-    if value == "":
+    if name not in req.params or not (value := text(req, name)):
         return None
     if value in _TRUE:
         return True

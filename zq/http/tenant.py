@@ -78,7 +78,8 @@ class Tenant:
         headers = req.env
         if "CONTENT_LENGTH" in headers or query.CHUNKED in headers:
             query.refuse_form(req)
-        _check_accept(headers.get("HTTP_ACCEPT", ""), getattr(resource, "media", falcon.MEDIA_JSON))
+        if "HTTP_ACCEPT" in headers:
+            _check_accept(headers["HTTP_ACCEPT"], getattr(resource, "media", falcon.MEDIA_JSON))
         if audience == CLIENT:
             context.client = self._client(headers.get("HTTP_CLIENT_ID"))
             if identity is None:
@@ -92,7 +93,8 @@ class Tenant:
                 context.queue = limits.queue_ref(identity.project, params["queue"])
             if "topic" in params:
                 context.topic = limits.topic_ref(identity.project, params["topic"])
-        _check_extra_spec(headers.get("HTTP_EXTRA_SPEC"))
+        if "HTTP_EXTRA_SPEC" in headers:
+            _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
     def _believed(self, env: Mapping[str, Any], asks: bool, of_topic: bool) -> Identity:
         """Who asks by the headers: nobody is authenticated, or a proxy has done it. ``asks``: for a project."""
@@ -161,7 +163,7 @@ def _check_accept(accept: str, media: str) -> None:
         raise falcon.HTTPNotAcceptable(description=f"This route answers in {media} only.")
 
 
-def _check_extra_spec(value: str | None) -> None:
+def _check_extra_spec(value: str) -> None:
     if value:
         scheme, colon, _ = value.partition(":")
         if not colon or scheme not in EXTRA_SPECS:

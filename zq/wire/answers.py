@@ -50,7 +50,11 @@ def claim_href(queue: str, claim: str) -> str:
 def next_link(path: str, query: dict[str, str]) -> dict[str, str]:
     """The one element of ``links``. The last of the query is what changes from page to page."""
     *given, (name, value) = query.items()
-    return {"rel": "next", "href": f"{path}?{_encoded(tuple(given))}{name}={quote(value, safe='')}"}
+    return {"rel": "next", "href": f"{path}?{_encoded(tuple(given))}{name}={_quoted(value)}"}
+
+
+def _quoted(value: str) -> str:
+    return value if value.isascii() and value.isalnum() else quote(value, safe="")
 
 
 @lru_cache(maxsize=1024)
@@ -140,15 +144,18 @@ def _page(path: str, shown: Sequence[object], query: dict[str, str] | None) -> b
 
 def _outs(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool) -> list[Any]:
     prefix = f"/v2/queues/{queue}/messages/"
-    outs = [_out(prefix, message, now) for message in messages]
+    outs = [
+        MessageOut(
+            m.id,
+            f"{prefix}{m.id}?claim_id={m.claim}" if m.claim else prefix + m.id,
+            m.ttl,
+            age(m.created, now),
+            Raw(m.body),
+            m.checksum,
+        )
+        for m in messages
+    ]
     return _with_details(outs, messages) if detailed else outs
-
-
-def _out(prefix: str, message: Message, now: Seconds) -> MessageOut:
-    href = prefix + message.id
-    if message.claim:
-        href += "?claim_id=" + message.claim
-    return MessageOut(message.id, href, message.ttl, message.age(now), Raw(message.body), message.checksum)
 
 
 def _finished(out: Any, record: HistoryEntry) -> Any:
