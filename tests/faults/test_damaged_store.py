@@ -12,7 +12,7 @@ import pytest
 from tests.damaged import flip, flushed, table_of
 from tests.servers import ZqServer, ask, wait_for
 from zq.errors import StoreDamaged, Unavailable
-from zq.model import Commit, Draft, ListFilter, QueueRef, Span, new_ids
+from zq.model import ClaimRequest, Commit, Draft, Lease, ListFilter, QueueRef, Settlement, Span, new_ids
 from zq.model.documents import DocumentRef
 from zq.storage.ordered import layout
 from zq.storage.rocksdb import connect
@@ -88,6 +88,28 @@ def test_a_corrupt_block_is_told_as_corruption_and_the_server_is_not_ready_any_m
     )
     assert "damaged in family bodies" in server.output
     assert ".sst" in server.output
+
+
+@pytest.mark.parametrize("claimed", [False, True], ids=["fresh", "lapsed"])
+def test_records_that_cannot_be_read_are_stepped_over(tmp_path: Path, claimed: bool) -> None:
+    """By pops and claims, of messages in the index and of fresh ones; a figure counts what is behind them."""
+    fill(tmp_path / "store")
+    now = time.time()
+    if claimed:
+        with contextlib.closing(connect(f"rocksdb://{tmp_path}/store", sync="never")) as storage:
+            storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60), MESSAGES), now)
+        flushed(tmp_path / "store")
+    flip(table_of(tmp_path / "store", "messages"))
+    with contextlib.closing(connect(f"rocksdb://{tmp_path}/store", sync="never")) as storage:
+        assert storage.queues.ready(JOBS, 2 * MESSAGES, now + 61).count >= MESSAGES - 100
+        found = [message.sequence for message in storage.messages.pop(JOBS, 20, now + 61)]
+        while (claim := storage.claims.create(JOBS, ClaimRequest(Lease("a.b", 60, 0), 20), now + 61).claim) is not None:
+            found += [message.sequence for message in claim.messages]
+            storage.claims.settle(JOBS, "a.b", Settlement(rest=True), now + 61)
+        assert MESSAGES - 100 <= len(found) < MESSAGES
+        assert found == sorted(found)
+        with pytest.raises(StoreDamaged):
+            storage.ping()
 
 
 def test_pops_step_over_what_cannot_be_read(server: ZqServer) -> None:

@@ -8,7 +8,7 @@ The caller holds the locks of all queues concerned from before the first read un
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import msgpack, structs
 
@@ -20,6 +20,9 @@ from zq.storage.ordered import due, layout
 from zq.storage.ordered.layout import Found, IndexPlace, Known, StoredEntry, StoredMessage, Tally
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
+
+# Messages between two fresh ones: what a claim may have to step over for each message that it takes.
+MAX_GAP: Final = 16
 
 
 class End(NamedTuple):
@@ -49,9 +52,10 @@ class Change:
         tally.count += 1
         tally.bytes += record.size
         if delay:
-            record.available = now + delay
+            record.available, record.indexed = now + delay, True
+            tally.fresh_gap += 1
         else:
-            record.available = tally.fresh = now if tally.fresh > now + FALSE_FUTURE * 1000 else max(now, tally.fresh)
+            _join(tally, record, now)
         key = layout.pair.pack(state.number, tally.sequence)
         self._writes += (
             ("messages", key, layout.encode(record)),
@@ -59,7 +63,8 @@ class Change:
             ("expiry", layout.number.pack(record.expires) + key, b""),
             ("ids", layout.id_key(state.project, record.id), key),
         )
-        self._put_available(state, tally.sequence, record)
+        if record.indexed:
+            self._put_available(state, tally.sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Add a new message."""
@@ -90,14 +95,17 @@ class Change:
     def rewrite(
         self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record, and the index entries that differ from those of its old place.
+        """Replace a message's record, and the index entries that differ from those of its old place. It is not fresh
+        any more.
 
         ``body``: where the caller has read it, for a message that lives longer from now on.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
+        new.indexed = True
         self._writes.append(("messages", key, layout.encode(new)))
-        if old.available != new.available or old.expires != new.expires:
-            self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
+        if not old.indexed or old.available != new.available or old.expires != new.expires:
+            if old.indexed:
+                self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
             self._put_available(state, sequence, new)
         if old.expires != new.expires:
             self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
@@ -112,9 +120,12 @@ class Change:
         if new.available < old.available or new.ends < old.ends:
             self._lowered.setdefault(state, set()).add(sequence)
 
-    def advance(self, state: QueueState, head: bytes) -> None:
-        """Once this is committed, claims go on at ``head``, but for entries made by this change."""
+    def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
+        """Once this is committed, claims go on at ``head``, but for entries made by this change; and above
+        ``fresh_head``, which only memory knows if nothing else is changed."""
         self._heads[state] = head
+        if fresh_head > state.tally.fresh_head:
+            self._tally(state).fresh_head = fresh_head
 
     def remember(self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
         """Let the queue know the key, and what it was answered; None = nothing."""
@@ -129,9 +140,9 @@ class Change:
 
     def commit(self) -> None:
         """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
-        for state, tally in self._tallies.items():
-            self._writes.append(("tallies", layout.number.pack(state.number), layout.encode(tally)))
         if self._writes:
+            for state, tally in self._tallies.items():
+                self._writes.append(("tallies", layout.number.pack(state.number), layout.encode(tally)))
             self._store.write(self._writes)
         for state, head in self._heads.items():
             state.ready_cursor = state.ready_cursor.passed(head)
@@ -187,14 +198,28 @@ class Change:
         self._made_available[state].append(key)
 
 
+def _join(tally: Tally, record: StoredMessage, now: int) -> None:
+    """Make a message the last fresh one; or index it, if claims that look for fresh ones would step over too much
+    before they came to it, or if it is available before others."""
+    if tally.fresh > now + FALSE_FUTURE * 1000:
+        tally.fresh, tally.fresh_gap = now, MAX_GAP + 1
+    record.available = tally.fresh = max(now, tally.fresh)
+    if tally.fresh_head >= tally.fresh_tail:  # no other one is left
+        tally.fresh_head, tally.fresh_gap = tally.sequence - 1, 0
+    record.indexed = tally.fresh_gap > MAX_GAP
+    if not record.indexed:
+        tally.fresh_tail, tally.fresh_gap = tally.sequence, 0
+
+
 def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> list[Write]:
     """The deletion of all that a message has in the store, index entries first."""
     key = layout.pair.pack(queue, sequence)
     writes: list[Write] = [
-        ("available", layout.triple.pack(queue, record.available, sequence), None),
         ("expiry", layout.number.pack(record.expires) + key, None),
         ("ids", layout.id_key(project, record.id), None),
     ]
+    if record.indexed:
+        writes.append(("available", layout.triple.pack(queue, record.available, sequence), None))
     if record.claim:
         writes.append(("claims", layout.claim_prefix(queue, record.claim) + key[8:], None))
     writes += (("bodies", key, None), ("messages", key, None))

@@ -151,6 +151,8 @@ class ClaimAttempt:
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
             self._spent.append(record.id)
+            if not record.indexed:  # it stays, and claims of fresh ones pass it
+                change.rewrite(state, sequence, record.index_place(), record)
             return
         self._lapsed += record.claim != ""
         record.former = record.available

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from zq.model.stats import Report
-from zq.storage.ordered import documents, due, layout, stages
+from zq.storage.ordered import documents, due, layout, stages, startup
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
 from zq.storage.ordered.log_integrity import Findings, LogIntegrity, check_documents
 from zq.storage.ordered.store import TOP, Readable, Write
@@ -99,6 +99,7 @@ class Integrity(Findings):
         counts: defaultdict[bytes, int] = defaultdict(int)
         sizes: defaultdict[bytes, int] = defaultdict(int)
         last: defaultdict[bytes, int] = defaultdict(int)
+        fresh: defaultdict[bytes, list[int]] = defaultdict(list)
         for key, value in self.entries("messages"):
             number = key[:8]
             record = self.decoded(layout.decode_record, "messages", key, value)
@@ -110,6 +111,8 @@ class Integrity(Findings):
             counts[number] += 1
             sizes[number] += record.size
             last[number] = layout.pair.unpack(key)[1]
+            if not record.indexed and record.expires > self._now + startup.STEP_BACK_MS:
+                fresh[number][:] = [*fresh[number][:1], last[number]]
             self.check_wanted("messages", key, self._index_entries(key, record))
             self._check_body(key, record)
         for number, queue in self._queues.items():
@@ -117,6 +120,8 @@ class Integrity(Findings):
             if (tally.count, tally.bytes) != (counts[number], sizes[number]) or tally.sequence < last[number]:
                 has = f"{counts[number]} messages of {sizes[number]} bytes"
                 self.found(f"tallies: {tally} of {queue!r}, which has {has}")
+            if any(not tally.fresh_head < sequence <= tally.fresh_tail for sequence in fresh[number]):
+                self.found(f"tallies: {tally} of {queue!r}, with fresh messages from {fresh[number]}")
 
     def _check_body(self, key: bytes, record: StoredMessage) -> None:
         body = self.store.get("bodies", key)
@@ -283,10 +288,12 @@ def index_entries(project: bytes, key: bytes, record: StoredMessage) -> list[Wri
     """All entries of a message that lead to its record; ``project``: its ``layout.project_prefix``."""
     number, sequence = layout.pair.unpack(key)
     wanted: list[Write] = [
-        ("available", layout.triple.pack(number, record.available, sequence), layout.number.pack(record.expires)),
         ("expiry", layout.number.pack(record.expires) + key, b""),
         ("ids", layout.id_key(project, record.id), key),
     ]
+    if record.indexed:
+        place = layout.triple.pack(number, record.available, sequence)
+        wanted.append(("available", place, layout.number.pack(record.expires)))
     if record.claim:
         claim = layout.claim_prefix(number, record.claim) + key[8:]
         wanted.append(("claims", claim, layout.number.pack(record.ends)))

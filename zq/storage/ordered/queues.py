@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues of the engine."""
 
-from itertools import islice
+from itertools import islice, takewhile
 
 from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.ordered import layout, scans, startup
@@ -93,8 +93,12 @@ class QueueController:
                 1 for key, expires in came if _moment(expires) > moment and _moment(key[-8:]) not in state.reserved
             )
             count = sum(1 for _ in islice(ready, most))
+            fresh = scans.fresh_moments(store, state, moment)
+            count += sum(1 for _ in islice(takewhile(lambda available: available <= moment, fresh), most - count))
             later = next(store.scan("available", present, state.bounds()[1], spare=True), None)
-        return Ready(count, None if later is None else layout.triple.unpack(later[0])[1] / 1000)
+            moments = [] if later is None else [layout.triple.unpack(later[0])[1]]
+            moments += islice((available for available in fresh if available > moment), 1)
+        return Ready(count, min(moments) / 1000 if moments else None)
 
 
 def _expired(store: Store, state: QueueState, now: int) -> int:

@@ -49,6 +49,11 @@ class Queues:
         self._hidden: list[QueueRecord] = []
         self._last: defaultdict[bytes, int] = defaultdict(int)
         """The largest sequence met, by a queue's number; and so positions and moments, by that of a history."""
+        self._fresh: dict[bytes, int] = {}
+        """The first fresh message, by its queue's number, of those whose records were made anew."""
+        self._available: Counter[bytes] = Counter()
+        """Since when the last fresh message was available, by its queue's number; and its sequence."""
+        self._fresh_tails: Counter[bytes] = Counter()
         self._positions: defaultdict[bytes, int] = defaultdict(int)
         self._finished: defaultdict[bytes, int] = defaultdict(int)
 
@@ -123,6 +128,9 @@ class Queues:
             self._last[number] = max(self._last[number], layout.pair.unpack(key)[1])
             record = self._restored(key) if value is None else layout.decode_record(value)
             if record is not None:
+                if not record.indexed:
+                    self._available[number] = max(self._available[number], record.available)
+                    self._fresh_tails[number] = self._last[number]
                 self._copy_message(key, record)
 
     def _copy_message(self, key: bytes, record: StoredMessage) -> None:
@@ -146,14 +154,17 @@ class Queues:
         """A record by what index entries say of it: of a message that was never claimed."""
         queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
         trace, now = self._traces[key], self._salvage.now
-        if not trace.id or not trace.expires or not trace.available:
+        if not trace.id or not trace.expires:
             message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
             self._salvage.lost.append(f"{message} of {named(queue)}: its record{self._fate(key)}")
             return None
-        created = min(trace.available, trace.expires, now)
+        available = trace.available or self._available[key[:8]] or 1
+        if not trace.available:  # a fresh one: its place is by its sequence
+            self._fresh.setdefault(key[:8], sequence)
+        created = min(available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
         self._salvage.lost.append(f"Of message {trace.id} of {named(queue)}, which was saved: client, claim and counts")
-        return StoredMessage(trace.id, created, trace.expires, trace.available, ttl, "")
+        return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=trace.available > 0)
 
     def _fate(self, key: bytes) -> str:
         """What would have become of a message anyhow."""
@@ -234,5 +245,7 @@ class Queues:
                 sequence=max(tally.sequence, self._last[number]),
                 position=max(tally.position, self._positions[history]),
                 finished=max(tally.finished, self._finished[history]),
+                fresh_head=min(tally.fresh_head, self._fresh.get(number, tally.fresh_head + 1) - 1),
+                fresh_tail=max(tally.fresh_tail, self._fresh_tails[number]),
             )
             self._salvage.write([("tallies", number, layout.encode(tally))])

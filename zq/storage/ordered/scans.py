@@ -3,11 +3,18 @@
 
 Ready means available <= now < expires. Nothing else decides: a claimed message stands further behind, at its claim's
 end plus the redelivery wait, and so the messages of a claim that lapsed come into the scanned range by themselves.
+Fresh messages are in no index: their sequences are in the order of availability, so that claims read their records
+themselves, beside the index ``available`` of all others.
 ``take`` and ``locate`` need the queue's lock where messages are changed; observers take none and change only hints.
 """
 
+import heapq
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import chain
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from msgspec import structs
 
 from zq import prompt
 from zq.errors import StoreDamaged
@@ -29,12 +36,23 @@ SHORT_STEPS = 256
 MAX_DAMAGED = 64
 
 
+# Milliseconds ahead of now up to which a claim looks for what the index has, so that the next ones need not.
+HORIZON: Final = 1000
+# Sequences that are looked up one by one where a scan of fresh messages met damage.
+PROBED: Final = 256
+
+
 class Ready(NamedTuple):
     """A ready message."""
 
     sequence: int
     record: StoredMessage
     body: bytes
+
+
+# A message in the order of claims: available-at, sequence, expires, whether it is indexed; and the record of a fresh
+# one, None if it cannot be read.
+Candidate = tuple[int, int, int, bool, StoredMessage | None]
 
 
 def take(
@@ -48,64 +66,139 @@ def take(
     """
     damaged = False
     for _ in range(MAX_DAMAGED):
-        entries, expired, head = _scan(store, state, limit, now)
-        if expired:
-            state.context.lazy_queue.offer(expired, now)
-        ready, unread, rest = _read(store, entries, most_bytes)
-        change.advance(state, rest or head)
+        scan = _Scan(store, state, limit, now)
+        if scan.expired:
+            state.context.lazy_queue.offer(scan.expired, now)
+        ready, unread, read = _read(store, state, scan.live, most_bytes)
+        scan.go_back(scan.live[read:])
+        change.advance(state, scan.head, scan.fresh_head)
         if ready or not unread:
             break
         damaged = True
-        state.ready_cursor = state.ready_cursor.passed(
-            head
-        )  # nothing there can be taken, whatever becomes of the change
+        # Nothing there can be taken, whatever becomes of the change.
+        state.ready_cursor = state.ready_cursor.passed(scan.head)
+        state.tally = structs.replace(state.tally, fresh_head=max(state.tally.fresh_head, scan.fresh_head))
     if damaged and not ready:
         raise StoreDamaged(UNREADABLE)
     return ready
 
 
-def _read(store: Store, entries: Sequence[bytes], most_bytes: int) -> tuple[list[Ready], int, bytes]:
-    """What can be read of the messages of these entries, how many cannot, and the first entry whose body is too much;
-    ``b""`` = none is."""
+def _read(
+    store: Store, state: QueueState, candidates: Sequence[Candidate], most_bytes: int
+) -> tuple[list[Ready], int, int]:
+    """What can be read of these, how many cannot, and how many were read before the first one whose body is too
+    much."""
     ready: list[Ready] = []
     unread, left = 0, most_bytes
-    keys = [entry[:8] + entry[16:] for entry in entries]
-    values, bodies = (each(store, family, keys, spare=True) for family in ("messages", "bodies"))
-    for entry, value, stored in zip(entries, values, bodies, strict=True):
-        if value and stored:
+    keys = [layout.pair.pack(state.number, candidate[1]) for candidate in candidates]
+    unknown = [key for key, candidate in zip(keys, candidates, strict=True) if candidate[4] is None]
+    values, bodies = each(store, "messages", unknown, spare=True), each(store, "bodies", keys, spare=True)
+    for at, ((_, sequence, _, _, record), stored) in enumerate(zip(candidates, bodies, strict=True)):
+        value = next(values) if record is None else None
+        if value:
+            record = layout.decode_record(value)
+        if record is not None and stored:
             body = layout.unsealed(stored)
             left -= len(body)
             if left < 0 and ready:
-                return ready, unread, entry
-            ready.append(Ready(layout.triple.unpack(entry)[2], layout.decode_record(value), body))
+                return ready, unread, at
+            ready.append(Ready(sequence, record, body))
         elif b"" in (value, stored):
             unread += 1
-    return ready, unread, b""
+    return ready, unread, len(candidates)
 
 
-def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[bytes], list[bytes], bytes]:
-    """Entries of up to ``limit`` live messages, keys of the expired ones in front of them, and where to begin next
-    time."""
-    live: list[bytes] = []
-    expired: list[bytes] = []
-    head, steps = state.ready_cursor.head, 0
-    patience = STEPS_PER_MESSAGE * limit + EXTRA_STEPS
-    for key, value in state.ready_cursor.entries(store, layout.pair.pack(state.number, now + 1)):
-        head = key + b"\0"
-        if state.reserved and layout.triple.unpack(key)[2] in state.reserved:
-            steps += 1
-            continue
-        if layout.number.unpack(value)[0] > now:
-            live.append(key)
-        else:
-            expired.append(key[:8] + key[16:])
-        if len(live) == limit or len(live) + len(expired) + steps >= patience:
-            break
-        if len(expired) + steps > SHORT_STEPS:
-            prompt.may_take_long()
-    else:  # nothing else has come yet: next time not over what is being removed
-        head = max(head, layout.pair.pack(state.number, now + 1))
-    return live, expired, head
+class _Scan:
+    """One scan of the order of claims: up to ``limit`` live messages, keys of the expired ones in front of them, and
+    where to begin next time."""
+
+    def __init__(self, store: Store, state: QueueState, limit: int, now: int) -> None:
+        self._store, self._state, self._now = store, state, now
+        self.live: list[Candidate] = []
+        self.expired: list[bytes] = []
+        self.head = state.ready_cursor.head
+        self.fresh_head = state.tally.fresh_head
+        self._horizon = layout.pair.pack(state.number, now + HORIZON)
+        self._run(limit)
+
+    def go_back(self, candidates: Sequence[Candidate]) -> None:
+        """Begin next time at the first one of these, which were not taken."""
+        for available, sequence, _, indexed, _ in reversed(candidates):
+            if indexed:
+                self.head = layout.triple.pack(self._state.number, available, sequence)
+            else:
+                self.fresh_head = sequence - 1
+
+    def _run(self, limit: int) -> None:
+        number, now, live, expired, steps = self._state.number, self._now, self.live, self.expired, 0
+        patience = STEPS_PER_MESSAGE * limit + EXTRA_STEPS
+        for candidate in self._candidates():
+            available, sequence, expires, indexed, _ = candidate
+            if available > now:  # so are all that follow
+                self.head = max(self.head, layout.pair.pack(number, now + 1))
+                return
+            if indexed:
+                self.head = layout.triple.pack(number, available, sequence) + b"\0"
+            else:
+                self.fresh_head = sequence
+            if sequence in self._state.reserved:
+                steps += 1
+                continue
+            if expires > now:
+                live.append(candidate)
+            else:
+                expired.append(layout.pair.pack(number, sequence))
+            if len(live) == limit or len(live) + len(expired) + steps >= patience:
+                return
+            if len(expired) + steps > SHORT_STEPS:
+                prompt.may_take_long()
+        # Nothing else has come yet: next time not over what is being removed, nor into the index for a while.
+        self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
+
+    def _candidates(self) -> Iterator[Candidate]:
+        """Both kinds of messages in one order, up to the horizon."""
+        indexed, tally = self._indexed(), self._state.tally
+        if tally.fresh_head >= tally.fresh_tail:
+            return indexed
+        first = next(indexed, None)
+        if first is None:
+            return fresh(self._store, self._state)
+        return heapq.merge(chain((first,), indexed), fresh(self._store, self._state), key=itemgetter(0, 1))
+
+    def _indexed(self) -> Iterator[Candidate]:
+        for key, value in self._state.ready_cursor.entries(self._store, self._horizon):
+            _, available, sequence = layout.triple.unpack(key)
+            yield available, sequence, layout.number.unpack(value)[0], True, None
+
+
+def fresh(store: Store, state: QueueState) -> Iterator[Candidate]:
+    """All fresh messages, in order."""
+    tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
+    at, last = tally.fresh_head + 1, tally.fresh_tail
+    while at <= last:
+        try:
+            for key, value in store.scan("messages", pack(state.number, at), pack(state.number, last + 1)):
+                record = decode(value)
+                at = int.from_bytes(key[8:]) + 1
+                if not record.indexed:
+                    available = record.available
+                    yield available, at - 1, record.expires, False, record
+            return
+        except StoreDamaged:
+            keys = [pack(state.number, place) for place in range(at, min(at + PROBED, last + 1))]
+        for sequence, found in enumerate(store.get_many("messages", keys, spare=True), at):
+            readable = decode(found) if found else None
+            if readable is not None and not readable.indexed:
+                available = readable.available
+                yield available, sequence, readable.expires, False, readable
+            elif found == b"":
+                yield available, sequence, NEVER, False, None
+        at += PROBED
+
+
+def fresh_moments(store: Store, state: QueueState, now: int) -> Iterator[int]:
+    """Since when, or from when on, fresh messages that have not expired are available, in order."""
+    return (available for available, _, expires, _, record in fresh(store, state) if record and expires > now)
 
 
 # Empty blocks in a row that a walk records.

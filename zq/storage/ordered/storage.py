@@ -14,7 +14,7 @@ from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.quotas import OVERHEAD, Usage
 from zq.model.stats import Depth, Measure
 from zq.storage.concurrency import StripedLocks
-from zq.storage.ordered import layout, stages, startup
+from zq.storage.ordered import layout, scans, stages, startup
 from zq.storage.ordered.claims import ClaimController
 from zq.storage.ordered.documents import DocumentController
 from zq.storage.ordered.expiry import ActiveExpiry, LazyExpiry
@@ -204,13 +204,16 @@ def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -
     later, all_later = _count(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)
     came = state.ready_cursor.entries(store, present)
     oldest = next((key for key, expires in islice(came, most) if layout.number.unpack(expires)[0] > now), None)
-    if oldest is None:
+    fresh = [moment for moment in islice(scans.fresh_moments(store, state, now), most) if moment <= now]
+    if oldest is None and not fresh:
         ready = 0
     elif all_claims and all_later and expired < most:
         ready = max(0, state.tally.count - expired - later)
     else:
-        ready = _count(store.scan("available", oldest, present, spare=True), now, most)[0]
-    moment = None if oldest is None else layout.triple.unpack(oldest)[1] / 1000
+        entries = store.scan("available", oldest, present, spare=True) if oldest is not None else iter(())
+        ready = min(most, _count(entries, now, most)[0] + len(fresh))
+    moments = [*fresh[:1], *([] if oldest is None else [layout.triple.unpack(oldest)[1]])]
+    moment = min(moments) / 1000 if moments else None
     delayed = max(0, later - claimed) if all_claims else _delayed(store, state, now, most)
     return Depth(ready, delayed, claimed, expired, moment)
 
