@@ -27,7 +27,7 @@ def fill(path: Path) -> None:
     """A long queue whose bodies take many blocks, and a short one."""
     storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
     for queue, count in ((JOBS, MESSAGES), (OTHER, 20)):
-        drafts = [Draft(id, b'"' + os.urandom(150).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(count, now)]
+        drafts = [Draft(id, b'"' + os.urandom(300).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(count, now)]
         for begin in range(0, count, 100):
             storage.messages.post(queue, drafts[begin : begin + 100], now)
     storage.close()
@@ -242,7 +242,7 @@ def _readable(store: Store, at: int) -> bool:
 def test_a_commit_does_not_publish_the_readable_part_of_a_damaged_stage(tmp_path: Path) -> None:
     """As if it were all: it is refused, and nothing has changed."""
     now, path = time.time(), tmp_path / "store"
-    drafts = [Draft(id, b'"' + os.urandom(150).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
+    drafts = [Draft(id, b'"' + os.urandom(300).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
     with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:
         storage.transactions.stage("acme", "s1", OTHER, drafts, now, 3600, 1 << 20)
     flip(table_of(flushed(path), "staged"), 0.5)
@@ -255,7 +255,7 @@ def test_a_commit_does_not_publish_the_readable_part_of_a_damaged_stage(tmp_path
 def test_a_listing_of_history_stops_at_damage(tmp_path: Path) -> None:
     """Its reader would take what is missing for never having been."""
     now, path = time.time(), tmp_path / "store"
-    drafts = [Draft(id, b'"' + os.urandom(150).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
+    drafts = [Draft(id, b'"' + os.urandom(300).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
     with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:
         storage.messages.post(JOBS, drafts, now)
         storage.messages.pop(JOBS, 90, now, history=3600)

@@ -17,6 +17,7 @@ from zq.storage.rocksdb import connect
 NOW = 1_700_000_000.0
 JOBS, DONE, LATER = (QueueRef("acme", name) for name in ("jobs", "done", "later"))
 KEPT = 600
+LONG_BODY = b"1" * (layout.SHORT + 1)
 KEEP = Retention(1 << 20, 1000)
 FOR_EVER = {"queues", "numbers", "tallies", "fences", "logs"}
 """Families in which an entry stays as long as its queue or fence, or for ever."""
@@ -30,7 +31,9 @@ def storage(tmp_path) -> Iterator[OrderedStorage]:
 
 
 def drafts(count: int) -> list[Draft]:
-    return [Draft(id, b"1", 3600, 0, "alice") for id in new_ids(count, NOW)]
+    """The last one's body is apart from its record."""
+    *others, last = new_ids(count, NOW)
+    return [*(Draft(id, b"1", 3600, 0, "alice") for id in others), Draft(last, LONG_BODY, 3600, 0, "alice")]
 
 
 def entries(storage: OrderedStorage) -> dict[str, int]:

@@ -57,9 +57,12 @@ class Change:
         else:
             _join(tally, record, now)
         key = layout.pair.pack(state.number, tally.sequence)
+        if len(body) <= layout.SHORT:
+            record.body = body
+        else:
+            self._writes.append(("bodies", key, self._sealed(state, record, body)))
         self._writes += (
             ("messages", key, layout.encode(record)),
-            ("bodies", key, self._sealed(state, record, body)),
             ("expiry", layout.number.pack(record.expires) + key, b""),
             ("ids", layout.id_key(state.project, record.id), key),
         )
@@ -110,7 +113,8 @@ class Change:
         if old.expires != new.expires:
             self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
             self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
-            self._prolong(state, key, new, body)
+            if new.body is None:
+                self._prolong(state, key, new, body)
         if old.claim and old.claim != new.claim:
             self._writes.append(("claims", layout.claim_prefix(number, old.claim) + key[8:], None))
         if new.claim:
@@ -166,18 +170,17 @@ class Change:
         return tally
 
     def _record(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
-        value = self._store.get("bodies", layout.pair.pack(state.number, sequence))
-        if value is None:  # it expired while this verb was under way
+        [body] = bodies(self._store, state.number, [(sequence, record)])
+        if body is None:  # it expired while this verb was under way
             return
         tally = self._tally(state)
         tally.position += 1
         tally.finished = max(end.now, tally.finished)
         expires = tally.finished + end.history * 1000
-        body = layout.unsealed(value)
         size = len(body) + OVERHEAD
         tally.kept += size
         kept = StoredEntry(
-            structs.replace(record, claim=""), body, sequence, end.outcome, tally.finished, expires, size
+            structs.replace(record, claim="", body=None), body, sequence, end.outcome, tally.finished, expires, size
         )
         self._writes += due.history_writes(state.history, tally.position, kept)
 
@@ -222,8 +225,24 @@ def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> 
         writes.append(("available", layout.triple.pack(queue, record.available, sequence), None))
     if record.claim:
         writes.append(("claims", layout.claim_prefix(queue, record.claim) + key[8:], None))
-    writes += (("bodies", key, None), ("messages", key, None))
+    if record.body is None:
+        writes.append(("bodies", key, None))
+    writes.append(("messages", key, None))
     return writes
+
+
+def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
+    """The bodies of messages; None for one that was removed, or expired, after its record was read. ``spare``: ``b""``
+    for a damaged one instead of an error."""
+    apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
+    if not apart:
+        return [record.body for _, record in found]
+    values = iter(store.get_many("bodies", apart, spare))
+    return [record.body if record.body is not None else _unsealed(next(values)) for _, record in found]
+
+
+def _unsealed(value: bytes | None) -> bytes | None:
+    return layout.unsealed(value) if value else value
 
 
 # Queues of the project by name; None for one that does not exist.
@@ -247,11 +266,11 @@ class Routes(NamedTuple):
 
         One whose body has gone had expired while the verb was under way.
         """
-        keys = [layout.pair.pack(self.source.number, found[move.id][0]) for move in moves]
         carried = []
-        for move, value in zip(moves, store.get_many("bodies", keys), strict=True):
-            if value is not None:
-                self.carry(change, *found[move.id], layout.unsealed(value), move)
+        values = bodies(store, self.source.number, [found[move.id] for move in moves])
+        for move, body in zip(moves, values, strict=True):
+            if body is not None:
+                self.carry(change, *found[move.id], body, move)
                 carried.append(move)
         return carried
 

@@ -18,7 +18,7 @@ from zq.model import (
 )
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import layout, stages
-from zq.storage.ordered.changes import Change, End, Routes, by_name, check_key, targets
+from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.registry import NO_METADATA, QueueState
@@ -198,10 +198,9 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
     held = held_by(store, state, claim, now)
     if state is None or not held:
         return None
-    bodies = store.get_many("bodies", [layout.pair.pack(state.number, sequence) for sequence, _ in held])
     messages = [
-        layout.message(sequence, record, layout.unsealed(body), now)
-        for (sequence, record), body in zip(held, bodies, strict=True)
+        layout.message(sequence, record, body, now)
+        for (sequence, record), body in zip(held, bodies(store, state.number, held), strict=True)
         if body is not None
     ]
     terms = held[0][1]

@@ -125,7 +125,10 @@ class Integrity(Findings):
 
     def _check_body(self, key: bytes, record: StoredMessage) -> None:
         body = self.store.get("bodies", key)
-        if body is None:
+        if record.body is not None:
+            if body is not None:
+                self.found(f"bodies: {key.hex()} is of a message whose record has a body")
+        elif body is None:
             if record.expires > self._now:
                 self.found(f"bodies: nothing of the living message {key.hex()}")
             else:

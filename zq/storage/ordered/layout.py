@@ -14,8 +14,8 @@ queues    len(project) project name            QueueRecord: its number, its meta
 hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for its keys
 numbers   q                                    the key in ``queues``
 tallies   q                                    Tally: the queue's counters
-messages  q sequence                           StoredMessage: all of it but its body; the observers' order
-bodies    q sequence                           the raw JSON body, and 4 bytes: its stamp, see ``sealed``
+messages  q sequence                           StoredMessage, a short body included; the observers' order
+bodies    q sequence                           a longer raw JSON body, and 4 bytes: its stamp, see ``sealed``
 available q available-at sequence              expires: the order of claims, of all messages but fresh ones
 expiry    expires q sequence                   nothing: active expiry's order
 ids       len(project) project id              q sequence
@@ -36,11 +36,11 @@ documents len(project) project len(kind) ...   StoredDocument: a document; the k
 due       expires kind key                     what else expires: the entry ``key`` of ``FAMILY_OF[kind]``
 ========= ==================================== ======================================================================
 
-A message has exactly one entry in messages, bodies, expiry and ids, one in claims while its record names a claim, and
-one in available unless it is fresh: posted without delay and not claimed yet. Fresh messages are in the order of claims
-by their sequences alone; the tally says where they begin. The compaction filter takes its body some time after it has
-expired, so a record without body is one of a message that has expired. Purging or deleting a queue only notes its
-number; active expiry deletes what it had.
+A message has exactly one entry in messages, expiry and ids, one in bodies unless its record has the body, one in claims
+while its record names a claim, and one in available unless it is fresh: posted without delay and not claimed yet. Fresh
+messages are in the order of claims by their sequences alone; the tally says where they begin. The compaction filter
+takes a body some time after it has expired, so a record whose body is nowhere is one of a message that has expired.
+Purging or deleting a queue only notes its number; active expiry deletes what it had.
 A queue's history and its keys go by a number of their own, which a purge keeps: h = the first one that the queue had.
 A history entry has exactly one entry in history, sequences, endings and due; what has its end in its key (keys,
 stages, producers) one there and one in due, so that active expiry can remove it by that alone, without a lock.
@@ -87,6 +87,8 @@ STAMPED: Final = "bodies"
 # The family of which large ranges are removed.
 TRIMMED: Final = "batches"
 VERSION: Final = b"5"
+# Bytes of a body that lies in its message's record, at the most: it is written again with each claim.
+SHORT: Final = 512
 # Bytes of the length in front of a project.
 LENGTH: Final = 4
 # Above every key that begins with the length of a project.
@@ -150,9 +152,10 @@ class IndexPlace(NamedTuple):
 
 
 class StoredMessage(Struct, array_like=True):
-    """A message without its body. ``claim`` lives while ``ends`` is to come; ``former`` = available before it.
+    """A message. ``claim`` lives while ``ends`` is to come; ``former`` = available before it.
 
     ``size``: what the tally was told of it. ``indexed``: whether it has an entry in ``available``; no fresh one has.
+    ``body``: None for one that lies in ``bodies``.
     """
 
     id: str
@@ -173,6 +176,7 @@ class StoredMessage(Struct, array_like=True):
     reason: str = ""
     size: int = 0
     indexed: bool = False
+    body: bytes | None = None
 
     def held(self, now: int) -> bool:
         """Whether a live claim holds it."""

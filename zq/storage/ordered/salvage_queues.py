@@ -14,7 +14,7 @@ from zq.storage.ordered.integrity import index_entries
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy
-from zq.storage.ordered.store import TOP
+from zq.storage.ordered.store import TOP, Write
 
 
 class Trace(Struct):
@@ -136,16 +136,19 @@ class Queues:
     def _copy_message(self, key: bytes, record: StoredMessage) -> None:
         queue = self._records[key[:8]][0]
         try:
-            body = self._rescue.get("bodies", key)
+            apart = self._rescue.get("bodies", key) if record.body is None else None
         except StoreDamaged:
-            body = None
+            apart = None
             self._salvage.lost.append(f"Message {record.id} of {named(queue)}: its body{self._fate(key)}")
         else:
-            if body is None and record.expires > self._salvage.now:
+            if apart is record.body is None and record.expires > self._salvage.now:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
+        body = record.body if apart is None else layout.unsealed(apart)
         if body is not None:
-            record.size = len(layout.unsealed(body)) + OVERHEAD
-            writes = [("messages", key, layout.encode(record)), ("bodies", key, body)]
+            record.size = len(body) + OVERHEAD
+            writes: list[Write] = [("messages", key, layout.encode(record))]
+            if apart is not None:
+                writes.append(("bodies", key, apart))
             self._salvage.save("messages", [*writes, *index_entries(layout.prefix_of(queue), key, record)])
             self._counts[key[:8]] += 1
             self._bytes[key[:8]] += record.size
@@ -154,7 +157,7 @@ class Queues:
         """A record by what index entries say of it: of a message that was never claimed."""
         queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
         trace, now = self._traces[key], self._salvage.now
-        if not trace.id or not trace.expires:
+        if not trace.id or not trace.expires or not self._has_body(key):
             message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
             self._salvage.lost.append(f"{message} of {named(queue)}: its record{self._fate(key)}")
             return None
@@ -165,6 +168,13 @@ class Queues:
         ttl = max(1, round((trace.expires - created) / 1000))
         self._salvage.lost.append(f"Of message {trace.id} of {named(queue)}, which was saved: client, claim and counts")
         return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=trace.available > 0)
+
+    def _has_body(self, key: bytes) -> bool:
+        """Whether a body can be read that is not in the record."""
+        try:
+            return self._rescue.get("bodies", key) is not None
+        except StoreDamaged:
+            return False
 
     def _fate(self, key: bytes) -> str:
         """What would have become of a message anyhow."""

@@ -20,11 +20,11 @@ from zq import prompt
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED, ListFilter, Message
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change
+from zq.storage.ordered.changes import Change, bodies
 from zq.storage.ordered.hints import BLOCK, NEVER
 from zq.storage.ordered.layout import Found, StoredMessage
 from zq.storage.ordered.registry import RESERVED, QueueState
-from zq.storage.ordered.store import UNREADABLE, Store, each
+from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
 # Entries that one claim may step over for each message that it wants.
 STEPS_PER_MESSAGE = 4
@@ -90,22 +90,34 @@ def _read(
     much."""
     ready: list[Ready] = []
     unread, left = 0, most_bytes
-    keys = [layout.pair.pack(state.number, candidate[1]) for candidate in candidates]
-    unknown = [key for key, candidate in zip(keys, candidates, strict=True) if candidate[4] is None]
-    values, bodies = each(store, "messages", unknown, spare=True), each(store, "bodies", keys, spare=True)
-    for at, ((_, sequence, _, _, record), stored) in enumerate(zip(candidates, bodies, strict=True)):
-        value = next(values) if record is None else None
-        if value:
-            record = layout.decode_record(value)
-        if record is not None and stored:
-            body = layout.unsealed(stored)
+    for at, (sequence, record, body) in enumerate(_contents(store, state.number, candidates)):
+        if record is not None and body is not None:
             left -= len(body)
             if left < 0 and ready:
                 return ready, unread, at
             ready.append(Ready(sequence, record, body))
-        elif b"" in (value, stored):
+        elif body is not None:
             unread += 1
     return ready, unread, len(candidates)
+
+
+def _contents(
+    store: Store, queue: int, candidates: Sequence[Candidate]
+) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
+    """Sequence, record and body of each, a few read at a time. What is not there any more has no body, what cannot be
+    read no record."""
+    for start in range(0, len(candidates), AHEAD):
+        some = candidates[start : start + AHEAD]
+        unknown = [layout.pair.pack(queue, candidate[1]) for candidate in some if candidate[4] is None]
+        values = iter(store.get_many("messages", unknown, spare=True))
+        read: list[tuple[int, StoredMessage | None, bytes | None]] = []
+        for _, sequence, _, _, record in some:
+            value = next(values) if record is None else None
+            read.append((sequence, layout.decode_record(value) if value else record, value))
+        texts = iter(bodies(store, queue, [(item[0], item[1]) for item in read if item[1] is not None], spare=True))
+        for sequence, record, value in read:
+            body = value if record is None else next(texts)
+            yield sequence, record if record is None or body or record.body is not None else None, body
 
 
 class _Scan:
@@ -218,10 +230,8 @@ def page(
     left = most_bytes
     while (want := limit - len(messages)) > 0:
         found = _visible(store, state, marker, want, list_filter, now)
-        keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
-        for (sequence, record), stored in zip(found, each(store, "bodies", keys), strict=True):
-            if stored is not None:  # else it was removed, or expired, after the walk saw it
-                body = layout.unsealed(stored)
+        for (sequence, record), body in zip(found, _texts(store, state.number, found), strict=True):
+            if body is not None:  # else it was removed, or expired, after the walk saw it
                 left -= len(body)
                 if left < 0 and messages:
                     return messages
@@ -230,6 +240,12 @@ def page(
             break
         marker = found[-1][0]
     return messages
+
+
+def _texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[bytes | None]:
+    """As ``bodies``, a few at a time."""
+    for start in range(0, len(found), AHEAD):
+        yield from bodies(store, queue, found[start : start + AHEAD])
 
 
 def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
