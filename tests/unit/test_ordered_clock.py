@@ -11,7 +11,7 @@ from tests.servers import wait_for
 from zq.clock import StoreClock
 from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, new_ids
 from zq.model.expiry import Expiry
-from zq.storage.ordered import startup
+from zq.storage.ordered import layout, startup
 from zq.storage.ordered.startup import LASTING, LEAP, StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
