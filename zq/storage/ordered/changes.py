@@ -43,6 +43,12 @@ class Change:
         self._heads: dict[QueueState, bytes] = {}
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
+        self._claimed: dict[bytes, tuple[int, list[int]]] = {}
+        """(end, sequences) of each new group, by its key."""
+        self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
+        """(number, sequences) of the last one, by queue, claim and end."""
+        self._left: defaultdict[bytes, set[int]] = defaultdict(set)
+        """Sequences that leave a group, by its key."""
 
     def insert(self, state: QueueState, record: StoredMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Add a message behind all others of the queue; without delay available not before the last such one (L5)."""
@@ -88,6 +94,8 @@ class Change:
         tally.count -= 1
         tally.bytes -= record.size
         self._writes += traces(state.number, state.project, sequence, record)
+        if record.claim:
+            self._left[layout.claim_key(state.number, record.claim, record.group)].add(sequence)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
         """Take a message away and, where history is kept, leave a record of it."""
@@ -105,6 +113,10 @@ class Change:
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = True
+        if (old.claim, old.ends) != (new.claim, new.ends):
+            if old.claim:
+                self._left[layout.claim_key(number, old.claim, old.group)].add(sequence)
+            new.group = self._join_group(state, sequence, new) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
         if not old.indexed or old.available != new.available or old.expires != new.expires:
             if old.indexed:
@@ -115,12 +127,6 @@ class Change:
             self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
             if new.body is None:
                 self._prolong(state, key, new, body)
-        if old.claim and old.claim != new.claim:
-            self._writes.append(("claims", layout.claim_prefix(number, old.claim) + key[8:], None))
-        if new.claim:
-            self._writes.append(
-                ("claims", layout.claim_prefix(number, new.claim) + key[8:], layout.number.pack(new.ends))
-            )
         if new.available < old.available or new.ends < old.ends:
             self._lowered.setdefault(state, set()).add(sequence)
 
@@ -144,6 +150,7 @@ class Change:
 
     def commit(self) -> None:
         """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
+        self._write_groups()
         if self._writes:
             for state, tally in self._tallies.items():
                 self._writes.append(("tallies", layout.number.pack(state.number), layout.encode(tally)))
@@ -195,6 +202,29 @@ class Change:
     def _sealed(self, state: QueueState, record: StoredMessage, body: bytes) -> bytes:
         return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
 
+    def _join_group(self, state: QueueState, sequence: int, record: StoredMessage) -> int:
+        """The group in which a message is listed that the record's claim holds."""
+        place = state, record.claim, record.ends
+        group, sequences = self._groups.get(place, (0, []))
+        if not sequences or len(sequences) == layout.GROUP:
+            tally = self._tally(state)
+            tally.group += 1
+            group, sequences = self._groups[place] = tally.group, []
+            self._claimed[layout.claim_key(state.number, record.claim, group)] = record.ends, sequences
+        sequences.append(sequence)
+        return group
+
+    def _write_groups(self) -> None:
+        """New groups, and those that messages left; one that cannot be read stays as it is."""
+        for key, (ends, sequences) in self._claimed.items():
+            self._writes.append(("claims", key, layout.group_value(ends, sequences)))
+        values = self._store.get_many("claims", list(self._left), spare=True)
+        for (key, left), value in zip(self._left.items(), values, strict=True):
+            if value:
+                ends, sequences = layout.group_of(value)
+                kept = [sequence for sequence in sequences if sequence not in left]
+                self._writes.append(("claims", key, layout.group_value(ends, kept) if kept else None))
+
     def _put_available(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         key = layout.triple.pack(state.number, record.available, sequence)
         self._writes.append(("available", key, layout.number.pack(record.expires)))
@@ -215,7 +245,7 @@ def _join(tally: Tally, record: StoredMessage, now: int) -> None:
 
 
 def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> list[Write]:
-    """The deletion of all that a message has in the store, index entries first."""
+    """The deletion of all that a message has in the store for itself, index entries first."""
     key = layout.pair.pack(queue, sequence)
     writes: list[Write] = [
         ("expiry", layout.number.pack(record.expires) + key, None),
@@ -223,8 +253,6 @@ def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> 
     ]
     if record.indexed:
         writes.append(("available", layout.triple.pack(queue, record.available, sequence), None))
-    if record.claim:
-        writes.append(("claims", layout.claim_prefix(queue, record.claim) + key[8:], None))
     if record.body is None:
         writes.append(("bodies", key, None))
     writes.append(("messages", key, None))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims. A claim is nothing but what its messages' records say of it: put on, found, renewed, settled, released."""
 
+from itertools import chain
+
 from zq.errors import ClaimNotFound
 from zq.model import (
     Claim,
@@ -211,16 +213,13 @@ def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> lis
     """All that a live claim holds, in sequence, without what a commit has reserved; nothing of a missing queue."""
     if state is None:
         return []
-    prefix = layout.claim_prefix(state.number, claim)
-    keys = [
-        layout.number.pack(state.number) + key[-8:] for key, _ in store.scan("claims", prefix, layout.after(prefix))
-    ]
+    sequences = sequences_of(store, state, claim, now)
+    keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
     held = []
-    for key, value in zip(keys, store.get_many("messages", keys), strict=True):
+    for sequence, value in zip(sequences, store.get_many("messages", keys), strict=True):
         if value is not None:
             record = layout.decode_record(value)
-            sequence = layout.pair.unpack(key)[1]
-            if record.claim == claim and record.held(now) and sequence not in state.reserved:
+            if record.claim == claim and record.held(now):
                 held.append((sequence, record))
     return held
 
@@ -230,9 +229,9 @@ def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
-    entries = store.scan("claims", prefix, layout.after(prefix))
-    live = (layout.number.unpack(key[-8:])[0] for key, ends in entries if layout.number.unpack(ends)[0] > now)
-    return [sequence for sequence in live if sequence not in state.reserved]
+    groups = (layout.group_of(value) for _, value in store.scan("claims", prefix, layout.after(prefix)))
+    live = chain.from_iterable(sequences for ends, sequences in groups if ends > now)
+    return sorted(sequence for sequence in live if sequence not in state.reserved)
 
 
 def settle_held(

@@ -19,7 +19,7 @@ bodies    q sequence                           a longer raw JSON body, and 4 byt
 available q available-at sequence              expires: the order of claims, of all messages but fresh ones
 expiry    expires q sequence                   nothing: active expiry's order
 ids       len(project) project id              q sequence
-claims    q claim id 00 sequence               claim end: what a claim holds, lapsed ones until someone takes over
+claims    q claim id 00 group                  claim end, sequences: what a claim holds, lapsed until someone takes over
 history   h position                           StoredEntry: a finished message, its body included
 sequences h sequence                           position: history entries in the order of sequence
 endings   h id 00 position                     nothing: history entries of a message id
@@ -48,6 +48,7 @@ A batch has one entry in batches, topics and due. When it is trimmed, its entry 
 the others later; the keys of a log go by its number.
 """
 
+from collections.abc import Iterable
 from struct import Struct as Packing
 from typing import Final, NamedTuple
 
@@ -89,6 +90,8 @@ TRIMMED: Final = "batches"
 VERSION: Final = b"5"
 # Bytes of a body that lies in its message's record, at the most: it is written again with each claim.
 SHORT: Final = 512
+# Messages of a claim that one entry lists, at the most: it is written again when one of them leaves.
+GROUP: Final = 64
 # Bytes of the length in front of a project.
 LENGTH: Final = 4
 # Above every key that begins with the length of a project.
@@ -126,7 +129,7 @@ class Tally(Struct, array_like=True):
     of a queue has one for its answers.
 
     Fresh messages that live have sequences above ``fresh_head``, up to ``fresh_tail``; ``fresh_gap``: how many messages
-    that are not came behind the last one."""
+    that are not came behind the last one. ``group``: the last number given to messages that were claimed together."""
 
     sequence: int = 0
     fresh: int = 0
@@ -139,6 +142,7 @@ class Tally(Struct, array_like=True):
     fresh_head: int = 0
     fresh_tail: int = 0
     fresh_gap: int = 0
+    group: int = 0
 
 
 class IndexPlace(NamedTuple):
@@ -149,13 +153,14 @@ class IndexPlace(NamedTuple):
     expires: int
     claim: str
     ends: int
+    group: int
 
 
 class StoredMessage(Struct, array_like=True):
     """A message. ``claim`` lives while ``ends`` is to come; ``former`` = available before it.
 
     ``size``: what the tally was told of it. ``indexed``: whether it has an entry in ``available``; no fresh one has.
-    ``body``: None for one that lies in ``bodies``.
+    ``body``: None for one that lies in ``bodies``. ``group``: where ``claims`` has it.
     """
 
     id: str
@@ -177,6 +182,7 @@ class StoredMessage(Struct, array_like=True):
     size: int = 0
     indexed: bool = False
     body: bytes | None = None
+    group: int = 0
 
     def held(self, now: int) -> bool:
         """Whether a live claim holds it."""
@@ -184,7 +190,7 @@ class StoredMessage(Struct, array_like=True):
 
     def index_place(self) -> IndexPlace:
         """Its place now, to be compared with the one after a change."""
-        return IndexPlace(self.indexed, self.available, self.expires, self.claim, self.ends)
+        return IndexPlace(self.indexed, self.available, self.expires, self.claim, self.ends, self.group)
 
 
 # (sequence, record)
@@ -290,6 +296,22 @@ def ended(prefix: bytes, name: str) -> bytes:
 def claim_prefix(queue: int, claim: str) -> bytes:
     """Where a claim's entries begin."""
     return ended(number.pack(queue), claim)
+
+
+def claim_key(queue: int, claim: str, group: int) -> bytes:
+    """Where the messages of a group are listed, all of which the claim holds until the same end."""
+    return claim_prefix(queue, claim) + number.pack(group)
+
+
+def group_value(ends: int, sequences: Iterable[int]) -> bytes:
+    """What is listed there."""
+    return b"".join(map(number.pack, (ends, *sorted(sequences))))
+
+
+def group_of(value: bytes) -> tuple[int, list[int]]:
+    """(end, sequences) that are listed."""
+    ends, *sequences = Packing(f">{len(value) // number.size}Q").unpack(value)
+    return ends, sequences
 
 
 def after(prefix: bytes) -> bytes:

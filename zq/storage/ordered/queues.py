@@ -110,8 +110,10 @@ def _expired(store: Store, state: QueueState, now: int) -> int:
 
 def _claimed(store: Store, state: QueueState, now: int) -> int:
     """Messages under a live claim, or reserved; grows with the claimed, lapsed ones included."""
-    entries, reserved = store.scan("claims", *state.bounds(), spare=True), state.reserved
-    return sum(1 for key, ends in entries if _moment(ends) > now or _moment(key[-8:]) in reserved)
+    groups = (layout.group_of(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
+    return sum(
+        len(sequences) if ends > now else len(state.reserved.intersection(sequences)) for ends, sequences in groups
+    )
 
 
 def _moment(value: bytes) -> int:

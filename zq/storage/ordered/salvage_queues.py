@@ -42,6 +42,9 @@ class Queues:
         self.histories: set[bytes] = set()
         self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
         """(key, record) by number."""
+        self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
+        """Claimed messages, by their keys in ``claims``."""
+        self._group_numbers: Counter[bytes] = Counter()
         self._counts: Counter[bytes] = Counter()
         self._bytes: Counter[bytes] = Counter()
         self._kept: Counter[bytes] = Counter()
@@ -132,6 +135,7 @@ class Queues:
                     self._available[number] = max(self._available[number], record.available)
                     self._fresh_tails[number] = self._last[number]
                 self._copy_message(key, record)
+        self._salvage.write(("claims", key, layout.group_value(*group)) for key, group in self._groups.items())
 
     def _copy_message(self, key: bytes, record: StoredMessage) -> None:
         queue = self._records[key[:8]][0]
@@ -150,6 +154,8 @@ class Queues:
             if apart is not None:
                 writes.append(("bodies", key, apart))
             self._salvage.save("messages", [*writes, *index_entries(layout.prefix_of(queue), key, record)])
+            if record.claim:
+                self._list(key, record)
             self._counts[key[:8]] += 1
             self._bytes[key[:8]] += record.size
 
@@ -168,6 +174,13 @@ class Queues:
         ttl = max(1, round((trace.expires - created) / 1000))
         self._salvage.lost.append(f"Of message {trace.id} of {named(queue)}, which was saved: client, claim and counts")
         return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=trace.available > 0)
+
+    def _list(self, key: bytes, record: StoredMessage) -> None:
+        """Note a claimed message for its group."""
+        number, sequence = layout.pair.unpack(key)
+        group = layout.claim_key(number, record.claim, record.group)
+        self._groups[group] = record.ends, [*self._groups[group][1], sequence]
+        self._group_numbers[key[:8]] = max(self._group_numbers[key[:8]], record.group)
 
     def _has_body(self, key: bytes) -> bool:
         """Whether a body can be read that is not in the record."""
@@ -257,5 +270,6 @@ class Queues:
                 finished=max(tally.finished, self._finished[history]),
                 fresh_head=min(tally.fresh_head, self._fresh.get(number, tally.fresh_head + 1) - 1),
                 fresh_tail=max(tally.fresh_tail, self._fresh_tails[number]),
+                group=max(tally.group, self._group_numbers[number]),
             )
             self._salvage.write([("tallies", number, layout.encode(tally))])

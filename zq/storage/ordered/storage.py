@@ -199,7 +199,7 @@ def _messages(store: Store) -> Iterator[Measure]:
 
 def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Of one queue. What is ready is what is nothing else, unless something else is more than is counted."""
-    claimed, all_claims = _count(store.scan("claims", *state.bounds(), spare=True), now, most)
+    claimed, all_claims = _claimed(store, state, now, most)
     present = layout.pair.pack(state.number, now + 1)
     later, all_later = _count(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)
     came = state.ready_cursor.entries(store, present)
@@ -216,6 +216,19 @@ def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -
     moment = min(moments) / 1000 if moments else None
     delayed = max(0, later - claimed) if all_claims else _delayed(store, state, now, most)
     return Depth(ready, delayed, claimed, expired, moment)
+
+
+def _claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
+    """How many messages live claims hold, of ``most`` that some claim holds; whether that was all of them."""
+    claimed = met = 0
+    for _, value in store.scan("claims", *state.bounds(), spare=True):
+        ends, sequences = layout.group_of(value)
+        count = min(len(sequences), most - met)
+        claimed += count if ends > now else 0
+        met += count
+        if met == most:
+            return claimed, False
+    return claimed, True
 
 
 def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
