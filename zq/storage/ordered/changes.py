@@ -47,8 +47,8 @@ class Change:
         """(end, sequences) of each new group, by its key."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
         """(number, sequences) of the last one, by queue, claim and end."""
-        self._left: defaultdict[bytes, set[int]] = defaultdict(set)
-        """Sequences that leave a group, by its key."""
+        self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
+        """Sequences that leave a group, by the queue's number, claim and group."""
 
     def insert(self, state: QueueState, record: StoredMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Add a message behind all others of the queue; without delay available not before the last such one (L5)."""
@@ -95,7 +95,7 @@ class Change:
         tally.bytes -= record.size
         self._writes += traces(state.number, state.project, sequence, record)
         if record.claim:
-            self._left[layout.claim_key(state.number, record.claim, record.group)].add(sequence)
+            self._left[state.number, record.claim, record.group].add(sequence)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
         """Take a message away and, where history is kept, leave a record of it."""
@@ -115,7 +115,7 @@ class Change:
         new.indexed = True
         if (old.claim, old.ends) != (new.claim, new.ends):
             if old.claim:
-                self._left[layout.claim_key(number, old.claim, old.group)].add(sequence)
+                self._left[number, old.claim, old.group].add(sequence)
             new.group = self._join_group(state, sequence, new) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
         if not old.indexed or old.available != new.available or old.expires != new.expires:
@@ -218,8 +218,9 @@ class Change:
         """New groups, and those that messages left; one that cannot be read stays as it is."""
         for key, (ends, sequences) in self._claimed.items():
             self._writes.append(("claims", key, layout.group_value(ends, sequences)))
-        values = self._store.get_many("claims", list(self._left), spare=True)
-        for (key, left), value in zip(self._left.items(), values, strict=True):
+        keys = [layout.claim_key(*place) for place in self._left]
+        values = self._store.get_many("claims", keys, spare=True)
+        for key, left, value in zip(keys, self._left.values(), values, strict=True):
             if value:
                 ends, sequences = layout.group_of(value)
                 kept = [sequence for sequence in sequences if sequence not in left]

@@ -23,8 +23,8 @@ from zq.storage.ordered import layout, stages
 from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.layout import Found
+from zq.storage.ordered.ready import Ready, take
 from zq.storage.ordered.registry import NO_METADATA, QueueState
-from zq.storage.ordered.scans import Ready, take
 from zq.storage.ordered.store import Store
 
 

@@ -22,8 +22,9 @@ from zq.storage.ordered import layout, scans
 from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.layout import Found
+from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState
-from zq.storage.ordered.scans import locate, take
+from zq.storage.ordered.scans import locate
 
 
 class MessageController:

@@ -6,6 +6,7 @@ from itertools import islice, takewhile
 from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.ordered import layout, scans, startup
 from zq.storage.ordered.handle import StoreHandle
+from zq.storage.ordered.ready import fresh_moments
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store
 
@@ -93,7 +94,7 @@ class QueueController:
                 1 for key, expires in came if _moment(expires) > moment and _moment(key[-8:]) not in state.reserved
             )
             count = sum(1 for _ in islice(ready, most))
-            fresh = scans.fresh_moments(store, state, moment)
+            fresh = fresh_moments(store, state, moment)
             count += sum(1 for _ in islice(takewhile(lambda available: available <= moment, fresh), most - count))
             later = next(store.scan("available", present, state.bounds()[1], spare=True), None)
             moments = [] if later is None else [layout.triple.unpack(later[0])[1]]

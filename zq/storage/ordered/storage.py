@@ -14,7 +14,7 @@ from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.quotas import OVERHEAD, Usage
 from zq.model.stats import Depth, Measure
 from zq.storage.concurrency import StripedLocks
-from zq.storage.ordered import layout, scans, stages, startup
+from zq.storage.ordered import layout, stages, startup
 from zq.storage.ordered.claims import ClaimController
 from zq.storage.ordered.documents import DocumentController
 from zq.storage.ordered.expiry import ActiveExpiry, LazyExpiry
@@ -22,6 +22,7 @@ from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.history import HistoryController
 from zq.storage.ordered.messages import MessageController
 from zq.storage.ordered.queues import QueueController
+from zq.storage.ordered.ready import fresh_moments
 from zq.storage.ordered.registry import EngineContext, QueueState
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.store import Housekeeping, Store
@@ -204,7 +205,7 @@ def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -
     later, all_later = _count(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)
     came = state.ready_cursor.entries(store, present)
     oldest = next((key for key, expires in islice(came, most) if layout.number.unpack(expires)[0] > now), None)
-    fresh = [moment for moment in islice(scans.fresh_moments(store, state, now), most) if moment <= now]
+    fresh = [moment for moment in islice(fresh_moments(store, state, now), most) if moment <= now]
     if oldest is None and not fresh:
         ready = 0
     elif all_claims and all_later and expired < most:
