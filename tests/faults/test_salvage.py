@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.damaged import cut, flip, flushed, table_of
 from tests.unit.test_ordered_integrity import NOW, drafts, use
@@ -20,6 +21,7 @@ from zq.storage import check, salvage
 from zq.storage.ordered import layout
 from zq.storage.ordered.integrity import INDEXES
 from zq.storage.rocksdb import connect
+from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.survey import Survey
 
 Dump = dict[str, dict[bytes, bytes]]
@@ -163,6 +165,24 @@ def test_messages_whose_records_are_lost_come_back_without_claims_and_counts(pat
     assert {record.id for record in records} == {known[key] for key in old["bodies"]}
     for id in (known[key] for key in known.keys() - old["bodies"].keys()):
         assert any(sentence.startswith(f"Message {id} of ") for sentence in told.lost)
+
+
+def test_fresh_messages_that_claims_have_passed_are_before_them_again(path: Path) -> None:
+    """What could not be read once, and can be now, is in no index: the counters must lead to it."""
+    old = dumped(path)
+    store = Store(path, layout.FAMILIES, "never", 0)
+    for number, value in old["tallies"].items():
+        tally = layout.decode_tally(value)
+        passed = layout.encode(structs.replace(tally, fresh_head=tally.fresh_tail))
+        store.write([("tallies", number, passed)])
+    store.close()
+    _, new = salvaged(path)
+    assert differing(old, new) <= {"tallies"}
+    records = {key: layout.decode_record(value) for key, value in new["messages"].items()}
+    fresh = [key for key, record in records.items() if not record.indexed]
+    assert fresh
+    for key in fresh:
+        assert layout.decode_tally(new["tallies"][key[:8]]).fresh_head < layout.pair.unpack(key)[1]
 
 
 def test_messages_of_a_queue_that_is_lost_are_in_one_of_their_project(path: Path) -> None:

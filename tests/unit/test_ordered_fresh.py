@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of the embedded store that are in no index: fresh ones, and how claims merge them with all others."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -153,6 +153,28 @@ def test_a_claim_steps_over_few_delayed_messages_however_many_there_are(
     monkeypatch.undo()
     assert indexed(storage) == 5004
     assert sound(storage)
+
+
+def test_claims_of_one_second_look_once_into_the_index(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """If it has nothing for that second; what is put there meanwhile is found nevertheless."""
+    ids, delayed = post(storage, 60), post(storage, 1, delay=3)
+    looked: list[str] = []
+    with storage._handle as (store, _):
+        scan = store.scan
+        monkeypatch.setattr(store, "scan", lambda family, *rest, **more: _told(scan, looked, family, *rest, **more))
+    for at in range(5):
+        taken = [*claim(storage, 2, NOW + at / 10, f"a.{at}"), *pop(storage, 1, NOW + at / 10)]
+        assert taken == ids[3 * at : 3 * at + 3]
+    assert looked.count("available") == 1
+    storage.claims.release(JOBS, "a.1", NOW + 0.5)
+    assert claim(storage, 3, NOW + 0.5, "a.z") == [*ids[3:5], ids[15]]
+    assert looked.count("available") > 1
+    assert delayed[0] in pop(storage, 99, NOW + 3)
+
+
+def _told(scan: Callable[..., Iterator[tuple[bytes, bytes]]], looked: list[str], family: str, *rest, **more):
+    looked.append(family)
+    return scan(family, *rest, **more)
 
 
 def _noted(items: Iterator[tuple[bytes, bytes]], family: str, read: list[str]) -> Iterator[tuple[bytes, bytes]]:

@@ -83,6 +83,10 @@ class ReadyCursor(NamedTuple):
         if self.high < upper:
             yield from store.scan("available", self.high, upper, spare=True)
 
+    def may_have(self, upper: bytes) -> bool:
+        """Whether there may be any."""
+        return self.head < min(self.low, upper) or self.high < upper
+
     def passed(self, head: bytes) -> "ReadyCursor":
         """After a walk that goes on at ``head`` next time."""
         return (

@@ -33,8 +33,6 @@ EXTRA_STEPS = 4096
 SHORT_STEPS = 256
 # Pages of messages none of which can be read that one claim steps over.
 MAX_DAMAGED = 64
-
-
 # Milliseconds ahead of now up to which a claim looks for what the index has, so that the next ones need not.
 HORIZON: Final = 1000
 # Sequences that are looked up one by one where a scan of fresh messages met damage.
@@ -129,7 +127,9 @@ class _Scan:
         self.expired: list[bytes] = []
         self.head = state.ready_cursor.head
         self.fresh_head = state.tally.fresh_head
-        self._horizon = layout.pair.pack(state.number, now + HORIZON)
+        present = layout.pair.pack(state.number, now + 1)
+        looks = state.ready_cursor.may_have(present)
+        self._horizon = layout.pair.pack(state.number, now + HORIZON) if looks else present
         self._run(limit)
 
     def go_back(self, candidates: Sequence[Candidate]) -> None:
@@ -163,7 +163,7 @@ class _Scan:
                 return
             if len(expired) + steps > SHORT_STEPS:
                 prompt.may_take_long()
-        # Nothing else has come yet: next time not over what is being removed, nor into the index for a while.
+        # Nothing else has come yet: next time not over what is being removed.
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
@@ -173,6 +173,7 @@ class _Scan:
             return indexed
         first = next(indexed, None)
         if first is None:
+            self.head = max(self.head, self._horizon)  # the next claims need not look there for a while
             return fresh(self._store, self._state)
         return heapq.merge(chain((first,), indexed), fresh(self._store, self._state), key=itemgetter(0, 1))
 

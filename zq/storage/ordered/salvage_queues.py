@@ -53,7 +53,8 @@ class Queues:
         self._last: defaultdict[bytes, int] = defaultdict(int)
         """The largest sequence met, by a queue's number; and so positions and moments, by that of a history."""
         self._fresh: dict[bytes, int] = {}
-        """The first fresh message, by its queue's number, of those whose records were made anew."""
+        """The sequence of the first fresh message that lives, by its queue's number: damage may have made claims pass
+        it."""
         self._available: Counter[bytes] = Counter()
         """Since when the last fresh message was available, by its queue's number; and its sequence."""
         self._fresh_tails: Counter[bytes] = Counter()
@@ -134,6 +135,8 @@ class Queues:
                 if not record.indexed:
                     self._available[number] = max(self._available[number], record.available)
                     self._fresh_tails[number] = self._last[number]
+                    if record.expires > self._salvage.now:
+                        self._fresh.setdefault(number, self._last[number])
                 self._copy_message(key, record)
         self._salvage.write(("claims", key, layout.group_value(*group)) for key, group in self._groups.items())
 
@@ -167,9 +170,8 @@ class Queues:
             message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
             self._salvage.lost.append(f"{message} of {named(queue)}: its record{self._fate(key)}")
             return None
+        # Without a place in the index it is a fresh one, whose place is by its sequence.
         available = trace.available or self._available[key[:8]] or 1
-        if not trace.available:  # a fresh one: its place is by its sequence
-            self._fresh.setdefault(key[:8], sequence)
         created = min(available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
         self._salvage.lost.append(f"Of message {trace.id} of {named(queue)}, which was saved: client, claim and counts")
