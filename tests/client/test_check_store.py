@@ -106,7 +106,7 @@ def fill_and_flush(path: Path) -> set[str]:
     storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
     ids = new_ids(1000, now)
     for begin in range(0, len(ids), 100):
-        bodies = [b'"' + os.urandom(150).hex().encode() + b'"' for _ in range(100)]
+        bodies = [b'"' + os.urandom(300).hex().encode() + b'"' for _ in range(100)]
         drafts = [Draft(id, body, 3600, 0, "a") for id, body in zip(ids[begin : begin + 100], bodies, strict=True)]
         storage.messages.post(QueueRef("acme", "jobs"), drafts, now)
     storage.close()

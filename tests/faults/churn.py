@@ -10,10 +10,13 @@ import sys
 import threading
 from functools import partial
 
+from msgspec import structs
+
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene, ids_of
+from zq.conformance.builders import Scene, drafts, ids_of
 from zq.model import QueueRef
 from zq.model.expiry import Expiry, Steps
+from zq.storage.ordered import layout
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
 
@@ -28,18 +31,26 @@ def main(uri: str) -> None:
     one, two = (partial(Scene, storage, queue=QueueRef("acme", name)) for name in ("one", "two"))
     while True:
         now, past = ManualClock(storage.now()), ManualClock(storage.now() - BEHIND)
-        one(past).post(100, ttl=60)
-        living = one(past).post(10)
-        one(past).post(100, ttl=62)
-        two(now).post(10, ttl=2)
+        post(one(past), 100, 60)
+        living = post(one(past), 10, 3600)
+        post(one(past), 100, 62)
+        post(two(now), 10, 2)
         claim = two(now).claim(10, ttl=3600)
         held = ids_of(claim.messages) if claim else []
-        two(past).post(100, ttl=60)
+        post(two(past), 100, 60)
         storage.maintain(storage.now(), None, Steps(20, 100))
         with storage._handle as (store, _):
             dropped = store.totals()["filtered"]
         sys.stdout.write(json.dumps({"one": living, "two": held, "dropped": dropped}) + "\n")
         sys.stdout.flush()
+
+
+def post(scene: Scene, count: int, ttl: int) -> list[str]:
+    """Messages whose bodies lie apart from their records, where the filter looks; their ids."""
+    body = layout.SHORT * b"1" + b"1"
+    new = [structs.replace(draft, body=body) for draft in drafts(count, scene.now, ttl=ttl)]
+    scene.storage.messages.post(scene.queue, new, scene.now)
+    return ids_of(new)
 
 
 def compact(storage: OrderedStorage) -> None:

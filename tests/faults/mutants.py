@@ -35,8 +35,9 @@ from zq.storage.ordered.changes import Change, End
 from zq.storage.ordered.claims import ClaimController, give_back, held_by, hold
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.messages import MessageController
+from zq.storage.ordered.ready import Ready, take
 from zq.storage.ordered.registry import QueueState
-from zq.storage.ordered.scans import Ready, locate, take
+from zq.storage.ordered.scans import locate
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Store
 

@@ -12,7 +12,7 @@ import pytest
 from tests.damaged import flip, flushed, table_of
 from tests.servers import ZqServer, ask, wait_for
 from zq.errors import StoreDamaged, Unavailable
-from zq.model import Commit, Draft, ListFilter, QueueRef, Span, new_ids
+from zq.model import ClaimRequest, Commit, Draft, Lease, ListFilter, QueueRef, Settlement, Span, new_ids
 from zq.model.documents import DocumentRef
 from zq.storage.ordered import layout
 from zq.storage.rocksdb import connect
@@ -27,7 +27,7 @@ def fill(path: Path) -> None:
     """A long queue whose bodies take many blocks, and a short one."""
     storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
     for queue, count in ((JOBS, MESSAGES), (OTHER, 20)):
-        drafts = [Draft(id, b'"' + os.urandom(150).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(count, now)]
+        drafts = [Draft(id, b'"' + os.urandom(300).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(count, now)]
         for begin in range(0, count, 100):
             storage.messages.post(queue, drafts[begin : begin + 100], now)
     storage.close()
@@ -88,6 +88,28 @@ def test_a_corrupt_block_is_told_as_corruption_and_the_server_is_not_ready_any_m
     )
     assert "damaged in family bodies" in server.output
     assert ".sst" in server.output
+
+
+@pytest.mark.parametrize("claimed", [False, True], ids=["fresh", "lapsed"])
+def test_records_that_cannot_be_read_are_stepped_over(tmp_path: Path, claimed: bool) -> None:
+    """By pops and claims, of messages in the index and of fresh ones; a figure counts what is behind them."""
+    fill(tmp_path / "store")
+    now = time.time()
+    if claimed:
+        with contextlib.closing(connect(f"rocksdb://{tmp_path}/store", sync="never")) as storage:
+            storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60), MESSAGES), now)
+        flushed(tmp_path / "store")
+    flip(table_of(tmp_path / "store", "messages"))
+    with contextlib.closing(connect(f"rocksdb://{tmp_path}/store", sync="never")) as storage:
+        assert storage.queues.ready(JOBS, 2 * MESSAGES, now + 61).count >= MESSAGES - 100
+        found = [message.sequence for message in storage.messages.pop(JOBS, 20, now + 61)]
+        while (claim := storage.claims.create(JOBS, ClaimRequest(Lease("a.b", 60, 0), 20), now + 61).claim) is not None:
+            found += [message.sequence for message in claim.messages]
+            storage.claims.settle(JOBS, "a.b", Settlement(rest=True), now + 61)
+        assert MESSAGES - 100 <= len(found) < MESSAGES
+        assert found == sorted(found)
+        with pytest.raises(StoreDamaged):
+            storage.ping()
 
 
 def test_pops_step_over_what_cannot_be_read(server: ZqServer) -> None:
@@ -220,7 +242,7 @@ def _readable(store: Store, at: int) -> bool:
 def test_a_commit_does_not_publish_the_readable_part_of_a_damaged_stage(tmp_path: Path) -> None:
     """As if it were all: it is refused, and nothing has changed."""
     now, path = time.time(), tmp_path / "store"
-    drafts = [Draft(id, b'"' + os.urandom(150).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
+    drafts = [Draft(id, b'"' + os.urandom(300).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
     with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:
         storage.transactions.stage("acme", "s1", OTHER, drafts, now, 3600, 1 << 20)
     flip(table_of(flushed(path), "staged"), 0.5)
@@ -233,7 +255,7 @@ def test_a_commit_does_not_publish_the_readable_part_of_a_damaged_stage(tmp_path
 def test_a_listing_of_history_stops_at_damage(tmp_path: Path) -> None:
     """Its reader would take what is missing for never having been."""
     now, path = time.time(), tmp_path / "store"
-    drafts = [Draft(id, b'"' + os.urandom(150).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
+    drafts = [Draft(id, b'"' + os.urandom(300).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
     with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:
         storage.messages.post(JOBS, drafts, now)
         storage.messages.pop(JOBS, 90, now, history=3600)

@@ -16,7 +16,7 @@ from zq.http.app import create_app
 from zq.model.quotas import Quota
 from zq.storage import connect, memory
 from zq.storage.api import Storage
-from zq.storage.ordered import scans
+from zq.storage.ordered import ready, scans
 from zq.storage.ordered.store import Range, Write
 
 JOBS = "/v2/queues/jobs"
@@ -102,7 +102,7 @@ def test_a_claim_that_steps_over_much_is_given_up(
     engine: Promptly, given_up: Callable[[], int], monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     """Over expired messages; it holds what it would have held."""
-    monkeypatch.setattr(scans, "SHORT_STEPS", 5)
+    monkeypatch.setattr(ready, "SHORT_STEPS", 5)
     api = Api(engine)
     api.send("jobs", *range(10), ttl=60)
     clock.advance(30)

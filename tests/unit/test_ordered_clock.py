@@ -11,7 +11,7 @@ from tests.servers import wait_for
 from zq.clock import StoreClock
 from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, new_ids
 from zq.model.expiry import Expiry
-from zq.storage.ordered import startup
+from zq.storage.ordered import layout, startup
 from zq.storage.ordered.startup import LASTING, LEAP, StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
@@ -129,9 +129,13 @@ def opened(tmp_path: Path) -> Iterator[Callable[[], OrderedStorage]]:
         stores.pop().close()
 
 
+# Of a length that lies apart from its message's record.
+BODY = b'"%s"' % (layout.SHORT * b"x")
+
+
 def post(storage: OrderedStorage, ttl: int, count: int = 1) -> list[str]:
     ids = new_ids(count, storage.now())
-    storage.messages.post(JOBS, [Draft(id, b'"body"', ttl, 0, "alice") for id in ids], storage.now())
+    storage.messages.post(JOBS, [Draft(id, BODY, ttl, 0, "alice") for id in ids], storage.now())
     return ids
 
 

@@ -10,7 +10,7 @@ from tests.servers import wait_for
 from zq.conformance.builders import configure
 from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, new_ids
 from zq.model.expiry import Expiry, Steps
-from zq.storage.ordered import expiry, layout
+from zq.storage.ordered import expiry, layout, ready
 from zq.storage.ordered.registry import ReadyCursor
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
@@ -237,7 +237,8 @@ def test_an_empty_queue_costs_no_walk_over_what_was_swept(storage: OrderedStorag
     with storage._handle as (_, registry):
         state = registry.find(JOBS)
         assert state is not None
-        assert state.ready_cursor.head == layout.pair.pack(state.number, layout.ms(NOW + 61) + 1)
+        assert state.ready_cursor.head == layout.pair.pack(state.number, layout.ms(NOW + 61) + ready.HORIZON)
+        assert state.tally.fresh_head == state.tally.fresh_tail
     late, *_ = post(storage, 1, at=NOW + 60.5)
     claim = storage.claims.create(JOBS, ClaimRequest(lease, 1), NOW + 61).claim
     assert claim is not None

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec import structs
-from rocksdict import Options, Rdict
 
+from zq.errors import StartRefused
 from zq.model import Draft, ListFilter, QueueRef, new_ids
-from zq.model.quotas import Usage
-from zq.model.topics import EVERYTHING, Entry, Pattern, Retention, TopicRef
+from zq.model.topics import Entry, Retention, TopicRef
 from zq.storage import check
 from zq.storage.ordered import layout, startup
 from zq.storage.ordered.storage import OrderedStorage
@@ -77,62 +75,18 @@ def test_a_start_is_on_disk_before_anything_is_given_out(tmp_path: Path, sync: s
     storage.close()
 
 
-def test_counters_of_a_store_that_counted_no_starts_go_on_above(tmp_path: Path):
-    """Its entries name none, and it may be of the layout before, which lacks only families."""
-    path = tmp_path / "store"
-    storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0)
-    given = [post(storage), post(storage)]
-    with storage._handle as (store, _):
-        [(key, value)] = store.scan("tallies", b"", b"\xff" * 8)
-        former = layout.decode_tally(value)
-        store.write(
-            [
-                ("tallies", key, layout.encode([former.sequence, former.fresh, former.count, 0, 0])),
-                ("default", startup.STARTS, None),
-                ("default", b"version", b"3"),
-            ]
-        )
-    storage.close()
-    families = [
-        family for family in layout.FAMILIES if family not in ("logs", "batches", "topics", "floors", "records")
-    ]
-    _drop_others(path, families)
-    storage = connect(f"rocksdb://{path}", max_clock_jump=0)
-    assert post(storage) == given[-1] + startup.EPOCH_STRIDE + 1
-    assert publish(storage) == 1
-    assert len(storage.topics.read("acme", 0, 10, Pattern(EVERYTHING)).batches) == 1
-    with storage._handle as (store, _):
-        assert store.get("default", b"version") == layout.VERSION
-    storage.close()
-
-
-def test_messages_of_a_store_that_counted_no_bytes_are_of_none(tmp_path: Path):
-    """Nor are they taken off when they go: those of now are counted beside them."""
+@pytest.mark.parametrize("version", [b"3", b"4"])
+def test_a_store_of_a_former_layout_is_refused_and_left_alone(tmp_path: Path, version: bytes):
+    """With its number and that of this zq; by a check, too."""
     uri = f"rocksdb://{tmp_path}/store"
     storage = connect(uri, sync="never", max_clock_jump=0)
-    post(storage), post(storage)
-    with storage._handle as (store, _):
-        for family, decode, new in (("messages", layout.decode_record, 1), ("tallies", layout.decode_tally, 2)):
-            for key, value in store.scan(family, b"", b"\xff" * 16):
-                fields = structs.astuple(decode(value))[:-new]
-                store.write([(family, key, layout.encode(fields))])
-    storage.close()
-    storage = connect(uri, max_clock_jump=0)
-    assert storage.usage("acme", NOW) == Usage(2, 0)
     post(storage)
-    of_one = storage.usage("acme", NOW).bytes
-    assert of_one > 256
-    assert len(storage.messages.pop(JOBS, 2, NOW)) == 2
-    assert storage.usage("acme", NOW) == Usage(1, of_one)
+    with storage._handle as (store, _):
+        store.write([("default", b"version", version)])
     storage.close()
-    assert check(uri).contradictions == 0
-
-
-def _drop_others(path: Path, families: list[str]) -> None:
-    """Leave the store with these families only, as an earlier zq made it."""
-    database = Rdict(
-        str(path), Options(raw_mode=True), {name: Options(raw_mode=True) for name in Rdict.list_cf(str(path))}
-    )
-    for name in set(layout.FAMILIES) - set(families):
-        database.drop_column_family(name)
-    database.close()
+    for opened in (connect, check):
+        with pytest.raises(StartRefused, match=f"has layout {version.decode()}, this zq needs 5"):
+            opened(uri)
+    store = Store(tmp_path / "store", layout.FAMILIES, "never", 0)
+    assert store.get("default", b"version") == version
+    store.close()

@@ -38,9 +38,13 @@ def storage(tmp_path) -> Iterator[OrderedStorage]:
     opened.close()
 
 
-def post(storage: OrderedStorage, count: int, ttl: int, body: bytes = b'"body"') -> list[str]:
+# Of a length that lies apart from its message's record: only those carry a stamp.
+BODY = b'"%s"' % (layout.SHORT * b"x")
+
+
+def post(storage: OrderedStorage, count: int, ttl: int) -> list[str]:
     ids = new_ids(count, PAST)
-    storage.messages.post(JOBS, [Draft(id, body, ttl, 0, "alice") for id in ids], PAST)
+    storage.messages.post(JOBS, [Draft(id, BODY, ttl, 0, "alice") for id in ids], PAST)
     return ids
 
 
@@ -125,21 +129,21 @@ def test_no_compaction_takes_a_message_whose_life_was_lengthened(
     storage: OrderedStorage, lengthen: Callable[[OrderedStorage, str], None]
 ):
     """Its first end has passed in real time, and that of a message beside it, which shows that the filter was there."""
-    [message] = post(storage, 1, 100, b'"long"')
+    [message] = post(storage, 1, 100)
     lengthen(storage, message)
     post(storage, 1, 100)
     compact(storage)
     assert bodies(storage) == 1
     found = storage.messages.get(JOBS, [message], PAST) or storage.messages.get(DEAD, [message], PAST)
-    assert [m.body for m in found] == [b'"long"']
+    assert [m.body for m in found] == [BODY]
 
 
 def test_a_history_keeps_the_body_of_what_it_records(storage: OrderedStorage):
     """It has a copy of its own, without stamp, which no filter looks at."""
-    [message] = post(storage, 1, 100, b'"kept"')
+    [message] = post(storage, 1, 100)
     storage.messages.delete(JOBS, [message], PAST, history=LONG)
     compact(storage)
-    assert [f.message.body for f in storage.history.get(JOBS, [message], PAST)] == [b'"kept"']
+    assert [f.message.body for f in storage.history.get(JOBS, [message], PAST)] == [BODY]
 
 
 @pytest.mark.parametrize("year", [1969, 1970, 2037, 2039, 2100, 2500])

@@ -8,7 +8,7 @@ The caller holds the locks of all queues concerned from before the first read un
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import msgpack, structs
 
@@ -20,6 +20,9 @@ from zq.storage.ordered import due, layout
 from zq.storage.ordered.layout import Found, IndexPlace, Known, StoredEntry, StoredMessage, Tally
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
+
+# Messages between two fresh ones: what a claim may have to step over for each message that it takes.
+MAX_GAP: Final = 16
 
 
 class End(NamedTuple):
@@ -40,6 +43,12 @@ class Change:
         self._heads: dict[QueueState, bytes] = {}
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
+        self._claimed: dict[bytes, tuple[int, list[int]]] = {}
+        """(end, sequences) of each new group, by its key."""
+        self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
+        """(number, sequences) of the last one, by queue, claim and end."""
+        self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
+        """Sequences that leave a group, by the queue's number, claim and group."""
 
     def insert(self, state: QueueState, record: StoredMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Add a message behind all others of the queue; without delay available not before the last such one (L5)."""
@@ -49,17 +58,22 @@ class Change:
         tally.count += 1
         tally.bytes += record.size
         if delay:
-            record.available = now + delay
+            record.available, record.indexed = now + delay, True
+            tally.fresh_gap += 1
         else:
-            record.available = tally.fresh = now if tally.fresh > now + FALSE_FUTURE * 1000 else max(now, tally.fresh)
+            _join(tally, record, now)
         key = layout.pair.pack(state.number, tally.sequence)
+        if len(body) <= layout.SHORT:
+            record.body = body
+        else:
+            self._writes.append(("bodies", key, self._sealed(state, record, body)))
         self._writes += (
             ("messages", key, layout.encode(record)),
-            ("bodies", key, self._sealed(state, record, body)),
             ("expiry", layout.number.pack(record.expires) + key, b""),
             ("ids", layout.id_key(state.project, record.id), key),
         )
-        self._put_available(state, tally.sequence, record)
+        if record.indexed:
+            self._put_available(state, tally.sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Add a new message."""
@@ -80,6 +94,8 @@ class Change:
         tally.count -= 1
         tally.bytes -= record.size
         self._writes += traces(state.number, state.project, sequence, record)
+        if record.claim:
+            self._left[state.number, record.claim, record.group].add(sequence)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
         """Take a message away and, where history is kept, leave a record of it."""
@@ -90,31 +106,36 @@ class Change:
     def rewrite(
         self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record, and the index entries that differ from those of its old place.
+        """Replace a message's record, and the index entries that differ from those of its old place. It is not fresh
+        any more.
 
         ``body``: where the caller has read it, for a message that lives longer from now on.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
+        new.indexed = True
+        if (old.claim, old.ends) != (new.claim, new.ends):
+            if old.claim:
+                self._left[number, old.claim, old.group].add(sequence)
+            new.group = self._join_group(state, sequence, new) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
-        if old.available != new.available or old.expires != new.expires:
-            self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
+        if not old.indexed or old.available != new.available or old.expires != new.expires:
+            if old.indexed:
+                self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
             self._put_available(state, sequence, new)
         if old.expires != new.expires:
             self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
             self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
-            self._prolong(state, key, new, body)
-        if old.claim and old.claim != new.claim:
-            self._writes.append(("claims", layout.claim_prefix(number, old.claim) + key[8:], None))
-        if new.claim:
-            self._writes.append(
-                ("claims", layout.claim_prefix(number, new.claim) + key[8:], layout.number.pack(new.ends))
-            )
+            if new.body is None:
+                self._prolong(state, key, new, body)
         if new.available < old.available or new.ends < old.ends:
             self._lowered.setdefault(state, set()).add(sequence)
 
-    def advance(self, state: QueueState, head: bytes) -> None:
-        """Once this is committed, claims go on at ``head``, but for entries made by this change."""
+    def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
+        """Once this is committed, claims go on at ``head``, but for entries made by this change; and above
+        ``fresh_head``, which only memory knows if nothing else is changed."""
         self._heads[state] = head
+        if fresh_head > state.tally.fresh_head:
+            self._tally(state).fresh_head = fresh_head
 
     def remember(self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
         """Let the queue know the key, and what it was answered; None = nothing."""
@@ -129,9 +150,10 @@ class Change:
 
     def commit(self) -> None:
         """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
-        for state, tally in self._tallies.items():
-            self._writes.append(("tallies", layout.number.pack(state.number), layout.encode(tally)))
+        self._write_groups()
         if self._writes:
+            for state, tally in self._tallies.items():
+                self._writes.append(("tallies", layout.number.pack(state.number), layout.encode(tally)))
             self._store.write(self._writes)
         for state, head in self._heads.items():
             state.ready_cursor = state.ready_cursor.passed(head)
@@ -155,18 +177,17 @@ class Change:
         return tally
 
     def _record(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
-        value = self._store.get("bodies", layout.pair.pack(state.number, sequence))
-        if value is None:  # it expired while this verb was under way
+        [body] = bodies(self._store, state.number, [(sequence, record)])
+        if body is None:  # it expired while this verb was under way
             return
         tally = self._tally(state)
         tally.position += 1
         tally.finished = max(end.now, tally.finished)
         expires = tally.finished + end.history * 1000
-        body = layout.unsealed(value)
         size = len(body) + OVERHEAD
         tally.kept += size
         kept = StoredEntry(
-            structs.replace(record, claim=""), body, sequence, end.outcome, tally.finished, expires, size
+            structs.replace(record, claim="", body=None), body, sequence, end.outcome, tally.finished, expires, size
         )
         self._writes += due.history_writes(state.history, tally.position, kept)
 
@@ -181,24 +202,76 @@ class Change:
     def _sealed(self, state: QueueState, record: StoredMessage, body: bytes) -> bytes:
         return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
 
+    def _join_group(self, state: QueueState, sequence: int, record: StoredMessage) -> int:
+        """The group in which a message is listed that the record's claim holds."""
+        place = state, record.claim, record.ends
+        group, sequences = self._groups.get(place, (0, []))
+        if not sequences or len(sequences) == layout.GROUP:
+            tally = self._tally(state)
+            tally.group += 1
+            group, sequences = self._groups[place] = tally.group, []
+            self._claimed[layout.claim_key(state.number, record.claim, group)] = record.ends, sequences
+        sequences.append(sequence)
+        return group
+
+    def _write_groups(self) -> None:
+        """New groups, and those that messages left; one that cannot be read stays as it is."""
+        for key, (ends, sequences) in self._claimed.items():
+            self._writes.append(("claims", key, layout.group_value(ends, sequences)))
+        keys = [layout.claim_key(*place) for place in self._left]
+        values = self._store.get_many("claims", keys, spare=True)
+        for key, left, value in zip(keys, self._left.values(), values, strict=True):
+            if value:
+                ends, sequences = layout.group_of(value)
+                kept = [sequence for sequence in sequences if sequence not in left]
+                self._writes.append(("claims", key, layout.group_value(ends, kept) if kept else None))
+
     def _put_available(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         key = layout.triple.pack(state.number, record.available, sequence)
         self._writes.append(("available", key, layout.number.pack(record.expires)))
         self._made_available[state].append(key)
 
 
+def _join(tally: Tally, record: StoredMessage, now: int) -> None:
+    """Make a message the last fresh one; or index it, if claims that look for fresh ones would step over too much
+    before they came to it, or if it is available before others."""
+    if tally.fresh > now + FALSE_FUTURE * 1000:
+        tally.fresh, tally.fresh_gap = now, MAX_GAP + 1
+    record.available = tally.fresh = max(now, tally.fresh)
+    if tally.fresh_head >= tally.fresh_tail:  # no other one is left
+        tally.fresh_head, tally.fresh_gap = tally.sequence - 1, 0
+    record.indexed = tally.fresh_gap > MAX_GAP
+    if not record.indexed:
+        tally.fresh_tail, tally.fresh_gap = tally.sequence, 0
+
+
 def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> list[Write]:
-    """The deletion of all that a message has in the store, index entries first."""
+    """The deletion of all that a message has in the store for itself, index entries first."""
     key = layout.pair.pack(queue, sequence)
     writes: list[Write] = [
-        ("available", layout.triple.pack(queue, record.available, sequence), None),
         ("expiry", layout.number.pack(record.expires) + key, None),
         ("ids", layout.id_key(project, record.id), None),
     ]
-    if record.claim:
-        writes.append(("claims", layout.claim_prefix(queue, record.claim) + key[8:], None))
-    writes += (("bodies", key, None), ("messages", key, None))
+    if record.indexed:
+        writes.append(("available", layout.triple.pack(queue, record.available, sequence), None))
+    if record.body is None:
+        writes.append(("bodies", key, None))
+    writes.append(("messages", key, None))
     return writes
+
+
+def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
+    """The bodies of messages; None for one that was removed, or expired, after its record was read. ``spare``: ``b""``
+    for a damaged one instead of an error."""
+    apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
+    if not apart:
+        return [record.body for _, record in found]
+    values = iter(store.get_many("bodies", apart, spare))
+    return [record.body if record.body is not None else _unsealed(next(values)) for _, record in found]
+
+
+def _unsealed(value: bytes | None) -> bytes | None:
+    return layout.unsealed(value) if value else value
 
 
 # Queues of the project by name; None for one that does not exist.
@@ -222,11 +295,11 @@ class Routes(NamedTuple):
 
         One whose body has gone had expired while the verb was under way.
         """
-        keys = [layout.pair.pack(self.source.number, found[move.id][0]) for move in moves]
         carried = []
-        for move, value in zip(moves, store.get_many("bodies", keys), strict=True):
-            if value is not None:
-                self.carry(change, *found[move.id], layout.unsealed(value), move)
+        values = bodies(store, self.source.number, [found[move.id] for move in moves])
+        for move, body in zip(moves, values, strict=True):
+            if body is not None:
+                self.carry(change, *found[move.id], body, move)
                 carried.append(move)
         return carried
 

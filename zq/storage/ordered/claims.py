@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims. A claim is nothing but what its messages' records say of it: put on, found, renewed, settled, released."""
 
+from itertools import chain
+
 from zq.errors import ClaimNotFound
 from zq.model import (
     Claim,
@@ -18,11 +20,11 @@ from zq.model import (
 )
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import layout, stages
-from zq.storage.ordered.changes import Change, End, Routes, by_name, check_key, targets
+from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.layout import Found
+from zq.storage.ordered.ready import Ready, take
 from zq.storage.ordered.registry import NO_METADATA, QueueState
-from zq.storage.ordered.scans import Ready, take
 from zq.storage.ordered.store import Store
 
 
@@ -151,6 +153,8 @@ class ClaimAttempt:
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
             self._spent.append(record.id)
+            if not record.indexed:  # it stays, and claims of fresh ones pass it
+                change.rewrite(state, sequence, record.index_place(), record)
             return
         self._lapsed += record.claim != ""
         record.former = record.available
@@ -196,10 +200,9 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
     held = held_by(store, state, claim, now)
     if state is None or not held:
         return None
-    bodies = store.get_many("bodies", [layout.pair.pack(state.number, sequence) for sequence, _ in held])
     messages = [
-        layout.message(sequence, record, layout.unsealed(body), now)
-        for (sequence, record), body in zip(held, bodies, strict=True)
+        layout.message(sequence, record, body, now)
+        for (sequence, record), body in zip(held, bodies(store, state.number, held), strict=True)
         if body is not None
     ]
     terms = held[0][1]
@@ -210,16 +213,13 @@ def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> lis
     """All that a live claim holds, in sequence, without what a commit has reserved; nothing of a missing queue."""
     if state is None:
         return []
-    prefix = layout.claim_prefix(state.number, claim)
-    keys = [
-        layout.number.pack(state.number) + key[-8:] for key, _ in store.scan("claims", prefix, layout.after(prefix))
-    ]
+    sequences = sequences_of(store, state, claim, now)
+    keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
     held = []
-    for key, value in zip(keys, store.get_many("messages", keys), strict=True):
+    for sequence, value in zip(sequences, store.get_many("messages", keys), strict=True):
         if value is not None:
             record = layout.decode_record(value)
-            sequence = layout.pair.unpack(key)[1]
-            if record.claim == claim and record.held(now) and sequence not in state.reserved:
+            if record.claim == claim and record.held(now):
                 held.append((sequence, record))
     return held
 
@@ -229,9 +229,9 @@ def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
-    entries = store.scan("claims", prefix, layout.after(prefix))
-    live = (layout.number.unpack(key[-8:])[0] for key, ends in entries if layout.number.unpack(ends)[0] > now)
-    return [sequence for sequence in live if sequence not in state.reserved]
+    groups = (layout.group_of(value) for _, value in store.scan("claims", prefix, layout.after(prefix)))
+    live = chain.from_iterable(sequences for ends, sequences in groups if ends > now)
+    return sorted(sequence for sequence in live if sequence not in state.reserved)
 
 
 def settle_held(

@@ -78,9 +78,14 @@ class ReadyCursor(NamedTuple):
 
     def entries(self, store: Store, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The entries of ``available`` that may be ready, up to a key."""
-        if self.head < self.low:
+        if self.head < min(self.low, upper):
             yield from store.scan("available", self.head, min(self.low, upper), spare=True)
-        yield from store.scan("available", self.high, upper, spare=True)
+        if self.high < upper:
+            yield from store.scan("available", self.high, upper, spare=True)
+
+    def may_have(self, upper: bytes) -> bool:
+        """Whether there may be any."""
+        return self.head < min(self.low, upper) or self.high < upper
 
     def passed(self, head: bytes) -> "ReadyCursor":
         """After a walk that goes on at ``head`` next time."""

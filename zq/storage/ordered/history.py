@@ -7,6 +7,7 @@ from typing import Final
 
 from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
 from zq.storage.ordered import due, layout
+from zq.storage.ordered.changes import bodies
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.layout import StoredEntry
 from zq.storage.ordered.registry import QueueState
@@ -127,10 +128,9 @@ def _living(store: Store, state: QueueState, key: bytes, value: bytes, now: int)
     if record.expires <= now:
         state.context.lazy_queue.offer([key], now)
         return None
-    body = store.get("bodies", key)
-    if body is None:
-        return None
-    return HistoryEntry(layout.message(layout.pair.unpack(key)[1], record, layout.unsealed(body), now))
+    sequence = layout.pair.unpack(key)[1]
+    [body] = bodies(store, state.number, [(sequence, record)])
+    return None if body is None else HistoryEntry(layout.message(sequence, record, body, now))
 
 
 def _kept(store: Store, state: QueueState, key: bytes, position: bytes, now: int) -> HistoryEntry | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from zq.model.stats import Report
-from zq.storage.ordered import documents, due, layout, stages
+from zq.storage.ordered import documents, due, layout, stages, startup
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
 from zq.storage.ordered.log_integrity import Findings, LogIntegrity, check_documents
 from zq.storage.ordered.store import TOP, Readable, Write
@@ -21,7 +21,6 @@ INDEXES: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
     "available": lambda key, _: key[:8] + key[16:],
     "expiry": lambda key, _: key[8:],
     "ids": lambda _, value: value,
-    "claims": lambda key, _: key[:8] + key[-8:],
 }
 # The same for ``history``.
 TRACES: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
@@ -54,6 +53,7 @@ class Integrity(Findings):
         self._check_messages()
         for family, message_of in INDEXES.items():
             self._check_index(family, message_of)
+        self._check_claims()
         self._check_history()
         for family, record_of in TRACES.items():
             self._check_trace(family, record_of)
@@ -99,6 +99,7 @@ class Integrity(Findings):
         counts: defaultdict[bytes, int] = defaultdict(int)
         sizes: defaultdict[bytes, int] = defaultdict(int)
         last: defaultdict[bytes, int] = defaultdict(int)
+        fresh: defaultdict[bytes, list[int]] = defaultdict(list)
         for key, value in self.entries("messages"):
             number = key[:8]
             record = self.decoded(layout.decode_record, "messages", key, value)
@@ -110,23 +111,53 @@ class Integrity(Findings):
             counts[number] += 1
             sizes[number] += record.size
             last[number] = layout.pair.unpack(key)[1]
+            if not record.indexed and record.expires > self._now + startup.STEP_BACK_MS:
+                fresh[number][:] = [*fresh[number][:1], last[number]]
             self.check_wanted("messages", key, self._index_entries(key, record))
             self._check_body(key, record)
+            if record.claim:
+                self._check_claimed(key, record)
         for number, queue in self._queues.items():
             tally = layout.decode_tally(self.store.get("tallies", number) or layout.encode(layout.Tally()))
             if (tally.count, tally.bytes) != (counts[number], sizes[number]) or tally.sequence < last[number]:
                 has = f"{counts[number]} messages of {sizes[number]} bytes"
                 self.found(f"tallies: {tally} of {queue!r}, which has {has}")
+            if any(not tally.fresh_head < sequence <= tally.fresh_tail for sequence in fresh[number]):
+                self.found(f"tallies: {tally} of {queue!r}, with fresh messages from {fresh[number]}")
 
     def _check_body(self, key: bytes, record: StoredMessage) -> None:
         body = self.store.get("bodies", key)
-        if body is None:
+        if record.body is not None:
+            if body is not None:
+                self.found(f"bodies: {key.hex()} is of a message whose record has a body")
+        elif body is None:
             if record.expires > self._now:
                 self.found(f"bodies: nothing of the living message {key.hex()}")
             else:
                 self.counted["expired messages whose body the filter took"] += 1
         elif len(body) < layout.stamp.size or _stamp(body) < _stamp(layout.sealed(b"", record.expires, 0)):
             self.found(f"bodies: {key.hex()} is stamped to go before its message expires")
+
+    def _check_claimed(self, key: bytes, record: StoredMessage) -> None:
+        """A message that its record says is claimed is listed."""
+        number, sequence = layout.pair.unpack(key)
+        value = self.store.get("claims", layout.claim_key(number, record.claim, record.group))
+        if sequence not in _listed(value or b"", record.ends):
+            self.found(f"claims: the group of {record.claim!r} does not list the message {key.hex()} as its record is")
+
+    def _check_claims(self) -> None:
+        """Each message of a group names it."""
+        for key, value in self.entries("claims"):
+            if self._is_pending_queue(key[:8], "claims"):
+                continue
+            for sequence in _listed(value) or [0]:
+                message = key[:8] + layout.number.pack(sequence)
+                stored = self.store.get("messages", message)
+                record = None if stored is None else self.decoded(layout.decode_record, "messages", message, stored)
+                if record is None or key != layout.claim_key(
+                    layout.number.unpack_from(key)[0], record.claim, record.group
+                ):
+                    self.found(f"claims: {key.hex()} lists {sequence}, which is no message of that group")
 
     def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
         """Every entry is one that its message should have."""
@@ -283,14 +314,21 @@ def index_entries(project: bytes, key: bytes, record: StoredMessage) -> list[Wri
     """All entries of a message that lead to its record; ``project``: its ``layout.project_prefix``."""
     number, sequence = layout.pair.unpack(key)
     wanted: list[Write] = [
-        ("available", layout.triple.pack(number, record.available, sequence), layout.number.pack(record.expires)),
         ("expiry", layout.number.pack(record.expires) + key, b""),
         ("ids", layout.id_key(project, record.id), key),
     ]
-    if record.claim:
-        claim = layout.claim_prefix(number, record.claim) + key[8:]
-        wanted.append(("claims", claim, layout.number.pack(record.ends)))
+    if record.indexed:
+        place = layout.triple.pack(number, record.available, sequence)
+        wanted.append(("available", place, layout.number.pack(record.expires)))
     return wanted
+
+
+def _listed(value: bytes, ends: int | None = None) -> list[int]:
+    """The sequences that a group lists; none of one that is of no such form or has another end."""
+    if not value or len(value) % layout.number.size:
+        return []
+    found, sequences = layout.group_of(value)
+    return sequences if ends in (None, found) else []
 
 
 def _stamp(value: bytes) -> int:

@@ -14,12 +14,12 @@ queues    len(project) project name            QueueRecord: its number, its meta
 hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for its keys
 numbers   q                                    the key in ``queues``
 tallies   q                                    Tally: the queue's counters
-messages  q sequence                           StoredMessage: all of it but its body; the observers' order
-bodies    q sequence                           the raw JSON body, and 4 bytes: its stamp, see ``sealed``
-available q available-at sequence              expires: *the* order of claims
+messages  q sequence                           StoredMessage, a short body included; the observers' order
+bodies    q sequence                           a longer raw JSON body, and 4 bytes: its stamp, see ``sealed``
+available q available-at sequence              expires: the order of claims, of all messages but fresh ones
 expiry    expires q sequence                   nothing: active expiry's order
 ids       len(project) project id              q sequence
-claims    q claim id 00 sequence               claim end: what a claim holds, lapsed ones until someone takes over
+claims    q claim id 00 group                  claim end, sequences: what a claim holds, lapsed until someone takes over
 history   h position                           StoredEntry: a finished message, its body included
 sequences h sequence                           position: history entries in the order of sequence
 endings   h id 00 position                     nothing: history entries of a message id
@@ -36,9 +36,11 @@ documents len(project) project len(kind) ...   StoredDocument: a document; the k
 due       expires kind key                     what else expires: the entry ``key`` of ``FAMILY_OF[kind]``
 ========= ==================================== ======================================================================
 
-A message has exactly one entry in messages, bodies, available, expiry and ids, and one in claims while its record
-names a claim. The compaction filter takes its body some time after it has expired, so a record without body is one of
-a message that has expired. Purging or deleting a queue only notes its number; active expiry deletes what it had.
+A message has exactly one entry in messages, expiry and ids, one in bodies unless its record has the body, one in claims
+while its record names a claim, and one in available unless it is fresh: posted without delay and not claimed yet. Fresh
+messages are in the order of claims by their sequences alone; the tally says where they begin. The compaction filter
+takes a body some time after it has expired, so a record whose body is nowhere is one of a message that has expired.
+Purging or deleting a queue only notes its number; active expiry deletes what it had.
 A queue's history and its keys go by a number of their own, which a purge keeps: h = the first one that the queue had.
 A history entry has exactly one entry in history, sequences, endings and due; what has its end in its key (keys,
 stages, producers) one there and one in due, so that active expiry can remove it by that alone, without a lock.
@@ -46,6 +48,7 @@ A batch has one entry in batches, topics and due. When it is trimmed, its entry 
 the others later; the keys of a log go by its number.
 """
 
+from collections.abc import Iterable
 from struct import Struct as Packing
 from typing import Final, NamedTuple
 
@@ -84,9 +87,11 @@ FAMILIES: Final = (
 STAMPED: Final = "bodies"
 # The family of which large ranges are removed.
 TRIMMED: Final = "batches"
-VERSION: Final = b"4"
-# Without families that are empty in a new store.
-FORMER_VERSION: Final = b"3"
+VERSION: Final = b"5"
+# Bytes of a body that lies in its message's record, at the most: it is written again with each claim.
+SHORT: Final = 512
+# Messages of a claim that one entry lists, at the most: it is written again when one of them leaves.
+GROUP: Final = 64
 # Bytes of the length in front of a project.
 LENGTH: Final = 4
 # Above every key that begins with the length of a project.
@@ -121,7 +126,10 @@ class Tally(Struct, array_like=True):
     """The counters of a queue: last sequence, last available-at of a fresh post, messages; last history entry; the
     start (see ``startup.count_start``) by which they were written; the sizes of its messages together; those of all
     history entries and answers that it ever had, of which ``REMOVED`` is to be subtracted. What is hidden in the place
-    of a queue has one for its answers."""
+    of a queue has one for its answers.
+
+    Fresh messages that live have sequences above ``fresh_head``, up to ``fresh_tail``; ``fresh_gap``: how many messages
+    that are not came behind the last one. ``group``: the last number given to messages that were claimed together."""
 
     sequence: int = 0
     fresh: int = 0
@@ -131,21 +139,28 @@ class Tally(Struct, array_like=True):
     start: int = 0
     bytes: int = 0
     kept: int = 0
+    fresh_head: int = 0
+    fresh_tail: int = 0
+    fresh_gap: int = 0
+    group: int = 0
 
 
 class IndexPlace(NamedTuple):
     """Where the index entries of a message are, besides its sequence."""
 
+    indexed: bool
     available: int
     expires: int
     claim: str
     ends: int
+    group: int
 
 
 class StoredMessage(Struct, array_like=True):
-    """A message without its body. ``claim`` lives while ``ends`` is to come; ``former`` = available before it.
+    """A message. ``claim`` lives while ``ends`` is to come; ``former`` = available before it.
 
-    ``size``: what the tally was told of it; 0 = nothing, by versions that did not count bytes.
+    ``size``: what the tally was told of it. ``indexed``: whether it has an entry in ``available``; no fresh one has.
+    ``body``: None for one that lies in ``bodies``. ``group``: where ``claims`` has it.
     """
 
     id: str
@@ -165,6 +180,9 @@ class StoredMessage(Struct, array_like=True):
     origin_count: int = 0
     reason: str = ""
     size: int = 0
+    indexed: bool = False
+    body: bytes | None = None
+    group: int = 0
 
     def held(self, now: int) -> bool:
         """Whether a live claim holds it."""
@@ -172,7 +190,7 @@ class StoredMessage(Struct, array_like=True):
 
     def index_place(self) -> IndexPlace:
         """Its place now, to be compared with the one after a change."""
-        return IndexPlace(self.available, self.expires, self.claim, self.ends)
+        return IndexPlace(self.indexed, self.available, self.expires, self.claim, self.ends, self.group)
 
 
 # (sequence, record)
@@ -180,7 +198,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """A history entry. ``size``: as that of a message."""
+    """A history entry. ``size``: what the tally was told of it."""
 
     record: StoredMessage
     body: bytes
@@ -192,8 +210,8 @@ class StoredEntry(Struct, array_like=True):
 
 
 class Known(Struct, array_like=True):
-    """An idempotency key: what a repeat must have in common, and the encoded answer. ``size``: as of a message; a
-    topic's log has a bound of its own, so that of its answers none is told."""
+    """An idempotency key: what a repeat must have in common, and the encoded answer. ``size``: what the tally was told
+    of it; a topic's log has a bound of its own, so that of its answers none is told."""
 
     digest: bytes
     answer: bytes
@@ -278,6 +296,22 @@ def ended(prefix: bytes, name: str) -> bytes:
 def claim_prefix(queue: int, claim: str) -> bytes:
     """Where a claim's entries begin."""
     return ended(number.pack(queue), claim)
+
+
+def claim_key(queue: int, claim: str, group: int) -> bytes:
+    """Where the messages of a group are listed, all of which the claim holds until the same end."""
+    return claim_prefix(queue, claim) + number.pack(group)
+
+
+def group_value(ends: int, sequences: Iterable[int]) -> bytes:
+    """What is listed there."""
+    return b"".join(map(number.pack, (ends, *sorted(sequences))))
+
+
+def group_of(value: bytes) -> tuple[int, list[int]]:
+    """(end, sequences) that are listed."""
+    ends, *sequences = Packing(f">{len(value) // number.size}Q").unpack(value)
+    return ends, sequences
 
 
 def after(prefix: bytes) -> bytes:

@@ -19,11 +19,12 @@ from zq.model import (
     Seconds,
 )
 from zq.storage.ordered import layout, scans
-from zq.storage.ordered.changes import Change, End, Routes, by_name, check_key, targets
+from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.layout import Found
+from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState
-from zq.storage.ordered.scans import locate, take
+from zq.storage.ordered.scans import locate
 
 
 class MessageController:
@@ -75,11 +76,10 @@ class MessageController:
             if state is None:
                 return []
             found = locate(store, state, ids, moment)
-            keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
-            bodies = store.get_many("bodies", keys)
+            texts = bodies(store, state.number, found)
         return [
-            layout.message(sequence, record, layout.unsealed(body), moment)
-            for (sequence, record), body in zip(found, bodies, strict=True)
+            layout.message(sequence, record, body, moment)
+            for (sequence, record), body in zip(found, texts, strict=True)
             if body is not None
         ]
 

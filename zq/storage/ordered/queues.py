@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues of the engine."""
 
-from itertools import islice
+from itertools import islice, takewhile
 
 from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.ordered import layout, scans, startup
 from zq.storage.ordered.handle import StoreHandle
+from zq.storage.ordered.ready import fresh_moments
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store
 
@@ -93,8 +94,12 @@ class QueueController:
                 1 for key, expires in came if _moment(expires) > moment and _moment(key[-8:]) not in state.reserved
             )
             count = sum(1 for _ in islice(ready, most))
+            fresh = fresh_moments(store, state, moment)
+            count += sum(1 for _ in islice(takewhile(lambda available: available <= moment, fresh), most - count))
             later = next(store.scan("available", present, state.bounds()[1], spare=True), None)
-        return Ready(count, None if later is None else layout.triple.unpack(later[0])[1] / 1000)
+            moments = [] if later is None else [layout.triple.unpack(later[0])[1]]
+            moments += islice((available for available in fresh if available > moment), 1)
+        return Ready(count, min(moments) / 1000 if moments else None)
 
 
 def _expired(store: Store, state: QueueState, now: int) -> int:
@@ -106,8 +111,10 @@ def _expired(store: Store, state: QueueState, now: int) -> int:
 
 def _claimed(store: Store, state: QueueState, now: int) -> int:
     """Messages under a live claim, or reserved; grows with the claimed, lapsed ones included."""
-    entries, reserved = store.scan("claims", *state.bounds(), spare=True), state.reserved
-    return sum(1 for key, ends in entries if _moment(ends) > now or _moment(key[-8:]) in reserved)
+    groups = (layout.group_of(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
+    return sum(
+        len(sequences) if ends > now else len(state.reserved.intersection(sequences)) for ends, sequences in groups
+    )
 
 
 def _moment(value: bytes) -> int:

@@ -74,8 +74,11 @@ class PendingDeletes:
         queue = layout.number.unpack(number)[0]
         project = layout.prefix_of(queue_key)
         for key, value in self._rest(store, "messages", number):
-            sequence = layout.pair.unpack(key)[1]
-            yield Removal("messages", key, traces(queue, project, sequence, layout.decode_record(value)))
+            sequence, record = layout.pair.unpack(key)[1], layout.decode_record(value)
+            writes = traces(queue, project, sequence, record)
+            if record.claim:
+                writes.append(("claims", layout.claim_key(queue, record.claim, record.group), None))
+            yield Removal("messages", key, writes)
 
     def _entries_left(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
         for key, value in self._rest(store, "history", number):

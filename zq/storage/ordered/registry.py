@@ -174,7 +174,8 @@ class Registry:
         """Give a locked queue a new number and no messages: a purge in one step."""
         with self._lock:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history)
-            successor = QueueState(state.ref, record, structs.replace(state.tally, count=0, bytes=0), self.context)
+            empty = structs.replace(state.tally, count=0, bytes=0, fresh_head=state.tally.fresh_tail, fresh_gap=0)
+            successor = QueueState(state.ref, record, empty, self.context)
             self._store.write([*self._births(successor, record), *self._deaths(state)])
             self._last_number = record.number
             self._states[state.ref] = successor

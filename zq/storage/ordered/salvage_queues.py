@@ -14,7 +14,7 @@ from zq.storage.ordered.integrity import index_entries
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy
-from zq.storage.ordered.store import TOP
+from zq.storage.ordered.store import TOP, Write
 
 
 class Trace(Struct):
@@ -42,6 +42,9 @@ class Queues:
         self.histories: set[bytes] = set()
         self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
         """(key, record) by number."""
+        self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
+        """Claimed messages, by their keys in ``claims``."""
+        self._group_numbers: Counter[bytes] = Counter()
         self._counts: Counter[bytes] = Counter()
         self._bytes: Counter[bytes] = Counter()
         self._kept: Counter[bytes] = Counter()
@@ -49,6 +52,12 @@ class Queues:
         self._hidden: list[QueueRecord] = []
         self._last: defaultdict[bytes, int] = defaultdict(int)
         """The largest sequence met, by a queue's number; and so positions and moments, by that of a history."""
+        self._fresh: dict[bytes, int] = {}
+        """The sequence of the first fresh message that lives, by its queue's number: damage may have made claims pass
+        it."""
+        self._available: Counter[bytes] = Counter()
+        """Since when the last fresh message was available, by its queue's number; and its sequence."""
+        self._fresh_tails: Counter[bytes] = Counter()
         self._positions: defaultdict[bytes, int] = defaultdict(int)
         self._finished: defaultdict[bytes, int] = defaultdict(int)
 
@@ -123,22 +132,33 @@ class Queues:
             self._last[number] = max(self._last[number], layout.pair.unpack(key)[1])
             record = self._restored(key) if value is None else layout.decode_record(value)
             if record is not None:
+                if not record.indexed:
+                    self._available[number] = max(self._available[number], record.available)
+                    self._fresh_tails[number] = self._last[number]
+                    if record.expires > self._salvage.now:
+                        self._fresh.setdefault(number, self._last[number])
                 self._copy_message(key, record)
+        self._salvage.write(("claims", key, layout.group_value(*group)) for key, group in self._groups.items())
 
     def _copy_message(self, key: bytes, record: StoredMessage) -> None:
         queue = self._records[key[:8]][0]
         try:
-            body = self._rescue.get("bodies", key)
+            apart = self._rescue.get("bodies", key) if record.body is None else None
         except StoreDamaged:
-            body = None
+            apart = None
             self._salvage.lost.append(f"Message {record.id} of {named(queue)}: its body{self._fate(key)}")
         else:
-            if body is None and record.expires > self._salvage.now:
+            if apart is record.body is None and record.expires > self._salvage.now:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
+        body = record.body if apart is None else layout.unsealed(apart)
         if body is not None:
-            record.size = len(layout.unsealed(body)) + OVERHEAD
-            writes = [("messages", key, layout.encode(record)), ("bodies", key, body)]
+            record.size = len(body) + OVERHEAD
+            writes: list[Write] = [("messages", key, layout.encode(record))]
+            if apart is not None:
+                writes.append(("bodies", key, apart))
             self._salvage.save("messages", [*writes, *index_entries(layout.prefix_of(queue), key, record)])
+            if record.claim:
+                self._list(key, record)
             self._counts[key[:8]] += 1
             self._bytes[key[:8]] += record.size
 
@@ -146,14 +166,30 @@ class Queues:
         """A record by what index entries say of it: of a message that was never claimed."""
         queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
         trace, now = self._traces[key], self._salvage.now
-        if not trace.id or not trace.expires or not trace.available:
+        if not trace.id or not trace.expires or not self._has_body(key):
             message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
             self._salvage.lost.append(f"{message} of {named(queue)}: its record{self._fate(key)}")
             return None
-        created = min(trace.available, trace.expires, now)
+        # Without a place in the index it is a fresh one, whose place is by its sequence.
+        available = trace.available or self._available[key[:8]] or 1
+        created = min(available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
         self._salvage.lost.append(f"Of message {trace.id} of {named(queue)}, which was saved: client, claim and counts")
-        return StoredMessage(trace.id, created, trace.expires, trace.available, ttl, "")
+        return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=trace.available > 0)
+
+    def _list(self, key: bytes, record: StoredMessage) -> None:
+        """Note a claimed message for its group."""
+        number, sequence = layout.pair.unpack(key)
+        group = layout.claim_key(number, record.claim, record.group)
+        self._groups[group] = record.ends, [*self._groups[group][1], sequence]
+        self._group_numbers[key[:8]] = max(self._group_numbers[key[:8]], record.group)
+
+    def _has_body(self, key: bytes) -> bool:
+        """Whether a body can be read that is not in the record."""
+        try:
+            return self._rescue.get("bodies", key) is not None
+        except StoreDamaged:
+            return False
 
     def _fate(self, key: bytes) -> str:
         """What would have become of a message anyhow."""
@@ -234,5 +270,8 @@ class Queues:
                 sequence=max(tally.sequence, self._last[number]),
                 position=max(tally.position, self._positions[history]),
                 finished=max(tally.finished, self._finished[history]),
+                fresh_head=min(tally.fresh_head, self._fresh.get(number, tally.fresh_head + 1) - 1),
+                fresh_tail=max(tally.fresh_tail, self._fresh_tails[number]),
+                group=max(tally.group, self._group_numbers[number]),
             )
             self._salvage.write([("tallies", number, layout.encode(tally))])

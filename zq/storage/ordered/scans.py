@@ -1,112 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How messages are found: by claims and pops in the order of availability, by observers in sequence, and by ids.
+"""How messages are found by observers, in sequence, and by ids.
 
-Ready means available <= now < expires. Nothing else decides: a claimed message stands further behind, at its claim's
-end plus the redelivery wait, and so the messages of a claim that lapsed come into the scanned range by themselves.
-``take`` and ``locate`` need the queue's lock where messages are changed; observers take none and change only hints.
+``locate`` needs the queue's lock where messages are changed; observers take none and change only hints.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from zq import prompt
-from zq.errors import StoreDamaged
-from zq.model import UNBOUNDED, ListFilter, Message
+from zq.model import ListFilter, Message
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change
+from zq.storage.ordered.changes import bodies
 from zq.storage.ordered.hints import BLOCK, NEVER
 from zq.storage.ordered.layout import Found, StoredMessage
 from zq.storage.ordered.registry import RESERVED, QueueState
-from zq.storage.ordered.store import UNREADABLE, Store, each
-
-# Entries that one claim may step over for each message that it wants.
-STEPS_PER_MESSAGE = 4
-# Entries that it may step over besides.
-EXTRA_STEPS = 4096
-# Entries after which it may take long.
-SHORT_STEPS = 256
-# Pages of messages none of which can be read that one claim steps over.
-MAX_DAMAGED = 64
-
-
-class Ready(NamedTuple):
-    """A ready message."""
-
-    sequence: int
-    record: StoredMessage
-    body: bytes
-
-
-def take(
-    store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
-) -> list[Ready]:
-    """Up to ``limit`` ready messages, with up to ``most_bytes`` of bodies unless it is one message, in the order of
-    (available, sequence), all of which ``change`` must deal with.
-
-    Expired messages are stepped over, a bounded number of them (L10), and left to be removed. So are messages that
-    cannot be read, as long as some can: a damaged block does not bring a queue to a stand.
-    """
-    damaged = False
-    for _ in range(MAX_DAMAGED):
-        entries, expired, head = _scan(store, state, limit, now)
-        if expired:
-            state.context.lazy_queue.offer(expired, now)
-        ready, unread, rest = _read(store, entries, most_bytes)
-        change.advance(state, rest or head)
-        if ready or not unread:
-            break
-        damaged = True
-        state.ready_cursor = state.ready_cursor.passed(
-            head
-        )  # nothing there can be taken, whatever becomes of the change
-    if damaged and not ready:
-        raise StoreDamaged(UNREADABLE)
-    return ready
-
-
-def _read(store: Store, entries: Sequence[bytes], most_bytes: int) -> tuple[list[Ready], int, bytes]:
-    """What can be read of the messages of these entries, how many cannot, and the first entry whose body is too much;
-    ``b""`` = none is."""
-    ready: list[Ready] = []
-    unread, left = 0, most_bytes
-    keys = [entry[:8] + entry[16:] for entry in entries]
-    values, bodies = (each(store, family, keys, spare=True) for family in ("messages", "bodies"))
-    for entry, value, stored in zip(entries, values, bodies, strict=True):
-        if value and stored:
-            body = layout.unsealed(stored)
-            left -= len(body)
-            if left < 0 and ready:
-                return ready, unread, entry
-            ready.append(Ready(layout.triple.unpack(entry)[2], layout.decode_record(value), body))
-        elif b"" in (value, stored):
-            unread += 1
-    return ready, unread, b""
-
-
-def _scan(store: Store, state: QueueState, limit: int, now: int) -> tuple[list[bytes], list[bytes], bytes]:
-    """Entries of up to ``limit`` live messages, keys of the expired ones in front of them, and where to begin next
-    time."""
-    live: list[bytes] = []
-    expired: list[bytes] = []
-    head, steps = state.ready_cursor.head, 0
-    patience = STEPS_PER_MESSAGE * limit + EXTRA_STEPS
-    for key, value in state.ready_cursor.entries(store, layout.pair.pack(state.number, now + 1)):
-        head = key + b"\0"
-        if state.reserved and layout.triple.unpack(key)[2] in state.reserved:
-            steps += 1
-            continue
-        if layout.number.unpack(value)[0] > now:
-            live.append(key)
-        else:
-            expired.append(key[:8] + key[16:])
-        if len(live) == limit or len(live) + len(expired) + steps >= patience:
-            break
-        if len(expired) + steps > SHORT_STEPS:
-            prompt.may_take_long()
-    else:  # nothing else has come yet: next time not over what is being removed
-        head = max(head, layout.pair.pack(state.number, now + 1))
-    return live, expired, head
-
+from zq.storage.ordered.store import AHEAD, Store
 
 # Empty blocks in a row that a walk records.
 MAX_EMPTY = 1 << 15
@@ -125,10 +32,8 @@ def page(
     left = most_bytes
     while (want := limit - len(messages)) > 0:
         found = _visible(store, state, marker, want, list_filter, now)
-        keys = [layout.pair.pack(state.number, sequence) for sequence, _ in found]
-        for (sequence, record), stored in zip(found, each(store, "bodies", keys), strict=True):
-            if stored is not None:  # else it was removed, or expired, after the walk saw it
-                body = layout.unsealed(stored)
+        for (sequence, record), body in zip(found, _texts(store, state.number, found), strict=True):
+            if body is not None:  # else it was removed, or expired, after the walk saw it
                 left -= len(body)
                 if left < 0 and messages:
                     return messages
@@ -137,6 +42,12 @@ def page(
             break
         marker = found[-1][0]
     return messages
+
+
+def _texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[bytes | None]:
+    """As ``bodies``, a few at a time."""
+    for start in range(0, len(found), AHEAD):
+        yield from bodies(store, queue, found[start : start + AHEAD])
 
 
 def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:

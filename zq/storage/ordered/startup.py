@@ -94,9 +94,9 @@ WENT_BACK: Final = "This machine's clock, which had leapt ahead by %.0f seconds,
 
 
 def check_version(store: Store) -> None:
-    """Refuse a store of another layout; mark a new one, and one that lacks only what is made when it is opened."""
+    """Refuse a store of another layout; mark a new one."""
     found = store.get("default", b"version")
-    if found in (None, layout.FORMER_VERSION):
+    if found is None:
         store.write([("default", b"version", layout.VERSION)])
     else:
         _check_layout(found)
@@ -105,9 +105,7 @@ def check_version(store: Store) -> None:
 def check_readable(store: Readable) -> None:
     """Refuse a store of another layout, unless damage hides which one it has."""
     with suppress(StoreDamaged):
-        found = store.get("default", b"version")
-        if found not in (None, layout.FORMER_VERSION):
-            _check_layout(found)
+        _check_layout(store.get("default", b"version"))
 
 
 def _check_layout(found: bytes | None) -> None:

@@ -22,6 +22,7 @@ from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.history import HistoryController
 from zq.storage.ordered.messages import MessageController
 from zq.storage.ordered.queues import QueueController
+from zq.storage.ordered.ready import fresh_moments
 from zq.storage.ordered.registry import EngineContext, QueueState
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.store import Housekeeping, Store
@@ -199,20 +200,36 @@ def _messages(store: Store) -> Iterator[Measure]:
 
 def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Of one queue. What is ready is what is nothing else, unless something else is more than is counted."""
-    claimed, all_claims = _count(store.scan("claims", *state.bounds(), spare=True), now, most)
+    claimed, all_claims = _claimed(store, state, now, most)
     present = layout.pair.pack(state.number, now + 1)
     later, all_later = _count(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)
     came = state.ready_cursor.entries(store, present)
     oldest = next((key for key, expires in islice(came, most) if layout.number.unpack(expires)[0] > now), None)
-    if oldest is None:
+    fresh = [moment for moment in islice(fresh_moments(store, state, now), most) if moment <= now]
+    if oldest is None and not fresh:
         ready = 0
     elif all_claims and all_later and expired < most:
         ready = max(0, state.tally.count - expired - later)
     else:
-        ready = _count(store.scan("available", oldest, present, spare=True), now, most)[0]
-    moment = None if oldest is None else layout.triple.unpack(oldest)[1] / 1000
+        entries = store.scan("available", oldest, present, spare=True) if oldest is not None else iter(())
+        ready = min(most, _count(entries, now, most)[0] + len(fresh))
+    moments = [*fresh[:1], *([] if oldest is None else [layout.triple.unpack(oldest)[1]])]
+    moment = min(moments) / 1000 if moments else None
     delayed = max(0, later - claimed) if all_claims else _delayed(store, state, now, most)
     return Depth(ready, delayed, claimed, expired, moment)
+
+
+def _claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
+    """How many messages live claims hold, of ``most`` that some claim holds; whether that was all of them."""
+    claimed = met = 0
+    for _, value in store.scan("claims", *state.bounds(), spare=True):
+        ends, sequences = layout.group_of(value)
+        count = min(len(sequences), most - met)
+        claimed += count if ends > now else 0
+        met += count
+        if met == most:
+            return claimed, False
+    return claimed, True
 
 
 def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:

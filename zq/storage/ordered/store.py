@@ -15,7 +15,7 @@ UNREADABLE: Final = "The store is damaged where this request reads. Trying again
 # Above every key.
 TOP: Final = b"\xff" * 256
 
-# Values that ``each`` reads at a time.
+# Values that are read at a time by callers that may stop early, by the size of what they have read.
 AHEAD: Final = 16
 
 # (family, key, value to put or None to delete)
@@ -85,12 +85,6 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of the store. No other call may be in flight or follow."""
         ...
-
-
-def each(store: Store, family: str, keys: Sequence[bytes], spare: bool = False) -> Iterator[bytes | None]:
-    """As ``Store.get_many``, for callers that may stop early, by the size of what they have read."""
-    for start in range(0, len(keys), AHEAD):
-        yield from store.get_many(family, keys[start : start + AHEAD], spare)
 
 
 def binary_search(

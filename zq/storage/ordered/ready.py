@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How claims and pops find messages: those that are ready, in the order of availability.
+
+Ready means available <= now < expires. Nothing else decides: a claimed message stands further behind, at its claim's
+end plus the redelivery wait, and so the messages of a claim that lapsed come into the scanned range by themselves.
+Fresh messages are in no index: their sequences are in the order of availability, so that claims read their records
+themselves, beside the index ``available`` of all others. ``take`` needs the queue's lock.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from zq import prompt
+from zq.errors import StoreDamaged
+from zq.model import UNBOUNDED
+from zq.storage.ordered import layout
+from zq.storage.ordered.changes import Change, bodies
+from zq.storage.ordered.hints import NEVER
+from zq.storage.ordered.layout import StoredMessage
+from zq.storage.ordered.registry import QueueState
+from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
+
+# Entries that one claim may step over for each message that it wants.
+STEPS_PER_MESSAGE = 4
+# Entries that it may step over besides.
+EXTRA_STEPS = 4096
+# Entries after which it may take long.
+SHORT_STEPS = 256
+# Pages of messages none of which can be read that one claim steps over.
+MAX_DAMAGED = 64
+# Milliseconds ahead of now up to which a claim looks for what the index has, so that the next ones need not.
+HORIZON: Final = 1000
+# Sequences that are looked up one by one where a scan of fresh messages met damage.
+PROBED: Final = 256
+
+
+class Ready(NamedTuple):
+    """A ready message."""
+
+    sequence: int
+    record: StoredMessage
+    body: bytes
+
+
+# A message in the order of claims: available-at, sequence, expires, whether it is indexed; and the record of a fresh
+# one, None if it cannot be read.
+Candidate = tuple[int, int, int, bool, StoredMessage | None]
+
+
+def take(
+    store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
+) -> list[Ready]:
+    """Up to ``limit`` ready messages, with up to ``most_bytes`` of bodies unless it is one message, in the order of
+    (available, sequence), all of which ``change`` must deal with.
+
+    Expired messages are stepped over, a bounded number of them (L10), and left to be removed. So are messages that
+    cannot be read, as long as some can: a damaged block does not bring a queue to a stand.
+    """
+    damaged = False
+    for _ in range(MAX_DAMAGED):
+        scan = _Scan(store, state, limit, now)
+        if scan.expired:
+            state.context.lazy_queue.offer(scan.expired, now)
+        ready, unread, read = _read(store, state, scan.live, most_bytes)
+        scan.go_back(scan.live[read:])
+        change.advance(state, scan.head, scan.fresh_head)
+        if ready or not unread:
+            break
+        damaged = True
+        # Nothing there can be taken, whatever becomes of the change.
+        state.ready_cursor = state.ready_cursor.passed(scan.head)
+        state.tally = structs.replace(state.tally, fresh_head=max(state.tally.fresh_head, scan.fresh_head))
+    if damaged and not ready:
+        raise StoreDamaged(UNREADABLE)
+    return ready
+
+
+def _read(
+    store: Store, state: QueueState, candidates: Sequence[Candidate], most_bytes: int
+) -> tuple[list[Ready], int, int]:
+    """What can be read of these, how many cannot, and how many were read before the first one whose body is too
+    much."""
+    ready: list[Ready] = []
+    unread, left = 0, most_bytes
+    for at, (sequence, record, body) in enumerate(_contents(store, state.number, candidates)):
+        if record is not None and body is not None:
+            left -= len(body)
+            if left < 0 and ready:
+                return ready, unread, at
+            ready.append(Ready(sequence, record, body))
+        elif body is not None:
+            unread += 1
+    return ready, unread, len(candidates)
+
+
+def _contents(
+    store: Store, queue: int, candidates: Sequence[Candidate]
+) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
+    """Sequence, record and body of each, a few read at a time. What is not there any more has no body, what cannot be
+    read no record."""
+    for start in range(0, len(candidates), AHEAD):
+        some = candidates[start : start + AHEAD]
+        unknown = [layout.pair.pack(queue, candidate[1]) for candidate in some if candidate[4] is None]
+        values = iter(store.get_many("messages", unknown, spare=True))
+        read: list[tuple[int, StoredMessage | None, bytes | None]] = []
+        for _, sequence, _, _, record in some:
+            value = next(values) if record is None else None
+            read.append((sequence, layout.decode_record(value) if value else record, value))
+        texts = iter(bodies(store, queue, [(item[0], item[1]) for item in read if item[1] is not None], spare=True))
+        for sequence, record, value in read:
+            body = value if record is None else next(texts)
+            yield sequence, record if record is None or body or record.body is not None else None, body
+
+
+class _Scan:
+    """One scan of the order of claims: up to ``limit`` live messages, keys of the expired ones in front of them, and
+    where to begin next time."""
+
+    def __init__(self, store: Store, state: QueueState, limit: int, now: int) -> None:
+        self._store, self._state, self._now = store, state, now
+        self.live: list[Candidate] = []
+        self.expired: list[bytes] = []
+        self.head = state.ready_cursor.head
+        self.fresh_head = state.tally.fresh_head
+        present = layout.pair.pack(state.number, now + 1)
+        looks = state.ready_cursor.may_have(present)
+        self._horizon = layout.pair.pack(state.number, now + HORIZON) if looks else present
+        self._run(limit)
+
+    def go_back(self, candidates: Sequence[Candidate]) -> None:
+        """Begin next time at the first one of these, which were not taken."""
+        for available, sequence, _, indexed, _ in reversed(candidates):
+            if indexed:
+                self.head = layout.triple.pack(self._state.number, available, sequence)
+            else:
+                self.fresh_head = sequence - 1
+
+    def _run(self, limit: int) -> None:
+        number, now, live, expired, steps = self._state.number, self._now, self.live, self.expired, 0
+        patience = STEPS_PER_MESSAGE * limit + EXTRA_STEPS
+        for candidate in self._candidates():
+            available, sequence, expires, indexed, _ = candidate
+            if available > now:  # so are all that follow
+                self.head = max(self.head, layout.pair.pack(number, now + 1))
+                return
+            if indexed:
+                self.head = layout.triple.pack(number, available, sequence) + b"\0"
+            else:
+                self.fresh_head = sequence
+            if sequence in self._state.reserved:
+                steps += 1
+                continue
+            if expires > now:
+                live.append(candidate)
+            else:
+                expired.append(layout.pair.pack(number, sequence))
+            if len(live) == limit or len(live) + len(expired) + steps >= patience:
+                return
+            if len(expired) + steps > SHORT_STEPS:
+                prompt.may_take_long()
+        # Nothing else has come yet: next time not over what is being removed.
+        self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
+
+    def _candidates(self) -> Iterator[Candidate]:
+        """Both kinds of messages in one order, up to the horizon."""
+        indexed, tally = self._indexed(), self._state.tally
+        if tally.fresh_head >= tally.fresh_tail:
+            return indexed
+        first = next(indexed, None)
+        if first is None:
+            self.head = max(self.head, self._horizon)  # the next claims need not look there for a while
+            return fresh(self._store, self._state)
+        return heapq.merge(chain((first,), indexed), fresh(self._store, self._state), key=itemgetter(0, 1))
+
+    def _indexed(self) -> Iterator[Candidate]:
+        for key, value in self._state.ready_cursor.entries(self._store, self._horizon):
+            _, available, sequence = layout.triple.unpack(key)
+            yield available, sequence, layout.number.unpack(value)[0], True, None
+
+
+def fresh(store: Store, state: QueueState) -> Iterator[Candidate]:
+    """All fresh messages, in order."""
+    tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
+    at, last = tally.fresh_head + 1, tally.fresh_tail
+    while at <= last:
+        try:
+            for key, value in store.scan("messages", pack(state.number, at), pack(state.number, last + 1)):
+                record = decode(value)
+                at = int.from_bytes(key[8:]) + 1
+                if not record.indexed:
+                    available = record.available
+                    yield available, at - 1, record.expires, False, record
+            return
+        except StoreDamaged:
+            keys = [pack(state.number, place) for place in range(at, min(at + PROBED, last + 1))]
+        for sequence, found in enumerate(store.get_many("messages", keys, spare=True), at):
+            readable = decode(found) if found else None
+            if readable is not None and not readable.indexed:
+                available = readable.available
+                yield available, sequence, readable.expires, False, readable
+            elif found == b"":
+                yield available, sequence, NEVER, False, None
+        at += PROBED
+
+
+def fresh_moments(store: Store, state: QueueState, now: int) -> Iterator[int]:
+    """Since when, or from when on, fresh messages that have not expired are available, in order."""
+    return (available for available, _, expires, _, record in fresh(store, state) if record and expires > now)
