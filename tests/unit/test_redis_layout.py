@@ -41,13 +41,30 @@ def test_buckets_share_the_load():
     assert len(used) == layout.BUCKETS
 
 
-def test_a_record_comes_back():
-    """What the script completes with a body is read as the message that was drafted."""
-    draft = Draft("\u00e9" * 16, b"", 60, 5, "\x00cl\U0001f600", "MD5:x")
-    blob = layout.record(draft, 1_000_000) + layout.LENGTH.pack(3) + b'"b"'
-    [found] = layout.messages(blob, 0, 1_000_000)
+IDS = ["\u00e9" * 16, "0" * 32, "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f", "", "x"]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_draft_comes_back(id: str):
+    """What the script completes is read as the message that was drafted."""
+    draft = Draft(id, b'"b"', 60, 5, "\x00cl\U0001f600", "MD5:x")
+    blob = layout.FRONT.pack(0) + b"\1" + (7).to_bytes(6) + layout.draft(draft, 1_000_000)
+    [found, again] = layout.messages(blob * 2, 0, 1_000_000)
+    assert found == again
     assert (found.id, found.client, found.checksum, found.body) == (draft.id, draft.client, "MD5:x", b'"b"')
-    assert (found.created, found.expires, found.available) == (1000, 1060, 1005)
+    assert (found.created, found.expires, found.available, found.sequence) == (1000, 1060, 1005, 7)
+
+
+@pytest.mark.parametrize("digits", ["0123456789abcdef" * 2, "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f"])
+def test_an_id_of_digits_is_short_and_stays_as_it_is(digits: str):
+    """One that only looks like it, by capitals, spaces or hyphens elsewhere, is another one."""
+    others = [digits.upper(), " " + digits[1:], digits[:-1] + " ", digits[:-2] + "--", digits[:-1] + "\u0661", "-" * 36]
+    others += [digits[:20] + "-" + digits[20:31], "".join(sorted(digits)), digits[:31], digits + "0"]
+    every = {digits, *others}
+    packed = {layout.packed(id) for id in every}
+    assert len(packed) == len(every)
+    assert {layout.unpacked(one) for one in packed} == every
+    assert len(layout.packed(digits)) == 17
 
 
 @pytest.mark.parametrize("name", ["post", "claim", "list"])

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in Redis. A claim is what its messages' records say of it, and a list of these messages."""
+"""Claims in Redis. A claim is what its messages' states say of it, and a list of these messages."""
 
 from struct import Struct as Packing
 from typing import Final
-
-import msgspec
 
 from zq.model import (
     MAX_LOOKS,
@@ -46,9 +44,9 @@ class ClaimController:
             self._store.removals.add("read", expired)
             if outcome != AGAIN:
                 break
-        spent: list[str] = msgspec.msgpack.decode(blob[FRONT.size : FRONT.size + size])
-        records = blob[FRONT.size + size :]
-        claim = _read(records, moment, lapsed) if records else None
+        spent = layout.ids(blob[FRONT.size : FRONT.size + size])
+        messages = blob[FRONT.size + size :]
+        claim = _read(messages, moment, lapsed) if messages else None
         return Claimed(claim, outcome == EXISTING, spent or [])
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
@@ -106,8 +104,10 @@ def _named(settlement: Settlement, targets: int) -> list[bytes]:
     """What a settlement names, but for its moves."""
     counts = len(settlement.delete), len(settlement.release), targets
     terms = [b"%d" % number for number in (settlement.history, settlement.rest, *counts)]
-    terms += [layout.text(id) for id in settlement.delete]
-    return terms + [part for release in settlement.release for part in (layout.text(release.id), _delay(release.delay))]
+    terms += [layout.packed(id) for id in settlement.delete]
+    return terms + [
+        part for release in settlement.release for part in (layout.packed(release.id), _delay(release.delay))
+    ]
 
 
 def _read(blob: bytes, moment: int, lapsed: int = 0) -> Claim:

@@ -32,7 +32,7 @@ class HistoryController:
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
         moment = layout.ms(now)
-        wanted = [layout.text(id) for id in dict.fromkeys(ids)]
+        wanted = [layout.packed(id) for id in dict.fromkeys(ids)]
         blob = self._store.run(scripts.HISTORY_GET, queue, b"%d" % moment, *wanted, more=[layout.keys(queue).history])
         return layout.finished(blob, 0, moment)
 

@@ -23,7 +23,7 @@ zq:open                 sorted set   project, producer and batch of commits that
 zq:{t}:open             hash         producer -> its commit that is decided and not done
 zq:{t}:phase            hash         producer -> how many of that commit's lists are done
 zq:{t}:open:n:producer  list         what is left of its n-th list: sequences to delete, by queue; then a stage each
-zq:{t}:stage:name       list         records and bodies of its messages, in the order of staging
+zq:{t}:stage:name       list         its messages as drafts, in the order of staging
 zq:{t}:log              stream       last sequence -> published batch
 zq:{t}:counts           hash         what was ever published there, what of it was trimmed
 zq:{t}:topics           sorted set   topic and last sequence of each batch, and what is known of it, in this order
@@ -37,29 +37,36 @@ zq:{t}:state:queue      hash         ``sequence`` = the last one, ``fresh`` = av
                                      ``start`` = 16 x moment of the first post - sequence before it,
                                      ``finished`` = the last such moment, ``entered`` = how many messages came,
                                      ``stored`` messages that count, their ``bytes``, bytes ``kept`` in the history;
-                                     ``from`` = what has no higher sequence does not count
-zq:{t}:avail:queue      sorted set   sequence by available-at: *the* order of claims
-zq:{t}:order:queue      sorted set   sequence by sequence: the observers' order
+                                     ``from`` = what has no higher sequence does not count; of the lane ``head`` =
+                                     what has no higher sequence left it, ``laned`` = its last one, ``gap`` = how
+                                     many came since that are not of it, ``ceiling`` = no moment below joins it
+zq:{t}:stream:queue     stream       sequence -> entry: a message as it came, in the observers' order
+zq:{t}:avail:queue      sorted set   sequence by available-at, of what is neither in the lane nor claimed
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
-zq:{t}:claimed:queue    sorted set   sequence by claim end, of what names a claim, lapsed ones included
-zq:{t}:records:queue    hash         sequence -> record: all of a message but its body
-zq:{t}:bodies:queue     hash         sequence -> the raw JSON body
-zq:{t}:ids:queue        hash         message id -> sequence
-zq:{t}:claims:queue     hash         claim id -> the sequences of all whose record names it, one behind the other
+zq:{t}:claimed:queue    sorted set   sequence by claim end, of what has a claim that nobody has seen to have lapsed
+zq:{t}:states:queue     hash         sequence -> state: what claims have made of a message
+zq:{t}:bodies:queue     hash         sequence -> the raw JSON body, where it has 1,024 bytes or more
+zq:{t}:ids:queue        hash         message id, packed -> sequence
+zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other
 zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer; queue "": the log
 zq:{t}:windows:queue    sorted set   such keys by that moment, a quarter of a ms less if they count: for active expiry
 zq:{t}:history:queue    sorted set   position by position: the order of finishing
 zq:{t}:past:queue       sorted set   position by the message's sequence
 zq:{t}:forget:queue     sorted set   position by the end of the record's time: for active expiry
-zq:{t}:finished:queue   hash         position -> outcome, moments, the message's last record without claim
+zq:{t}:finished:queue   hash         position -> outcome, moments, the message's state without claim, its entry
 zq:{t}:remains:queue    hash         position -> the body
-zq:{t}:latest:queue     hash         message id -> position of its latest record
+zq:{t}:latest:queue     hash         message id, packed -> position of its latest record
 ======================= ============ ==========================================================================
 
-Sequences and positions come from one counter and are written with 14 digits, so that equal scores sort by them. A
-redelivery delay is what lies between claim end and available-at. Scripts get four keys of the project, nine of the
-queue, and whatever else they say, those of the log and of documents excepted. ``shared.lua`` has the other half of
-this; ``store``, ``transactions``, ``batches`` and ``documents`` go on.
+The *lane* of a queue is what came without delay and was never claimed. There available-at rises along with the
+sequence, so the stream from ``head`` on is in the order of claims; with ``avail`` it is *the* order of claims. Each
+message is in the lane, in ``avail`` or in ``claimed``, and goes from there to ``avail`` when its claim was seen to have
+lapsed.
+
+Sequences and positions come from one counter. Sequences have 6 bytes, positions 14 digits, so that equal scores sort by
+them. A redelivery delay is what lies between claim end and available-at. Scripts get four keys of the project, nine
+of the queue, and whatever else they say, those of the log and of documents excepted. ``shared.lua`` has the other
+half of this; ``store``, ``transactions``, ``batches`` and ``documents`` go on.
 """
 
 from functools import lru_cache
@@ -70,7 +77,7 @@ from zlib import crc32
 
 from zq.model import Draft, HistoryEntry, Message, Messages, Outcome, QueueRef, Seconds
 
-VERSION: Final = 2
+VERSION: Final = 3
 VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
@@ -82,7 +89,7 @@ BUCKETS: Final = 64
 # Above all moments, in ms: where the expiry schedule names projects.
 FAR: Final = 10**15
 PROJECT_KINDS: Final = ("names", "queues", "floor", "usage")
-QUEUE_KINDS: Final = ("state", "avail", "order", "expiry", "claimed", "records", "bodies", "ids", "claims")
+QUEUE_KINDS: Final = ("state", "avail", "stream", "expiry", "claimed", "states", "bodies", "ids", "claims")
 ANSWER_KINDS: Final = ("answers", "windows")
 TRANSACTION_KINDS: Final = ("fences", "producers", "producing", "stages", "staging", "open", "phase")
 LOG_KINDS: Final = ("log", "counts", "topics", "fading", "purged")
@@ -93,13 +100,21 @@ MAX_SEQUENCE: Final = 10**14
 # Above all moments, in seconds.
 MAX_MOMENT: Final = 1e12
 
-# sequence, available, expires, ttl, ends, former, claimed, lease, count, length of the claim, which stands last.
-HEAD: Final = Packing(">QQQQQQQQIH")
-# created, claim count in the origin, lengths of id, client, checksum, origin, reason; these follow.
-TAIL: Final = Packing(">QIHHHHH")
+# A draft: available (0: at once), expires, ttl, bytes of the body, lengths of id, client and more, which follow; then
+# the body. An entry has 7 bytes in front: one which says whether it came outside the lane, and the sequence. A large
+# body lies beside it.
+DRAFT: Final = Packing(">QQQIHHH")
+ENTRY: Final = Packing(">BHIQQQIHHH")
+# More of a message, if there is any: when it was created, if not a ttl before it expires; claim count in the origin;
+# lengths of checksum, origin, reason, which follow.
+MORE: Final = Packing(">QIHHH")
+# A state: available, expires, ttl, ends, former, claimed, lease, count; the claim follows.
+STATE: Final = Packing(">QQQQQQQI")
+# Front of a message in a reply: length of the state, which follows; then entry and body.
+FRONT: Final = Packing(">H")
 LENGTH: Final = Packing(">I")
 MOMENT: Final = Packing(">Q")
-# Front of a record of history: outcome, finished, position, end of its time; the message's record follows.
+# Front of a record of history: outcome, finished, position, end of its time; the message follows.
 PAST: Final = Packing(">BQQQ")
 OUTCOMES: Final = (None, Outcome.DELETED, Outcome.POPPED, Outcome.MOVED, Outcome.DEAD_LETTERED)
 
@@ -117,7 +132,7 @@ class Keys(NamedTuple):
     names: bytes
     usage: bytes
     state: bytes
-    avail: bytes
+    stream: bytes
     first: Block
     """The keys that each script on queues begins with: those of the project, then the queue's own."""
     queue: Block
@@ -169,7 +184,7 @@ def keys(ref: QueueRef) -> Keys:
         names=names,
         usage=usage,
         state=queue[0],
-        avail=queue[1],
+        stream=queue[2],
         first=(names, metadata, floor, usage, *queue),
         queue=queue,
         expiry=queue[3],
@@ -241,42 +256,105 @@ def queue_of(full_name: bytes) -> QueueRef:
     return QueueRef(string(full_name[LENGTH.size : end]), string(full_name[end:]))
 
 
-def record(draft: Draft, now: int) -> bytes:
-    """A new message's record; the script fills in the sequence, and the moment of one without delay."""
-    id, client, checksum = text(draft.id), text(draft.client), text(draft.checksum)
-    available = now + draft.delay * 1000 if draft.delay else 0
-    head = HEAD.pack(0, available, now + draft.ttl * 1000, draft.ttl, 0, 0, 0, 0, 0, 0)
-    return head + TAIL.pack(now, 0, len(id), len(client), len(checksum), 0, 0) + id + client + checksum
+# What an id, packed, begins with: as text, of 32 hex digits, or as a UUID is written. The latter two follow as bytes.
+TEXT: Final = b"t"
+HEX: Final = b"h"
+UUID: Final = b"u"
+
+
+def packed(id: str) -> bytes:
+    """An id as stored, in few bytes where it is one of digits."""
+    if len(id) == HEX_DIGITS or len(id) == HEX_DIGITS + 4:
+        kind = HEX if len(id) == HEX_DIGITS else UUID
+        try:
+            short = kind + bytes.fromhex(id.replace("-", ""))
+        except ValueError:
+            return TEXT + text(id)
+        if unpacked(short) == id:
+            return short
+    return TEXT + text(id)
+
+
+HEX_DIGITS: Final = 32
+
+
+def unpacked(value: bytes) -> str:
+    """An id as it was given."""
+    kind = value[:1]
+    if kind == TEXT:
+        return string(value[1:])
+    digits = value[1:].hex()
+    if kind == HEX:
+        return digits
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+packed_client: Final = lru_cache(maxsize=1024)(packed)
+unpacked_client: Final = lru_cache(maxsize=1024)(unpacked)
+
+
+def ids(blob: bytes) -> list[str]:
+    """The ids that a reply names."""
+    found, at = [], 0
+    while at < len(blob):
+        end = at + 2 + int.from_bytes(blob[at : at + 2])
+        found.append(unpacked(blob[at + 2 : end]))
+        at = end
+    return found
+
+
+def draft(new: Draft, now: int) -> bytes:
+    """A new message, whose moments count from ``now``."""
+    id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
+    if checksum:
+        more = MORE.pack(0, 0, len(checksum), 0, 0) + checksum
+    available = now + new.delay * 1000 if new.delay else 0
+    sizes = len(new.body), len(id), len(client), len(more)
+    return DRAFT.pack(available, now + new.ttl * 1000, new.ttl, *sizes) + id + client + more + new.body
 
 
 def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
-    """The message whose record begins at ``at``, as it stands at ``now``; its claim's lease and start; the end."""
-    sequence, available, expires, ttl, ends, _, claimed, lease, count, claim = HEAD.unpack_from(blob, at)
-    at += HEAD.size
-    created, origin_count, id, client, checksum, origin, reason = TAIL.unpack_from(blob, at)
-    first = at + TAIL.size
-    second, third = first + id, first + id + client
-    fourth = third + checksum
-    fifth = fourth + origin
-    body = fifth + reason + claim + LENGTH.size
-    end = body + LENGTH.unpack_from(blob, body - LENGTH.size)[0]
+    """The message of a reply that begins at ``at``, as it stands at ``now``; its claim's lease and start; the end."""
+    length = FRONT.unpack_from(blob, at)[0]
+    first = at + FRONT.size
+    entry = first + length
+    _, high, low, available, expires, ttl, size, id, client, more = ENTRY.unpack_from(blob, entry)
+    created, origin_count, checksum, origin, reason = expires - ttl * 1000, 0, "", "", ""
+    ends = claimed = lease = count = 0
+    if length:
+        available, expires, ttl, ends, _, claimed, lease, count = STATE.unpack_from(blob, first)
+    second = entry + ENTRY.size + id
+    third = second + client
+    body = third + more
+    if more:
+        created, origin_count, checksum, origin, reason = _more(blob, third, created)
     found = Message(
-        id=string(blob[first:second]),
-        body=blob[body:end],
+        id=unpacked(blob[second - id : second]),
+        body=blob[body : body + size],
         ttl=ttl,
         created=created / 1000,
         expires=expires / 1000,
         available=available / 1000,
-        sequence=sequence,
-        client=string(blob[second:third]),
-        claim=string(blob[body - LENGTH.size - claim : body - LENGTH.size]) if ends > now else "",
+        sequence=high << 32 | low,
+        client=unpacked_client(blob[second:third]),
+        claim=string(blob[first + STATE.size : first + length]) if ends > now else "",
         claim_count=count,
-        checksum=string(blob[third:fourth]),
-        origin=string(blob[fourth:fifth]),
+        checksum=checksum,
+        origin=origin,
         origin_claim_count=origin_count,
-        reason=string(blob[fifth : fifth + reason]),
+        reason=reason,
     )
-    return found, lease, claimed, end
+    return found, lease, claimed, body + size
+
+
+def _more(blob: bytes, at: int, created: int) -> tuple[int, int, str, str, str]:
+    """When a message was created, its claim count in the origin, checksum, origin and reason."""
+    told, count, checksum, origin, reason = MORE.unpack_from(blob, at)
+    first = at + MORE.size
+    second = first + checksum
+    third = second + origin
+    texts = blob[first:second], blob[second:third], blob[third : third + reason]
+    return told or created, count, string(texts[0]), string(texts[1]), string(texts[2])
 
 
 def messages(blob: bytes, at: int, now: int) -> Messages:

@@ -188,8 +188,8 @@ class StoreStats:
         queues = self._queues(COUNTED + 1)
         if len(queues) > COUNTED:
             return []
-        keys = [layout.keys(queue).avail for queue in queues]
-        return [Measure("store_messages", sum(self._client.each([Question(key, (b"ZCARD", key)) for key in keys])))]
+        keys = [layout.keys(queue).stream for queue in queues]
+        return [Measure("store_messages", sum(self._client.each([Question(key, (b"XLEN", key)) for key in keys])))]
 
     def _waiting(self, now: int) -> list[Measure]:
         """What has expired and is there still: only queues that the expiry schedule has due can have such."""

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from struct import Struct as Packing
 from typing import Final
 
-import msgspec
-
 from zq.model import (
     MAX_LOOKS,
     UNBOUNDED,
@@ -58,8 +56,8 @@ class MessageController:
             more.append(answers)
             terms += [*remembered, packed_ids(drafts)]
         every = (*(copies.drafts if copies else ()), *drafts)
-        pairs = [part for draft in every for part in (layout.record(draft, moment), draft.body)]
-        metadata: bytes = checked(self._store.run(scripts.POST, queue, *terms, *pairs, more=more), idempotency_key)
+        packed = [layout.draft(draft, moment) for draft in every]
+        metadata: bytes = checked(self._store.run(scripts.POST, queue, *terms, *packed, more=more), idempotency_key)
         return metadata or None
 
     def _expire(self, queue: QueueRef, drafts: Sequence[Draft], moment: int) -> None:
@@ -68,7 +66,7 @@ class MessageController:
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
         moment = layout.ms(now)
-        wanted = [layout.text(id) for id in dict.fromkeys(ids)]
+        wanted = [layout.packed(id) for id in dict.fromkeys(ids)]
         if not wanted:
             return []
         return layout.messages(self._store.run(scripts.GET, queue, b"%d" % moment, *wanted), 0, moment)
@@ -84,8 +82,9 @@ class MessageController:
         expected: bytes | None = None,
     ) -> Page[Message]:
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
-        shown = layout.text(list_filter.without), b"%d" % list_filter.claimed, b"%d" % list_filter.delayed
-        terms = *shown, layout.keys(queue).name, expected or b""
+        without = layout.packed(list_filter.without) if list_filter.without else b""
+        shown = b"%d" % list_filter.claimed, b"%d" % list_filter.delayed
+        terms = without, *shown, layout.keys(queue).name, expected or b""
         found: list[Message] = []
         while True:
             left = most_bytes - sum(len(message.body) for message in found)
@@ -105,7 +104,7 @@ class MessageController:
         moment = layout.ms(now)
         holders = [layout.text(claim) for claim in claims or ()]
         count = -1 if claims is None else len(holders)
-        gone = [layout.text(id) for id in dict.fromkeys(ids)]
+        gone = [layout.packed(id) for id in dict.fromkeys(ids)]
         terms = b"%d" % moment, b"%d" % history, b"%d" % count
         more = self._store.history(queue, history, moment)
         checked(self._store.run(scripts.DELETE, queue, *terms, *holders, *gone, more=more))
@@ -128,5 +127,4 @@ class MessageController:
         more = self._store.history(queue, history, moment) + plan.blocks
         terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % len(plan.targets)
         blob = self._store.run(scripts.MOVE, queue, *terms, *plan.terms, more=more)
-        moved: list[str] = msgspec.msgpack.decode(schedule_arrivals(self._store, plan.targets, blob, moment))
-        return moved
+        return layout.ids(schedule_arrivals(self._store, plan.targets, blob, moment))

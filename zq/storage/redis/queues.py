@@ -59,8 +59,8 @@ class QueueController:
         while True:
             reply = self._store.run(scripts.QUEUE_STATS, queue, moment, above, below)
             claimed, free, entered, *pairs = reply
-            for at, record in enumerate(pairs[::2]):
-                edges[at] = edges[at] or _edge(record)
+            for at, blob in enumerate(pairs[::2]):
+                edges[at] = edges[at] or _edge(blob)
             oldest, newest = edges
             go_on = (pairs[1] if oldest is None else 0, pairs[3] if newest is None else 0)
             if go_on == (0, 0):
@@ -68,8 +68,8 @@ class QueueController:
             above, below = b"%d" % go_on[0] if go_on[0] else above, b"%d" % go_on[1] if go_on[1] else below
 
 
-def _edge(record: bytes) -> Edge | None:
-    if not record:
+def _edge(blob: bytes) -> Edge | None:
+    if not blob:
         return None
-    found = layout.message(record + layout.LENGTH.pack(0), 0, 0)[0]
+    found = layout.message(blob, 0, 0)[0]
     return Edge(found.id, found.created, found.sequence)

@@ -112,6 +112,8 @@ class Store:
 
 # Front of what a queue knows of a key: until when, and the length of the digest, which follows; then the answer.
 KNOWN: Final = Packing(">QH")
+# Front of what a settlement did: how many were deleted, released, moved, buried; the ids that were lost follow.
+SETTLED: Final = Packing(">IIII")
 # What a script that refuses returns first, where that is all there is.
 ERRORS: Final[dict[bytes, type[ZqError]]] = {
     b"claimed": MessageClaimed,
@@ -154,7 +156,8 @@ def _error(reply: Sequence[bytes]) -> ZqError:
 
 def unpack_settled(packed: bytes) -> Settled:
     """What a settlement did, as the script returns and keeps it."""
-    return Settled(*msgspec.msgpack.decode(packed))
+    deleted, released, moved, buried = SETTLED.unpack_from(packed)
+    return Settled(deleted, released, moved, buried, layout.ids(packed[SETTLED.size :]))
 
 
 def packed_ids(drafts: Sequence[Draft]) -> bytes:
@@ -184,7 +187,7 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
         ttl = -1 if move.ttl is None else move.ttl
         soonest = moment + (BURIAL if move.ttl is None else move.ttl * 1000)
         expiries[move.to] = min(soonest, expiries.get(move.to, soonest))
-        terms += [layout.text(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay]
+        terms += [layout.packed(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay]
         terms += [layout.text(move.reason), layout.text(move.checksum)]
         terms += [b"0"] if move.body is None else [b"1", move.body]
     targets = [QueueRef(project, name) for name in numbers]

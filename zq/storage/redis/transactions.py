@@ -2,7 +2,7 @@
 """Fences, stages and commits in Redis. All of a project is in one place, so the decision on a commit is one script.
 
 A stage: when it expires (ms), bytes of all bodies, number of queues; then for each queue the least ttl of a message for
-it (ms), the length of its name, the name. A staged message: number of its queue there, its record with moments counted
+it (ms), the length of its name, the name. A staged message: number of its queue there, its draft with moments counted
 from 0. A producer: when it expires (ms), messages published and deleted by its last batch; then the batch in digits.
 ``transactions.lua`` has the other half of this.
 
@@ -291,8 +291,8 @@ class TransactionController:
             answers, remembered = self._store.answers(queue, idempotency_key, moment)
             more.append(answers)
             terms += [*remembered, packed_ids(drafts)]
-        pairs = [part for draft in drafts for part in (layout.record(draft, 0), draft.body)]
-        checked(self._store.run(scripts.STAGE, queue, *terms, *pairs, more=more), idempotency_key)
+        packed = [layout.draft(draft, 0) for draft in drafts]
+        checked(self._store.run(scripts.STAGE, queue, *terms, *packed, more=more), idempotency_key)
 
     def drop_stage(self, project: str, stage: str) -> None:
         whole = layout.whole(project)

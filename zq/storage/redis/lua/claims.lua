@@ -9,7 +9,7 @@
 -- seconds after the first, second, ... claim.
 -- Returns what became of it (1 byte): CLAIMED, AGAIN (so much had expired that this call has done enough), EXISTING, or
 -- OTHER and the metadata. Then how many messages claims had let lapse and how many expired ones went (4 bytes each);
--- the ids of those claimed too often (4 bytes: length of the whole; msgpack); records with bodies.
+-- the ids of those claimed too often (4 bytes: length of the whole); messages.
 
 local CLAIMED, AGAIN, EXISTING, OTHER = '\0', '\1', '\2', '\3'
 
@@ -21,13 +21,13 @@ local other = other_metadata(argument(), argument())
 if other then return OTHER .. other end
 
 local function reply(outcome, lapsed, expired, spent, messages)
-  local ids = cmsgpack.pack(spent)
-  return answer_with(messages, { outcome, struct.pack('>I4I4I4', lapsed, expired, #ids), ids })
+  local ids = listed_ids(spent)
+  return answer(q, messages, { outcome, struct.pack('>I4I4I4', lapsed, expired, #ids), ids })
 end
 
 if named then
   local messages = held(q, claim, now)
-  if #messages > 0 then return reply(EXISTING, 0, 0, {}, with_bodies(q, messages, math.huge)) end
+  if #messages > 0 then return reply(EXISTING, 0, 0, {}, messages) end
 end
 local most, first_wait = number(), argument_at + 1
 if most < 0 then most = math.huge end
@@ -35,7 +35,7 @@ if most < 0 then most = math.huge end
 -- Milliseconds (ClaimRequest.wait).
 local function wait(count) return tonumber(ARGV[math.min(first_wait + count - 1, #ARGV)]) * 1000 end
 
--- A claim that stands in a ready message's record has ended.
+-- A claim that a ready message names has ended.
 local function hold(messages)
   local pieces, lapsed = {}, 0
   remove_from_claims(q, messages)
@@ -46,25 +46,26 @@ local function hold(messages)
     pieces[i] = m.member
   end
   redis.call('HSET', q.claims, claim, (redis.call('HGET', q.claims, claim) or '') .. table.concat(pieces))
-  for i, record in ipairs(rewrite(q, messages)) do messages[i].record = record end
+  rewrite(q, messages)
   return lapsed
 end
 
-local found, more, expired = take(q, limit, now)
+local found, more, expired, lane = take(q, limit, now)
 local fresh, spent, lapsed = {}, {}, 0
-for _, m in ipairs(with_bodies(q, found, most_bytes)) do
-  if m.count < most then fresh[#fresh + 1] = m else spent[#spent + 1] = id_of(m.record) end
+for _, m in ipairs(portion(found, most_bytes)) do
+  if m.count < most then fresh[#fresh + 1] = m else spent[#spent + 1] = id_of(m) end
 end
+advance(q, lane, fresh)
 if #fresh > 0 then lapsed = hold(fresh) end
 local again = more and #fresh == 0 and #spent == 0
 return reply(again and AGAIN or CLAIMED, lapsed, expired, spent, fresh)
 
 ---- script claim_get: no-writes
 
--- KEYS: project, queue. ARGV: now, claim. Returns all that the live claim holds: records with bodies.
+-- KEYS: project, queue. ARGV: now, claim. Returns all that the live claim holds.
 
 local q = queue_at(5)
-return answer_with(with_bodies(q, held(q, ARGV[2], tonumber(ARGV[1])), math.huge), {})
+return answer(q, held(q, ARGV[2], tonumber(ARGV[1])), {})
 
 ---- script renew: allow-oom
 
@@ -121,7 +122,8 @@ return ''
 -- ARGV: now, claim, queue's full name, fence or "", epoch, key or "", digest, until when it is kept, seconds of
 -- history, whether to delete the rest (1), numbers of deletes, releases and targets; ids to delete; ids to release with
 -- delays (-1: as claimed); targets and moves as `moving` in moves.lua reads them.
--- Returns for each target when what came to it expires first, then deleted, released, moved, buried, lost as msgpack.
+-- Returns for each target when what came to it expires first, then how many
+-- were deleted, released, moved and buried (4 bytes each), and the ids that were lost.
 
 local q, now, claim, full = queue_at(5), number(), argument(), argument()
 local fences, fence, epoch = KEYS[keys(1)], argument(), number()
@@ -131,7 +133,10 @@ local refused = key ~= '' and known(answers, key, now) or fenced(fences, fence, 
 if refused then return refused end
 local messages, by_id, lost = held(q, claim, now), {}, {}
 if #messages == 0 then return { 'unclaimed' } end
-for _, m in ipairs(messages) do by_id[id_of(m.record)] = m end
+
+if #ARGV > argument_at then
+  for _, m in ipairs(messages) do by_id[id_of(m)] = m end
+end
 
 -- The held message of the id, which is then spoken for.
 local function named(id)
@@ -166,6 +171,6 @@ end
 finish(q, h, deleted, now, DELETED)
 give_back(q, full, released, now)
 if #moved > 0 then move_all(q, h, full, moved, now) end
-local settled = cmsgpack.pack({ #deleted, #released, #moved - buried, buried, lost })
+local settled = struct.pack('>I4I4I4I4', #deleted, #released, #moved - buried, buried) .. listed_ids(lost)
 if key ~= '' then remember_for(name_of(full), answers, key, digest, expires, settled) end
 return earliest(targets) .. settled

@@ -22,22 +22,23 @@ end
 local function keep(q, h, messages, now, outcome)
   local state = redis.call('HMGET', q.state, 'sequence', 'start', 'finished', 'from', 'kept')
   local position, finished = counted(tonumber(state[1]), tonumber(state[2]), now), risen(tonumber(state[3] or 0), now)
-  local members, order, past, forget, records, remains, latest = {}, {}, {}, {}, {}, {}, {}
+  local order, past, forget, records, remains, latest = {}, {}, {}, {}, {}, {}
   for i, m in ipairs(messages) do
     local n = 2 * i - 1
     local place = string.format('%014.0f', position + i)
-    members[i], order[n], order[n + 1] = m.member, place, place
-    past[n], past[n + 1] = m.member, place
+    order[n], order[n + 1] = place, place
+    past[n], past[n + 1] = string.format('%.0f', m.sequence), place
     forget[n], forget[n + 1] = finished + h.kept, place
     records[n] = place
+    local state = string.sub(m.state, 1, STATE_SIZE)
     records[n + 1] = struct.pack(PAST, m.outcome or outcome, finished, position + i, finished + h.kept)
-      .. string.sub(m.record, 1, HEAD_SIZE - 2) .. '\0\0' .. m.tail
-    latest[n], latest[n + 1] = id_of(m.record), place
+      .. front_of(state) .. string.sub(m.value, 1, head_of(m))
+    latest[n], latest[n + 1] = id_of(m), place
   end
   local size = #messages * OVERHEAD
-  for i, body in ipairs(pick(q.bodies, members)) do
+  for i, body in ipairs(bodies_of(q, messages)) do
     remains[2 * i - 1], remains[2 * i] = order[2 * i], body
-    messages[i].size, size = #body, size + #body
+    size = size + #body
   end
   local kept = tonumber(state[5] or 0) + size
   redis.call('HSET', q.state, 'sequence', position + #messages, 'finished', finished, 'kept', kept)
@@ -59,8 +60,8 @@ end
 
 ---- part past
 
--- Part of scripts that read the history, behind `finishing`. A reply holds for each record what PAST says, the
--- message's record, length of the body, body; for a living message zeros instead of the first.
+-- Part of scripts that read the history, behind `finishing`. A reply holds for each record what PAST says, then the
+-- message; for a living message zeros instead of the first.
 
 local LIVING = struct.pack(PAST, 0, 0, 0, 0)
 
@@ -69,13 +70,36 @@ local function is_kept(record, now)
   return expires > now
 end
 
+-- Records with the bodies that belong to them, as a reply behind what `pieces` holds already.
+local function answer_of(records, bodies, pieces)
+  for i, body in ipairs(bodies) do
+    pieces[#pieces + 1] = records[i]
+    pieces[#pieces + 1] = body
+  end
+  return table.concat(pieces)
+end
+
+-- The first of the values in these fields of a hash: those that have `most` bytes together, but one at least.
+local function values_within(key, fields, most)
+  local values = {}
+  for first = 1, #fields, AHEAD do
+    local slice = redis.call('HMGET', key, unpack(fields, first, math.min(first + AHEAD - 1, #fields)))
+    for _, value in ipairs(slice) do
+      most = most - #value
+      if most < 0 and #values > 0 then return values end
+      values[#values + 1] = value
+    end
+  end
+  return values
+end
+
 -- A reply of the records at these places that still are kept.
 local function entries_of(h, places, now)
   local shown, records = {}, {}
   for i, record in ipairs(pick(h.finished, places)) do
     if is_kept(record, now) then shown[#shown + 1], records[#records + 1] = places[i], record end
   end
-  return answer(records, pick(h.remains, shown), {})
+  return answer_of(records, pick(h.remains, shown), {})
 end
 
 ---- script history_list: no-writes
@@ -114,9 +138,9 @@ while #shown < limit and steps < STEPS and rank < total do
   end
   rank, steps, position = rank + #places, steps + #places, tonumber(places[#places])
 end
-local bodies = portion(h.remains, shown, most)
+local bodies = values_within(h.remains, shown, most)
 if #shown == limit or #bodies < #shown or rank >= total then position = 0 end
-return answer(records, bodies, { struct.pack('>I8', position) })
+return answer_of(records, bodies, { struct.pack('>I8', position) })
 
 ---- script history_all: no-writes
 
@@ -124,38 +148,37 @@ return answer(records, bodies, { struct.pack('>I8', position) })
 -- ARGV: now, sequence, limit, bytes of bodies.
 -- Returns the sequence to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies.
 
-local q, now, marker, limit, left, h = queue_at(5), number(), '(' .. argument(), number(), number(), history(1)
+local q, now, marker, limit, left, h = queue_at(5), number(), number(), number(), number(), history(1)
 local most, entries = math.max(limit, 100), {}
 
-local function gather(order, records, bodies, is_past)
-  local found, members = redis.call('ZRANGE', order, marker, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES'), {}
-  for at = 1, #found, 2 do members[#members + 1] = found[at] end
-  for i, record in ipairs(pick(records, members)) do
-    entries[#entries + 1] =
-      { sequence = tonumber(found[2 * i]), member = members[i], record = record, bodies = bodies, is_past = is_past }
-  end
+for _, m in ipairs(parsed(q, redis.call('XRANGE', q.stream, marker + 1, '+', 'COUNT', most))) do
+  entries[#entries + 1] = { sequence = m.sequence, m = m, size = m.size, is_shown = m.expires > now }
 end
-
-local function is_shown(entry)
-  if entry.is_past then return is_kept(entry.record, now) end
-  local _, _, expires = struct.unpack('>I8I8I8', entry.record)
-  return expires > now
+local above = string.format('(%.0f', marker)
+local past = redis.call('ZRANGE', h.past, above, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+local places = {}
+for at = 1, #past, 2 do places[#places + 1] = past[at] end
+for i, record in ipairs(pick(h.finished, places)) do
+  local size = redis.call('HSTRLEN', h.remains, places[i])
+  entries[#entries + 1] = { sequence = tonumber(past[2 * i]), record = record, place = places[i], size = size,
+    is_shown = is_kept(record, now) }
 end
+table.sort(entries, by_sequence)
 
-gather(q.order, q.records, q.bodies, false)
-gather(h.past, h.finished, h.remains, true)
-table.sort(entries, function(one, other) return one.sequence < other.sequence end)
 local pieces, shown, position, full = { '' }, 0, 0, false
 for at = 1, math.min(#entries, most) do
   local entry = entries[at]
   position = entry.sequence
-  if is_shown(entry) then
-    local record = entry.is_past and entry.record or LIVING .. entry.record
-    local body = redis.call('HGET', entry.bodies, entry.member)
-    left = left - #body
+  if entry.is_shown then
+    left = left - entry.size
     full = left < 0 and shown > 0
     if full then break end
-    add_message(pieces, record, body)
+    pieces[#pieces + 1] = entry.record or LIVING
+    if entry.m then
+      add_message(q, pieces, entry.m)
+    else
+      pieces[#pieces + 1] = redis.call('HGET', h.remains, entry.place)
+    end
     shown = shown + 1
     full = shown == limit
     if full then break end

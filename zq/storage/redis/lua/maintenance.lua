@@ -105,13 +105,17 @@ local function uncount_history(places)
   add_usage(0, size - kept)
 end
 
+-- The message's id in a record.
+local function id_in(record)
+  local front = struct.size(PAST) + 2
+  return id_of({ value = string.sub(record, front + 1 + struct.unpack('>I2', record, front - 1)) })
+end
+
 -- Records of the history at these places. An id whose latest record is another one keeps that.
 local function forget(places)
   uncount_history(places)
   local ids, gone = {}, {}
-  for i, record in ipairs(pick(h.finished, places)) do
-    ids[i] = id_of(record, struct.size(PAST))
-  end
+  for i, record in ipairs(pick(h.finished, places)) do ids[i] = id_in(record) end
   for i, place in ipairs(pick(h.latest, ids)) do
     if place == places[i] then gone[#gone + 1] = ids[i] end
   end
@@ -129,7 +133,7 @@ remove(q, expired)
 forget(past)
 local forgotten = remove_answers(KEYS[answers], KEYS[answers + 1], now, name)
 -- Where nothing is left, nothing counts: servers of earlier versions remove what others counted.
-if redis.call('EXISTS', q.order) == 0 then add_usage(drop_figures(q, 'stored'), drop_figures(q, 'bytes')) end
+if redis.call('EXISTS', q.stream) == 0 then add_usage(drop_figures(q, 'stored'), drop_figures(q, 'bytes')) end
 if redis.call('EXISTS', h.history) == 0 then add_usage(0, drop_figures(q, 'kept')) end
 if redis.call('EXISTS', KEYS[answers]) == 0 then add_usage(0, add_to_part(ANSWERED .. name, -math.huge)) end
 return { #expired, #past + forgotten, earliest(q.expiry, h.forget, KEYS[answers + 1]) }

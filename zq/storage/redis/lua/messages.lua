@@ -5,7 +5,7 @@
 
 -- Part of scripts that put messages into queues.
 
-local NEW = string.rep('\0', 38)  -- what stands in a record between ttl and tail of a message that was never claimed
+local GAP = 100   -- messages not of the lane that may follow one which is: see append
 
 -- Creates a queue that is known to be missing; its first sequence comes after all of its predecessors.
 local function create(q, name, metadata)
@@ -16,10 +16,14 @@ local function create(q, name, metadata)
   return floor
 end
 
+-- Fields of a queue's state which most posts leave as they are.
+local SELDOM = { 'head', 'gap', 'ceiling' }
+
 -- New messages of a queue, which is created if it is missing: `append` each, then `store` them. `texts`: moments as the
 -- commands take them.
 local function batch_for(q, full, now)
-  local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start', 'entered', 'from', 'stored', 'bytes')
+  local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start', 'entered', 'from', 'stored', 'bytes',
+    'laned', 'head', 'gap', 'ceiling')
   local sequence = tonumber(state[1] or create(q, name_of(full), '{}'))
   local start = tonumber(state[3])
   if not start then
@@ -27,47 +31,77 @@ local function batch_for(q, full, now)
     redis.call('HSET', q.state, 'start', start)
   end
   if not state[5] then redis.call('HSET', q.state, 'from', sequence) end
+  local former = { head = tonumber(state[9] or 0), gap = tonumber(state[10] or 0), ceiling = tonumber(state[11] or 0) }
   return {
     q = q, full = full, now = now, sequence = counted(sequence, start, now), fresh = tonumber(state[2] or 0),
     entered = tonumber(state[4] or 0), stored = tonumber(state[6] or 0), bytes = tonumber(state[7] or 0),
-    size = 0, added = 0,
-    texts = {}, avail = {}, order = {}, expiry = {}, records = {}, bodies = {}, ids = {},
+    laned = tonumber(state[8] or 0), head = former.head, gap = former.gap, ceiling = former.ceiling, former = former,
+    count = 0, added = 0,
+    texts = {}, fronts = {}, avail = {}, sequences = {}, values = {}, expiry = {}, bodies = {}, ids = {},
   }
 end
 
--- Adds a message; `front` and `rest` are what stands in its record behind the ttl. Where `available` is 0, it becomes
--- available at the larger of now and the queue's last such moment (L5).
-local function append(batch, id, available, expires, ttl, front, rest, body)
+-- Whether the message of the last sequence, which comes without delay, joins the lane: moments must rise there. What is
+-- behind many that are not of the lane stays out of it as well, so that nobody has to step over more than these.
+local function joins(batch, available)
+  local is_empty = batch.head >= batch.laned
+  if available < batch.ceiling or batch.gap >= GAP and not is_empty then return false end
+  if is_empty then batch.head = batch.sequence - 1 end
+  batch.laned, batch.gap = batch.sequence, 0
+  return true
+end
+
+-- Adds a message of the id; `rest` is what stands in its entry behind the moment when it becomes available, and the
+-- body of `size` bytes. Where `available` is 0, that is the larger of now and the queue's last such moment (L5).
+local function append(batch, id, available, expires, size, rest)
+  local sequence, at, texts, listed = batch.sequence + 1, batch.count + 1, batch.texts, true
+  local n, member = 2 * at - 1, struct.pack(MEMBER, sequence)
+  batch.sequence, batch.count, batch.added = sequence, at, batch.added + OVERHEAD + size
   if available == 0 then
-    batch.fresh = risen(batch.fresh, batch.now)
-    available = batch.fresh
+    available = risen(batch.fresh, batch.now)
+    if available < batch.fresh then batch.ceiling = math.max(batch.ceiling, batch.fresh) end
+    batch.fresh = available
+    listed = not joins(batch, available)
   end
-  local sequence, n, texts = batch.sequence + 1, batch.size, batch.texts
-  local member = string.format('%014.0f', sequence)
-  batch.sequence, batch.size, batch.added = sequence, n + 2, batch.added + OVERHEAD + #body
-  texts[available] = texts[available] or string.format('%.0f', available)
+  local fronts = batch.fronts
+  fronts[available] = fronts[available] or struct.pack('>I8', available)
+  if listed then
+    local avail = batch.avail
+    texts[available] = texts[available] or string.format('%.0f', available)
+    avail[#avail + 1] = texts[available]
+    avail[#avail + 1] = member
+    batch.gap = batch.gap + 1
+  end
+  if size >= LARGE then
+    local bodies = batch.bodies
+    bodies[#bodies + 1] = member
+    bodies[#bodies + 1] = string.sub(rest, -size)
+    rest = string.sub(rest, 1, -size - 1)
+  end
   texts[expires] = texts[expires] or string.format('%.0f', expires)
-  local avail, order, expiry = batch.avail, batch.order, batch.expiry
-  local records, bodies, ids = batch.records, batch.bodies, batch.ids
-  avail[n + 1], avail[n + 2] = texts[available], member
-  order[n + 1], order[n + 2] = member, member
-  expiry[n + 1], expiry[n + 2] = texts[expires], member
-  records[n + 1], records[n + 2] = member, struct.pack('>I8I8I8I8', sequence, available, expires, ttl) .. front .. rest
-  bodies[n + 1], bodies[n + 2] = member, body
-  ids[n + 1], ids[n + 2] = id, member
+  local expiry, ids = batch.expiry, batch.ids
+  expiry[n], expiry[n + 1] = texts[expires], member
+  ids[n], ids[n + 1] = id, member
+  batch.sequences[at], batch.values[at] = sequence, (listed and '\1' or '\0') .. member .. fronts[available] .. rest
 end
 
 local function store(batch)
-  local q, count = batch.q, batch.size / 2
-  redis.call('HSET', q.state, 'sequence', batch.sequence, 'fresh', batch.fresh, 'entered', batch.entered + count,
-    'stored', batch.stored + count, 'bytes', batch.bytes + batch.added)
+  local q, count = batch.q, batch.count
+  local changes = { 'sequence', batch.sequence, 'fresh', batch.fresh, 'entered', batch.entered + count,
+    'stored', batch.stored + count, 'bytes', batch.bytes + batch.added, 'laned', batch.laned }
+  for _, field in ipairs(SELDOM) do
+    if batch[field] ~= batch.former[field] then
+      changes[#changes + 1] = field
+      changes[#changes + 1] = batch[field]
+    end
+  end
+  redis.call('HSET', q.state, unpack(changes))
   add_usage(count, batch.added)
-  put('ZADD', q.avail, batch.avail)
-  put('ZADD', q.order, batch.order)
+  for i, sequence in ipairs(batch.sequences) do redis.call('XADD', q.stream, sequence, 'm', batch.values[i]) end
   put('ZADD', q.expiry, batch.expiry)
-  put('HSET', q.records, batch.records)
-  put('HSET', q.bodies, batch.bodies)
   put('HSET', q.ids, batch.ids)
+  put('ZADD', q.avail, batch.avail)
+  put('HSET', q.bodies, batch.bodies)
   notify(batch.full)
 end
 
@@ -76,7 +110,7 @@ end
 -- Stores messages behind all others of a queue, all or none; creates the queue if it is missing.
 -- KEYS: project, queue; the queue of the copies, if there are any; its answers if the post has a key.
 -- ARGV: now, queue's full name, expected metadata ("" = any), how many copies; if any, the full name of their queue;
--- with a key: it, digest, until when it is kept, the answer; then record and body of each copy and each message.
+-- with a key: it, digest, until when it is kept, the answer; then each copy and each message as layout.draft packs it.
 -- Returns "", or the metadata if they are others; then nothing is stored.
 
 local q, now, full, expected, copies = queue_at(5), number(), argument(), argument(), number()
@@ -91,14 +125,15 @@ end
 local other = other_metadata(name_of(full), expected)
 if other then return other end
 local function post(batch, first, last)
-  for at = first, last, 2 do
-    local record = ARGV[at]
-    local available, expires, ttl = struct.unpack('>I8I8I8', record, 9)
-    append(batch, id_of(record), available, expires, ttl, '', string.sub(record, 33), ARGV[at + 1])
+  for at = first, last do
+    local draft = ARGV[at]
+    local available, expires, _, size, id = struct.unpack('>I8I8I8I4I2', draft)
+    local first = ENTRY_SIZE - DRAFT_FRONT + 1
+    append(batch, string.sub(draft, first, first + id - 1), available, expires, size, string.sub(draft, 9))
   end
   store(batch)
 end
-local first = argument_at + 1 + 2 * copies
+local first = argument_at + 1 + copies
 if target then post(batch_for(target.q, target.full, now), argument_at + 1, first - 1) end
 post(batch_for(q, full, now), first, #ARGV)
 if once then remember_for(name_of(full), once, key, digest, expires, answer) end
@@ -106,11 +141,11 @@ return ''
 
 ---- script get: no-writes
 
--- KEYS: project, queue. ARGV: now, ids. Returns those of them that live, in this order: records with bodies.
+-- KEYS: project, queue. ARGV: now, ids. Returns those of them that live, in this order.
 
 local q, ids = queue_at(5), {}
 for at = 2, #ARGV do ids[at - 1] = ARGV[at] end
-return answer_with(with_bodies(q, locate(q, ids, tonumber(ARGV[1])), math.huge), {})
+return answer(q, locate(q, ids, tonumber(ARGV[1])), {})
 
 ---- script list: no-writes
 
@@ -118,8 +153,8 @@ return answer_with(with_bodies(q, locate(q, ids, tonumber(ARGV[1])), math.huge),
 -- KEYS: project, queue.
 -- ARGV: now, marker, limit, bytes of bodies, client whose own are hidden or "", claimed shown, delayed shown ("1"),
 -- queue's name, expected metadata ("" = any).
--- Returns the marker to go on from (8 bytes; 0: nothing is left or the page is full), records with bodies; or, if the
--- metadata are others, these alone in a table.
+-- Returns the marker to go on from (8 bytes; 0: nothing is left or the page is full), messages; or, if the metadata are
+-- others, these alone in a table.
 
 local q, now, marker, limit = queue_at(5), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local most, without, claimed, delayed = tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1', ARGV[7] == '1'
@@ -127,71 +162,69 @@ local most, without, claimed, delayed = tonumber(ARGV[4]), ARGV[5], ARGV[6] == '
 local other = other_metadata(ARGV[8], ARGV[9])
 if other then return { other } end
 
-local function client_of(record)
-  local id, client = struct.unpack('>I2I2', record, HEAD_SIZE + 13)
-  local first = HEAD_SIZE + TAIL_SIZE + 1 + id
-  return string.sub(record, first, first + client - 1)
-end
-
 local lists = {}
 
--- Whether a commit is going to delete a message whose claim would have ended: see `on_list` in shared.lua.
-local function is_reserved(member, record)
-  local length = struct.unpack('>I2', record, HEAD_SIZE - 1)
-  if length == 0 then return false end
-  local claim = string.sub(record, -length)
-  lists[claim] = lists[claim] or on_list(q, claim)
-  return not lists[claim][member]
+-- Whether a commit is going to delete a message whose claim would have ended: see `on_list`.
+local function is_reserved(m)
+  if m.claim == '' then return false end
+  lists[m.claim] = lists[m.claim] or on_list(q, m.claim)
+  return not lists[m.claim][m.member]
 end
 
-local function shows(member, record)
-  local _, available, expires, _, ends = struct.unpack('>I8I8I8I8I8', record)
-  if expires <= now then return false end
-  if ends > now then return claimed end
-  local free = delayed or available <= now
+local function shows(m)
+  if m.expires <= now then return false end
+  if m.ends > now then return claimed end
+  local free = delayed or m.available <= now
   if free == claimed then return free end
-  return is_reserved(member, record) == claimed
+  return is_reserved(m) == claimed
 end
 
-local shown, records = {}, {}
+local shown = {}
 
-local function show(members)
-  for i, record in ipairs(pick(q.records, members)) do
-    if shows(members[i], record) and (without == '' or client_of(record) ~= without) and #shown < limit then
-      shown[#shown + 1], records[#records + 1] = members[i], record
+local function show(messages)
+  for _, m in ipairs(messages) do
+    if #shown < limit and shows(m) and (without == '' or client_of(m) ~= without) then shown[#shown + 1] = m end
+  end
+end
+
+-- Shows what is ready between the marker and the lane, in sequence, if that is little; then there is no need to walk
+-- over what is not. Returns from where to walk on: nil if there is nothing to be walked over.
+local function skip(from)
+  if claimed or delayed then return from end
+  local ready = redis.call('ZCOUNT', q.avail, '-inf', now) + redis.call('ZCOUNT', q.claimed, '-inf', now)
+  if ready > STEPS then return from end
+  local head, last = lane_of(q)
+  if head >= last then head = math.huge end
+  if head < from then return from end
+  local members = {}
+  for _, key in ipairs({ q.avail, q.claimed }) do
+    for _, member in ipairs(redis.call('ZRANGE', key, '-inf', now, 'BYSCORE')) do
+      local sequence = struct.unpack(MEMBER, member)
+      if sequence >= from and sequence <= head then members[#members + 1] = member end
     end
   end
+  show(in_sequence(load(q, members)))
+  return head < math.huge and head + 1 or nil
 end
 
--- All ready messages above the marker, in sequence, if they are few; then there is no need to walk over the others.
-local function few_ready()
-  if claimed or delayed or redis.call('ZCOUNT', q.avail, '-inf', now) > STEPS then return nil end
-  local members = {}
-  for _, member in ipairs(redis.call('ZRANGE', q.avail, '-inf', now, 'BYSCORE')) do
-    if tonumber(member) > marker then members[#members + 1] = member end
-  end
-  table.sort(members)
-  return members
-end
-
-local steps, position = 0, 0
+local steps, position, from = 0, 0, marker + 1
 while #shown < limit and steps < STEPS do
-  local ready = steps > 0 and few_ready()
-  if ready then
-    shown, records, position = {}, {}, 0
-    show(ready)
-    break
+  if steps > 0 then
+    from = skip(from)
+    position = from and from - 1 or 0
+    if not from or #shown == limit then break end
   end
-  local want = math.min(steps == 0 and limit or math.max(limit - #shown, 100), STEPS - steps)
-  local members = redis.call('ZRANGE', q.order, '(' .. ARGV[2], '+inf', 'BYSCORE', 'LIMIT', steps, want)
-  show(members)
-  steps = steps + #members
-  position = tonumber(members[#members] or 0)
-  if #members < want then position = 0; break end
+  local want = math.min(steps == 0 and limit or math.max(limit - #shown, 100), STEPS)
+  local messages = parsed(q, redis.call('XRANGE', q.stream, from, '+', 'COUNT', want))
+  show(messages)
+  steps = steps + #messages
+  if #messages < want then position = 0; break end
+  position = messages[#messages].sequence
+  from = position + 1
 end
-local bodies = portion(q.bodies, shown, most)
-if #shown >= limit or #bodies < #shown then position = 0 end
-return answer(records, bodies, { struct.pack('>I8', position) })
+local fitting = portion(shown, most)
+if #shown >= limit or #fitting < #shown then position = 0 end
+return answer(q, fitting, { struct.pack('>I8', position) })
 
 ---- script delete: allow-oom
 
@@ -220,12 +253,13 @@ return ''
 
 -- Removes ready messages from the front. KEYS: project, queue, history if there is one.
 -- ARGV: now, limit, bytes of bodies, seconds of history.
--- Returns whether to look again (1 byte): too many had expired in front; how many expired ones went (4 bytes); records
--- with bodies.
+-- Returns whether to look again (1 byte): this call has stepped over enough; how many expired ones went (4 bytes);
+-- messages.
 
 local q, now, limit, most, h = queue_at(5), number(), number(), number(), history(number())
-local found, more, expired = take(q, limit, now)
-found = with_bodies(q, found, most)
-local reply = answer_with(found, { more and '\1' or '\0', struct.pack('>I4', expired) })
+local found, more, expired, lane = take(q, limit, now)
+found = portion(found, most)
+local reply = answer(q, found, { more and '\1' or '\0', struct.pack('>I4', expired) })
+advance(q, lane, found)
 finish(q, h, found, now, POPPED)
 return reply

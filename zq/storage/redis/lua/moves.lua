@@ -9,32 +9,47 @@
 -- it goes as a dead letter), and `body` with `checksum` if it gets new ones. A target is a table: `q` and `full`, its
 -- name.
 
--- Puts a message where it goes (model.Move); returns when it expires.
+local MORE = '>I8I4I2I2I2'  -- see layout.py
+
+-- When a message was created, and its checksum.
+local function origin_of(m)
+  local _, _, _, expires, ttl, _, id, client, more = struct.unpack(ENTRY, m.value)
+  local created = expires - ttl * 1000
+  if more == 0 then return created, '' end
+  local at = ENTRY_SIZE + id + client + 1
+  local told, _, length, _, _, first = struct.unpack(MORE, m.value, at)
+  return told > 0 and told or created, string.sub(m.value, first, first + length - 1)
+end
+
+-- Puts a message with its body where it goes (model.Move); returns when it expires.
 local function send(item, origin, now, body)
   local m, reason = item.m, item.reason
   local ttl = item.ttl >= 0 and item.ttl or m.ttl
   local expires, available = now + ttl * 1000, item.delay > 0 and now + item.delay * 1000 or 0
-  local created, _, id, client, length = struct.unpack(TAIL, m.tail)
-  local first = TAIL_SIZE + 1 + id + client
-  local checksum = item.body and item.checksum or string.sub(m.tail, first, first + length - 1)
+  local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
+  local created, checksum = origin_of(m)
   local count = m.count
-  if reason == '' then created, count, origin = now, 0, '' end
-  local rest = struct.pack(TAIL, created, count, id, client, #checksum, #origin, #reason)
-    .. string.sub(m.tail, TAIL_SIZE + 1, first - 1) .. checksum .. origin .. reason
-  append(item.to.batch, id_of(m.record), available, expires, ttl, NEW, rest, item.body or body)
+  if item.body then body, checksum = item.body, item.checksum end
+  if reason == '' then created, count, origin = 0, 0, '' end
+  local more = ''
+  if reason ~= '' or checksum ~= '' then
+    more = struct.pack(MORE, created, count, #checksum, #origin, #reason) .. checksum .. origin .. reason
+  end
+  local rest = struct.pack('>I8I8I4I2I2I2', expires, ttl, #body, id, client, #more)
+    .. string.sub(m.value, ENTRY_SIZE + 1, ENTRY_SIZE + id + client) .. more .. body
+  append(item.to.batch, id_of(m), available, expires, #body, rest)
   return expires
 end
 
 -- Moves messages out of the queue `q` of the full name; its history `h` gets a record of each. Each target's `earliest`
 -- is when the first of all that came to it expires.
 local function move_all(q, h, full, moves, now)
-  local origin, members, messages, targets = name_of(full), {}, {}, {}
+  local origin, messages, targets = name_of(full), {}, {}
   for i, item in ipairs(moves) do
-    members[i], messages[i] = item.m.member, item.m
+    messages[i] = item.m
     item.m.outcome = item.reason == '' and MOVED or DEAD_LETTERED
   end
-  local bodies = pick(q.bodies, members)
-  for i, body in ipairs(bodies) do messages[i].size = #body end
+  local bodies = bodies_of(q, messages)
   finish(q, h, messages, now)
   for i, item in ipairs(moves) do
     local to = item.to
@@ -81,7 +96,7 @@ end
 
 -- Moves ready messages. KEYS: project, queue, history if there is one, targets.
 -- ARGV: now, queue's full name, seconds of history, number of targets; targets and moves as `moving` reads them.
--- Returns for each target when what came to it expires first, then the ids of what moved as msgpack.
+-- Returns for each target when what came to it expires first, then the ids of what moved.
 
 local q, now, full, h, count = queue_at(5), number(), argument(), history(number()), number()
 local targets = read_targets(count)
@@ -90,10 +105,10 @@ local moved, gone, found = {}, {}, locate(q, ids, now)
 local taken = reserved(q, found)
 for _, m in ipairs(found) do
   if not taken[m.member] and m.ends <= now and m.available <= now then
-    local id = id_of(m.record)
+    local id = id_of(m)
     moves[id].m = m
     moved[#moved + 1], gone[#gone + 1] = moves[id], id
   end
 end
 if #moved > 0 then move_all(q, h, full, moved, now) end
-return earliest(targets) .. cmsgpack.pack(gone)
+return earliest(targets) .. listed_ids(gone)

@@ -52,54 +52,77 @@ return ''
 
 -- KEYS: project, queue. ARGV: now, sequences above and below which the oldest and the newest are to be sought.
 -- Returns counts of claimed and free messages, how many have come in (-1: there is no queue), then for oldest and
--- newest the record or "" and, if so many had expired that this call has looked enough, the sequence to go on from,
+-- newest the message or "" and, if so many had expired that this call has looked enough, the sequence to go on from,
 -- else 0.
 
 local q, now = queue_at(5), tonumber(ARGV[1])
 
--- The first unexpired message from a sequence on, ascending or (`...` = 'REV') descending.
-local function edge(from, to, ...)
+-- The first unexpired message from a sequence on, without its body: by XRANGE ascending, by XREVRANGE descending.
+local function edge(command, from, to, forward)
   local steps, want = 0, 1
   while true do
-    local arguments = { ... }
-    for _, argument in ipairs({ 'LIMIT', steps, want }) do arguments[#arguments + 1] = argument end
-    local members = redis.call('ZRANGE', q.order, from, to, 'BYSCORE', unpack(arguments))
-    local last
-    for _, m in ipairs(load(q, members)) do
-      if m.expires > now then return m.record, 0 end
-      last = m.sequence
+    local messages = parsed(q, redis.call(command, q.stream, from, to, 'COUNT', want))
+    for _, m in ipairs(messages) do
+      if m.expires > now then
+        return front_of(m.state) .. string.sub(m.value, 1, head_of(m)), 0
+      end
     end
-    steps = steps + #members
-    if #members < want then return '', 0 end
+    if #messages < want then return '', 0 end
+    local last = messages[#messages].sequence
+    steps = steps + #messages
     if steps >= STEPS then return '', last end
-    want = 100
+    from, want = last + forward, 100
   end
 end
 
 local claimed = redis.call('ZCOUNT', q.claimed, '(' .. ARGV[1], '+inf')
 local total = redis.call('ZCARD', q.expiry) - redis.call('ZCOUNT', q.expiry, '-inf', now)
-local oldest, above = edge('(' .. ARGV[2], '+inf')
-local newest, below = edge('(' .. ARGV[3], '-inf', 'REV')
+local oldest, above = edge('XRANGE', tonumber(ARGV[2]) + 1, '+', 1)
+local newest, below = edge('XREVRANGE', ARGV[3] == '+inf' and '+' or tonumber(ARGV[3]) - 1, '-', -1)
 local sequence, entered = unpack(redis.call('HMGET', q.state, 'sequence', 'entered'))
 return { claimed, total - claimed, sequence and tonumber(entered or 0) or -1, oldest, above, newest, below }
 
 ---- script ready: allow-oom
 
 -- Counts ready messages, if `most` is above 0. KEYS: project, queue. ARGV: now, most.
--- Returns how many (-1: so many had expired that this call has done enough by removing some), how many it removed, and
--- the next moment at which a message becomes ready, or "".
+-- Returns how many (-1: so many had expired, or claims lapsed, that this call has done enough), how many it removed,
+-- and the next moment at which a message becomes ready, or "".
 
 local q, most = queue_at(5), tonumber(ARGV[2])
 
-local function later()
-  return redis.call('ZRANGE', q.avail, '(' .. ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2] or ''
+-- The first moment at which a claimed message becomes ready: its claim's end, or later than that.
+local function first_lapse()
+  local first, size = math.huge, 16
+  for from = 0, STEPS - 1, size do
+    local entries, members = redis.call('ZRANGE', q.claimed, from, from + size - 1, 'WITHSCORES'), {}
+    for i = 1, #entries, 2 do members[#members + 1] = entries[i] end
+    for i, state in ipairs(pick(q.states, members)) do
+      local ends = tonumber(entries[2 * i])
+      if ends >= first or ends == RESERVED then return first end
+      first = math.min(first, (unpacked('>I8', state)))
+    end
+    if #members < size then break end
+  end
+  return first
 end
 
-if most == 0 then return { 0, 0, later() } end
-local expired = load(q, redis.call('ZRANGE', q.expiry, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, STEPS))
-remove(q, expired)
-if #expired == STEPS then return { -1, STEPS, '' } end
-return { redis.call('ZCOUNT', q.avail, '-inf', ARGV[1]), #expired, later() }
+-- `other`: the next moment in the lane.
+local function later(other)
+  local listed = redis.call('ZRANGE', q.avail, '(' .. ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+  local first = math.min(tonumber(listed or math.huge), other or math.huge, first_lapse())
+  return first < math.huge and string.format('%.0f', first) or ''
+end
+
+if lapse(q, tonumber(ARGV[1])) then return { -1, 0, '' } end
+local expired = {}
+if most > 0 then
+  expired = load(q, redis.call('ZRANGE', q.expiry, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, STEPS))
+  remove(q, expired)
+  if #expired == STEPS then return { -1, STEPS, '' } end
+end
+local count, other = count_lane(q, tonumber(ARGV[1]))
+if most == 0 then return { 0, 0, later(other) } end
+return { redis.call('ZCOUNT', q.avail, '-inf', ARGV[1]) + count, #expired, later(other) }
 
 ---- script depth: no-writes
 
@@ -111,33 +134,42 @@ local q, now, most = queue_at(5), number(), number()
 local expired = redis.call('ZCOUNT', q.expiry, '-inf', now)
 local living = redis.call('ZCARD', q.expiry) - expired
 local claimed = redis.call('ZCOUNT', q.claimed, '(' .. now, '+inf')
-local available = redis.call('ZCOUNT', q.avail, '-inf', now)
+local listed = redis.call('ZCOUNT', q.avail, '-inf', now)
+local available, soonest = listed + count_lane(q, now), math.huge
+-- What is in `claimed` still, though its claim has ended.
+for _, state in ipairs(pick(q.states, redis.call('ZRANGE', q.claimed, '-inf', now, 'BYSCORE', 'LIMIT', 0, most))) do
+  local moment, expires = unpacked('>I8I8', state)
+  if moment <= now then available = available + 1 end
+  if moment <= now and expires > now then soonest = math.min(soonest, moment) end
+end
 
 -- Expired messages whose moment has not come are in no other count.
 local early = 0
 for first = 0, math.min(expired, most) - 1, SLICE do
   local last = math.min(first + SLICE, expired, most) - 1
   for _, moment in ipairs(redis.call('ZMSCORE', q.avail, unpack(redis.call('ZRANGE', q.expiry, first, last)))) do
-    if tonumber(moment) > now then early = early + 1 end
+    if moment and tonumber(moment) > now then early = early + 1 end
   end
 end
 local ready = math.max(0, available - expired + early)
 
--- The moment of the first in the order of claims that has not expired, or of the last one looked at.
+-- The moment of the first in `avail` that has not expired, or of the last one looked at; of what is elsewhere, if that
+-- is sooner.
 local function first_ready()
-  local moment, size = -1, 1
-  local at = 0
-  while at < math.max(1, math.min(available, most)) do
+  local moment, found, at, size = -1, false, 0, 1
+  while not found and at < math.min(listed, most) do
     local entries, members = redis.call('ZRANGE', q.avail, at, at + size - 1, 'WITHSCORES'), {}
     for i = 1, #entries, 2 do members[#members + 1] = entries[i] end
     for i, expires in ipairs(redis.call('ZMSCORE', q.expiry, unpack(members))) do
-      moment = entries[2 * i]
-      if tonumber(expires) > now then return moment end
+      moment = tonumber(entries[2 * i])
+      if tonumber(expires) > now then found = true; break end
     end
     at, size = at + size, 100
   end
-  return moment
+  local first = first_of_lane(q, now, math.max(1, most))
+  soonest = math.min(soonest, first and first.available or math.huge)
+  return soonest < math.huge and (not found or soonest < moment) and soonest or moment
 end
 
 local waiting = math.max(0, living - claimed - ready)
-return { ready, waiting, claimed, expired, ready > 0 and tonumber(first_ready()) or -1 }
+return { ready, waiting, claimed, expired, ready > 0 and first_ready() or -1 }

@@ -14,6 +14,7 @@ return redis.call('HINCRBY', KEYS[keys(1)], ARGV[1], 1)
 local STAGE = '>I8I8I4'
 local STAGED_QUEUE = '>I8I4'
 local PRODUCER = '>I8I8I8'
+local DRAFT_SIZE_AT = 25  -- where the size of its body stands in a draft: see layout.py
 
 -- The next seven keys, which the project has for transactions.
 local function transactions()
@@ -54,7 +55,7 @@ local function drop(t, name, content)
   local packed = redis.call('HGET', t.stages, name)
   if packed then
     local _, bytes = struct.unpack(STAGE, packed)
-    count_staged(-redis.call('LLEN', content) / 2, -bytes)
+    count_staged(-redis.call('LLEN', content), -bytes)
   end
   take_down(t, name)
   redis.call('UNLINK', content)
@@ -65,7 +66,7 @@ end
 -- Adds messages to a stage, all or none.
 -- KEYS: project, queue, transactions, the stage's messages, answers if the request has a key.
 -- ARGV: now, stage, queue, when a new stage expires, most bytes of bodies, most messages, least ttl in ms; with a key:
--- it, digest, until when it is kept, the answer; then record and body of each message. Returns "".
+-- it, digest, until when it is kept, the answer; then each message as layout.draft packs it. Returns "".
 
 local now, name, queue, ends = number(), argument(), argument(), number()
 local most, most_messages, least = number(), number(), number()
@@ -84,8 +85,8 @@ if not stage then
   stage = { expires = ends, bytes = 0, queues = {} }
 end
 local former = stage.bytes
-for at = argument_at + 2, #ARGV, 2 do stage.bytes = stage.bytes + #ARGV[at] end
-local count = (redis.call('LLEN', content) + #ARGV - argument_at) / 2
+for at = argument_at + 1, #ARGV do stage.bytes = stage.bytes + struct.unpack('>I4', ARGV[at], DRAFT_SIZE_AT) end
+local count = redis.call('LLEN', content) + #ARGV - argument_at
 if stage.bytes > most or count > most_messages then return { 'full' } end
 
 local index = #stage.queues + 1
@@ -102,12 +103,9 @@ redis.call('HSET', t.stages, name, table.concat(pieces))
 redis.call('ZADD', t.staging, stage.expires, name)
 
 local messages = {}
-for at = argument_at + 1, #ARGV, 2 do
-  messages[#messages + 1] = struct.pack('>I4', index) .. ARGV[at]
-  messages[#messages + 1] = ARGV[at + 1]
-end
+for at = argument_at + 1, #ARGV do messages[#messages + 1] = struct.pack('>I4', index) .. ARGV[at] end
 put('RPUSH', content, messages)
-count_staged(#messages / 2, stage.bytes - former)
+count_staged(#messages, stage.bytes - former)
 if once then remember_for(queue, once, key, digest, expires, answer) end
 return ''
 
@@ -122,25 +120,26 @@ return ''
 
 -- Part of scripts that publish staged messages, whose moments count from 0.
 
-local FRESH  -- what stands in the record of a message of this moment between ttl and tail
-
--- Puts messages where they belong: `drafts` are records and bodies in turn, `target_of` says which one an index means.
+-- Puts messages where they belong: `drafts` are as they were staged, `target_of` says which one an index means. Returns
+-- how many bytes of bodies that is.
 local function publish(drafts, target_of, now)
-  FRESH = FRESH or NEW .. struct.pack('>I8', now)
-  local batches = {}
-  for at = 1, #drafts, 2 do
-    local record = drafts[at]
-    local index, _, delay, life, ttl = struct.unpack('>I4I8I8I8I8', record)
+  local batches, bytes = {}, 0
+  for _, draft in ipairs(drafts) do
+    local index, delay, life, _, size, id = struct.unpack('>I4I8I8I8I4I2', draft)
     local batch = batches[index]
     if not batch then
       local target = target_of(index)
       batch = batch_for(target.q, target.full, now)
       batches[index] = batch
     end
-    local available, rest = delay > 0 and now + delay or 0, string.sub(record, 13 + HEAD_SIZE)
-    append(batch, id_of(record, 4), available, now + life, ttl, FRESH, rest, drafts[at + 1])
+    local available, expires = delay > 0 and now + delay or 0, now + life
+    local first = ENTRY_SIZE - DRAFT_FRONT + 5
+    append(batch, string.sub(draft, first, first + id - 1), available, expires, size,
+      struct.pack('>I8', expires) .. string.sub(draft, 21))
+    bytes = bytes + size
   end
   for _, batch in pairs(batches) do store(batch) end
+  return bytes
 end
 
 ---- script commit
@@ -189,7 +188,7 @@ for _, stage in ipairs(stages) do
   local found = staged(packed, now)
   if not found then return { 'unstaged', stage.name } end
   if packed ~= stage.expected then return { 'restaged' } end
-  local count = redis.call('LLEN', stage.content) / 2
+  local count = redis.call('LLEN', stage.content)
   if stage.count >= 0 and stage.count ~= count then return { 'differs', stage.name, count, stage.count } end
   stage.queues = found.queues
   if stage.count == -2 then uncounted = uncounted + count else published = published + count end
@@ -201,8 +200,7 @@ for i = 1, list_count do lists[i] = { q = queue_at(keys(9)), h = history(number(
 
 -- The members that a list has, and of them those with a claim end that is to come, by the index of claims alone.
 local function split(q, list)
-  local members, live, lapsed = {}, {}, {}
-  for at = 1, #list, DIGITS do members[#members + 1] = string.sub(list, at, at + DIGITS - 1) end
+  local members, live, lapsed = members_in(list), {}, {}
   for first = 1, #members, SLICE do
     local scores = redis.call('ZMSCORE', q.claimed, unpack(members, first, math.min(first + SLICE - 1, #members)))
     for i, score in ipairs(scores) do
@@ -217,7 +215,7 @@ end
 local function members_of(q, claim)
   local list = redis.call('HGET', q.claims, claim) or ''
   if list == '' then return list, '' end
-  local first = redis.call('ZSCORE', q.claimed, string.sub(list, 1, DIGITS))
+  local first = redis.call('ZSCORE', q.claimed, string.sub(list, 1, MEMBER_SIZE))
   if first and tonumber(first) > now then return list, '' end
   return split(q, list)
 end
@@ -228,7 +226,7 @@ for i = 1, claim_count do
   claim.q, claim.h = lists[claim.list].q, lists[claim.list].h
   claim.live, claim.lapsed = members_of(claim.q, claim.id)
   if claim.live == '' then return { 'lapsed', claim.id } end
-  deleted = deleted + #claim.live / DIGITS
+  deleted = deleted + #claim.live / MEMBER_SIZE
   claims[i] = claim
 end
 local targets = {}
@@ -236,12 +234,6 @@ for _, target in ipairs(read_targets(target_count)) do targets[name_of(target.fu
 if published + deleted > most then return { 'much', published + deleted, most } end
 local large = published + uncounted + deleted > step or size > capacity
 if large and opening == '' then return { 'large' } end
-
-local function members_in(list)
-  local members = {}
-  for at = 1, #list, DIGITS do members[#members + 1] = string.sub(list, at, at + DIGITS - 1) end
-  return members
-end
 
 -- Keeps the messages of a claim for this commit: they are on no claim's list any more. The index entries of many are
 -- left as they are, for whoever comes across them, so that this step is a short one.
@@ -269,9 +261,7 @@ end
 
 local function finish_all()
   for _, claim in ipairs(claims) do
-    local members = members_in(claim.live)
-    table.sort(members)
-    finish(claim.q, claim.h, load(claim.q, members), now, DELETED)
+    finish(claim.q, claim.h, in_sequence(load(claim.q, members_in(claim.live))), now, DELETED)
   end
   for _, stage in ipairs(stages) do
     local count = redis.call('LLEN', stage.content)
@@ -298,7 +288,7 @@ return '\0' .. (large and '\1' or '\0') .. kept
 -- names.
 -- Returns 1 while something is left, 0 when nothing is.
 
-local CHUNK = 16  -- records and bodies read at first, and twice as many each time: bodies may be large
+local CHUNK = 8  -- messages read at first, and twice as many each time: bodies may be large
 local now, producer, expected, phase, phases = number(), argument(), argument(), number(), number()
 local most, capacity = number(), number()
 local t, list = transactions(), KEYS[keys(1)]
@@ -311,8 +301,8 @@ local function next_members()
   while #members < most do
     local item = redis.call('LPOP', list)
     if not item then break end
-    local size = math.min(#item, (most - #members) * DIGITS)
-    for at = 1, size, DIGITS do members[#members + 1] = string.sub(item, at, at + DIGITS - 1) end
+    local size = math.min(#item, (most - #members) * MEMBER_SIZE)
+    for _, member in ipairs(members_in(string.sub(item, 1, size))) do members[#members + 1] = member end
     if size < #item then redis.call('LPUSH', list, string.sub(item, size + 1)) end
   end
   return members
@@ -321,26 +311,20 @@ end
 local function settle()
   local q = queue_at(keys(9))
   local h = history(number())
-  local members, messages = next_members(), {}
-  for i, record in ipairs(pick(q.records, members)) do
-    -- What was purged or deleted meanwhile has no record.
-    if record then messages[#messages + 1] = parse(members[i], record) end
-  end
-  table.sort(messages, function(one, other) return one.sequence < other.sequence end)
-  finish(q, h, messages, now, DELETED)
+  -- What was purged or deleted meanwhile is not there.
+  finish(q, h, in_sequence(load(q, next_members())), now, DELETED)
   return 0
 end
 
 local function publish_some()
   local targets, taken, bytes, chunk = read_targets(number()), 0, 0, CHUNK
-  while taken < 2 * most and bytes < capacity do
-    local drafts = redis.call('LRANGE', list, taken, math.min(taken + chunk, 2 * most) - 1)
+  while taken < most and bytes < capacity do
+    local drafts = redis.call('LRANGE', list, taken, math.min(taken + chunk, most) - 1)
     if #drafts == 0 then break end
-    publish(drafts, function(index) return targets[index] end, now)
-    for at = 2, #drafts, 2 do bytes = bytes + #drafts[at] end
+    bytes = bytes + publish(drafts, function(index) return targets[index] end, now)
     taken, chunk = taken + #drafts, math.min(2 * chunk, SLICE)
   end
-  count_staged(-taken / 2, -bytes)
+  count_staged(-taken, -bytes)
   return taken
 end
 

@@ -1,0 +1,276 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Messages as they lie in a queue.
+
+---- part entries
+
+-- Part of scripts that read messages. A message in a script is a table: `at`, its id in the stream; `value`, its entry,
+-- and `state` ("" if nothing became of it), packed, and what both say; `member`, its sequence as that; `is_listed`: it
+-- is not in the lane, but in `claimed`, where it has a claim that nobody has seen to have lapsed, or in `avail`.
+
+local STATE = '>I8I8I8I8I8I8I8I4'
+local STATE_SIZE = 60
+local AHEAD = 16            -- what is read at first where it is not known how much is wanted
+local SIZES_AT = 36         -- where the lengths of id, client and more stand in an entry
+local cut, unpacked = string.sub, struct.unpack
+
+-- The member of an entry as XRANGE returns it.
+local function member_of(entry) return cut(entry[2][2], 2, 7) end
+
+local function sequence_of(entry) return tonumber(cut(entry[1], 1, -3)) end
+
+-- The message of an entry as XRANGE returns it.
+local function parse(entry, state)
+  local value = entry[2][2]
+  local listed, sequence, available, expires, ttl, size = unpacked('>BI6I8I8I8I4', value)
+  local ends, former, claimed, lease, count, claim = 0, 0, 0, 0, 0, ''
+  if state then
+    available, expires, ttl, ends, former, claimed, lease, count = unpacked(STATE, state)
+    claim = cut(state, STATE_SIZE + 1)
+  end
+  return {
+    at = entry[1], sequence = sequence, member = cut(value, 2, 7), value = value, state = state or '',
+    is_listed = listed == 1 or state and true, size = size, available = available, expires = expires, ttl = ttl,
+    ends = ends, former = former, claimed = claimed, lease = lease, count = count, claim = claim,
+  }
+end
+
+local function pack_state(m)
+  return struct.pack(STATE, m.available, m.expires, m.ttl, m.ends, m.former, m.claimed, m.lease, m.count) .. m.claim
+end
+
+local function id_of(m)
+  m.id = m.id or cut(m.value, ENTRY_SIZE + 1, ENTRY_SIZE + unpacked('>I2', m.value, SIZES_AT))
+  return m.id
+end
+
+local function client_of(m)
+  local id, client = unpacked('>I2I2', m.value, SIZES_AT)
+  return cut(m.value, ENTRY_SIZE + id + 1, ENTRY_SIZE + id + client)
+end
+
+-- How many bytes an entry has in front of the body.
+local function head_of(m)
+  local id, client, more = unpacked('>I2I2I2', m.value, SIZES_AT)
+  return ENTRY_SIZE + id + client + more
+end
+
+-- The states of these members, of those that have one.
+local function states_of(q, members)
+  if redis.call('EXISTS', q.states) == 0 then return {} end
+  return pick(q.states, members)
+end
+
+-- The messages of entries as XRANGE returns them.
+local function parsed(q, entries)
+  local members, messages = {}, {}
+  for i, entry in ipairs(entries) do members[i] = member_of(entry) end
+  local states = states_of(q, members)
+  for i, entry in ipairs(entries) do messages[i] = parse(entry, states[i]) end
+  return messages
+end
+
+-- The entries of these sequences, which rise, by member. Where they lie apart, few are read beside them.
+local function read(q, sequences)
+  local found, at, count = {}, 1, AHEAD
+  while at <= #sequences do
+    count = math.min(count, #sequences - at + 1)
+    local entries = redis.call('XRANGE', q.stream, sequences[at], sequences[#sequences], 'COUNT', count)
+    local hits = 0
+    for _, entry in ipairs(entries) do
+      local sequence = sequence_of(entry)
+      while sequences[at] and sequences[at] < sequence do at = at + 1 end
+      if sequences[at] == sequence then
+        found[member_of(entry)], hits, at = entry, hits + 1, at + 1
+      end
+    end
+    if #entries < count then return found end
+    count = math.max(1, 2 * hits)
+  end
+  return found
+end
+
+-- The messages of these members that are there, in this order.
+local function load(q, members)
+  if #members == 0 then return {} end
+  local sequences, found, last, rises = {}, {}, 0, true
+  for i, member in ipairs(members) do
+    local sequence = unpacked(MEMBER, member)
+    sequences[i], rises, last = sequence, rises and sequence > last, sequence
+  end
+  if not rises then table.sort(sequences) end
+  local entries, states = read(q, sequences), states_of(q, members)
+  for i, member in ipairs(members) do
+    local entry = entries[member]
+    if entry then found[#found + 1] = parse(entry, states[i]) end
+  end
+  return found
+end
+
+-- The bodies of the messages.
+local function bodies_of(q, messages)
+  local bodies, at, large = {}, {}, {}
+  for i, m in ipairs(messages) do
+    if m.size < LARGE then
+      bodies[i] = cut(m.value, head_of(m) + 1)
+    else
+      large[#large + 1], at[#at + 1] = m.member, i
+    end
+  end
+  for i, body in ipairs(pick(q.bodies, large)) do bodies[at[i]] = body end
+  return bodies
+end
+
+-- The first of the messages, which have `most` bytes of bodies together; but one at least.
+local function portion(messages, most)
+  local found = {}
+  for i, m in ipairs(messages) do
+    most = most - m.size
+    if most < 0 and i > 1 then break end
+    found[i] = m
+  end
+  return found
+end
+
+-- A state with its length in front, as it stands in replies in front of an entry.
+local function front_of(state) return state == '' and '\0\0' or struct.pack('>I2', #state) .. state end
+
+-- Adds a message to what a reply is made of: front, entry, the body if it lies beside that.
+local function add_message(q, pieces, m)
+  local n = #pieces
+  pieces[n + 1], pieces[n + 2] = front_of(m.state), m.value
+  if m.size >= LARGE then pieces[n + 3] = redis.call('HGET', q.bodies, m.member) end
+end
+
+-- The messages as a reply behind what `pieces` holds already.
+local function answer(q, messages, pieces)
+  for _, m in ipairs(messages) do add_message(q, pieces, m) end
+  return table.concat(pieces)
+end
+
+-- Those of the ids that live in the queue.
+local function locate(q, ids, now)
+  local members, live = {}, {}
+  for _, member in ipairs(pick(q.ids, ids)) do
+    if member then members[#members + 1] = member end
+  end
+  for _, m in ipairs(load(q, members)) do
+    if m.expires > now then live[#live + 1] = m end
+  end
+  return live
+end
+
+-- The members that a claim's list has.
+local function members_in(list)
+  local members = {}
+  for at = 1, #list, MEMBER_SIZE do members[#members + 1] = string.sub(list, at, at + MEMBER_SIZE - 1) end
+  return members
+end
+
+local function by_sequence(one, other) return one.sequence < other.sequence end
+
+-- The messages in sequence, in which they mostly are.
+local function in_sequence(messages)
+  for i = 2, #messages do
+    if messages[i - 1].sequence > messages[i].sequence then
+      table.sort(messages, by_sequence)
+      break
+    end
+  end
+  return messages
+end
+
+-- All that a live claim holds, in sequence.
+local function held(q, claim, now)
+  local live = {}
+  for _, m in ipairs(load(q, members_in(redis.call('HGET', q.claims, claim) or ''))) do
+    if m.ends > now then live[#live + 1] = m end
+  end
+  return in_sequence(live)
+end
+
+-- The members that are on a claim's list, as a set: a string of thousands is not to be searched for each of them.
+local function on_list(q, claim)
+  local found = {}
+  for _, member in ipairs(members_in(redis.call('HGET', q.claims, claim) or '')) do found[member] = true end
+  return found
+end
+
+---- part lane
+
+-- Part of scripts that ask what is ready. A queue's lane is what came without delay and was never claimed: it lies
+-- behind `head` and not behind `laned` in the stream, where moments rise along with sequences, so that it needs no
+-- other order. All else is in `claimed` or `avail`.
+
+-- From where and up to where the lane reaches.
+local function lane_of(q)
+  local state = redis.call('HMGET', q.state, 'head', 'laned')
+  return tonumber(state[1] or 0), tonumber(state[2] or 0)
+end
+
+-- What is in the lane of the entries from `from` on, at most `count` entries further; where these end.
+local function lane_from(q, from, last, count)
+  if from > last then return {}, last end
+  local entries, found, position = redis.call('XRANGE', q.stream, from, last, 'COUNT', count), {}, last
+  for _, entry in ipairs(entries) do
+    local m = parse(entry)
+    if not m.is_listed then found[#found + 1] = m end
+  end
+  if #entries == count then position = sequence_of(entries[count]) end
+  return found, position
+end
+
+---- part counting
+
+-- Part of scripts that count what is ready.
+
+-- The first of the lane that lives; no more than so many entries are looked at.
+local function first_of_lane(q, now, most)
+  local head, last = lane_of(q)
+  local steps, size = 0, 1
+  while head < last and steps < most do
+    local found
+    found, head = lane_from(q, head + 1, last, size)
+    for _, m in ipairs(found) do
+      if m.expires > now then return m end
+    end
+    steps, size = steps + size, 100
+  end
+  return nil
+end
+
+-- The same two figures as count_lane has, of a lane that is looked at from its end, then from its front.
+local function walk_lane(q, now, count)
+  local head, last = lane_of(q)
+  local front, steps, later = head, 0, nil
+  while last > head and steps < STEPS do
+    local entries = redis.call('XREVRANGE', q.stream, last, head + 1, 'COUNT', 100)
+    for _, entry in ipairs(entries) do
+      local m = parse(entry)
+      if not m.is_listed and m.available <= now then return count, later end
+      if not m.is_listed then count, later = count - 1, m.available end
+      last = m.sequence - 1
+    end
+    if #entries < 100 then return 0, later end
+    steps = steps + 100
+  end
+  local seen = 0
+  while front < last and steps < 2 * STEPS do
+    local found
+    found, front = lane_from(q, front + 1, last, 100)
+    steps = steps + 100
+    for _, m in ipairs(found) do
+      if m.available > now then return seen, m.available end
+      seen = seen + 1
+    end
+  end
+  return seen, later
+end
+
+-- How many of the lane are available, and the moment at which another one is, if one is known. Moments in it may lie
+-- ahead by what clocks differ, and all of them, after a false future.
+local function count_lane(q, now)
+  local state = redis.call('HMGET', q.state, 'fresh', 'ceiling')
+  local count = redis.call('XLEN', q.stream) - redis.call('ZCARD', q.avail) - redis.call('ZCARD', q.claimed)
+  if math.max(tonumber(state[1] or 0), tonumber(state[2] or 0)) <= now or count <= 0 then return math.max(0, count) end
+  return walk_lane(q, now, count)
+end
