@@ -81,6 +81,7 @@ class Broker:
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
         self.topics = Topics(storage, clock, limits, self.default_ttls, sealing.keys)
         self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
+        self.queues.wake = self.waiters.wake
         self._tails = Tails(storage)
         self.streams = Streams(storage, clock, self._tails, sealing, max_streams, events, share)
         readers = Readers(self._tails, self.waiters)

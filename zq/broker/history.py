@@ -66,8 +66,9 @@ class History:
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages to the queue, as the caller; how many.
 
-        Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``.
+        Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
         """
+        self._rules_cache.check_posts(queue)
         spanned = [given for given in (terms.since, terms.until, terms.limit) if given is not UNSET]
         if (terms.ids is UNSET) == (not spanned):
             raise Invalid("Give either ids, or at least one of since, until and limit.")

@@ -163,8 +163,20 @@ class MessageController(Protocol):
         """
         ...
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
-        """Remove and return up to ``limit`` ready messages in the order of (available, sequence)."""
+    def pop(
+        self,
+        queue: QueueRef,
+        limit: int,
+        now: Seconds,
+        history: int = 0,
+        most_bytes: int = UNBOUNDED,
+        expected: bytes | None = None,
+    ) -> Messages:
+        """Remove and return up to ``limit`` ready messages in the order of (available, sequence).
+
+        Where the queue's metadata are not the ``expected`` ones, none is removed, and ``OtherMetadata`` is raised; if
+        none is ready, a driver need not look.
+        """
         ...
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:

@@ -116,6 +116,10 @@ class Change:
         """Once this is committed, claims go on at ``head``, but for entries made by this change."""
         self._heads[state] = head
 
+    def stay(self, state: QueueState) -> None:
+        """Claims go on where they did: some of what they walked over is still ready."""
+        self._heads.pop(state, None)
+
     def remember(self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
         """Let the queue know the key, and what it was answered; None = nothing."""
         if idempotency_key is not None:
