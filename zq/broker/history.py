@@ -68,13 +68,13 @@ class History:
 
         Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
         """
-        self._rules_cache.check_posts(queue)
         spanned = [given for given in (terms.since, terms.until, terms.limit) if given is not UNSET]
         if (terms.ids is UNSET) == (not spanned):
             raise Invalid("Give either ids, or at least one of since, until and limit.")
         if terms.ids is not UNSET:
             count_within("ids", len(terms.ids), self._limits.max_messages_per_page)
             each_once("ids", terms.ids)
+            self._rules_cache.check_posts(queue)
             return self._replay_ids(queue, client, terms.ids)
         return self._replay_span(queue, client, terms)
 
@@ -90,6 +90,7 @@ class History:
     def _replay_span(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         limit = DEFAULT_BATCH if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
         span = _span(None if terms.since is UNSET else terms.since, None if terms.until is UNSET else terms.until)
+        self._rules_cache.check_posts(queue)
         copies: set[str] = set()
         marker = 0
         while len(copies) < limit:

@@ -22,7 +22,7 @@ from zq.client.resources import (
     messages_call,
 )
 from zq.client.subscriptions import SubscriptionVerbs
-from zq.client.values import Claim, Draft, Finished, Message, Messages, Redriven, Stretch
+from zq.client.values import Claim, Depth, Draft, Finished, Message, Messages, Redriven, Stretch
 from zq.model import Fence, Settled
 from zq.wire import extensions
 
@@ -111,6 +111,15 @@ class QueueVerbs(SubscriptionVerbs):
             path=self._path("share"),
             body=wire.encode(terms),
             read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
+        )
+
+    @operation
+    def depth(self) -> Call[Depth]:
+        """How many messages are in each state; costs little however many there are. Zeros of a missing queue."""
+        return Call(
+            method="GET",
+            path=self._path("depth"),
+            read=lambda answer: msgspec.json.decode(answer.body, type=Depth),
         )
 
     @operation
