@@ -11,6 +11,7 @@ import shlex
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -26,6 +27,8 @@ from zq.broker import Broker
 from zq.cli.profiles import read_profile
 from zq.client import Client
 from zq.clock import StoreClock
+from zq.http.openapi import document
+from zq.limits import Limits
 from zq.model.subscriptions import Notice
 from zq.storage import connect
 from zq.websocket import frames
@@ -64,6 +67,7 @@ HELD_BY = [
     ("api-ref/concepts.md", "text", "", DRAWING),
     ("api-ref/expiry.md", "ini", "", "tests/test_blocks.py::test_the_options_of_queue_ttl_are_read"),
     ("api-ref/pools.md", "ini", "", "tests/test_blocks.py::test_the_options_of_pools_are_read"),
+    ("api-ref/queues.md", "yaml", "", "tests/test_blocks.py::test_the_trigger_of_the_page_asks_for_what_is_told"),
     ("api-ref/probes.md", "json", "", "tests/test_blocks.py::test_a_health_report_has_the_form_of_the_page"),
     (
         "api-ref/subscriptions.md",
@@ -332,3 +336,12 @@ def test_the_rights_of_the_page_are_enough(tmp_path: Path) -> None:
             client.topic("news").publish("Oslo")
             (message,) = client.queue("orders").pop(1)
             assert message.body == {"order": 1}
+
+
+def test_the_trigger_of_the_page_asks_for_what_is_told() -> None:
+    """KEDA's trigger: a path that is served, and a member of the answer."""
+    [trigger] = yaml.safe_load(only("api-ref/queues.md", "yaml"))["triggers"]
+    asked = trigger["metadata"]
+    served = document(Limits())
+    assert urlsplit(asked["url"]).path.replace("orders", "{queue}") in served["paths"]
+    assert asked["valueLocation"] in served["components"]["schemas"]["Depth"]["properties"]

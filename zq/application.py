@@ -164,6 +164,7 @@ class Application:
         self.broker.publishing.retention = _kept(new)
         self._upkeep.configure(new.expiry, new.sweep_interval)
         self._metrics.configure(_shown(new))
+        self.broker.queues.max_counted = new.max_counted
         if self.broker.quotas is not None:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
@@ -252,6 +253,7 @@ def make_broker(chosen: Settings, storage: Storage, clock: Clock, events: Events
         share=chosen.quota.share,
         threads=chosen.threads,
         encryption_keys=read_keys(chosen.message_encryption_key_file),
+        max_counted=chosen.max_counted,
     )
 
 

@@ -143,6 +143,14 @@ class SubscriptionExists(Conflict):
     """The source has a subscription of that subscriber."""
 
 
+class QueuePaused(Conflict):
+    """Posts to the queue are paused; nothing has changed."""
+
+    @classmethod
+    def of(cls, queue: str) -> Self:
+        return cls(f"Posts to the queue {queue} are paused, by its _paused; nothing has changed.")
+
+
 class Fenced(Conflict):
     """A newer epoch of the fence was given out: the holder of this one must stop."""
 
@@ -185,6 +193,15 @@ class Repeated(ZqError):
     def __init__(self, answer: Any) -> None:
         super().__init__("The request was carried out before.")
         self.answer = answer
+
+
+class OtherMetadata(ZqError):
+    """No refusal: the metadata of a queue are not those that the server expected; nothing has changed. ``metadata``:
+    what they are."""
+
+    def __init__(self, metadata: bytes) -> None:
+        super().__init__("The queue's metadata are others than the server expected.")
+        self.metadata = metadata
 
 
 class MetadataConflict(ZqError):

@@ -42,6 +42,8 @@ MAX_KEY: Final = 255
 MAX_WINDOW: Final = 31_536_000
 # Messages that one redrive or replay handles.
 MAX_BATCH: Final = 10_000
+# Messages of a queue in one state that are counted, unless options say otherwise.
+MAX_COUNTED: Final = 10_000
 # Messages that a redrive or a replay without a limit handles.
 DEFAULT_BATCH: Final = 1000
 # Bytes of a commit's body.

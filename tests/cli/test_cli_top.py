@@ -166,3 +166,9 @@ def test_on_a_terminal_it_may_end_by_itself(zq: Zq) -> None:
         screen.shows(r"1 queue +1 +0 +0\.0")
         assert process.wait(60) == 0
         assert "Press" not in screen.shown
+
+
+def test_a_paused_queue_is_marked() -> None:
+    """In the table's first column, by what is paused."""
+    shown = [Figures("jobs", 0, 0, 0, paused=paused).shown_name for paused in (None, "claims", "posts", "all")]
+    assert shown == ["jobs", "jobs (claims paused)", "jobs (posts paused)", "jobs (paused)"]

@@ -36,6 +36,25 @@ def test_queues_and_topics_are_made_changed_counted_and_removed(zq: Zq, kind: st
     zq.refused(2, kind, "set", "news", "no-equals-sign")
 
 
+def test_a_queue_is_paused_and_resumed(zq: Zq) -> None:
+    """Wholly, or claims or posts alone; ``show`` and ``top`` say so."""
+    zq("post", "jobs", "1")
+    assert zq("queue", "pause", "jobs", "--claims") == [{"name": "jobs", "paused": "claims"}]
+    assert zq("queue", "show", "jobs")[0]["_paused"] == "claims"
+    assert zq("pop", "jobs") == zq("claim", "jobs") == []
+    assert zq("queue", "pause", "jobs", "--posts") == [{"name": "jobs", "paused": "posts"}]
+    assert "paused" in zq.refused(6, "post", "jobs", "2")
+    assert zq("queue", "pause", "jobs") == [{"name": "jobs", "paused": "all"}]
+    assert [row["paused"] for row in zq("top", "--once", "--interval", "0.1")] == ["all"]
+    for _ in range(2):
+        assert zq("queue", "resume", "jobs") == [{"name": "jobs", "resumed": True}]
+    assert [row["paused"] for row in zq("top", "--once", "--interval", "0.1")] == [None]
+    assert bodies(zq("pop", "jobs")) == [1]
+    zq.refused(3, "queue", "pause", "job")
+    zq.refused(3, "queue", "resume", "job")
+    zq.refused(2, "topic", "pause", "news")
+
+
 def test_bodies_are_json_or_else_texts(zq: Zq) -> None:
     """``--text`` takes them as they are; standard input gives a message for each line."""
     zq("post", "jobs", '{"a": 1}')

@@ -43,6 +43,24 @@ def test_a_queue_lives_from_its_creation_to_its_end(client: Any) -> None:
     assert not jobs.exists()
 
 
+def test_a_queue_is_paused_and_resumed(client: Any) -> None:
+    """Claims and pops find nothing, posts raise; a queue that is not paused may be resumed, one that is missing not."""
+    jobs = client.queue("jobs")
+    jobs.post(1)
+    assert jobs.pause("claims")["_paused"] == "claims"
+    assert (jobs.claim(1).messages, jobs.pop(1)) == ([], [])
+    jobs.post(2)
+    assert jobs.pause()["_paused"] == "all"
+    with pytest.raises(errors.QueuePaused, match="jobs"):
+        jobs.post(3)
+    for _ in range(2):
+        assert "_paused" not in jobs.resume()
+    assert bodies(jobs.pop(5)) == [1, 2]
+    for change in (client.queue("none").pause, client.queue("none").resume):
+        with pytest.raises(errors.QueueNotFound):
+            change()
+
+
 @pytest.mark.parametrize("name", ["a", "-", "..", "z" * 64])
 def test_any_name_of_a_queue_is_one_path_segment(client: Any, name: str) -> None:
     """Dots alone mean a folder elsewhere; ``exists`` is not misled by neighbours."""

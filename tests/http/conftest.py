@@ -62,6 +62,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
         app: dict[str, Any] | None = None,
         patience: float = 5.0,
         encryption_keys: dict[str, bytes] | None = None,
+        max_counted: int = 10_000,
         **limits: int,
     ) -> Api:
         broker = Broker(
@@ -75,6 +76,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             retention=Retention(*retention),
             patience=patience,
             encryption_keys=encryption_keys,
+            max_counted=max_counted,
         )
         built = create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})})
         return Api(Promptly(built) if storage.prompt else built, project_suffix)

@@ -32,6 +32,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("HEAD", "/v2/ping", None, ""),
     ("GET", "/v2/queues", None, ""),
     ("GET", "/v2/topics", None, ""),
+    ("GET", f"{QUEUE}/depth", None, "observe"),
     *[
         route
         for thing in (QUEUE, TOPIC)

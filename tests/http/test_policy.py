@@ -21,6 +21,7 @@ RULES = [
     ("PATCH", QUEUE, "queues:update"),
     ("DELETE", QUEUE, "queues:delete"),
     ("GET", f"{QUEUE}/stats", "queues:stats"),
+    ("GET", f"{QUEUE}/depth", "queues:stats"),
     ("POST", f"{QUEUE}/purge", "queues:purge"),
     ("GET", f"{QUEUE}/messages", "messages:get_all"),
     ("GET", f"{QUEUE}/messages?ids=a", "messages:get_all"),

@@ -29,7 +29,7 @@ from zq.broker.waiting import Waiters
 from zq.clock import Clock
 from zq.errors import Unavailable
 from zq.events import NO_EVENTS, Events
-from zq.limits import DEFAULT_KEEP, MAX_DRIFT, MAX_UNCERTAINTY, Limits
+from zq.limits import DEFAULT_KEEP, MAX_COUNTED, MAX_DRIFT, MAX_UNCERTAINTY, Limits
 from zq.model.quotas import Quota
 from zq.model.topics import Retention
 from zq.storage.api import Storage
@@ -44,7 +44,7 @@ class Broker:
     ``patience``: seconds that the caller of a large commit waits for its end.
     ``quota``: what a project may use that has no values of its own; None = nobody is asked who it is, so that nobody
     can be bounded. ``share``: percent of waiters and streams that one project gets; ``threads``: how many requests are
-    worked on at once. ``encryption_keys``: as ``DataKeys`` has them.
+    worked on at once. ``encryption_keys``: as ``DataKeys`` has them. ``max_counted``: see ``Queues``.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Broker:
         share: int = 25,
         threads: int = 64,
         encryption_keys: Mapping[str, bytes] | None = None,
+        max_counted: int = MAX_COUNTED,
     ) -> None:
         self.rates = Rates(threads)
         self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
@@ -81,6 +82,8 @@ class Broker:
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
         self.topics = Topics(storage, clock, limits, self.default_ttls, sealing.keys)
         self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
+        self.queues.wake = self.waiters.wake
+        self.queues.max_counted = max_counted
         self._tails = Tails(storage)
         self.streams = Streams(storage, clock, self._tails, sealing, max_streams, events, share)
         readers = Readers(self._tails, self.waiters)

@@ -19,6 +19,9 @@ from zq.storage.api import Storage
 
 # Messages of a claim without ``limit``.
 DEFAULT_CLAIM = 10
+# Of a paused queue no message may be handed out once more: the store still answers with a claim that lives under the
+# name, checks the fence, and tells of metadata by which the queue is paused no longer.
+NEVER = 0
 
 
 class ClaimAnswer(Struct, frozen=True):
@@ -61,11 +64,14 @@ class Claims:
         return self._claim(queue, ClaimRequest(lease, self._size(limit), named=True, fence=fence))
 
     def _claim(self, queue: QueueRef, request: ClaimRequest) -> ClaimAnswer:
-        """Claim by the rules that this server remembers, or by those that the store says have come in their place."""
+        """Claim by the rules that this server remembers, or by those that the store says have come in their place.
+
+        Where these pause claims, there is nothing to claim.
+        """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
             now = self._clock.now()
-            letters = rules.dead_letters(queue)
+            letters = None if rules.claims_paused else rules.dead_letters(queue)
             asked = structs.replace(
                 request,
                 waits=rules.waits,
@@ -73,6 +79,8 @@ class Claims:
                 most_bytes=self._limits.max_answer_bytes,
                 expected=rules.metadata,
             )
+            if rules.claims_paused:
+                asked = structs.replace(asked, limit=1, max_claims=NEVER, most_bytes=0)
             made = redelivery.claim(self._storage, queue, asked, letters, now)
             if made.metadata is None:
                 break

@@ -66,7 +66,7 @@ class History:
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages to the queue, as the caller; how many.
 
-        Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``.
+        Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
         """
         spanned = [given for given in (terms.since, terms.until, terms.limit) if given is not UNSET]
         if (terms.ids is UNSET) == (not spanned):
@@ -74,6 +74,7 @@ class History:
         if terms.ids is not UNSET:
             count_within("ids", len(terms.ids), self._limits.max_messages_per_page)
             each_once("ids", terms.ids)
+            self._rules_cache.check_posts(queue)
             return self._replay_ids(queue, client, terms.ids)
         return self._replay_span(queue, client, terms)
 
@@ -89,6 +90,7 @@ class History:
     def _replay_span(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         limit = DEFAULT_BATCH if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
         span = _span(None if terms.since is UNSET else terms.since, None if terms.until is UNSET else terms.until)
+        self._rules_cache.check_posts(queue)
         copies: set[str] = set()
         marker = 0
         while len(copies) < limit:

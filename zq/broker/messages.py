@@ -22,9 +22,12 @@ from zq.errors import (
     MessageClaimed,
     MessageNotFound,
     MessageUnreadable,
+    OtherMetadata,
+    QueuePaused,
     QuotaExceeded,
     Repeated,
     StageFull,
+    ZqError,
 )
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
@@ -36,8 +39,6 @@ from zq.storage.api import Storage
 
 # An id of a message, which no marker that is a sequence can be: no sequence has so many digits.
 MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
-
 # Metadata that no queue has: a post that expects them stores nothing, and finds out whether its key is known.
 NO_METADATA: Final = b"none"
 # Bytes of bodies that no stage can keep to: the same for staging.
@@ -101,7 +102,7 @@ class Messages:
 
         The order of checks: size, form of the idempotency key, JSON, number of messages, each message in turn; whether
         the key is known is found last, by the store. The queue is created before any of them.
-        Raises ``Invalid``, ``KeyReused``.
+        Raises ``Invalid``, ``KeyReused``, ``QueuePaused``.
         """
         rules = self._rules(queue, upload.size)
         raw = upload.read(rules.max_post_size)
@@ -120,7 +121,7 @@ class Messages:
                 continue
             try:
                 copies = self.copies(queue, drafts, rules, now, upload.hops) if rules.subscribed else None
-                metadata = self._store(queue, drafts, now, rules.metadata, idempotency_key, copies)
+                metadata = self._store(queue, drafts, now, rules, idempotency_key, copies)
             except Repeated as first:
                 return Applied(first.answer, replayed=True)
             if metadata is None:
@@ -132,7 +133,7 @@ class Messages:
         """Store all messages, or none, where nobody sees them; how many.
 
         Extensions 9. The queue is not created before they are published.
-        Raises ``Invalid``, ``StageFull``, ``KeyReused``.
+        Raises ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``.
         """
         raw = upload.read(self._limits.max_messages_post_size)
         idempotency_key = upload.idempotency_key(raw)
@@ -140,13 +141,15 @@ class Messages:
         stage = free_name("stage", stage)
         self._check_count(posted)
         rules = self._rules_cache.recent(queue)
+        if rules.posts_paused:
+            rules = self._rules_cache.fresh(queue)
         self.check_targets([queue])
         body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now)
         try:
             with self.admit_work(queue.project, Work.STAGE, stage) as refusal:
-                self._stage(queue, stage, drafts, now, refusal or self.refusal(queue.project, drafts), idempotency_key)
+                self._stage(queue, stage, drafts, now, refusal or self._refusal(queue, drafts, rules), idempotency_key)
         except Repeated as first:
             # Whoever staged them may have ended before he staged what is to be delivered of them.
             again = self._drafts(posted, client, queue, rules, now, first.answer)
@@ -190,7 +193,7 @@ class Messages:
         stage: str,
         drafts: Sequence[Draft],
         now: Seconds,
-        refusal: QuotaExceeded | None,
+        refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
         """As the store's ``stage``. Raises the refusal, but not for what was staged before."""
@@ -229,7 +232,7 @@ class Messages:
             delayed = include_delayed or not rules.default_delay
             wanted = ListFilter("" if echo else client, include_claimed, delayed)
             most_bytes = self._limits.max_answer_bytes
-            page = self._messages.list(queue, after, size, wanted, now, most_bytes, rules.metadata)
+            page = self._messages.list(queue, after, size, wanted, now, most_bytes)
             if page.metadata is None:
                 shown = self._sealing.opened(queue.project, page.items)
                 return Listed(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
@@ -285,16 +288,27 @@ class Messages:
         within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
             raise Invalid("claim_ids does not go with pop.")
-        history = self._rules_cache.recent(queue).history_ttl
-        now = self._clock.now()
-        popped = self._messages.pop(queue, limit, now, history, self._limits.max_answer_bytes)
+        rules, now, popped = self._popped(queue, limit)
         if popped:
             self._events.popped(popped, now)
         shown = self._sealing.opened(queue.project, popped)
-        if len(shown) < len(popped) and not history:
+        if len(shown) < len(popped) and not rules.history_ttl:
             read = {message.id for message in shown}
             self._put_back(queue, [message for message in popped if message.id not in read], now)
         return Seen(shown, now)
+
+    def _popped(self, queue: QueueRef, limit: int) -> tuple[Rules, Seconds, MessageList]:
+        """What was popped when by which rules: as ``Claims`` claims, nothing while these pause claims."""
+        rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
+        if rules.claims_paused:
+            rules = self._rules_cache.fresh(queue)
+        while not rules.claims_paused:
+            now, most_bytes = self._clock.now(), self._limits.max_answer_bytes
+            try:
+                return rules, now, self._messages.pop(queue, limit, now, rules.history_ttl, most_bytes, rules.metadata)
+            except OtherMetadata as told:
+                rules = self._rules_cache.remember(queue, told.metadata)
+        return rules, self._clock.now(), []
 
     def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
         """Post again what was popped and could not be shown: the same ids and bodies, after a while, so that no pop
@@ -319,17 +333,21 @@ class Messages:
         queue: QueueRef,
         drafts: Sequence[Draft],
         now: Seconds,
-        expected: bytes,
+        rules: Rules,
         idempotency_key: IdempotencyKey | None,
         copies: Copies | None,
     ) -> bytes | None:
-        """As the store's ``post``. Raises ``QuotaExceeded``, but not for what was stored before."""
-        refusal = self.refusal(queue.project, drafts)
+        """As the store's ``post``. Raises ``QuotaExceeded``, ``QueuePaused``, but not for what was stored before."""
+        refusal = self._refusal(queue, drafts, rules)
         if refusal is None:
-            return self._messages.post(queue, drafts, now, expected, idempotency_key, copies)
+            return self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
         if idempotency_key is not None:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal
+
+    def _refusal(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
+        """Why a client may not post these to the queue, or stage them for it."""
+        return QueuePaused.of(queue.name) if rules.posts_paused else self.refusal(queue.project, drafts)
 
     def _check_count(self, posted: Sequence[wire.Posted]) -> None:
         count_within("messages", len(posted), self._limits.max_messages_per_post)
@@ -345,7 +363,7 @@ class Messages:
         post that they refuse is judged by what the store says.
         """
         remembered = self._rules_cache.remembered(queue)
-        if remembered is not None and size <= remembered.max_post_size:
+        if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
             return remembered
         return self._read_rules(queue)
 

@@ -37,6 +37,11 @@ RETRY_POLICY: Final[Metadata] = {
     "type": "object",
 }
 
+# The key that stops claims or posts, and what it may be: each names what it stops.
+PAUSED: Final = "_paused"
+PAUSES: Final = ("claims", "posts", "all")
+NO_TOPIC: Final = "only queues can be paused."
+
 # The key that has messages encrypted.
 ENCRYPTS: Final = "_enable_encrypt_messages"
 NOT_ENCRYPTED: Final = "this server does not encrypt messages, for it has no message_encryption_key_file."
@@ -173,6 +178,10 @@ def metadata_schema(limits: Limits) -> Metadata:
                 "description": "must be constant, exponential or null",
             },
             "_redelivery_max_delay": integer(0, limits.max_message_ttl),
+            PAUSED: {
+                "enum": [*PAUSES, None],
+                "description": f"must be {', '.join(PAUSES)} or null",
+            },
             "_history_ttl": {
                 "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
                 "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on queues (contract 6)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from zq import wire
 from zq.broker.data_keys import DataKeys
 from zq.broker.markers import Markers
-from zq.broker.metadata import ENCRYPTS, NOT_ENCRYPTED, MetadataSchema, shown_defaults
+from zq.broker.metadata import ENCRYPTS, NOT_ENCRYPTED, Metadata, MetadataSchema, shown_defaults
 from zq.broker.resources import READ_AHEAD, MetadataResource
-from zq.broker.rules import RulesCache
+from zq.broker.rules import ReadThroughCache, RulesCache
+from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import QueueNotFound
-from zq.limits import Limits
+from zq.limits import MAX_COUNTED, Limits
 from zq.model import Queue, QueueRef
+from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.stats import Depth
 from zq.model.subscriptions import HIDDEN
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
@@ -29,6 +33,28 @@ class Queues(MetadataResource[QueueRef, Queue]):
         markers = Markers(storage.documents, clock)
         super().__init__(storage.queues, schema, markers, clock, limits, rules_cache.forget, QueueNotFound)
         self._queues = storage.queues
+        self._storage = storage
+        self._depths = ReadThroughCache(self._counted)
+        self.max_counted = MAX_COUNTED
+        """Messages of one state that ``depth`` counts at most."""
+        self.wake: Callable[[QueueRef], object] = lambda _queue: None
+        """Has those look again that wait for messages of the queue."""
+
+    def patch(self, ref: QueueRef, operations: Sequence[wire.Operation], allowance: Allowance = EVERYTHING) -> Metadata:
+        """As for all resources. Whoever waits at a queue that was paused may claim now."""
+        shown = super().patch(ref, operations, allowance)
+        self.wake(ref)
+        return shown
+
+    def depth(self, ref: QueueRef) -> Seen[Depth]:
+        """How many messages are in each state, counted up to ``max_counted`` of each, as of at most a second ago; zeros
+        for a missing queue."""
+        return Seen(self._depths.get(ref), self._clock.now())
+
+    def _counted(self, ref: QueueRef) -> Depth:
+        most = self.max_counted
+        told = self._storage.depth(ref, self._clock.now(), most)
+        return Depth(min(told.ready, most), min(told.delayed, most), min(told.claimed, most), 0, told.oldest_ready)
 
     def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:
         """How many queues the project has; of those that are ``visible``, as many as one request may look at."""

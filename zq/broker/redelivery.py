@@ -65,6 +65,6 @@ def claim(
                 Move(id, dead_letters.queue.name, dead_letters.ttl, reason=MAX_CLAIM_COUNT) for id in claimed.spent
             ]
             storage.messages.move(queue, moves, now, dead_letters.history)
-        if claimed.claim is not None or not claimed.spent:
+        if claimed.claim is not None or not claimed.spent or dead_letters is None:
             break
     return claimed

@@ -19,8 +19,9 @@ from cachetools import FIFOCache
 from msgspec import Struct
 
 from zq import wire
-from zq.broker.metadata import Metadata
+from zq.broker.metadata import PAUSED, Metadata
 from zq.broker.redelivery import DeadLetters, Redelivery
+from zq.errors import QueuePaused
 from zq.limits import Limits, is_queue_name
 from zq.model import QueueRef
 from zq.model.subscriptions import MARK
@@ -116,6 +117,8 @@ class Rules(Struct, frozen=True):
     encrypts: bool = False
     subscribed: int = 0
     """See ``Subscribing``: the generation of those to whom messages are delivered; 0 = nobody."""
+    claims_paused: bool = False
+    posts_paused: bool = False
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
@@ -165,6 +168,15 @@ class RulesCache:
         """
         return self._recent.get(queue)
 
+    def fresh(self, queue: QueueRef) -> Rules:
+        """The queue's rules as the store has them now; those without metadata for a missing queue."""
+        return self.remember(queue, self._stored(queue).metadata)
+
+    def check_posts(self, queue: QueueRef) -> None:
+        """Raise ``QueuePaused`` if posts to the queue are paused."""
+        if self.fresh(queue).posts_paused:
+            raise QueuePaused.of(queue.name)
+
     def forget(self, queue: QueueRef) -> None:
         """This server has created, changed or deleted the queue."""
         with self._lock:
@@ -182,6 +194,7 @@ class RulesCache:
     def _rules(self, raw: bytes) -> Rules:
         metadata = wire.json_object(raw)
         target, count = metadata.get("_dead_letter_queue"), metadata.get("_max_claim_count")
+        paused = metadata.get(PAUSED)
         return Rules(
             metadata=raw,
             own_ttl=metadata.get("_default_message_ttl") or None,
@@ -194,6 +207,8 @@ class RulesCache:
             history_ttl=metadata.get("_history_ttl") or 0,
             subscribed=metadata.get(MARK) or 0,
             encrypts=bool(metadata.get("_enable_encrypt_messages")),
+            claims_paused=paused in ("claims", "all"),
+            posts_paused=paused in ("posts", "all"),
         )
 
     def _redelivery(self, metadata: Metadata) -> Redelivery:

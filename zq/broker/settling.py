@@ -11,7 +11,7 @@ from zq.broker.resources import admit_all
 from zq.broker.rules import Rules, RulesCache
 from zq.broker.values import Applied
 from zq.clock import Clock
-from zq.errors import Invalid, Repeated
+from zq.errors import Invalid, QueuePaused, Repeated
 from zq.events import Events
 from zq.limits import (
     DEFAULT_BATCH,
@@ -117,8 +117,8 @@ class Settling:
     def redrive(self, queue: QueueRef, terms: extensions.RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
         """Move ready messages to where they came from, or to ``terms.to``.
 
-        Those whose origin the caller may not post to stay where they are. Raises ``Invalid``, if nothing was moved,
-        and ``NotAuthorized`` for ``to``.
+        Those whose origin the caller may not post to stay where they are. Raises ``NotAuthorized`` for ``to``, and, if
+        nothing was moved, ``Invalid``, and ``QueuePaused`` at a target to which posts are paused.
         """
         limit = DEFAULT_BATCH if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
         to = None if terms.to is UNSET else queue_name("to", terms.to)
@@ -126,7 +126,10 @@ class Settling:
             raise Invalid("to must name another queue than the one that is redriven.")
         if to is not None or not allowance.permits(MOVED):
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
+        if to is not None:
+            self._rules_cache.check_posts(QueueRef(queue.project, to))
         history = self._rules_cache.recent(queue).history_ttl
+        targets: dict[str, Rules] = {}
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
             now = self._clock.now()
@@ -134,7 +137,7 @@ class Settling:
             known = _known(page.items, to)
             if page.items and not known and not moved:
                 raise Invalid("to is missing: a message of the queue is no dead letter and has no queue to go back to.")
-            moves = self._moves(queue.project, known, to, allowance)
+            moves = self._moves(queue.project, known, to, allowance, targets)
             if moves:
                 with self.admit({QueueRef(queue.project, move.to) for move in moves}):
                     moved += len(self._storage.messages.move(queue, moves, now, history))
@@ -142,17 +145,23 @@ class Settling:
             if page.next is None or len(known) < len(page.items):
                 break
             marker = int(page.next)
+        if not moved and (paused := [target for target, rules in targets.items() if rules.posts_paused]):
+            raise QueuePaused.of(paused[0])
         self._events.finished(Outcome.MOVED, moved)
         return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count)
 
-    def _moves(self, project: str, messages: Sequence[Message], to: str | None, allowance: Allowance) -> list[Move]:
-        """The way of each message that the caller may send it."""
+    def _moves(
+        self, project: str, messages: Sequence[Message], to: str | None, allowance: Allowance, targets: dict[str, Rules]
+    ) -> list[Move]:
+        """The way of each message that the caller may send it. ``targets``: the rules of those that were looked at."""
         moves = []
         for message in messages:
             target = to or message.origin
             if to or allowance.allows(MOVED, Verb.PRODUCE, Kind.QUEUE, target):
-                rules = self._rules_cache.recent(QueueRef(project, target))
-                moves.append(Move(message.id, target, delay=rules.default_delay))
+                if target not in targets:
+                    targets[target] = self._rules_cache.fresh(QueueRef(project, target))
+                if not targets[target].posts_paused:
+                    moves.append(Move(message.id, target, delay=targets[target].default_delay))
         return moves
 
     def _check(self, terms: extensions.SettleTerms) -> None:

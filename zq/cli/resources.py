@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, update_wrapper
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 import click
@@ -154,6 +154,34 @@ def change(resources: Resources, name: str, members: Metadata, unset: tuple[str,
         raise missing(resources.session, name, resources.kind) from None
 
 
+@click.command("pause", cls=Command)
+@name_of_one
+@click.option("--claims", "what", flag_value="claims", help="Claims and pops alone: posts go on.")
+@click.option("--posts", "what", flag_value="posts", help="Posts alone: consumers go on, and the queue runs empty.")
+@pass_resources
+def pause(resources: Resources, name: str, what: Literal["claims", "posts"] | None) -> None:
+    """Stop claims, pops and posts of one, until it is resumed."""
+    paused = change_of(resources, name, lambda queue: queue.pause(what or "all"))
+    resources.out.result({"name": name, "paused": paused["_paused"]})
+
+
+@click.command("resume", cls=Command)
+@name_of_one
+@pass_resources
+def resume(resources: Resources, name: str) -> None:
+    """Let claims, pops and posts of one go on that was paused."""
+    change_of(resources, name, lambda queue: queue.resume())
+    resources.out.result({"name": name, "resumed": True})
+
+
+def change_of(resources: Resources, name: str, verb: Callable[[Queue], Row]) -> Row:
+    """The metadata of a queue after the change. Raises ``NotFound`` with what may have been meant."""
+    try:
+        return verb(resources.session.client.queue(name))
+    except QueueNotFound:
+        raise missing(resources.session, name, resources.kind) from None
+
+
 @click.command("delete", cls=Command)
 @some_names(required=True)
 @yes_option
@@ -278,4 +306,6 @@ def chosen(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
 
 
 queue_group = ResourceGroup("queue", lambda session, name: session.client.queue(name))
+for command in (pause, resume):
+    queue_group.add_command(command)
 topic_group = ResourceGroup("topic", lambda session, name: session.client.topic(name))

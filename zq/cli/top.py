@@ -23,7 +23,7 @@ from zq.cli.failures import Failure, exit_code, sentence
 from zq.cli.output import console, table
 from zq.cli.param_types import Count, Seconds
 from zq.cli.session import Command, Session, pass_session
-from zq.client import Stats
+from zq.client import Listed, Stats
 from zq.errors import Unavailable, ZqError
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ class Figures(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "cha
     came: float | None = None
     left: float | None = None
     change: float | None = None
+    paused: str | None = None
+    """What of the queue is paused: claims, posts, or all."""
+
+    @property
+    def shown_name(self) -> str:
+        """With what is paused."""
+        marks = {None: "", "all": " (paused)"}
+        return self.name + marks.get(self.paused, f" ({self.paused} paused)")
 
 
 # The figure of each order, the largest first; queues without the figure come last, by name.
@@ -64,10 +72,11 @@ KEYS: Final = {"n": "name", "m": "messages", "i": "in", "o": "out", "a": "oldest
 
 
 class Sample(NamedTuple):
-    """The stats of a queue at a moment."""
+    """The stats of a queue at a moment, and what of it is paused."""
 
     stats: Stats
     moment: float
+    paused: str | None = None
 
 
 class Sampler:
@@ -83,22 +92,23 @@ class Sampler:
 
     def sample(self) -> list[Figures]:
         """Figures of each queue, with rates since the sample before if it had the queue."""
-        listed = [*islice(self._client.queues(name=self._part), self._limit + 1)]
+        listed = [*islice(self._client.queues(name=self._part, detailed=True), self._limit + 1)]
         self.more = len(listed) > self._limit
-        now = {one.name: self._sample(one.name) for one in listed[: self._limit]}
+        now = {one.name: self._sample(one) for one in listed[: self._limit]}
         rows = [figures(name, sample, self._before.get(name)) for name, sample in now.items()]
         self._before = now
         return rows
 
-    def _sample(self, name: str) -> Sample:
-        return Sample(self._client.queue(name).stats(), time.monotonic())
+    def _sample(self, one: Listed) -> Sample:
+        paused = (one.metadata or {}).get("_paused")
+        return Sample(self._client.queue(one.name).stats(), time.monotonic(), paused)
 
 
 def figures(name: str, now: Sample, before: Sample | None) -> Figures:
     """The figures of a queue; messages that left are those that came less the growth."""
     stats = now.stats
     oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
-    found = Figures(name, stats.total, stats.free, stats.claimed, oldest, newest)
+    found = Figures(name, stats.total, stats.free, stats.claimed, oldest, newest, paused=now.paused)
     if before is None:
         return found
     seconds, change = now.moment - before.moment, stats.total - before.stats.total
@@ -114,8 +124,8 @@ def summed(rows: Sequence[Figures], more: bool) -> Figures:
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
-    rates = (total_rate(getattr(row, member) for row in rows) for member in ("came", "left", "change"))
-    return Figures(name, total, free, claimed, oldest, None, *rates)
+    came, left, change = (total_rate(getattr(row, member) for row in rows) for member in ("came", "left", "change"))
+    return Figures(name, total, free, claimed, oldest, None, came, left, change)
 
 
 def total_rate(rates: Iterable[float | None]) -> float | None:
@@ -150,7 +160,7 @@ def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys
 
 def cells(row: Figures) -> Sequence[object]:
     """A row of the table."""
-    return row.name, row.total, row.claimed, row.came, row.left, row.change, row.oldest
+    return row.shown_name, row.total, row.claimed, row.came, row.left, row.change, row.oldest
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -22,9 +22,12 @@ from zq.client.resources import (
     messages_call,
 )
 from zq.client.subscriptions import SubscriptionVerbs
-from zq.client.values import Claim, Draft, Finished, Message, Messages, Redriven, Stretch
+from zq.client.values import Claim, Depth, Draft, Finished, Message, Messages, Redriven, Stretch
 from zq.model import Fence, Settled
 from zq.wire import extensions
+
+# The path in a patch of the metadata that pause a queue.
+PAUSED: Final = "/metadata/_paused"
 
 
 class QueueVerbs(SubscriptionVerbs):
@@ -109,6 +112,29 @@ class QueueVerbs(SubscriptionVerbs):
             body=wire.encode(terms),
             read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
         )
+
+    @operation
+    def depth(self) -> Call[Depth]:
+        """How many messages are in each state; costs little however many there are. Zeros of a missing queue."""
+        return Call(
+            method="GET",
+            path=self._path("depth"),
+            read=lambda answer: msgspec.json.decode(answer.body, type=Depth),
+        )
+
+    @operation
+    def pause(self, what: Literal["claims", "posts", "all"] = "all") -> Call[dict[str, Any]]:
+        """Let claims and pops find nothing, have posts refused, or both, until ``resume``; its metadata.
+
+        What is claimed is settled, renewed and deleted as ever. Posts raise ``QueuePaused``. Raises ``QueueNotFound``.
+        """
+        return self._patch([{"op": "add", "path": PAUSED, "value": what}])
+
+    @operation
+    def resume(self) -> Call[dict[str, Any]]:
+        """End a pause, whoever made it; its metadata. No error if there is none. Raises ``QueueNotFound``."""
+        # What is added is there to be removed, so that a repeat is harmless.
+        return self._patch([{"op": "add", "path": PAUSED, "value": None}, {"op": "remove", "path": PAUSED}])
 
     @operation
     def claim(

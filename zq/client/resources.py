@@ -136,14 +136,7 @@ class ResourceVerbs:
         self.transport.warnings.rules(self.kind, metadata or {})
         removed = [{"op": "remove", "path": _pointer(key)} for key in remove]
         added = [{"op": "add", "path": _pointer(key), "value": value} for key, value in (metadata or {}).items()]
-        return Call(
-            method="PATCH",
-            path=self._path(),
-            headers=PATCH_TYPE,
-            body=wire.encode(added + removed),
-            read=_document,
-            repeat=Repeat.UNSENT if removed else Repeat.SAFE,
-        )
+        return self._patch(added + removed, Repeat.UNSENT if removed else Repeat.SAFE)
 
     @operation
     def delete(self) -> Call[None]:
@@ -193,6 +186,11 @@ class ResourceVerbs:
         ids = id_list(messages)
         found = messages_call("GET", self._path("messages"), {"ids": ids, "detailed": True})
         return found if ids else replace(found, local_answer=Answer(200, {}, b'{"messages":[]}'))
+
+    def _patch(self, operations: list[dict[str, Any]], repeat: Repeat = Repeat.SAFE) -> Call[dict[str, Any]]:
+        """A change of the metadata, which are the answer."""
+        body = wire.encode(operations)
+        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_document, repeat=repeat)
 
     def _path(self, *below: str) -> str:
         return path(self.kind, self.name, *below)

@@ -160,6 +160,19 @@ class Edge(Struct, frozen=True):
     sequence: int = 0
 
 
+class Depth(Struct, frozen=True):
+    """Messages of a queue by state, each counted up to the server's ``max_counted``, at most a second ago.
+
+    ``backlog``: ready and claimed ones. ``oldest_ready_seconds``: for how long the first ready one could be claimed.
+    """
+
+    ready: int
+    claimed: int
+    delayed: int
+    backlog: int
+    oldest_ready_seconds: float
+
+
 class Stats(Struct, frozen=True):
     """How many messages there are."""
 

@@ -27,7 +27,14 @@ from zq.http.openapi import OpenApiDocument
 from zq.http.pools import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
 from zq.http.publishing import TopicMessage, TopicMessages
 from zq.http.request_log import RequestLog
-from zq.http.resources import QueueCollection, ResourceCollection, ResourceItem, ResourcePurge, ResourceStats
+from zq.http.resources import (
+    QueueCollection,
+    QueueDepth,
+    ResourceCollection,
+    ResourceItem,
+    ResourcePurge,
+    ResourceStats,
+)
 from zq.http.service import (
     GuardedMetricsPage,
     Health,
@@ -172,6 +179,7 @@ def _add_queue_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/queues", QueueCollection(broker))
     app.add_route("/v2/queues/{queue}", ResourceItem(broker.queues, "queue", broker.limits.max_queue_metadata))
     app.add_route("/v2/queues/{queue}/stats", ResourceStats(broker.queues, "queue"))
+    app.add_route("/v2/queues/{queue}/depth", QueueDepth(broker))
     app.add_route("/v2/queues/{queue}/purge", ResourcePurge(broker.queues, "queue"))
     app.add_route("/v2/queues/{queue}/messages", MessageCollection(broker))
     app.add_route("/v2/queues/{queue}/messages/{message}", MessageItem(broker))

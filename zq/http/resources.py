@@ -15,6 +15,7 @@ from zq.broker.metadata import check_operations
 from zq.broker.resources import MetadataResource
 from zq.errors import InvalidBody, InvalidParameter, UnsupportedMediaType
 from zq.http import query
+from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers
@@ -145,6 +146,20 @@ class ResourceStats(_One):
         detailed, ref = query.boolean(req, "detailed"), self._ref(req)
         seen = self._resources.stats(ref)
         resp.data = answers.stats(f"/v2/{self._word}s/{ref.name}", seen.value, seen.now, bool(detailed))
+
+
+class QueueDepth:
+    """``/v2/queues/{queue}/depth``: what an autoscaler asks, which sends no client id."""
+
+    audience = Audience.PROJECT
+    policy: ClassVar[dict[str, str]] = {"GET": "queues:stats"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._queues = broker.queues
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        seen = self._queues.depth(req.context.queue)
+        resp.data = answers.depth(seen.value, seen.now)
 
 
 class ResourcePurge(_One):

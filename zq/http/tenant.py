@@ -48,10 +48,14 @@ class Audience(IntEnum):
     """A client id and a project as well."""
     OPERATOR = 3
     """Those of content negotiation; the role that administers the deployment is what counts."""
+    PROJECT = 4
+    """A project, but no client id: for machinery that sends one header of its own."""
 
 
 # As names of the module, for reading them off their class takes as long as all else that is done with them.
 PROBE, ANYONE, CLIENT = Audience.PROBE, Audience.ANYONE, Audience.CLIENT
+# Those that ask for a project.
+FOR_PROJECT: Final = (CLIENT, Audience.PROJECT)
 
 
 class Tenant:
@@ -80,14 +84,15 @@ class Tenant:
             query.refuse_form(req)
         if "HTTP_ACCEPT" in headers:
             _check_accept(headers["HTTP_ACCEPT"], getattr(resource, "media", falcon.MEDIA_JSON))
-        if audience == CLIENT:
-            context.client = self._client(headers.get("HTTP_CLIENT_ID"))
+        if audience in FOR_PROJECT:
+            if audience == CLIENT:
+                context.client = self._client(headers.get("HTTP_CLIENT_ID"))
             if identity is None:
                 identity = self._believed(headers, True, "topic" in params)
         elif identity is None:
             identity = _NOBODY if audience == ANYONE else self._believed(headers, False, False)
         context.identity = identity
-        if audience == CLIENT:
+        if audience in FOR_PROJECT:
             context.project = identity.project
             if "queue" in params:
                 context.queue = limits.queue_ref(identity.project, params["queue"])

@@ -74,6 +74,9 @@ class _Timed:
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         return self._storage.depths(now, queues, most)
 
+    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
+        return self._storage.depth(queue, now, most)
+
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._storage.measures(now)
 

@@ -163,8 +163,20 @@ class MessageController(Protocol):
         """
         ...
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
-        """Remove and return up to ``limit`` ready messages in the order of (available, sequence)."""
+    def pop(
+        self,
+        queue: QueueRef,
+        limit: int,
+        now: Seconds,
+        history: int = 0,
+        most_bytes: int = UNBOUNDED,
+        expected: bytes | None = None,
+    ) -> Messages:
+        """Remove and return up to ``limit`` ready messages in the order of (available, sequence).
+
+        Where the queue's metadata are not the ``expected`` ones, none is removed, and ``OtherMetadata`` is raised; if
+        none is ready, a driver need not look.
+        """
         ...
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
@@ -314,6 +326,11 @@ class Storage(Protocol):
         """
         ...
 
+    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
+        """What is in one queue, counted up to ``most`` of each state or further, but for ``expired``, which may be 0;
+        zeros for a missing queue."""
+        ...
+
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """What this store has to be watched, besides its queues: ``api-ref/metrics.md`` tells each. Costs little."""
         ...
@@ -352,6 +369,12 @@ class Defaults:
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         """None."""
         return ()
+
+    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
+        """By the statistics, which cost as much as the queue has messages, and without the oldest."""
+        queues = cast(Storage, self).queues
+        stats, ready = queues.stats(queue, now), queues.ready(queue, most, now).count
+        return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """None."""

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import asdict
 
 from zq.model import Claim, Edge, HistoryEntry, Message, Seconds, Stats, age
+from zq.model.stats import Depth
 from zq.wire import encode
 
 
@@ -108,6 +109,20 @@ def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False) -> byt
             "ttl": claim.ttl,
             "href": claim_href(queue, claim.id),
             "messages": _outs(queue, claim.messages, now, detailed),
+        }
+    )
+
+
+def depth(found: Depth, now: Seconds) -> bytes:
+    """Messages by state, those that there is work on or for, and for how many seconds the first ready one waits."""
+    waits = 0.0 if found.oldest_ready is None else max(0.0, now - found.oldest_ready)
+    return encode(
+        {
+            "ready": found.ready,
+            "claimed": found.claimed,
+            "delayed": found.delayed,
+            "backlog": found.ready + found.claimed,
+            "oldest_ready_seconds": round(waits, 3),
         }
     )
 

@@ -129,6 +129,8 @@ def _paths(limits: Limits, pools: bool) -> Json:
 
 def _shared(path: str) -> Json:
     given = [] if path in OPEN or path.startswith("/v2/admin/") else [CLIENT, PROJECT]
+    if path == resources.DEPTH:
+        given = [PROJECT]
     given += [shared(name) for name in re.findall(r"{(\w+)}", path)]
     return {"parameters": given} if given else {}
 

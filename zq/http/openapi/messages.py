@@ -89,7 +89,7 @@ def _all_messages(limits: Limits) -> Json:
                 posted,
                 parameters=[KEY, stage],
                 body=body("Post", required=True),
-                errors=[422],
+                errors=[409, 422],
             ),
             "delete": operation(
                 "remove_messages", "Delete messages by their ids, or pop", removed, parameters=_removal(limits)
@@ -134,7 +134,7 @@ def _history(limits: Limits) -> Json:
                 "Post copies of finished messages",
                 {200: answer("How many.", "Replayed")},
                 body=body("ReplayTerms", required=True),
-                errors=[404],
+                errors=[404, 409],
             )
         },
         f"{QUEUE}/redrive": {
@@ -143,6 +143,7 @@ def _history(limits: Limits) -> Json:
                 "Move dead letters back to where they came from, or elsewhere",
                 {200: answer("How many.", "Redriven")},
                 body=body("RedriveTerms", required=False),
+                errors=[409],
             )
         },
     }
@@ -165,7 +166,7 @@ def _claiming(limits: Limits) -> Json:
     parameters, terms = [many, DETAILED, wait(limits)], body("ClaimTerms", required=False)
     claimed = {
         201: answer("Claimed.", "Messages", "Location"),
-        204: answer("There is nothing to claim.", "", "Retry-After"),
+        204: answer("There is nothing to claim, or claims are paused.", "", "Retry-After"),
     }
     there = {200: answer("The claim lives; nothing was changed.", "Messages", "Location")}
     named = in_path("claim", CLAIM_NAMES, "A name with a dot.")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on queues and topics: metadata, listings, stats, purge; a topic's messages and streams of them."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from zq.http.openapi.operations import (
     DETAILED,
@@ -36,6 +36,8 @@ class Kind(NamedTuple):
     shown: str
 
 
+# The path that needs no client id.
+DEPTH: Final = f"{QUEUE}/depth"
 # What differs for queues.
 QUEUES = Kind("queue", QUEUE, "QueuePage", "ShownMetadata")
 # What differs for topics.
@@ -47,6 +49,8 @@ def queues(limits: Limits) -> Json:
     made = _named(limits, QUEUES)
     count = flag("with_count", "Add how many queues the project has.")
     made["/v2/queues"]["get"]["parameters"].insert(-1, count)
+    told = answer("Counted up to the option max_counted, at most a second ago; zeros of a missing queue.", "Depth")
+    made[DEPTH] = {"get": operation("get_queue_depth", "A queue's messages by state, for autoscalers", {200: told})}
     return made
 
 

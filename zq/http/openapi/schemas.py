@@ -208,6 +208,10 @@ def _figures() -> Json:
     return {
         "Landmark": _record("sequence", href=TEXT, age=COUNT, created=TEXT | {"format": "date-time"}, sequence=COUNT),
         "Stats": _record(messages=stats),
+        "Depth": _record(
+            **dict.fromkeys(("ready", "claimed", "delayed", "backlog"), COUNT),
+            oldest_ready_seconds={"type": "number", "minimum": 0},
+        ),
         "Settled": _struct(Settled),
         "Redriven": _record(moved=COUNT, remaining=integer(0, MAX_BATCH)),
         "Replayed": _record(replayed=COUNT),

@@ -94,6 +94,9 @@ class MongoStorage(Defaults):
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         return self._figures.depths(layout.ms(now), queues, most)
 
+    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
+        return self._figures.depth(layout.key(queue), layout.ms(now), most)
+
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))
 

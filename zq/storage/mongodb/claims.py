@@ -242,7 +242,7 @@ class ClaimController:
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
         key = layout.key(queue)
-        attempt = ClaimAttempt(request.limit, layout.ms(now), request, request.most_bytes)
+        attempt = ClaimAttempt(request.limit, layout.ms(now), request, request.most_bytes, expected=request.expected)
         with self._client.verb():
             claimer = self._claimers.of(key)
             if request.named or request.fence:

@@ -50,7 +50,7 @@ class HistoryController:
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
         moment, key = layout.ms(now), layout.key(queue)
-        doc_ids = [key.project + layout.text(message) for message in dict.fromkeys(ids)]
+        doc_ids = layout.doc_ids(key, ids)
         own_or_copy = [{"_id": {"$in": doc_ids}}, {"i": {"$in": doc_ids}}]
         with self._client.verb():
             found = self._client.find(self._records(key, moment, **{"$or": own_or_copy}))

@@ -194,6 +194,11 @@ def body_of(found: Mapping[str, Any]) -> bytes:
     return body
 
 
+def doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:
+    """The ``_id`` of each message, once."""
+    return [key.project + text(message) for message in dict.fromkeys(ids)]
+
+
 def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
     return original(found["_id"][len(key.project) :])
 

@@ -286,7 +286,7 @@ class MessageController:
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
         moment, key = layout.ms(now), layout.key(queue)
-        doc_ids = _doc_ids(key, ids)
+        doc_ids = layout.doc_ids(key, ids)
         living = self._client.where(key, _id={"$in": doc_ids}, e={"$gt": DatetimeMS(moment)})
         with self._client.verb():
             found = {document["_id"]: document for document in self._client.find(living, hint="_id_")}
@@ -325,7 +325,7 @@ class MessageController:
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
         moment, key = layout.ms(now), layout.key(queue)
-        doc_ids = _doc_ids(key, ids)
+        doc_ids = layout.doc_ids(key, ids)
         living = self._client.where(key, _id={"$in": doc_ids}, e={"$gt": DatetimeMS(moment)})
         with self._client.verb():
             if claims is None and not history:
@@ -345,11 +345,18 @@ class MessageController:
             if not found:
                 return
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
+    def pop(
+        self,
+        queue: QueueRef,
+        limit: int,
+        now: Seconds,
+        history: int = 0,
+        most_bytes: int = UNBOUNDED,
+        expected: bytes | None = None,
+    ) -> Messages:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
-            attempt = ClaimAttempt(limit, moment, most_bytes=most_bytes, history=history)
-            popped = self._claimers.of(key).submit(attempt).messages
+            popped = self._claimers.pop(key, ClaimAttempt(limit, moment, None, most_bytes, history, expected))
         return [layout.message(key, document, moment) for document in popped]
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
@@ -373,11 +380,6 @@ class MessageController:
                 self._announce(queue._replace(name=name))
             moved += done
         return [one.id for one in moved]
-
-
-def _doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:
-    """The ``_id`` of each, once."""
-    return [key.project + layout.text(message) for message in dict.fromkeys(ids)]
 
 
 def _shown(list_filter: ListFilter, now: int) -> BsonDocument:

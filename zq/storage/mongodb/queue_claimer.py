@@ -17,6 +17,7 @@ from bson.datetime_ms import DatetimeMS
 from cachetools import LRUCache
 from msgspec import Struct
 
+from zq.errors import OtherMetadata
 from zq.model import UNBOUNDED, ClaimRequest, Outcome, QueueRef, portion
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
@@ -103,6 +104,7 @@ class ClaimAttempt(Struct):
     request: ClaimRequest | None = None
     most_bytes: int = UNBOUNDED
     history: int = 0
+    expected: bytes | None = None
     messages: list[BsonDocument] = []
     lapsed: int = 0
     spent: list[BsonDocument] = []
@@ -161,7 +163,7 @@ class QueueClaimer:
         metadata = metadata or self._lookup.get(self._key) or NO_METADATA
         passed = []
         for attempt in attempts:
-            if attempt.request is None or attempt.request.expected in (None, metadata):
+            if attempt.expected in (None, metadata):
                 passed.append(attempt)
             else:
                 attempt.metadata = metadata
@@ -305,6 +307,13 @@ class QueueClaimers:
                 claimer = self._claimers[key.shard] = QueueClaimer(self._client, key, self._lookup)
         return claimer
 
+    def pop(self, key: QueueKey, attempt: ClaimAttempt) -> Sequence[BsonDocument]:
+        """What was popped. Raises ``OtherMetadata``."""
+        popped = self.of(key).submit(attempt)
+        if popped.metadata is not None:
+            raise OtherMetadata(popped.metadata)
+        return popped.messages
+
     def invalidate(self, key: QueueKey) -> None:
         """A message of the queue was given an earlier moment."""
         with self._lock:
@@ -315,7 +324,7 @@ class QueueClaimers:
 
 def _expect(attempts: Sequence[ClaimAttempt]) -> bool:
     """Whether one of them expects certain metadata."""
-    return any(attempt.request and attempt.request.expected is not None for attempt in attempts)
+    return any(attempt.expected is not None for attempt in attempts)
 
 
 def _ready(now: int) -> BsonDocument:

@@ -153,6 +153,11 @@ class Figures:
                 depths.append((key.ref, self._depth(key, now, most, expired.get(key.messages, 0))))
         return depths
 
+    def depth(self, key: QueueKey, now: int, most: int) -> Depth:
+        """What is in one queue; its expired messages are not counted."""
+        with self._client.verb():
+            return self._depth(key, now, most, 0)
+
     def measures(self, now: int) -> list[Measure]:
         due = {"e": {"$lte": DatetimeMS(now)}}
         waiting, lag = 0, 0.0

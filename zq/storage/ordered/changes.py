@@ -137,6 +137,12 @@ class Change:
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
+    def stay(self, state: QueueState) -> None:
+        """Claims go on where they did: some of what they walked over is still ready."""
+        self._heads.pop(state, None)
+        if state in self._tallies:
+            self._tallies[state].fresh_head = state.tally.fresh_head
+
     def remember(self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
         """Let the queue know the key, and what it was answered; None = nothing."""
         if idempotency_key is not None:

@@ -141,6 +141,8 @@ class ClaimAttempt:
             change = Change(store)
             for item in take(store, state, request.limit, now, change, request.most_bytes):
                 self._meet(change, state, item)
+            if self._spent:
+                change.stay(state)
             change.commit()
         if not self._messages:
             return Claimed(spent=self._spent)

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from zq.errors import ClaimNotHeld, MessageClaimed
+from zq.errors import ClaimNotHeld, MessageClaimed, OtherMetadata
 from zq.model import (
     UNBOUNDED,
     Copies,
@@ -120,12 +120,22 @@ class MessageController:
                 change.commit()
             store.wait_durable()
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
+    def pop(
+        self,
+        queue: QueueRef,
+        limit: int,
+        now: Seconds,
+        history: int = 0,
+        most_bytes: int = UNBOUNDED,
+        expected: bytes | None = None,
+    ) -> Messages:
         moment = layout.ms(now)
         with self._handle as (store, registry):
             with registry.locked(queue) as (state,):
                 if state is None:
                     return []
+                if expected not in (None, state.metadata):
+                    raise OtherMetadata(state.metadata)
                 change = Change(store)
                 taken = take(store, state, limit, moment, change, most_bytes)
                 for sequence, record, _ in taken:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+from msgspec.structs import replace
+
 from zq.errors import StoreDamaged, Unavailable
 from zq.model import QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
@@ -102,6 +104,9 @@ class OrderedStorage:
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         return self._figures.depths(layout.ms(now), queues, most)
 
+    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
+        return self._figures.depth(queue, layout.ms(now), most)
+
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))
 
@@ -158,6 +163,12 @@ class Figures:
                 (state.ref, _depth(session.store, state, expired[layout.number.pack(state.number)], now, most))
                 for state in states
             ]
+
+    def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
+        """What is in one queue; its expired messages are not counted, but taken for many."""
+        with self._handle as session:
+            state = session.registry.find(queue)
+            return Depth() if state is None else replace(_depth(session.store, state, most, now, most), expired=0)
 
     def measures(self, now: int) -> list[Measure]:
         """As ``zq.storage.api.Storage.measures``."""

@@ -96,6 +96,9 @@ class PooledStorage:
         found = (depth for store in self._stores.every() for depth in store.depths(now, queues, most))
         return list(islice(found, queues))
 
+    def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
+        return self._stores.of(self._bindings.find(queue)).depth(queue, now, most)
+
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """The sum of all stores', and of what is no sum, the largest."""
         found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}

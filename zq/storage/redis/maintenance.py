@@ -149,6 +149,10 @@ class StoreStats:
         replies = self._client.each([self._store.question(scripts.DEPTH, queue, *terms) for queue in named])
         return [(queue, _depth(*figures)) for queue, figures in zip(named, replies, strict=True)]
 
+    def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
+        """What is in one queue."""
+        return _depth(*self._store.run(scripts.DEPTH, queue, b"%d" % now, b"%d" % most))
+
     def measures(self, now: int) -> list[Measure]:
         return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._waiting(now)]
 

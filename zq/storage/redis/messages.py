@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from struct import Struct as Packing
 from typing import Final
 
+from zq.errors import OtherMetadata
 from zq.model import (
     MAX_LOOKS,
     UNBOUNDED,
@@ -109,12 +110,23 @@ class MessageController:
         more = self._store.history(queue, history, moment)
         checked(self._store.run(scripts.DELETE, queue, *terms, *holders, *gone, more=more))
 
-    def pop(self, queue: QueueRef, limit: int, now: Seconds, history: int = 0, most_bytes: int = UNBOUNDED) -> Messages:
+    def pop(
+        self,
+        queue: QueueRef,
+        limit: int,
+        now: Seconds,
+        history: int = 0,
+        most_bytes: int = UNBOUNDED,
+        expected: bytes | None = None,
+    ) -> Messages:
         moment = layout.ms(now)
         more = self._store.history(queue, history, moment)
+        numbers = b"%d" % moment, b"%d" % limit, b"%d" % most_bytes, b"%d" % history
+        terms = *numbers, layout.keys(queue).name, expected or b""
         for _ in range(MAX_LOOKS):
-            terms = b"%d" % moment, b"%d" % limit, b"%d" % most_bytes, b"%d" % history
             blob = self._store.run(scripts.POP, queue, *terms, more=more)
+            if isinstance(blob, list):
+                raise OtherMetadata(blob[0])
             again, expired = POPPED.unpack_from(blob)
             self._store.removals.add("read", expired)
             if len(blob) > POPPED.size or not again:

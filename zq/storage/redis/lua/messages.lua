@@ -252,11 +252,13 @@ return ''
 ---- script pop: allow-oom
 
 -- Removes ready messages from the front. KEYS: project, queue, history if there is one.
--- ARGV: now, limit, bytes of bodies, seconds of history.
+-- ARGV: now, limit, bytes of bodies, seconds of history, queue's name, expected metadata ("" = any).
 -- Returns whether to look again (1 byte): this call has stepped over enough; how many expired ones went (4 bytes);
--- messages.
+-- messages; or, if the metadata are others, these alone in a table.
 
 local q, now, limit, most, h = queue_at(5), number(), number(), number(), history(number())
+local other = other_metadata(argument(), argument())
+if other then return { other } end
 local found, more, expired, lane = take(q, limit, now)
 found = portion(found, most)
 local reply = answer(q, found, { more and '\1' or '\0', struct.pack('>I4', expired) })

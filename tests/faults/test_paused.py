@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues that are paused while several ``zq-server``s on one store work at them."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.servers import Answer, ZqServer, ask
+from tests.stores import MongoServer, RedisServer, StoreServer
+
+QUEUE = "/v2/queues/jobs"
+MESSAGES = f"{QUEUE}/messages"
+# What takes messages, or brings some. {} is filled in by a number.
+TAKES = [
+    ("POST", f"{QUEUE}/claims?limit=1", {"ttl": 300}),
+    ("DELETE", f"{MESSAGES}?pop=1", None),
+    ("PUT", f"{QUEUE}/claims/c.{{}}?limit=1", {"ttl": 300}),
+    ("POST", f"{QUEUE}/claims?limit=1&wait=1", {"ttl": 300}),
+    ("DELETE", f"{MESSAGES}?pop=1&wait=1", None),
+]
+BRINGS = ("POST", MESSAGES, {"messages": [{"body": 1, "ttl": 600}]})
+# Pauses of one run, and how many seconds each lasts, and the time before it.
+PAUSES = 8
+LASTS = 0.3
+
+
+@pytest.fixture(params=["mongodb", "redis"])
+def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    with MongoServer() if request.param == "mongodb" else RedisServer(None) as server:
+        yield server
+
+
+def change(server: ZqServer, paused: str | None) -> None:
+    operations = [{"op": "add", "path": "/metadata/_paused", "value": paused}]
+    assert ask(server.url, "PATCH", QUEUE, operations).status == 200
+
+
+def brought(answer: Answer) -> bool:
+    """Whether a message was taken or stored."""
+    return answer.status == 201 or bool(answer.status == 200 and answer.document.get("messages"))
+
+
+class Watch:
+    """What took or stored messages between an acknowledged pause and the request that ended it."""
+
+    def __init__(self) -> None:
+        self.pause = 0
+        self.over = False
+        self.violations: list[tuple[str, Answer]] = []
+        self.passed = 0
+
+    def run(self, server: ZqServer, method: str, path: str, document: object) -> None:
+        """Ask again and again; a request counts that begins and ends within one pause."""
+        number = 0
+        while not self.over:
+            number += 1
+            began = self.pause
+            answer = ask(server.url, method, path.format(f"{threading.get_ident()}.{number}"), document)
+            assert answer.status in (200, 201, 204, 409), answer
+            if began and self.pause == began and brought(answer):
+                self.violations.append((f"{method} {path}", answer))
+            self.passed += brought(answer)
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_no_server_takes_or_stores_anything_once_a_pause_was_acknowledged(store: StoreServer, engine: str) -> None:
+    """Claims, pops and posts, waiting or not, at the server that pauses the queue and at the other one."""
+    with ZqServer(store.uri, engine=engine) as one, ZqServer(store.uri, engine=engine) as other:
+        assert ask(one.url, "PUT", QUEUE).status == 201
+        for _ in range(20):
+            assert (
+                ask(one.url, "POST", MESSAGES, {"messages": [{"body": n, "ttl": 600} for n in range(50)]}).status == 201
+            )
+        watch = Watch()
+        works = [(server, *each) for server in (one, other) for each in (*TAKES, BRINGS)]
+        with ThreadPoolExecutor(len(works)) as pool:
+            running = [pool.submit(watch.run, *work) for work in works]
+            for number in range(1, PAUSES + 1):
+                time.sleep(LASTS)
+                change(one, "all")
+                watch.pause = number
+                time.sleep(LASTS)
+                watch.pause = 0
+                change(other if number % 2 else one, None)
+            time.sleep(LASTS)
+            watch.over = True
+            for each in running:
+                each.result(30)
+        assert watch.violations == []
+        assert watch.passed > PAUSES * len(works) / 2, "the queue was worked at between the pauses"
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_who_waits_is_answered_when_the_queue_is_resumed(store: StoreServer, engine: str) -> None:
+    """At the same server at once, at the other one when it looks."""
+    with ZqServer(store.uri, engine=engine) as one, ZqServer(store.uri, engine=engine) as other:
+        assert ask(one.url, "PUT", QUEUE, {"_paused": "claims"}).status == 201
+        assert ask(one.url, "POST", MESSAGES, {"messages": [{"body": n, "ttl": 600} for n in range(8)]}).status == 201
+
+        def wait(server: ZqServer, method: str, path: str, document: object) -> tuple[Answer, float]:
+            answer = ask(server.url, method, path.replace("wait=1", "wait=20").format("a"), document, timeout=30)
+            return answer, time.monotonic()
+
+        with ThreadPoolExecutor(4) as pool:
+            waiting = [(server, pool.submit(wait, server, *each)) for server in (one, other) for each in TAKES[3:]]
+            time.sleep(1)
+            assert not [each for _, each in waiting if each.done()]
+            change(one, None)
+            resumed = time.monotonic()
+            for server, each in waiting:
+                answer, moment = each.result(30)
+                assert brought(answer)
+                assert moment - resumed < (2 if server is one else 8)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``GET /v2/queues/{queue}/depth``: what autoscalers ask, as KEDA does."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+from tests.http.scoped import Scoped
+from zq.broker import rules
+from zq.clock import ManualClock
+
+pytestmark = pytest.mark.every_store
+
+QUEUE = "/v2/queues/jobs"
+DEPTH = f"{QUEUE}/depth"
+NOTHING = {"ready": 0, "claimed": 0, "delayed": 0, "backlog": 0, "oldest_ready_seconds": 0}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, compose: Callable[..., Api]) -> Api:
+    """A server that remembers no depth for longer than a test waits."""
+    monkeypatch.setattr(rules, "RECENT", 0.0)
+    return compose()
+
+
+def test_each_state_is_counted(asked: Api, clock: ManualClock) -> None:
+    """The backlog is what is ready and what is worked at, so that workers at work are not scaled away."""
+    asked.put(QUEUE, 201, {"_default_message_delay": 30})
+    asked.send("jobs", 1, 2, delay=0)
+    asked.send("jobs", 3, delay=60)
+    clock.advance(2)
+    asked.claim("jobs", 1)
+    told = asked.get(DEPTH, 200).json
+    assert {**told, "oldest_ready_seconds": 0} == {
+        "ready": 1,
+        "claimed": 1,
+        "delayed": 1,
+        "backlog": 2,
+        "oldest_ready_seconds": 0,
+    }
+    assert told["oldest_ready_seconds"] == pytest.approx(2, abs=0.01)
+
+
+def test_a_missing_and_an_empty_queue_are_zeros(asked: Api) -> None:
+    """Workers of a queue that nobody has posted to yet are none; asking makes no queue."""
+    assert asked.get(DEPTH, 200).json == NOTHING
+    assert asked.queues() == []
+    asked.put(QUEUE, 201)
+    asked.send("jobs", 1)
+    asked.delete(f"{QUEUE}/messages?pop=1", 200)
+    assert asked.get(DEPTH, 200).json == NOTHING
+    asked.get("/v2/queues/a b/depth", 400)
+
+
+def test_what_is_counted_is_bounded(compose: Callable[..., Api]) -> None:
+    """By the option ``max_counted``, in each state."""
+    bounded = compose(max_counted=3)
+    bounded.put(QUEUE, 201, {"_default_message_delay": 30})
+    bounded.send("jobs", *range(10), delay=0)
+    bounded.claim("jobs", 5)
+    bounded.send("jobs", *range(5), delay=60)
+    told = bounded.get(DEPTH, 200).json
+    assert (told["ready"], told["claimed"], told["backlog"]) == (3, 3, 6)
+    assert told["delayed"] <= 3
+
+
+def test_an_answer_is_remembered_for_a_second(api: Api) -> None:
+    """However many ask, the store counts once a second."""
+    assert api.get(DEPTH, 200).json["ready"] == 0
+    api.send("jobs", 1)
+    assert api.get(DEPTH, 200).json["ready"] == 0
+    time.sleep(1.1)
+    assert api.get(DEPTH, 200).json["ready"] == 1
+
+
+def test_keda_asks_with_a_project_alone(api: Api) -> None:
+    """Where nobody is authenticated: one header, and none of a client. Without a project it is 400."""
+    api.send("jobs", 1)
+    alone = {"Client-ID": None}
+    assert api.get(DEPTH, 200, alone).json["backlog"] == 1
+    for malformed in ("x", ""):
+        assert api.get(DEPTH, 200, {"Client-ID": malformed}).json["backlog"] == 1
+    api.get(DEPTH, 400, alone | {"X-Project-ID": None})
+    api.get(f"{QUEUE}/stats", 400, alone)
+
+
+def test_keda_asks_with_a_credential_alone(scoped: Scoped) -> None:
+    """The project is the credential's; to observe the queue is enough, and nothing else is."""
+    scoped.api().send("jobs", 1)
+    alone: dict[str, Any] = {"Client-ID": None}
+    assert scoped.api("observe:jobs").get(DEPTH, 200, alone).json["backlog"] == 1
+    for scope in ("observe:others", "produce:jobs", "consume:jobs"):
+        scoped.api(scope).get(DEPTH, 403, alone)
+    scoped.api().get(DEPTH, 401, alone | {"X-Auth-Token": None})
+
+
+def test_tenants_see_their_own_queues(api: Api) -> None:
+    """A queue of the same name is another one."""
+    api.send("jobs", 1)
+    assert api.tenant("other").get(DEPTH, 200, {"Client-ID": None}).json == NOTHING
