@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         ),
         *("zq.audit", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.tokens", "zq.lifecycle"),
     ],
+    "zq.console": ["zq.http"],
     "zq.audit": ["zq.errors"],
     "zq.auth.policy": [*VALUES, "zq.audit"],
     "zq.probes": ["zq.errors", "zq.lifecycle"],
@@ -105,7 +106,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     ],
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
-        *("zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),
+        *("zq.console", "zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),
     ],
     "zq.server": [
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),
@@ -117,7 +118,7 @@ VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
     "cachetools": ["zq.auth", "zq.broker", "zq.metrics", "zq.storage"],
     "aiohttp": ["zq.delivery"],
-    "falcon": ["zq.http"],
+    "falcon": ["zq.console", "zq.http"],
     "jwt": ["zq.auth"],
     "keystoneauth1": ["zq.auth.keystone", "zq.auth.trusts"],
     "keystonemiddleware": ["zq.auth.keystone", "zq.auth.trusts"],

@@ -63,6 +63,12 @@ HELD_BY = [
     ("api-ref/cli.md", "toml", "", "tests/test_blocks.py::test_the_profiles_are_read"),
     ("api-ref/cli.md", "text", "Usage: zq", HELP),
     ("api-ref/client.md", "python", "", CLIENT),
+    (
+        "api-ref/console.md",
+        "nginx",
+        "",
+        "tests/console/test_access.py::test_it_works_below_any_path_of_a_proxy",
+    ),
     ("api-ref/concepts.md", "python", "", MOVED),
     ("api-ref/concepts.md", "text", "", DRAWING),
     ("api-ref/expiry.md", "ini", "", "tests/test_blocks.py::test_the_options_of_queue_ttl_are_read"),

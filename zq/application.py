@@ -22,6 +22,7 @@ from zq.broker.pools import Pools
 from zq.broker.rates import Exchange
 from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import Clock, StoreClock
+from zq.console.page import Console
 from zq.engines.tls import ServerTls
 from zq.errors import Invalid, Unavailable
 from zq.events import Events
@@ -112,10 +113,11 @@ class Application:
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
+        console = Console(chosen.console.read_only) if chosen.console.enabled else None
         tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit)
         if (quotas := self.broker.quotas) is not None:
             tokens.most = lambda project: quotas.of(project).quota.tokens
-        return create_app(
+        app = create_app(
             self.broker,
             policy=self._policy,
             audit=self._audit,
@@ -133,7 +135,12 @@ class Application:
             tokens=tokens,
             share=lambda: configuration.current.share,
             pools=self._pools(),
+            auth=chosen.auth.strategy,
+            console=console.tree if console else "",
         )
+        if console:
+            console.add_routes(app)
+        return app
 
     def _deliver(self, chosen: Settings) -> None:
         """Take subscriptions, and deliver to them from this process, if the settings say so."""

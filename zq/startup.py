@@ -29,6 +29,8 @@ def lines(chosen: Settings) -> Iterator[str]:
     scheme = "https" if chosen.tls_cert else "http"
     yield f"zq {__version__} starts under {chosen.engine} at {scheme}://{authority(chosen.bind, chosen.port)}."
     yield f"Store: {_store(chosen.uri)}."
+    if chosen.console.enabled:
+        yield f"Console: {scheme}://{authority(chosen.bind, chosen.port)}/console/."
     if chosen.metrics_port:
         yield f"Metrics: http://{authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
     if chosen.probes_bind:

@@ -131,7 +131,7 @@ def server(
         broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds)
         tokens = Tokens(storage.documents, clock)
         strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True) if auth_strategy else None
-        url = ends.enter_context(_serving(create_app(broker, strategy=strategy, tokens=tokens)))
+        url = ends.enter_context(_serving(create_app(broker, strategy=strategy, tokens=tokens, auth=auth_strategy)))
         ends.callback(broker.end_waiting)
         yield Server(url, clock, ends.enter_context(ExitStack()), tokens)
 

@@ -95,6 +95,9 @@ def test_tokens_are_made_shown_rotated_and_revoked(asking: Zq, guarded: Server) 
     assert "does not allow" in asking.refused(5, "token", "list")
     (own,) = asking("whoami")
     assert (own["project"], own["scopes"], own["credential"]) == ("acme", ["produce:queue/orders"], made["id"])
+    (more,) = asking("whoami", "--rules")
+    assert more.items() >= own.items()
+    assert ("messages:create" in more["rules"], "queues:purge" in more["rules"]) == (True, False)
     asking.env["ZQ_TOKEN"] = ""
     (twin,) = asking("token", "rotate", made["id"])
     assert twin["token"] != made["token"]

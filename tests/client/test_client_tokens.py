@@ -70,6 +70,16 @@ def test_a_token_names_the_project(guarded: Server, kind: str) -> None:
         client.queue("jobs").post("not mine")
 
 
+def test_me_says_what_a_token_is_for(guarded: Server, kind: str) -> None:
+    """Of both kinds of client: the rules of its scopes, and the project that it is of."""
+    token = guarded.token("acme", scopes=["observe:**"])
+    with client_of(kind, guarded.url, "", token=token) as client:
+        found = client.me()
+    assert (found["project"], found["projects"], found["admin"], found["auth"]) == ("acme", ["acme"], False, "token")
+    assert "queues:get" in found["rules"]
+    assert "queues:purge" not in found["rules"]
+
+
 def test_whoever_may_only_produce_posts_and_publishes_many(guarded: Server, kind: str) -> None:
     """Without the right to see the queue's own bounds, in batches by the server's."""
     token = guarded.token("acme", scopes=["produce:queue/many", "produce:topic/many"])

@@ -51,8 +51,18 @@ def test_a_header_called_script_name_means_nothing(door: Api) -> None:
 @pytest.mark.parametrize(
     "host",
     [
-        *("localhost", "localhost:8888", "LocalHost", "127.0.0.1", "127.0.0.1:1", "10.1.2.3:80", "[::1]", "[::1]:8888"),
-        *("queues.example.org", "QUEUES.example.org:443"),
+        *(
+            "localhost",
+            "localhost:8888",
+            "LocalHost",
+            "zq.localhost:8888",
+            "127.0.0.1",
+            "127.0.0.1:1",
+            "10.1.2.3:80",
+            "[::1]",
+            "[::1]:8888",
+        ),
+        *("queues.example.org", "QUEUES.example.org:443", "zq.localhost:8888"),
     ],
 )
 def test_a_host_that_no_other_machine_can_have_is_served(gate: Callable[..., Api], host: str) -> None:
@@ -186,3 +196,24 @@ def raw(api: Api, path: str, **environ: Any) -> tuple[int, dict[str, str], bytes
     request.environ.update({**named, "wsgi.input": BytesIO(b""), **environ})
     status, headers, body = request.call_application(api.app)
     return int(status.split()[0]), {name.lower(): value for name, value in headers}, b"".join(body)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("path", ["/v2/queues/q", "/v2/queues/q/messages", "/nowhere"])
+def test_what_a_page_of_another_site_would_change_is_refused(door: Api, method: str, path: str) -> None:
+    """Browsers say from where a request comes; reading is left to the policy that gives no foreign page an answer."""
+    refused = door.unchecked().call(method, path, 403, headers={"Sec-Fetch-Site": "cross-site"}).json
+    assert refused["description"] == "A page of another site may change nothing here."
+
+
+def test_requests_of_the_same_site_pass(api: Api) -> None:
+    for site in ("same-origin", "same-site", "none"):
+        api.unchecked().call("PUT", "/v2/queues/q", None, b"{}", headers={"Sec-Fetch-Site": site})
+    api.unchecked().get("/v2/queues", 200, {"Sec-Fetch-Site": "cross-site"})
+
+
+def test_no_answer_is_a_page(door: Api) -> None:
+    """A body that is opened as one runs nothing, and nobody frames it."""
+    for path in PROBES:
+        policy = door.unchecked().call("GET", path, None).headers["Content-Security-Policy"]
+        assert policy == "default-src 'none'; frame-ancestors 'none'"

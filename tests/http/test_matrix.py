@@ -28,6 +28,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("GET", "/v2/limits", None, ""),
     ("GET", "/v2/quota", None, ""),
     ("GET", "/v2/whoami", None, ""),
+    ("GET", "/v2/me", None, ""),
     ("GET", "/v2/ping", None, ""),
     ("HEAD", "/v2/ping", None, ""),
     ("GET", "/v2/queues", None, ""),
@@ -371,3 +372,35 @@ def test_whoami_tells_every_caller_of_his_own(scoped: Scoped, compose: Any) -> N
     }
     believed = compose()
     assert believed.get("/v2/whoami", 200).json["project"] == believed.project
+
+
+def test_me_tells_every_caller_what_he_may(scoped: Scoped, compose: Any) -> None:
+    """Extensions: a rule is there if the caller may do that to anything; who is believed may name any project."""
+    caller = scoped.api("produce:queue/jobs", roles=frozenset({"member"}))
+    found = caller.get("/v2/me", 200).json
+    assert (found["project"], found["projects"], found["roles"]) == (caller.project, [caller.project], ["member"])
+    assert (found["admin"], found["auth"], found["console"]) == (False, "none", None)
+    assert "messages:create" in found["rules"]
+    assert not {"queues:get", "queues:purge", "topics:publish", "admin:server", "tokens:create"} & set(found["rules"])
+    everything = scoped.api().get("/v2/me", 200).json["rules"]
+    assert set(everything) == {name for name, rule in RULES.items() if not rule.check}
+    administrator = scoped.api(roles=frozenset({"admin"})).get("/v2/me", 200).json
+    assert (administrator["admin"], administrator["rules"]) == (True, list(RULES))
+    believed = compose()
+    assert believed.get("/v2/me", 200).json["projects"] is None
+
+
+def test_each_rule_of_me_is_one_that_the_server_obeys(scoped: Scoped) -> None:
+    """For each verb alone: what is missing in the list is refused, and what is there is not, on one's own names."""
+    for verb in VERBS:
+        caller = scoped.api(f"{verb}:**")
+        rules = set(caller.get("/v2/me", 200).json["rules"])
+        for rule, method, path in [
+            ("queues:get", "GET", QUEUE),
+            ("queues:purge", "POST", f"{QUEUE}/purge"),
+            ("queues:delete", "DELETE", "/v2/queues/absent"),
+            ("messages:get_all", "GET", f"{QUEUE}/messages"),
+            ("claims:create", "POST", f"{QUEUE}/claims"),
+        ]:
+            status = caller.call(method, path, None).status_int
+            assert (status != 403) == (rule in rules), (verb, rule, status)

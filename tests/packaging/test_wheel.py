@@ -82,7 +82,8 @@ def install(home: Path, wheel: Path, extras: str = "") -> None:
 
 
 def test_source_and_wheel_hold_what_is_needed_and_nothing_else(dist: Path, wheel: Path) -> None:
-    """Redis's scripts, the mark of types, pytest's fixtures and the settings of Java's log are in; tests are not."""
+    """Redis's scripts, the console's files, the mark of types, pytest's fixtures and the settings of
+    Java's log are in; tests are not."""
     assert len(list(dist.glob("zq_queue-*.tar.gz"))) == 1
     names = zipfile.ZipFile(wheel).namelist()
     [points] = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
@@ -90,6 +91,8 @@ def test_source_and_wheel_hold_what_is_needed_and_nothing_else(dist: Path, wheel
     scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "zq").rglob("*.lua")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "zq").rglob("*.py")}
     assert len(scripts) >= 10
+    static = (ROOT / "zq" / "console" / "static").rglob("*")
+    scripts |= {str(path.relative_to(ROOT)) for path in static if path.is_file()}
     more = {"zq/py.typed", "zq/spark/log4j2.properties", "pyspark_zq/__init__.py"}
     assert (scripts | modules | more) - set(names) == set()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"pyspark_zq", "zq"}

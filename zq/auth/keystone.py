@@ -28,6 +28,8 @@ FOUND: Final = "zq.keystone"
 ASKED: Final = "zq.keystone.asked"
 # Paths that need no token.
 OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
+# What begins the paths of files that need none.
+PUBLIC: Final = "/console"
 # Seconds for which the middleware may remember a token.
 MAX_CACHED: Final = 300
 CHALLENGE: Final = "Keystone"
@@ -72,7 +74,8 @@ class Keystone:
         self._app, self._refused = app, refused
 
         def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-            if environ["PATH_INFO"] in OPEN or environ.get("HTTP_URL_SIGNATURE"):
+            path = environ["PATH_INFO"]
+            if path in OPEN or path.startswith(PUBLIC) or environ.get("HTTP_URL_SIGNATURE"):
                 return app(environ, start_response)
             set_aside(environ)
             peer = peer_of(environ)

@@ -5,8 +5,10 @@ The token of a login is in a file of its own beside the configuration, by profil
 """
 
 import sys
+import webbrowser
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import quote
 
 import click
 
@@ -56,10 +58,24 @@ def logout(session: Session) -> None:
 
 
 @click.command("whoami", cls=Command)
+@click.option("--rules", is_flag=True, help="Also the rules that allow something, and what the server is.")
 @pass_session
-def whoami(session: Session) -> None:
+def whoami(session: Session, rules: bool) -> None:
     """Show whose token is in force: project, user, roles, scopes and the end of it."""
-    session.out.result({"url": session.connection.shown_url, **session.client.whoami()})
+    more = session.client.me() if rules else {}
+    session.out.result({"url": session.connection.shown_url, **session.client.whoami(), **more})
+
+
+@click.command("console", cls=Command)
+@click.option("--print", "printed", is_flag=True, help="Only print the address.")
+@pass_session
+def console(session: Session, printed: bool) -> None:
+    """Open the server's web console, at the project, in the browser. It passes no token on: sign in there."""
+    place = session.connection
+    project = f"#/p/{quote(place.project, safe='')}" if place.project else ""
+    address = f"{place.shown_url.rstrip('/')}/console/{project}"
+    if printed or not webbrowser.open(address):
+        click.echo(address)
 
 
 @token_group.command("create")

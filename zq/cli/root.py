@@ -118,7 +118,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     ],
     "Deliveries": [subscriptions.subscription_group, subscriptions.deliveries_group],
     "What has been": [history.dlq_group, history.history, history.replay],
-    "Watching": [top.health, top.top, bench.bench],
+    "Watching": [account.console, top.health, top.top, bench.bench],
     "Files": [export_import.export, export_import.import_file],
     "Rights": [account.login, account.logout, account.whoami, account.token_group, account.share, account.quota],
     "Settings": [context.context_group, completion],

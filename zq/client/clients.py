@@ -99,6 +99,12 @@ class ClientVerbs:
         return Call(method="GET", path=path("whoami"), read=_document)
 
     @operation
+    def me(self) -> Call[dict[str, Any]]:
+        """What the caller may do: ``project``, ``projects`` (None = any), ``roles``, ``rules`` and ``admin``; of the
+        server ``auth``, ``console`` and ``version``."""
+        return Call(method="GET", path=path("me"), read=_document)
+
+    @operation
     def revoke_shares(self) -> Call[None]:
         """End all URLs that were signed for the project."""
         return Call(method="POST", path=path("share", "revoke"), read=nothing)

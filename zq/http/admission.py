@@ -2,7 +2,8 @@
 """What is refused before a request is routed, its body read or the store asked, whatever the route.
 
 A head that could mean two things (``zq.http.heads``), and a ``Host`` that is not this server's: a page that a browser
-shows may name this machine by a name of its own and then read queues here (DNS rebinding), but only under that name.
+shows may name this machine by a name of its own and then read queues here (DNS rebinding), but only under that name. So
+is what a page of another site has a browser change.
 """
 
 import re
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import falcon
 
-from zq.errors import Invalid, InvalidHeader
+from zq.errors import Invalid, InvalidHeader, NotAuthorized
 from zq.http import heads, query
 
 # The keys of the environment under which some servers leave the raw target.
@@ -22,6 +23,10 @@ TARGET, OTHER_TARGET = "RAW_URI", "REQUEST_URI"
 HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]*)?", re.ASCII)
 # The sentence of a 421.
 NOT_OURS: Final = "This Host is not one of [server] allowed_hosts."
+# The sentence of a 403 of what a browser sends for a page of another site.
+CROSS_SITE: Final = "A page of another site may change nothing here."
+# Methods that change nothing.
+READING: Final = frozenset({"GET", "HEAD"})
 
 
 class Admission:
@@ -36,6 +41,8 @@ class Admission:
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         _check_head(req.env)
+        if req.env.get("HTTP_SEC_FETCH_SITE") == "cross-site" and req.method not in READING:
+            raise NotAuthorized(CROSS_SITE)
         name = req.env.get("HTTP_HOST")
         if name is None:
             if not self._trusting or req.env.get("SERVER_PROTOCOL") != "HTTP/1.0":
@@ -72,6 +79,6 @@ def _is_literal(value: str) -> bool:
     """Whether it is an address or ``localhost``: no name that others could point at this machine."""
     name = _host(value)
     try:
-        return name == "localhost" or bool(ip_address(name.strip("[]")))
+        return name == "localhost" or name.endswith(".localhost") or bool(ip_address(name.strip("[]")))
     except ValueError:
         return False

@@ -51,7 +51,7 @@ from zq.http.share import QueueShare, ShareRevocation
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
-from zq.http.tokens import WhoAmI
+from zq.http.tokens import Me, WhoAmI
 from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
@@ -94,6 +94,8 @@ def create_app(
     tokens: Tokens | None = None,
     share: Callable[[], ShareOptions] = ShareOptions,
     pools: Pools | None = None,
+    auth: str = "",
+    console: str = "",
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
 
@@ -103,6 +105,7 @@ def create_app(
     ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
     ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
+    ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
     served.
@@ -121,6 +124,8 @@ def create_app(
     broker.subscriptions.sealer = SecretSealer(share)
     app = App(middleware, authentication if guarded else None, broker.storage.prompt)
     _add_routes(app, broker)
+    app.add_route("/", Versions("console/" if console else ""))
+    app.add_route("/v2/me", Me(auth, console))
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
     app.add_route(
@@ -160,7 +165,6 @@ def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None
 
 
 def _add_service_routes(app: App, broker: Broker) -> None:
-    app.add_route("/", Versions())
     app.add_route("/v2/", Home())
     app.add_route("/v2/ping", Ping(broker))
     app.add_route("/healthz", Health())

@@ -16,6 +16,8 @@ from zq.model.identity import ADMIN, Identity
 
 # Paths that need no credential, each with its methods.
 OPEN: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
+# What begins the paths of files that anybody may read; nothing of a project is in them.
+PUBLIC: Final = "/console"
 # Headers by which clients, and proxies, usually say who asks: taken away without a search.
 USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
 # What makes a request a signed one, which is judged by that alone.
@@ -110,6 +112,8 @@ class Authentication:
             self._strip(env)
         path = env["PATH_INFO"]
         if path in OPEN and env["REQUEST_METHOD"] in OPEN[path]:
+            return
+        if path.startswith(PUBLIC) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
             return
         peer = peer_of(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
         if strategy is not None:

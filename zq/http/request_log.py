@@ -17,6 +17,8 @@ from zq.http.authorization import Answer, about
 from zq.http.faults import context
 
 LOG = logging.getLogger("zq.requests")
+# What a browser that shows an answer as a page may load, run or be framed by: nothing.
+POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 # The key under which the environment keeps when a request came, over its waits.
 BEGAN = "zq.began"
 # Methods that change nothing.
@@ -45,7 +47,13 @@ class RequestLog:
         req.context.began = req.env.setdefault(BEGAN, time.monotonic())
         identity = _request_id()
         req.context.request_id = identity
-        resp.put_headers({"x-openstack-request-id": identity, "x-content-type-options": "nosniff"})
+        resp.put_headers(
+            {
+                "x-openstack-request-id": identity,
+                "x-content-type-options": "nosniff",
+                "content-security-policy": POLICY,
+            }
+        )
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import falcon
+from falcon import mediatypes
 from msgspec.structs import asdict
 
 from zq import lifecycle, limits, wire
@@ -53,14 +54,28 @@ RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
 
 
 class Versions:
-    """``/``"""
+    """``/``: for a browser, which prefers a page, where that is. ``page`` "": there is none."""
 
     audience = Audience.ANYONE
     open = True
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    def __init__(self, page: str = "") -> None:
+        self._page = page
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        if self._page and _prefers_page(req.env.get("HTTP_ACCEPT", "")):
+            resp.status = falcon.HTTP_303
+            resp.location = self._page
+            return
         resp.status = falcon.HTTP_300
         resp.data = wire.encode(VERSIONS)
+
+
+def _prefers_page(accept: str) -> bool:
+    try:
+        return mediatypes.quality(falcon.MEDIA_HTML, accept) > mediatypes.quality(falcon.MEDIA_JSON, accept)
+    except falcon.InvalidMediaType:
+        return False
 
 
 class Home:

@@ -11,13 +11,15 @@ from typing import Any, Final
 import falcon
 from msgspec import UNSET
 
-from zq import limits, wire
+from zq import __version__, limits, wire
+from zq.auth.policy import RULES
 from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, Made, Stored, Token, Tokens
 from zq.errors import Invalid, InvalidParameter, NotAuthorized
 from zq.http import query
 from zq.http.tenant import Audience
+from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, MEMBER, Identity
-from zq.model.scopes import Verb, exceed, parse
+from zq.model.scopes import Kind, Verb, exceed, parse
 from zq.wire import answers
 from zq.wire.tokens import TokenTerms, known_as, shown, token_terms
 
@@ -146,6 +148,44 @@ class WhoAmI:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(known_as(req.context.identity))
+
+
+class Me:
+    """``/v2/me``: what the caller may do, for programs that show it: a rule is here if it holds of any name."""
+
+    policy = {"GET": "identity:get"}
+
+    def __init__(self, auth: str, console: str) -> None:
+        """``auth``: the strategy; "" = callers are believed. ``console``: the version of its files; "" = none."""
+        self._server = {"auth": auth or "none", "console": console or None, "version": __version__}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        allowance: Allowance = req.context.allowance
+        identity = allowance.identity
+        resp.data = wire.encode(
+            {
+                "project": identity.project,
+                "projects": [identity.project] if identity.credential else None,
+                "roles": sorted(identity.roles),
+                "rules": [rule for rule in RULES if _allowed(allowance, rule)],
+                "admin": ADMIN in identity.roles,
+                **self._server,
+            }
+        )
+
+
+def _allowed(allowance: Allowance, rule: str) -> bool:
+    """Whether the caller may do that to anything."""
+    known, scopes = RULES[rule], allowance.scopes
+    if not allowance.permits(rule):
+        return False
+    if scopes is None or known.verb is None:
+        return True
+    if known.everywhere:
+        return scopes.everywhere(known.verb)
+    word = rule.partition(":")[0].removesuffix("s")
+    kinds = [Kind(word)] if word in (Kind.QUEUE, Kind.TOPIC) else list(Kind)
+    return any(scopes.meets(known.verb, kind, "**") for kind in kinds)
 
 
 class TokenCollection(_Collection):

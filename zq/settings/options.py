@@ -8,6 +8,7 @@ from oslo_config import cfg
 from zq.limits import DEFAULT_KEEP, MIN_KEEP
 from zq.model.expiry import Expiry
 from zq.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
+from zq.settings.console import CONSOLE
 from zq.settings.delivery import NOTIFICATION, SUBSCRIPTIONS
 from zq.settings.pools import CATALOG, POOLING
 from zq.settings.tenants import AUDIT, POLICY, QUOTA
@@ -139,6 +140,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             help="Only proxies connect, so max_connections_per_address does not apply: bound clients there.",
         ),
     ],
+    "console": CONSOLE,
     "websocket": WEBSOCKET,
     "storage": [
         cfg.StrOpt(

@@ -22,6 +22,7 @@ from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
 from zq.settings.auth import KEYSTONE, auth_options, control_path, share_options
+from zq.settings.console import ConsoleOptions, console_options
 from zq.settings.delivery import DeliverySettings, delivery_settings
 from zq.settings.engine import engine_of, places
 from zq.settings.options import OPTIONS, variable
@@ -49,6 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     auth: AuthOptions
     share: ShareOptions
     delivery: DeliverySettings
+    console: ConsoleOptions
     websocket: WebSocketOptions
     policy_file: str
     quota: Quota
@@ -204,6 +206,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "auth": auth_options(conf),
         "share": share_options(conf),
         "delivery": delivery_settings(conf),
+        "console": console_options(conf),
         "websocket": websocket_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),

@@ -35,8 +35,8 @@ DESCRIPTION = """\
 Queues and topics over HTTP with the wire contract of OpenStack Zaqar v2, and more. Unknown parameters and members are
 ignored, an empty parameter counts as absent, integers are written without a fraction, a known path answers 405 to a
 method that is not here. Every error has a title and mostly a description. Any request may get 400 for a head that could
-mean two things, 421 for a Host that is not the server's, and 408 if its body does not come in time; other statuses than
-those named come only from what stands between client and server.
+mean two things, 403 for what a page of another site would change, 421 for a Host that is not the server's, and 408 if
+its body does not come in time; other statuses than those named come only from what stands between client and server.
 """
 # What an operation is about, as readers of the document group them.
 TAGS = {
@@ -142,7 +142,12 @@ def _service() -> Json:
     pong = {204: answer("The store answers."), 503: answer("The store does not answer.")}
     return {
         "/": {
-            "get": operation("get_versions", "Versions of the API", {300: answer("One.", "Versions")}, usual=headers),
+            "get": operation(
+                "get_versions",
+                "Versions of the API",
+                {300: answer("One.", "Versions"), 303: answer("For a browser: where the console is.")},
+                usual=headers,
+            ),
         },
         "/v2/": {
             "get": operation(

@@ -3,6 +3,7 @@
 
 from typing import Final
 
+from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.tokens import MAX_TEXT
@@ -91,6 +92,18 @@ def schemas() -> Json:
                 "expires": {"type": ["string", "null"], "format": "date-time"},
             }
         ),
+        "Me": _object(
+            {
+                "project": IDS,
+                "projects": {"type": ["array", "null"], "items": IDS},
+                "roles": {"type": "array", "items": TEXT},
+                "rules": {"type": "array", "items": {"enum": list(RULES)}},
+                "admin": {"type": "boolean"},
+                "auth": TEXT,
+                "console": {"type": ["string", "null"]},
+                "version": TEXT,
+            }
+        ),
         "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
         "Project": _object(said | use),
         "ProjectPage": _object(page),
@@ -108,6 +121,9 @@ def sharing() -> Json:
     return {
         "/v2/whoami": {
             "get": operation("get_identity", "Whose the credential is, and what for", {200: answer("It.", "Identity")}),
+        },
+        "/v2/me": {
+            "get": operation("get_me", "What the caller may do, and of which server", {200: answer("It.", "Me")}),
         },
         f"{QUEUE}/share": {
             "post": operation(

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who sees what: sign-in, tokens, other projects, a proxy's path and sign-on, and a console that changes nothing."""
+
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.conftest import Watch, Watching
+from tests.servers import PROJECT, ZqServer, free_port
+from zq.client import Client
+
+pytestmark = pytest.mark.slow
+
+Tokened = tuple[ZqServer, Callable[..., str]]
+MAIL = "#/p/acme/queues/mail"
+STORED = "JSON.stringify([{...localStorage}, {...sessionStorage}, location.href, document.cookie])"
+
+
+def test_a_project_is_opened_by_its_name_and_remembered(client: Client, watch: Watch) -> None:
+    """Where nobody is asked who he is."""
+    client.queue("mail").create()
+    page = watch.open()
+    page.get_by_label("Project").fill("acme")
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("link", name="mail")).to_be_visible()
+    watch.open()
+    page.get_by_role("link", name="acme").click()
+    expect(page.get_by_role("link", name="mail")).to_be_visible()
+
+
+def test_without_a_token_one_signs_in_and_comes_to_the_same_place(tokened: Tokened, watching: Watching) -> None:
+    """Acceptance 15, 18: also when it ends in the middle; it is in the session's storage and nowhere else."""
+    server, make = tokened
+    token = make()
+    with Client(server.url, PROJECT, token=token) as client:
+        client.queue("mail").post({"a": 1})
+        watch = watching(server.url)
+        watch.expected.add(401)
+        page = watch.open(MAIL)
+        page.get_by_label("Token").fill("zq_wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("not valid")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="mail", level=1)).to_be_visible()
+        local, session, *addresses = page.evaluate(f"JSON.parse({STORED})")
+        assert token in session.values()
+        assert token not in str([local, addresses]) + "".join(request.url for request in watch.requests)
+        client.revoke_token(token.split("_")[1])
+        expect(page.get_by_label("Token")).to_be_visible(timeout=15_000)
+        page.get_by_label("Token").fill(make())
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="mail", level=1)).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        assert "zq_" not in page.evaluate(STORED)
+    assert token not in server.output
+
+
+def test_a_reader_sees_all_and_each_button_says_why_not(tokened: Tokened, watching: Watching) -> None:
+    """Acceptance 15: and the server refuses the same to curl (tests/http/test_matrix.py)."""
+    server, make = tokened
+    with Client(server.url, PROJECT, token=make()) as client:
+        client.queue("mail").post({"a": 1})
+        watch = watching(server.url)
+        watch.expected.add(401)
+        page = watch.open()
+        page.get_by_label("Token").fill(make("observe:**"))
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="mail", exact=True).click()
+        purge = page.get_by_role("button", name="Purge…")
+        expect(purge).to_have_attribute("title", "Your credential does not allow queues:purge in acme.")
+        purge.click(force=True)
+        expect(page.locator(".announcer")).to_contain_text("does not allow queues:purge")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        assert client.queue("mail").stats().total >= 1
+
+
+def test_what_a_scope_leaves_out_is_told_by_the_server(tokened: Tokened, watching: Watching) -> None:
+    """The state *no permission*, with the rule that is missing; and an address of another project."""
+    server, make = tokened
+    watch = watching(server.url)
+    watch.expected |= {401, 403}
+    page = watch.open()
+    page.get_by_label("Token").fill(make("observe:queue/mine"))
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("This project has no queues")).to_be_visible()
+    watch.open(MAIL)
+    expect(page.locator(".forbidden").first).to_contain_text("does not allow queues:stats on queue mail")
+    watch.check_accessible()
+    watch.open("#/p/other/queues")
+    expect(page.get_by_text("It names other; you are signed in for acme.")).to_be_visible()
+
+
+class Proxy:
+    """Serves another server below a path, to those whose cookie says that they have signed on."""
+
+    def __init__(self, target: str, path: str) -> None:
+        self.path, self.port = path, free_port()
+        kind = type("Handler", (Forwarding,), {"target": urlsplit(target).netloc, "below": path})
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), kind)
+        Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Forwarding(BaseHTTPRequestHandler):
+    """One request, as nginx hands it on with ``proxy_pass http://target/`` for ``location /below/``."""
+
+    target = below = ""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Of whatever method."""
+        if self.path == self.below:
+            self.answer(301, [("Location", f"{self.below}/")], b"")
+        elif not self.path.startswith(f"{self.below}/"):
+            self.answer(404, [], b"")
+        elif "sso=yes" not in self.headers.get("Cookie", ""):
+            self.answer(302, [("Location", "/sso")], b"")
+        else:
+            self.hand_on()
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+
+    def hand_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
+        kept = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+        connection = HTTPConnection(self.target)
+        connection.request(self.command, self.path.removeprefix(self.below), body, kept)
+        reply = connection.getresponse()
+        dropped = ("transfer-encoding", "content-length", "connection", "date", "server")
+        headers = [(name, value) for name, value in reply.getheaders() if name.lower() not in dropped]
+        self.answer(reply.status, headers, reply.read())
+        connection.close()
+
+    def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in [*headers, ("Content-Length", str(len(body)))]:
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def proxy(server: ZqServer) -> Iterator[Proxy]:
+    opened = Proxy(server.url, "/a/b/zq")
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_it_works_below_any_path_of_a_proxy(client: Client, proxy: Proxy, watching: Watching, slash: str) -> None:
+    """Acceptance 17: with and without a slash, with a cookie of a single sign-on; nothing is configured in zq."""
+    client.queue("mail").post({"a": 1})
+    watch = watching(proxy.url)
+    watch.context.add_cookies([{"name": "sso", "value": "yes", "url": proxy.url}])
+    page = watch.page
+    page.goto(f"{proxy.url}/a/b/zq{slash}")
+    assert page.url.startswith(f"{proxy.url}/a/b/zq/console/")
+    page.get_by_label("Project").fill("acme")
+    page.get_by_role("button", name="Open").click()
+    page.get_by_role("link", name="mail").click()
+    page.locator("tbody th a").click()
+    expect(page.locator(".tree")).to_contain_text("a: 1")
+    page.get_by_role("button", name="Delete…").last.click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.locator(".announcer")).to_contain_text("The message was deleted.")
+    assert all(request.url.startswith(f"{proxy.url}/a/b/zq") for request in watch.requests)
+
+
+def test_a_sign_on_of_a_proxy_that_has_ended_is_told(client: Client, proxy: Proxy, watching: Watching) -> None:
+    """Its redirect is not followed; the page stays, and says what is to be done."""
+    client.queue("mail").create()
+    watch = watching(proxy.url)
+    watch.context.add_cookies([{"name": "sso", "value": "yes", "url": proxy.url}])
+    watch.page.goto(f"{proxy.url}/a/b/zq/console/{MAIL}")
+    expect(watch.page.get_by_text("The queue is empty")).to_be_visible()
+    watch.context.clear_cookies()
+    expect(watch.page.locator(".banner.gone")).to_contain_text("reload this page")
+
+
+def test_a_console_that_changes_nothing_has_no_such_buttons(watching: Watching) -> None:
+    """[console] read_only: and says that it is no protection."""
+    with ZqServer("memory:", env={"OS_CONSOLE__READ_ONLY": "true"}) as server, Client(server.url, PROJECT) as client:
+        client.queue("mail").post(1)
+        watch = watching(server.url)
+        watch.expected.add(0)  # the server ends before the page
+        page = watch.open(MAIL)
+        expect(page.get_by_text("a reader's token is")).to_be_visible()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.get_by_role("button", name="Purge…")).to_have_count(0)

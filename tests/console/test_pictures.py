@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures of ``api-ref/console.md``: made with ``ZQ_SHOTS=1``, never compared."""
+
+import os
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.conftest import Watch
+from zq.client import Client
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.environ.get("ZQ_SHOTS") != "1", reason="Pictures are made with ZQ_SHOTS=1 only."),
+]
+
+FOLDER = Path(__file__).parents[2] / "api-ref" / "console"
+MAIL = "#/p/acme/queues/mail"
+QUEUES = {
+    "audit": 4,
+    "billing.invoices": 31,
+    "images.resize": 12,
+    "mail.dead": 3,
+    "orders": 148,
+    "orders.priority": 2,
+    "search-index": 0,
+}
+
+
+def fill(client: Client) -> None:
+    mail = client.queue("mail")
+    mail.create({"_dead_letter_queue": "mail.dead", "_max_claim_count": 5, "_history_ttl": 86400, "owner": "shop"})
+    for number in range(26):
+        mail.post({"to": f"user{number}@example.org", "template": "receipt", "order": 90071992547409930 + number})
+    mail.claim(limit=3, ttl=300)
+    for name, count in QUEUES.items():
+        client.queue(name).create({"_dead_letter_queue": "mail.dead"} if name.startswith("orders") else {})
+        if count:
+            client.queue(name).post_batch([{"n": number} for number in range(count)])
+
+
+def test_pictures(client: Client, watch: Watch) -> None:
+    """Light, dark, and 390 px wide."""
+    fill(client)
+    FOLDER.mkdir(exist_ok=True)
+    page = watch.page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        watch.open("#/p/acme/queues")
+        expect(page.get_by_text("…", exact=True)).to_have_count(0)
+        page.screenshot(path=FOLDER / f"queues-{theme}.png")
+        watch.open(f"{MAIL}?state=all")
+        page.locator("tbody th a").nth(2).click()
+        expect(page.locator(".tree")).to_be_visible()
+        page.screenshot(path=FOLDER / f"queue-{theme}.png")
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 390, "height": 844})
+    watch.open(f"{MAIL}?state=all")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.screenshot(path=FOLDER / "queue-390.png")

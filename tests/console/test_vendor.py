@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vendored modules are those of npm, byte for byte, and what is written of them is true."""
+
+import re
+from hashlib import sha256
+
+from zq.console.page import IMPORTS, ROOT
+
+ROW = re.compile(
+    r"^\| `([\w.]+)` \| (\w+) \| ([\d.]+) \| `([\w./]+)` \| ([\w.-]+) \| `([0-9a-f]{64})` \|$", re.MULTILINE
+)
+FOLDER = ROOT / "vendor"
+
+
+def test_each_vendored_file_has_the_hash_that_is_written() -> None:
+    """And no other file is there."""
+    rows = {row[0]: row for row in ROW.findall((FOLDER / "VENDOR.md").read_text())}
+    found = {path.name: sha256(path.read_bytes()).hexdigest() for path in FOLDER.iterdir() if path.suffix != ".md"}
+    assert found == {name: row[5] for name, row in rows.items()}
+    assert {f"vendor/{name}" for name in rows} == set(IMPORTS.values())
+    assert {row[4] for row in rows.values()} == {"MIT", "Apache-2.0"}

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the console is served by: ``/console/``, the only document, and its files below a path with their version.
+
+The files are read and packed once. All addresses within are relative, so that it works behind any path of a proxy.
+"""
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import falcon
+
+from zq.http.tenant import Audience
+
+ROOT: Final = Path(__file__).parent / "static"
+# The file that is no file of the tree, but the document.
+DOCUMENT: Final = "index.html"
+# The media types of what is served, by the ends of names; nothing else is.
+MEDIA: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# Hexadecimal digits of a version.
+DIGITS: Final = 12
+# What the browser is told besides the policy of contents: the page is alone, and tells nobody of itself.
+HEADERS: Final = {
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+# The policy of contents. Its one inline script is the map of imports, which no file can be.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self' 'sha256-{hash}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+# The vendored modules, by the names under which modules import them.
+IMPORTS: Final = {"preact": "vendor/preact.mjs", "preact/hooks": "vendor/hooks.mjs", "htm": "vendor/htm.mjs"}
+# How long a file whose path has its version may be kept: a year.
+FOREVER: Final = "public, max-age=31536000, immutable"
+
+
+class File(NamedTuple):
+    """One file. ``packed``: by gzip."""
+
+    media: str
+    raw: bytes
+    packed: bytes
+
+
+class Tree(NamedTuple):
+    """All files by their paths. ``version`` changes with any of them."""
+
+    version: str
+    document: str
+    files: Mapping[str, File]
+
+
+def read_tree(root: Path = ROOT) -> Tree:
+    """What the console is made of."""
+    paths = sorted(path for path in root.rglob("*") if path.suffix in MEDIA or path.name == DOCUMENT)
+    contents = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    digest = sha256()
+    for name, raw in contents.items():
+        digest.update(b"%s\0%d\0%s" % (name.encode(), len(raw), raw))
+    document = contents.pop(DOCUMENT).decode()
+    files = {name: _file(name, raw) for name, raw in contents.items()}
+    return Tree(digest.hexdigest()[:DIGITS], document, files)
+
+
+def _file(name: str, raw: bytes) -> File:
+    return File(MEDIA[Path(name).suffix], raw, gzip.compress(raw, 9, mtime=0))
+
+
+class Console:
+    """The routes of the console. ``tree`` is the version of its files."""
+
+    def __init__(self, read_only: bool) -> None:
+        self._tree = read_tree()
+        self.tree = self._tree.version
+        self._document = _Document(self._tree, read_only)
+
+    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+        """Serve it at ``/console/``."""
+        app.add_route("/console", _Moved())
+        app.add_route("/console/", self._document)
+        app.add_route("/console/{tree}/{file:path}", _Files(self._tree))
+
+
+class _Static:
+    """What anybody may read, without a project."""
+
+    audience = Audience.PROBE
+    open = True
+
+
+class _Moved(_Static):
+    """``/console``: below a proxy's path, too, since where it leads is relative."""
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.status = falcon.HTTP_308
+        resp.location = "console/"
+
+    on_head = on_get
+
+
+class _Document(_Static):
+    """``/console/``"""
+
+    def __init__(self, tree: Tree, read_only: bool) -> None:
+        imports = json.dumps({"imports": {name: f"./{tree.version}/{path}" for name, path in IMPORTS.items()}})
+        modules = [name for name in tree.files if name.endswith((".js", ".mjs"))]
+        preloads = [f'<link rel="modulepreload" href="{tree.version}/{name}">' for name in modules]
+        text = tree.document
+        for mark, value in (
+            ("{{imports}}", imports),
+            ("{{modules}}", "\n".join(preloads)),
+            ("{{tree}}", tree.version),
+            ("{{read_only}}", "yes" if read_only else "no"),
+        ):
+            text = text.replace(mark, value)
+        self._raw = text.encode()
+        self._packed = gzip.compress(self._raw, 9, mtime=0)
+        self._etag = f'"{sha256(self._raw).hexdigest()[:16]}"'
+        allowed = base64.b64encode(sha256(imports.encode()).digest()).decode()
+        self._headers = HEADERS | {"Content-Security-Policy": POLICY.format(hash=allowed)}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        resp.set_headers(self._headers | {"Cache-Control": "no-cache", "ETag": self._etag})
+        _send(req, resp, falcon.MEDIA_HTML, self._raw, self._packed, self._etag)
+
+    on_head = on_get
+
+
+class _Files(_Static):
+    """``/console/{tree}/…``. Of another tree, as a page has it that another server sent, it serves its own file."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, tree: str, file: str) -> None:
+        found = self._tree.files.get(file)
+        if found is None:
+            raise falcon.HTTPNotFound(description="The console has no such file.")
+        resp.set_header("Cache-Control", FOREVER if tree == self._tree.version else "no-store")
+        resp.set_header("Cross-Origin-Resource-Policy", "same-origin")
+        etag = f'"{self._tree.version}"'
+        if tree == self._tree.version:
+            resp.set_header("ETag", etag)
+        _send(req, resp, found.media, found.raw, found.packed, etag)
+
+    on_head = on_get
+
+
+def _send(req: falcon.Request, resp: falcon.Response, media: str, raw: bytes, packed: bytes, etag: str) -> None:
+    resp.set_header("Vary", "Accept-Encoding")
+    if etag in (req.get_header("If-None-Match") or ""):
+        resp.status = falcon.HTTP_304
+        return
+    resp.content_type = media
+    if "gzip" in (req.get_header("Accept-Encoding") or ""):
+        resp.set_header("Content-Encoding", "gzip")
+        raw = packed
+    resp.data = raw

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The console of zq: which page an address shows, and to whom.
+
+import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { asking, get } from "./api.js";
+import { useChanges } from "./live.js";
+import { Queue } from "./pages/queue.js";
+import { Queues } from "./pages/queues.js";
+import { SignIn } from "./pages/signin.js";
+import { Announcer } from "./parts/act.js";
+import { Asker } from "./parts/confirm.js";
+import { Frame } from "./parts/frame.js";
+import { html } from "./parts/html.js";
+import { Empty, Fault, Loading } from "./parts/states.js";
+import { to, useRoute } from "./route.js";
+import { listen, remember, session, settings, tell } from "./session.js";
+import { visible } from "./text.js";
+
+const EVERY = 60000;
+
+function App() {
+  useChanges();
+  const route = useRoute();
+  const [wanted, setWanted] = useState("");
+  asking.project = route.project;
+  asking.wanted = (challenge) => setWanted(challenge || "Bearer");
+  useEffect(() => {
+    document.title = [visible(route.queue), visible(route.project), "zq"].filter(Boolean).join(" · ");
+  }, [route.queue, route.project]);
+  const shown =
+    route.page === "" || wanted
+      ? html`<${SignIn} route=${route} challenge=${wanted} done=${() => setWanted("")} />`
+      : html`<${Project} key=${route.project} route=${route} />`;
+  return html`${shown}<${Asker} /><${Announcer} />`;
+}
+
+function Project({ route }) {
+  const [{ asked, fault }, setState] = useState({ asked: false, fault: null });
+  const ask = async () => {
+    const refused = await known(route.project).then(() => null, (error) => error);
+    setState({ asked: true, fault: refused });
+  };
+  useEffect(() => {
+    ask();
+    const timer = setInterval(() => !document.hidden && settings.live && ask(), EVERY);
+    return () => clearInterval(timer);
+  }, []);
+  return html`<${Frame} route=${route}><${Page} route=${route} asked=${asked} fault=${fault} again=${ask} /></${Frame}>`;
+}
+
+async function known(project) {
+  session.me = await get("me");
+  if (session.me.project === project) remember(project);
+  tell();
+}
+
+function Page({ route, asked, fault, again }) {
+  const { me } = session;
+  useChanges();
+  if (!asked || (me === null && fault === null)) return html`<${Loading} />`;
+  if (me === null) return html`<${Fault} fault=${fault} again=${again} />`;
+  if (me.project !== route.project) return html`<${Other} route=${route} me=${me} />`;
+  if (route.page === "queues") return html`<${Queues} route=${route} />`;
+  if (route.page === "queue") return html`<${Queue} key=${route.queue} route=${route} />`;
+  return html`<${Empty} title="There is no such page"><p><a href=${to(route.project)}>Queues of ${visible(route.project)}</a></p></${Empty}>`;
+}
+
+function Other({ route, me }) {
+  return html`<${Empty} title="This address is of another project">
+    <p>It names ${visible(route.project)}; you are signed in for ${visible(me.project)}.</p>
+    <p><a href=${to(me.project)}>Queues of ${visible(me.project)}</a> or <a href="#/">sign in</a></p>
+  </${Empty}>`;
+}
+
+function dressed() {
+  if (settings.theme) document.documentElement.dataset.theme = settings.theme;
+  else delete document.documentElement.dataset.theme;
+}
+
+dressed();
+listen(dressed);
+render(html`<${App} />`, document.getElementById("app"));

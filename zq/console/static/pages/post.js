@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Post by hand. The body is sent as it was typed, digit by digit.
+
+import { useEffect, useState } from "preact/hooks";
+import { call, get, queuePath } from "../api.js";
+import { fault as faultOf } from "../json.js";
+import { Act, announce } from "../parts/act.js";
+import { html } from "../parts/html.js";
+import { Fault } from "../parts/states.js";
+import { to } from "../route.js";
+import { age, bytes, count, several } from "../text.js";
+
+const MOST = 100;
+
+/** What another page wants to have posted: its queue, and the text of the body. */
+export const draft = { queue: "", text: "" };
+
+/** The tab. `done`: called when something was posted. */
+export function Post({ route, metadata, done }) {
+  const [limits, setLimits] = useState(null);
+  const [form, setForm] = useState(() => ({ text: taken(route.queue), ttl: "", delay: "", copies: "1", lines: null, key: newKey() }));
+  const [outcome, setOutcome] = useState({ fault: null, posted: 0, busy: false });
+  useEffect(() => void get("limits").then(setLimits, (fault) => setOutcome({ fault, posted: 0, busy: false })), []);
+  const change = (news) => setForm((now) => ({ ...now, ...news, key: newKey() }));
+  const wrong = wrongIn(form, limits);
+  const send = async (event) => {
+    event.preventDefault();
+    if (wrong || outcome.busy) return announce(wrong || "It is on its way.", true);
+    setOutcome({ fault: null, posted: 0, busy: true });
+    const result = await posted(route.queue, form);
+    setOutcome({ ...result, busy: false });
+    if (!result.fault) change({});
+    done();
+  };
+  return html`<form class="form" onSubmit=${send} noValidate>
+    <${Text} form=${form} change=${change} />
+    <${Terms} form=${form} change=${change} limits=${limits} metadata=${metadata} />
+    ${wrong && (form.text || form.lines) && html`<p class="wrong" role="alert">${wrong}</p>`}
+    <${Outcome} route=${route} outcome=${outcome} />
+    <div class="row"><${Act} rule="messages:create" kind="main" submit=${true} when=${!wrong} why=${wrong}>Post</${Act}></div>
+  </form>`;
+}
+
+async function posted(queue, form) {
+  const bodies = form.lines?.texts ?? Array.from({ length: Number(form.copies) }, () => form.text);
+  try {
+    await call("POST", queuePath(queue, "/messages"), { body: posting(form, bodies), key: form.key });
+  } catch (fault) {
+    return { fault, posted: 0 };
+  }
+  announce(`${several(bodies.length, "message")} posted.`);
+  return { fault: null, posted: bodies.length };
+}
+
+function Outcome({ route, outcome }) {
+  if (outcome.fault) return html`<${Fault} fault=${outcome.fault} />`;
+  if (!outcome.posted) return null;
+  return html`<p>${several(outcome.posted, "message")} posted: <a href=${to(route.project, route.queue)}>look at the queue</a>.</p>`;
+}
+
+function taken(queue) {
+  const text = draft.queue === queue ? draft.text : "";
+  Object.assign(draft, { queue: "", text: "" });
+  return text;
+}
+
+function newKey() {
+  return `console-${[...crypto.getRandomValues(new Uint32Array(4))].join("-")}`;
+}
+
+function posting(form, bodies) {
+  const terms = [form.ttl && `"ttl":${Number(form.ttl)}`, form.delay && `"delay":${Number(form.delay)}`].filter(Boolean);
+  return `{"messages":[${bodies.map((body) => `{${[...terms, `"body":${body}`].join(",")}}`).join(",")}]}`;
+}
+
+function wrongIn(form, limits) {
+  const fault = form.lines ? form.lines.fault : faultOf(form.text);
+  if (fault) return fault;
+  if (!limits) return "";
+  const size = new Blob(form.lines?.texts ?? [form.text]).size;
+  if (size > limits.max_messages_post_size) return `A post may have ${bytes(limits.max_messages_post_size)}; this is ${bytes(size)}.`;
+  return (
+    within("ttl", form.ttl, limits.min_message_ttl, limits.max_message_ttl) ||
+    within("delay", form.delay, 0, limits.max_message_delay) ||
+    within("copies", form.copies || "0", 1, MOST)
+  );
+}
+
+function within(name, text, low, high) {
+  if (text === "") return "";
+  const right = /^\d+$/.test(text) && Number(text) >= low && Number(text) <= high;
+  return right ? "" : `${name} must be an integer from ${count(low)} to ${count(high)}.`;
+}
+
+function Text({ form, change }) {
+  const picked = async (event) => {
+    const [file] = event.target.files;
+    change({ lines: file ? linesOf(await file.text()) : null });
+  };
+  return html`${!form.lines &&
+    html`<label class="field">
+      <span>Body, as JSON</span>
+      <textarea rows="8" spellcheck=${false} placeholder=${'{"order": 1}'} value=${form.text} onInput=${(event) => change({ text: event.target.value })}></textarea>
+    </label>`}
+    <label class="field">
+      <span>or a file of JSON lines, one message each</span>
+      <input type="file" onChange=${picked} />
+    </label>
+    ${form.lines && !form.lines.fault && html`<p>${several(form.lines.texts.length, "message")} in the file.</p>`}`;
+}
+
+function linesOf(text) {
+  const texts = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  const at = texts.findIndex((line) => faultOf(line));
+  return { texts, fault: texts.length === 0 ? "The file has no lines." : at === -1 ? "" : `Line ${at + 1}: ${faultOf(texts[at])}` };
+}
+
+function Terms({ form, change, limits, metadata }) {
+  const delayed = metadata?._default_message_delay > 0;
+  const field = (name, label, hint) => html`<label class="field short">
+    <span>${label}</span>
+    <input type="text" inputmode="numeric" autocomplete="off" placeholder=${hint} value=${form[name]} onInput=${(event) => change({ [name]: event.target.value.trim() })} />
+  </label>`;
+  return html`<div class="row top">
+      ${field("ttl", "Life (ttl), seconds", String(metadata?._default_message_ttl ?? ""))}
+      ${delayed && field("delay", "Delay, seconds", String(metadata._default_message_delay))}
+      ${!form.lines && field("copies", `Copies, 1 to ${MOST}`, "1")}
+    </div>
+    <p class="quiet">
+      ${limits && `A message lives ${age(limits.min_message_ttl)} to ${age(limits.max_message_ttl)}; the queue's own ttl holds where none is given. `}
+      ${!delayed && "This queue is not a delayed one: a post's delay would be ignored. "}
+      The body is sent as it stands here.
+    </p>`;
+}

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section [console]: the pages for people that a server has."""
+
+from typing import Any, Final
+
+from msgspec import Struct
+from oslo_config import cfg
+
+CONSOLE: Final[list[cfg.Opt]] = [
+    cfg.BoolOpt("enabled", default=True, help="Serve the web console at /console/, and lead browsers there from /."),
+    cfg.BoolOpt(
+        "read_only",
+        default=False,
+        help="Show nothing in the console that changes anything. That protects nothing: a token of a reader does.",
+    ),
+]
+
+
+class ConsoleOptions(Struct, frozen=True):
+    """The options of the section."""
+
+    enabled: bool
+    read_only: bool
+
+
+def console_options(conf: Any) -> ConsoleOptions:
+    """What the options say."""
+    return ConsoleOptions(conf.console.enabled, conf.console.read_only)
