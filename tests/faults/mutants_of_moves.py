@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tests.faults.mutants import RACE, NowAndThen, changing
 from zq.model import Draft, Fence, IdempotencyKey, Move, QueueRef, Seconds, Settled, Settlement
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change, Routes, by_name, targets
+from zq.storage.ordered.changes import Change, Routes, bodies, by_name, targets
 from zq.storage.ordered.claims import ClaimController, held_by
 from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.messages import MessageController
@@ -112,15 +112,13 @@ class FreeForAll(NowAndThen, ClaimController):
     ) -> Settled:
         moment, goes_wrong = layout.ms(now), self.now_and_then()
         with changing(self._handle, queue) as (store, state, _):
-            bodies = {
-                record.id: store.get("bodies", layout.pair.pack(state.number, sequence))
-                for sequence, record in held_by(store, state, claim, moment)
-            }
+            held = held_by(store, state, claim, moment)
+            texts = {one.id: body for (_, one), body in zip(held, bodies(store, state.number, held), strict=True)}
         done = super().settle(queue, claim, settlement, now, idempotency_key, fence)
         moved = {move.id for move in settlement.move} - set(done.lost)
         with changing(self._handle, queue) as (store, state, change):
             for message in moved if goes_wrong else ():
-                value = bodies.get(message)
-                if value is not None:
-                    change.post(state, Draft(message, layout.unsealed(value), 3600, 0, ""), moment)
+                body = texts.get(message)
+                if body is not None:
+                    change.post(state, Draft(message, body, 3600, 0, ""), moment)
         return done

@@ -18,10 +18,11 @@ PASSWORD = "s3cretPw"
 def test_the_first_lines_say_what_starts_and_whom_it_believes(engine: str, tmp_path: Path) -> None:
     """They are lines of the log, and the engine's own come after them."""
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
-        lines = [re.sub(r"^\S+ INFO \w+: ", "", line) for line in server.stderr.splitlines()[:4]]
+        lines = [re.sub(r"^\S+ INFO \w+: ", "", line) for line in server.stderr.splitlines()[:5]]
     assert lines == [
         f"zq {__version__} starts under {engine} at http://127.0.0.1:{server.port}.",
         f"Store: rocksdb://{tmp_path}/store.",
+        f"Console: http://127.0.0.1:{server.port}/console/.",
         "Defaults of every project: messages live 3600 s, claims 300 s and their grace 60 s.",
         "Callers are believed: no tokens are checked; reachable from this machine only.",
     ]

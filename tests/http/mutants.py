@@ -101,7 +101,7 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
     told: list[tuple[str, str, object]] = [
         *(("GET", path, None) for path in ("/", "/v2/", "/v2/ping", "/v2/limits", "/healthz", "/readyz")),
         *(("GET", path, None) for path in ("/v2/queues?detailed=true&with_count=true&limit=5", "/v2/topics?limit=2")),
-        *(("GET", f"{jobs}{path}", None) for path in ("", "/stats", f"/claims/{claim}", f"/messages/{free}")),
+        *(("GET", f"{jobs}{path}", None) for path in ("", "/stats", "/depth", f"/claims/{claim}", f"/messages/{free}")),
         ("GET", f"{jobs}/messages?limit=5&echo=true&include_claimed=true&include_delayed=true&detailed=true", None),
         ("GET", f"{jobs}/messages?ids={free},{held}", None),
         ("GET", f"{jobs}/messages?marker=1&limit=2", None),
@@ -163,7 +163,7 @@ def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
     pages = ("/stats?detailed=true", "/messages?ids=1,2", "/messages?marker=1")
     told: list[tuple[str, str, object]] = [
         *(("HEAD", path, None) for path in ("/v2/ping", "/healthz", "/readyz", "/metrics")),
-        *(("GET", path, None) for path in ("/metrics", "/v2/openapi.json", "/v2/whoami")),
+        *(("GET", path, None) for path in ("/metrics", "/v2/openapi.json", "/v2/whoami", "/v2/me")),
         ("POST", f"{jobs}/share", {"paths": ["messages"], "methods": ["GET"]}),
         ("POST", "/v2/share/revoke", None),
         ("POST", "/v2/admin/rekey", None),
