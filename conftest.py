@@ -139,9 +139,10 @@ def store_uri(store_name: str, stores: Stores, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def open_store(store_uri: str, store_name: str) -> Callable[[], Storage]:
+def open_store(store_uri: str, store_name: str, tmp_path: Path) -> Callable[[], Storage]:
     """What opens the test's store, which is empty at first: each call is a connection of its own."""
-    return pooled if store_name == "pooled" else lambda: connect(store_uri)
+    options = {"cache": str(tmp_path / "cache"), "lease": 2} if store_name == "swift" else {}
+    return pooled if store_name == "pooled" else lambda: connect(store_uri, options)
 
 
 def pooled() -> Storage:

@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+from uuid import uuid4
 
 import pytest
 import redis
@@ -24,6 +25,7 @@ from pymongo.errors import PyMongoError
 
 from tests.binaries import Missing, binary
 from tests.servers import Startable, free_port, spawn, wait_for
+from tests.swift import Swift
 
 READY_WITHIN = 60.0
 MONGODB_URI = os.environ.get("ZQ_TEST_MONGODB_URI", "")
@@ -45,6 +47,7 @@ KINDS: Final = {
     "mongodb": Kind(durable=True, shared=True),
     "redis": Kind(durable=True, shared=True),
     "pooled": Kind(durable=False, shared=False),
+    "swift": Kind(durable=True, shared=False),
     **({"redis-server": Kind(durable=True, shared=True)} if REDIS_ON_PATH else {}),
     **({"mongodb-given": Kind(durable=True, shared=True)} if MONGODB_URI else {}),
     **({"redis-given": Kind(durable=True, shared=True)} if REDIS_URI else {}),
@@ -52,7 +55,7 @@ KINDS: Final = {
 """Every store that the shared suites run on, and that ``pytest --stores`` names. ``redis`` is valkey-server from the
 wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment. ``pooled``: two stores in memory as one, for
 ``zq/conformance``."""
-USUAL: Final = [name for name in KINDS if name not in ("redis-server", "pooled")]
+USUAL: Final = [name for name in KINDS if name not in ("redis-server", "pooled", "swift")]
 """Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
 EMBEDDED: Final = ["memory", "rocksdb"]
 """Stores without a server."""
@@ -231,6 +234,10 @@ class Stores:
             return "memory:"
         if driver == "rocksdb":
             return f"rocksdb://{folder}/store"
+        if driver == "swift":
+            server = self._server(driver, Swift)
+            os.environ.update(server.environment)
+            return f"swift://zq/{folder.name}-{name}-{uuid4().hex}?auth=v1"
         if driver.startswith("mongodb"):
             return self._empty_mongodb(driver, f"zq_test_{name}")
         return self._empty_redis(driver, "abc".index(name))

@@ -55,11 +55,20 @@ class StoreHandle:
                 prompt.may_take_long()
                 session = self._renew()
             self._active += 1
-            return session
-
-    def __exit__(self, *_: object) -> None:
-        if not prompt.release_when_paid(self._leave):  # the store stays open until then
+        try:
+            session.store.prove()
+        except Unavailable:
             self._leave()
+            raise
+        return session
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self._session is not None:
+                self._session.store.prove()
+        finally:
+            if not prompt.release_when_paid(self._leave):  # the store stays open until then
+                self._leave()
 
     def _leave(self) -> None:
         with self._gate:

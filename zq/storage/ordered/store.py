@@ -82,6 +82,11 @@ class Store(Protocol):
         """
         ...
 
+    def prove(self) -> None:
+        """Return if this process still owns the store: asked when a verb begins and when it ends. Raises
+        ``Unavailable``. A store that no other process can open does nothing."""
+        return
+
     def close(self) -> None:
         """Let go of the store. No other call may be in flight or follow."""
         ...

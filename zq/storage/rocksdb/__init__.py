@@ -178,10 +178,12 @@ class Directory(Housekeeping):
         if self._store is not None:
             self._former += self._store.totals()
         filtered = self._stamped if self._expiry.compaction_filter else ""
-        store = Store(self._path, self._families, *self._sync, filtered, self._damage)
-        self._store = store
+        store = self._store = self._make(filtered)
         store.let_filter(self._allowed)
         return store
+
+    def _make(self, filtered: str) -> Store:
+        return Store(self._path, self._families, *self._sync, filtered, self._damage)
 
     def allow_destruction(self, allowed: bool) -> None:
         self._allowed = allowed

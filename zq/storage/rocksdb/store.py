@@ -131,9 +131,11 @@ class Store(ordered.Store):
         sync_interval: float,
         filtered: str = "",
         damage: Damage | None = None,
+        logged: bool = True,
     ) -> None:
         """``filtered``: the family that carries the compaction filter, which works from ``let_filter`` on; see
-        ``tuning`` for what it must hold. ``damage``: what was met when the store was open before."""
+        ``tuning`` for what it must hold. ``damage``: what was met when the store was open before. ``logged``: False =
+        writes go to no log file, since they are made durable elsewhere."""
         self._damage = damage or Damage()
         self._path = path
         self._always = sync == "always"
@@ -156,6 +158,7 @@ class Store(ordered.Store):
         self._handles = {name: self._db.get_column_family_handle(name) for name in families}
         self._write_options = WriteOptions()
         self._write_options.no_slowdown = True
+        self._write_options.disable_wal = not logged  # type: ignore[assignment,method-assign]  # not as the stub says
         self._group_sync = GroupSync(self._flush)
         self._closing = threading.Event()
         self._ended: Counter[str] | None = None
@@ -328,7 +331,7 @@ class Store(ordered.Store):
             if self.failure is None:
                 self._flush()
         finally:
-            self._let_go()
+            self.let_go()
 
     def _unread(self, error: Exception, family: str, key: bytes) -> Unavailable:
         """What to raise of a read that failed."""
@@ -352,7 +355,8 @@ class Store(ordered.Store):
                 return name
         return ""
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Close the directory, without a flush."""
         # The directory stays locked while any view or handle exists, even when closing one of them fails.
         parts = [*self._views.values(), self._db]
         self._views, self._handles = {}, {}

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who owns the store: taking it over from an owner that may still be alive, and proving that it is still one's own.
+
+An owner of epoch e puts ``log/e/p`` and then looks whether there is a ``fence/e``; only if not does it acknowledge. A
+taker puts ``fence/e`` and then reads ``log/e``. So either the owner's look comes before the fence, and then its record
+was there before the taker read; or it sees the fence and acknowledges nothing. No clock takes part. Which records of an
+epoch count is fixed by the next one that opens, in its chain: one that lands later is met by nobody.
+``api-ref/decisions`` has the proof; ``tests/model`` enumerates it.
+
+Reads are proven by the clock's rate alone: an owner answers only within a lease of its last look, and a taker serves
+only a lease after its fence.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import msgspec
+
+from zq.errors import StoreDamaged, Unavailable
+from zq.storage.object.objects import Objects
+from zq.storage.ordered.startup import uptime
+
+T = TypeVar("T")
+# What a lease is shortened by for owners, since clocks do not run alike.
+MARGIN: Final = 0.1
+# Seconds that a verb waits for a proof.
+PATIENCE: Final = 1.0
+
+
+class Taken(Exception):
+    """Another server has taken the store over meanwhile."""
+
+
+class Fenced(Unavailable):
+    """This server does not own the store any more, for good: another one has taken it over."""
+
+    def __init__(self) -> None:
+        super().__init__("Another server owns this store now. Ask that one.")
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Up to which position the log of an epoch counts; it begins behind the span before."""
+
+    epoch: int
+    last: int
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """``open/<epoch>``: who owns that epoch, since when (milliseconds), and what it began with. ``base``: the position
+    of the checkpoint behind which the chain begins, 0 for none."""
+
+    owner: str
+    moment: int
+    base: int
+    chain: list[Span]
+
+
+class Head(msgspec.Struct, frozen=True):
+    """``head/<epoch>``: the newest ``checkpoint`` and up to where the log was ``removed``; ``released``: the last
+    position after which this owner has stopped for good, -1 while it has not."""
+
+    checkpoint: int = 0
+    removed: int = 0
+    released: int = -1
+    moment: int = 0
+
+
+def log_name(epoch: int, position: int) -> str:
+    """A record's object."""
+    return f"log/{epoch}/{position}"
+
+
+def fence_name(epoch: int) -> str:
+    """Where it is said that an epoch is deposed."""
+    return f"fence/{epoch}"
+
+
+def read(objects: Objects, name: str, kind: type[T]) -> T | None:
+    """A small object. Raises ``StoreDamaged`` with its name."""
+    value = objects.get(name)
+    try:
+        return None if value is None else msgspec.msgpack.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StoreDamaged(f"The object {name} is damaged: it cannot be read.") from error
+
+
+def write(objects: Objects, name: str, value: object) -> None:
+    """Store a small object."""
+    objects.put(name, msgspec.msgpack.encode(value))
+
+
+def newest(objects: Objects) -> int:
+    """The highest number that somebody has run for; 0 if nobody ever has. They have no gaps."""
+    low, high = 0, 1
+    while objects.elected(high):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if objects.elected(middle) else (low, middle)
+    return low
+
+
+def win(objects: Objects) -> int:
+    """Be elected for a number above all others. Raises ``Unavailable``."""
+    number = newest(objects) + 1
+    while not objects.elect(number):
+        number += 1
+    return number
+
+
+def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
+    """Fence all epochs below, downwards to the newest that was opened; which that is, and its opening. (0, None) where
+    none ever was."""
+    for epoch in range(below - 1, 0, -1):
+        objects.put(fence_name(epoch), b"")
+        opening = read(objects, f"open/{epoch}", Opening)
+        if opening is not None:
+            return epoch, opening
+    return 0, None
+
+
+def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
+    """Say what the epoch begins with. Raises ``Taken`` if it was deposed before it began."""
+    write(objects, f"open/{epoch}", opening)
+    if objects.exists(fence_name(epoch)):
+        raise Taken
+
+
+def joined(chain: Sequence[Span], span: Span, base: int) -> list[Span]:
+    """The chain with one epoch more, without those that lie before the base wholly."""
+    return [*(known for known in chain if known.last > base), span]
+
+
+class Proof:
+    """How long this server may still answer from what it holds. Each look that finds no fence prolongs that."""
+
+    def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float] = uptime) -> None:
+        self.epoch = epoch
+        self.fenced = False
+        self._objects = objects
+        self._lease = lease
+        self._clock = clock
+        self._until = 0.0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._asked = False
+        self._thread = threading.Thread(target=self._run, name="zq-owner", daemon=True)
+
+    def start(self) -> None:
+        """Look from now on, often enough that an idle server can answer at once."""
+        self._thread.start()
+
+    def look(self) -> None:
+        """Ask the object store. Raises ``Fenced``, and ``Unavailable`` if it does not answer."""
+        began = self._clock()
+        fenced = self._objects.exists(fence_name(self.epoch))
+        with self._changed:
+            self.fenced = self.fenced or fenced
+            if not fenced:
+                self._until = max(self._until, began + self._lease * (1 - MARGIN))
+            self._changed.notify_all()
+        if self.fenced:
+            raise Fenced
+
+    @property
+    def age(self) -> float:
+        """Seconds since the newest look that found no fence began."""
+        return self._clock() - self._until + self._lease * (1 - MARGIN)
+
+    def check(self) -> None:
+        """Return if this server still owns the store. Raises ``Unavailable`` if that cannot be proven within a
+        second, and ``Fenced``."""
+        if self._valid():
+            return
+        with self._changed:
+            self._asked = True
+            self._changed.notify_all()
+            proven = self._changed.wait_for(lambda: self._valid() or self.fenced, PATIENCE)
+        if self.fenced:
+            raise Fenced
+        if not proven:
+            raise Unavailable
+
+    def close(self) -> None:
+        """Look no more."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _valid(self) -> bool:
+        return not self.fenced and self._clock() < self._until
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._asked, self._lease / 4)
+                if self._closing or self.fenced:
+                    return
+                self._asked = False
+                due = self.age >= self._lease / 4 or not self._valid()
+            if due:
+                with suppress(Unavailable):
+                    self.look()

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects in OpenStack Swift: HTTP, one connection a thread, tokens of Keystone v3 or of Swift's own v1.
+
+Swift checks ``If-None-Match`` when a request arrives and not when the object is there, so it elects nobody by objects.
+Of those who create a container at most one is told 201: that is how it elects. Reads ask all replicas
+(``X-Newest``).
+"""
+
+import hashlib
+import http.client
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs, quote, urlsplit
+
+from zq.errors import StartRefused, Unavailable
+from zq.model import store_uri
+from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses
+
+NEWEST: Final = {"X-Newest": "true"}
+SHAPE: Final = "A Swift store is swift://container/prefix; it is {!r}."
+
+
+class Answer(NamedTuple):
+    """``headers``: by names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Place(NamedTuple):
+    """Where an account's containers are, and what lets one in."""
+
+    url: str
+    token: str
+
+
+class Http(threading.local):
+    """Requests to any server, over one connection for each server and thread."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
+
+    def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
+        """Raises ``Unavailable`` if there is no answer in time. A connection that the server has let go of meanwhile
+        is opened anew, once."""
+        parts = urlsplit(url)
+        where = parts.scheme, parts.netloc
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        while True:
+            kept = self._open.pop(where, None)
+            connection = kept or _connection(*where)
+            try:
+                connection.request(method, path, body, dict(headers))
+                response = connection.getresponse()
+                answer = Answer(
+                    response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+                )
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if kept is None or isinstance(error, TimeoutError):
+                    raise Unavailable from error
+            else:
+                self._open[where] = connection
+                return answer
+
+    def close(self) -> None:
+        """Let go of this thread's connections."""
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+
+def _connection(scheme: str, netloc: str) -> http.client.HTTPConnection:
+    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+    return kind(netloc, timeout=TIMEOUT)
+
+
+class SwiftObjects(Objects):
+    """The objects of one container below a prefix."""
+
+    def __init__(self, uri: str, environment: Mapping[str, str]) -> None:
+        """Raises ``StartRefused`` for a URI or variables that name no container."""
+        parts = store_uri.split(uri)
+        self._container, self._prefix = parts.netloc, parts.path.strip("/")
+        if not self._container or not self._prefix or "/" in self._container:
+            raise StartRefused(SHAPE.format(uri))
+        [way] = parse_qs(parts.query).get("auth", ["v3"])
+        self._sign_in = _V1(environment) if way == "v1" else _V3(environment)
+        self._http = Http()
+        self._lock = threading.Lock()
+        self._place: Place | None = None
+        digest = hashlib.sha256(self._prefix.encode()).hexdigest()[:16]
+        self._office = f"{self._container}-zq-{digest}"
+
+    def prepare(self) -> None:
+        """Make the container, if it is not there. Raises ``StartRefused`` for one that keeps old versions: every
+        removal would keep its bytes."""
+        self._expect(self._ask("PUT", quote(self._container)), 201, 202)
+        headers = self._expect(self._ask("HEAD", quote(self._container)), 200, 204).headers
+        if "x-versions-location" in headers or headers.get("x-versions-enabled", "").lower() == "true":
+            raise StartRefused(f"The container {self._container} keeps old versions of objects: use one that does not.")
+
+    def put(self, name: str, value: bytes) -> bool:
+        answer = self._ask("PUT", self._path(name), {"Content-Type": "application/octet-stream"}, value)
+        return self._expect(answer, 201, 202).status == 201
+
+    def get(self, name: str) -> bytes | None:
+        answer = self._expect(self._ask("GET", self._path(name), NEWEST), 200, 404)
+        return answer.body if answer.status == 200 else None
+
+    def exists(self, name: str) -> bool:
+        return self._expect(self._ask("HEAD", self._path(name), NEWEST), 200, 404).status == 200
+
+    def delete(self, name: str) -> None:
+        self._expect(self._ask("DELETE", self._path(name)), 204, 404)
+
+    def elect(self, number: int) -> bool:
+        return self._expect(self._ask("PUT", quote(f"{self._office}-{number}")), 201, 202).status == 201
+
+    def elected(self, number: int) -> bool:
+        return self._expect(self._ask("HEAD", quote(f"{self._office}-{number}")), 200, 204, 404).status != 404
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _path(self, name: str) -> str:
+        return quote(f"{self._container}/{self._prefix}/{name}")
+
+    def _ask(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> Answer:
+        """One request; a token that is not taken any more is exchanged, once."""
+        place = self._signed_in(None)
+        for attempt in range(2):
+            answer = self._http.ask(
+                method, f"{place.url}/{path}", {"X-Auth-Token": place.token, **(headers or {})}, body
+            )
+            if answer.status != 401 or attempt:
+                break
+            place = self._signed_in(place)
+        return answer
+
+    def _signed_in(self, former: Place | None) -> Place:
+        """The place that is known, unless that is the former one: then a new one."""
+        with self._lock:
+            if self._place is None or self._place == former:
+                self._place = self._sign_in(self._http)
+            return self._place
+
+    @staticmethod
+    def _expect(answer: Answer, *statuses: int) -> Answer:
+        if answer.status in statuses:
+            return answer
+        sentence = f"The object store answers with status {answer.status}."
+        raise ObjectStoreRefuses(sentence) if 400 <= answer.status < 500 or answer.status == 507 else Unavailable
+
+
+class _V1:
+    """Swift's own way: ``ST_AUTH``, ``ST_USER`` and ``ST_KEY``."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._url = _variable(environment, "ST_AUTH")
+        self._headers = {
+            "X-Auth-User": _variable(environment, "ST_USER"),
+            "X-Auth-Key": _variable(environment, "ST_KEY"),
+        }
+
+    def __call__(self, http: Http) -> Place:
+        answer = _accepted(http.ask("GET", self._url, self._headers))
+        return Place(answer.headers["x-storage-url"], answer.headers["x-auth-token"])
+
+
+class _V3:
+    """Keystone's way: the ``OS_*`` variables of a user with a password, or of an application credential."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._url = _variable(environment, "OS_AUTH_URL").rstrip("/").removesuffix("/v3") + "/v3/auth/tokens"
+        self._region = environment.get("OS_REGION_NAME", "")
+        self._interface = environment.get("OS_INTERFACE", "public")
+        self._body = json.dumps({"auth": _identity(environment)}).encode()
+
+    def __call__(self, http: Http) -> Place:
+        answer = _accepted(http.ask("POST", self._url, {"Content-Type": "application/json"}, self._body))
+        catalog = json.loads(answer.body)["token"].get("catalog", [])
+        endpoints = [
+            endpoint["url"]
+            for service in catalog
+            if service["type"] == "object-store"
+            for endpoint in service["endpoints"]
+            if endpoint["interface"] == self._interface
+            and self._region in ("", endpoint.get("region_id"), endpoint.get("region"))
+        ]
+        if not endpoints:
+            raise ObjectStoreRefuses("Keystone's catalog names no object store for these variables.")
+        return Place(endpoints[0].rstrip("/"), answer.headers["x-subject-token"])
+
+
+def _accepted(answer: Answer) -> Answer:
+    if answer.status in (200, 201, 204):
+        return answer
+    sentence = f"The object store's sign-in answers with status {answer.status}."
+    raise ObjectStoreRefuses(sentence) if answer.status < 500 else Unavailable
+
+
+def _identity(environment: Mapping[str, str]) -> dict[str, Any]:
+    credential = environment.get("OS_APPLICATION_CREDENTIAL_ID")
+    if credential:
+        secret = _variable(environment, "OS_APPLICATION_CREDENTIAL_SECRET")
+        named = {"id": credential, "secret": secret}
+        return {"identity": {"methods": ["application_credential"], "application_credential": named}}
+    user = {
+        "name": _variable(environment, "OS_USERNAME"),
+        "password": _variable(environment, "OS_PASSWORD"),
+        "domain": _domain(environment, "OS_USER_DOMAIN"),
+    }
+    project = {
+        "name": _variable(environment, "OS_PROJECT_NAME"),
+        "domain": _domain(environment, "OS_PROJECT_DOMAIN"),
+    }
+    return {
+        "identity": {"methods": ["password"], "password": {"user": user}},
+        "scope": {"project": project},
+    }
+
+
+def _domain(environment: Mapping[str, str], name: str) -> dict[str, str]:
+    identifier = environment.get(f"{name}_ID")
+    return {"id": identifier} if identifier else {"name": environment.get(f"{name}_NAME", "Default")}
+
+
+def _variable(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise StartRefused(f"A Swift store needs the environment variable {name}.")
+    return value
