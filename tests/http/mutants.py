@@ -101,7 +101,9 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
     told: list[tuple[str, str, object]] = [
         *(("GET", path, None) for path in ("/", "/v2/", "/v2/ping", "/v2/limits", "/healthz", "/readyz")),
         *(("GET", path, None) for path in ("/v2/queues?detailed=true&with_count=true&limit=5", "/v2/topics?limit=2")),
-        *(("GET", f"{jobs}{path}", None) for path in ("", "/stats", "/depth", f"/claims/{claim}", f"/messages/{free}")),
+        *(("GET", f"{jobs}{path}", None) for path in ("/figures?window=300", "/depth")),
+        *(("GET", f"/v2/figures{path}", None) for path in ("?window=600", "/queues?sort=ready&limit=5&name=j")),
+        *(("GET", f"{jobs}{path}", None) for path in ("", "/stats", f"/claims/{claim}", f"/messages/{free}")),
         ("GET", f"{jobs}/messages?limit=5&echo=true&include_claimed=true&include_delayed=true&detailed=true", None),
         ("GET", f"{jobs}/messages?ids={free},{held}", None),
         ("GET", f"{jobs}/messages?marker=1&limit=2", None),
