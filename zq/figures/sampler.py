@@ -3,6 +3,7 @@
 
 import heapq
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -30,6 +31,8 @@ TICK: Final = 2.0
 SWEEP: Final = 10.0
 # The next sweep comes so many times as long after the last one as that took: it costs 5 % of the time at most.
 AT_MOST: Final = 20
+# Seconds that who begins to look waits for a sweep.
+FRESH: Final = 0.5
 # Seconds for which somebody who has asked looks.
 LOOKS: Final = 10.0
 # Queues that are watched at once, that a sweep has, and that have points; half of these have the most messages, half
@@ -106,9 +109,12 @@ class Sampler:
         """What was seen last in each watched queue."""
         self.dead_letters: OrderedDict[str, tuple[float, Mapping[str, str]]] = OrderedDict()
         """Of each project that somebody looks at, until when it holds, and by queue where its dead letters go."""
-        self._looked = self._until = self._recorded = -1.0
+        self._looked = self._asked = -math.inf
+        """When somebody looked last, and when the last sweep began."""
+        self._took, self._recorded = 0.0, -1
         self._lock = threading.Lock()
-        self._wake, self._stopping, self.swept = threading.Event(), threading.Event(), threading.Event()
+        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._swept = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -132,14 +138,23 @@ class Sampler:
             self.dead_letters[project] = until, letters
             self.dead_letters.move_to_end(project)
         if self._thread is None:
-            self._until = -1.0
+            self._asked = -math.inf
             self.tick()
         elif not awake or until < 0:
             self._wake.set()
-        if not self.swept.wait(TICK):
+            self._await(now)
+        if self.snapshot is NOTHING:
             raise Unavailable("The queues were not counted yet.")
         if self.failing:
             raise Unavailable("The store did not answer when the queues were to be counted.")
+
+    def _await(self, now: float) -> None:
+        """Give a sweep that is due a moment, so that who begins to look sees no old snapshot."""
+        before = self._asked
+        if self.snapshot is NOTHING or now >= before + AT_MOST * self._took:
+            patience = TICK if self.snapshot is NOTHING else FRESH
+            with self._swept:
+                self._swept.wait_for(lambda: self._asked != before, patience)
 
     def watch(self, queue: QueueRef) -> None:
         """Somebody looks at this queue; nothing, if too many are watched."""
@@ -158,7 +173,7 @@ class Sampler:
         """One round. Raises ``Unavailable``."""
         try:
             self._watch()
-            if self._monotonic() >= self._until:
+            if self._monotonic() >= self._due():
                 self._sweep()
             self._find_dead_letters()
             self._exchange()
@@ -179,6 +194,10 @@ class Sampler:
             self._series(queue, moment).watched(depth, moment)
         self.present = {queue: seen for queue, seen in self.present.items() if queue in self.watched}
 
+    def _due(self) -> float:
+        pace = TICK / 2 if self._monotonic() - self._looked < LOOKS else SWEEP - TICK / 2
+        return self._asked + max(pace, AT_MOST * self._took)
+
     def _sweep(self) -> None:
         asked, now = self._monotonic(), self.clock.now()
         found = self._storage.depths(now, MOST_SWEPT, self.most())
@@ -193,10 +212,9 @@ class Sampler:
         if int(now // FINE.step) != self._recorded:
             self._recorded = int(now // FINE.step)
             self._record(now)
-        took = self._monotonic() - asked
-        pace = TICK if asked - self._looked < LOOKS else SWEEP
-        self._until = asked + max(pace - TICK / 2, AT_MOST * took)
-        self.swept.set()
+        with self._swept:
+            self._asked, self._took = asked, self._monotonic() - asked
+            self._swept.notify_all()
 
     def _record(self, now: Seconds) -> None:
         """A point of each project, and of those queues that have points."""
