@@ -43,7 +43,12 @@ POLICY: Final = (
     "trusted-types 'none'"
 )
 # The vendored modules, by the names under which modules import them.
-IMPORTS: Final = {"preact": "vendor/preact.mjs", "preact/hooks": "vendor/hooks.mjs", "htm": "vendor/htm.mjs"}
+IMPORTS: Final = {
+    "preact": "vendor/preact.mjs",
+    "preact/hooks": "vendor/hooks.mjs",
+    "htm": "vendor/htm.mjs",
+    "uplot": "vendor/uplot.mjs",
+}
 # How long a file whose path has its version may be kept: a year.
 FOREVER: Final = "public, max-age=31536000, immutable"
 

@@ -21,7 +21,7 @@ import msgspec
 
 from zq.errors import InvalidParameter
 from zq.figures.counting import RATES
-from zq.figures.sampler import Rates, Sampler, total
+from zq.figures.sampler import Rates, Said, Sampler, total
 from zq.figures.series import FINE
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
@@ -123,8 +123,9 @@ class ProjectRows:
         self._former = sampler.former.of(project)
         self._passed = self.as_of - sampler.former.as_of
         self._known = frozenset(sampler.known)
-        self._names = sampler.dead_letters.get(project, (0.0, {}))[1]
-        self.receivers = frozenset(self._names.values())
+        self._said = sampler.said.get(project, (0.0, {}))[1]
+        self.receivers = frozenset(said.dead_letter_queue for said in self._said.values())
+        """Queues for the dead letters of others."""
 
     def about(self) -> Json:
         return {"as_of": self.as_of, "complete": self._sampler.snapshot.complete}
@@ -157,7 +158,7 @@ class ProjectRows:
 
     def row(self, name: str) -> Json:
         """What a list shows of a queue."""
-        letters = self._names.get(name)
+        letters, paused = self._said.get(name, Said())
         dead = self.rows.get(letters) if letters else None
         rates = {way: _rounded(self.rate(name, way)) for way in ("in", "out")}
         return {
@@ -167,6 +168,7 @@ class ProjectRows:
             "growth": _rounded(self.growth(name)),
             "dead_letter_queue": letters,
             "dead": total(dead) if dead is not None else None if letters is None else 0,
+            "paused": paused,
             "recent": self._recent(name),
         }
 

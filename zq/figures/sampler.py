@@ -4,11 +4,12 @@
 import heapq
 import logging
 import math
+import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -42,12 +43,12 @@ MOST_SWEPT: Final = 200_000
 MOST_KEPT: Final = 1000
 # Seconds into a span after which other processes have told of the one before.
 TOLD: Final = 4.0
-# Seconds for which it is known where a project's queues send their dead letters, and projects of which it is.
-DEAD_LETTERS_AGE: Final = 60.0
+# Seconds for which it is known what the metadata of a project's queues say, and projects of which it is.
+METADATA_AGE: Final = 4.0
 MOST_PROJECTS: Final = 100
 # Queues whose metadata are asked for at once: they may be large; and what is in those that matter.
 PAGE: Final = 100
-MENTION: Final = b'"_dead_letter_queue"'
+MENTIONS: Final = re.compile(b'"_dead_letter_queue"|"_paused"')
 # Seconds between two snapshots by which a queue grows.
 GROWTH: Final = 60.0
 
@@ -67,6 +68,13 @@ class Snapshot(Struct, frozen=True):
 
 
 NOTHING: Final = Snapshot({}, 0.0, True)
+
+
+class Said(NamedTuple):
+    """What the metadata of a queue say: where its dead letters go, and what of it is paused."""
+
+    dead_letter_queue: str | None = None
+    paused: str | None = None
 
 
 class Rates(Struct, frozen=True):
@@ -107,8 +115,8 @@ class Sampler:
         """Until when."""
         self.present: dict[QueueRef, tuple[Depth, Seconds]] = {}
         """What was seen last in each watched queue."""
-        self.dead_letters: OrderedDict[str, tuple[float, Mapping[str, str]]] = OrderedDict()
-        """Of each project that somebody looks at, until when it holds, and by queue where its dead letters go."""
+        self.said: OrderedDict[str, tuple[float, Mapping[str, Said]]] = OrderedDict()
+        """Of each project that somebody looks at, until when it holds, and what is said of which queue."""
         self._looked = self._asked = -math.inf
         """When somebody looked last, and when the last sweep began."""
         self._took, self._recorded = 0.0, -1
@@ -133,10 +141,9 @@ class Sampler:
         """Somebody looks at the queues of a project. Raises ``Unavailable`` while the store does not answer."""
         now = self._monotonic()
         awake, self._looked = now - self._looked < LOOKS, now
-        until, letters = self.dead_letters.get(project, (-1.0, {}))
         with self._lock:
-            self.dead_letters[project] = until, letters
-            self.dead_letters.move_to_end(project)
+            until, _ = self.said.setdefault(project, (-1.0, {}))
+            self.said.move_to_end(project)
         if self._thread is None:
             self._asked = -math.inf
             self.tick()
@@ -168,6 +175,8 @@ class Sampler:
             self.tick()
         elif new:
             self._wake.set()
+            with self._swept:
+                self._swept.wait_for(lambda: queue in self.present, FRESH)
 
     def tick(self) -> None:
         """One round. Raises ``Unavailable``."""
@@ -175,7 +184,7 @@ class Sampler:
             self._watch()
             if self._monotonic() >= self._due():
                 self._sweep()
-            self._find_dead_letters()
+            self._find_metadata()
             self._exchange()
         except Unavailable:
             self.failing = True
@@ -192,7 +201,9 @@ class Sampler:
             depth = self._storage.depth(queue, moment, self.most())
             self.present[queue] = depth, moment
             self._series(queue, moment).watched(depth, moment)
-        self.present = {queue: seen for queue, seen in self.present.items() if queue in self.watched}
+        with self._swept:
+            self.present = {queue: seen for queue, seen in self.present.items() if queue in self.watched}
+            self._swept.notify_all()
 
     def _due(self) -> float:
         pace = TICK / 2 if self._monotonic() - self._looked < LOOKS else SWEEP - TICK / 2
@@ -256,28 +267,30 @@ class Sampler:
             self.kept.popitem(last=False)
         return series
 
-    def _find_dead_letters(self) -> None:
+    def _find_metadata(self) -> None:
         now = self._monotonic()
         if now - self._looked >= LOOKS:
             return
         with self._lock:
-            while len(self.dead_letters) > MOST_PROJECTS:
-                self.dead_letters.popitem(last=False)
-            project, (until, _) = next(reversed(self.dead_letters.items()), ("", (now + 1, {})))
+            while len(self.said) > MOST_PROJECTS:
+                self.said.popitem(last=False)
+            project, (until, _) = next(reversed(self.said.items()), ("", (now + 1, {})))
         if until <= now:
-            found = self._named(project)
+            found = self._metadata(project)
+            took = self._monotonic() - now
             with self._lock:
-                self.dead_letters[project] = self._monotonic() + DEAD_LETTERS_AGE, found
+                self.said[project] = now + max(METADATA_AGE, AT_MOST * took), found
 
-    def _named(self, project: str) -> dict[str, str]:
-        """What the metadata of the project's queues name."""
-        found: dict[str, str] = {}
+    def _metadata(self, project: str) -> dict[str, Said]:
+        """Of the queues of the project, those of which something is said."""
+        found: dict[str, Said] = {}
         after: str | None = ""
         while after is not None:
             page = self._storage.queues.list(project, after, PAGE)
             for queue in page.items:
-                if MENTION in queue.metadata and (name := wire.json_object(queue.metadata).get(MENTION.decode()[1:-1])):
-                    found[queue.ref.name] = name
+                if MENTIONS.search(queue.metadata):
+                    metadata = wire.json_object(queue.metadata)
+                    found[queue.ref.name] = Said(metadata.get("_dead_letter_queue"), metadata.get("_paused"))
             after = page.next if page.items else None
         return found
 

@@ -68,7 +68,9 @@ def schemas() -> Json:
     depth = dict.fromkeys(DEPTHS[:3], COUNT) | {"oldest_ready": UNKNOWN, "at_least": FLAG}
     rates = dict.fromkeys(("in", "out"), UNKNOWN)
     letters = {"dead_letter_queue": _or_null(TEXT), "dead": _or_null(COUNT)}
-    row = _object(name=TEXT, **depth, **rates, growth=UNKNOWN, **letters, recent=_or_null(_list(UNKNOWN)))
+    row = _object(
+        name=TEXT, **depth, **rates, growth=UNKNOWN, **letters, paused=_or_null(TEXT), recent=_or_null(_list(UNKNOWN))
+    )
     lists = dict.fromkeys(("oldest", "deepest", "growing", "dead_letters"), _list(reference("schemas", "FiguresRow")))
     quota = _object(name=TEXT, used=NUMBER, limit=NUMBER)
     points = {"step": COUNT, "since": MOMENT, "as_of": MOMENT, "servers": COUNT}

@@ -2,13 +2,14 @@
 // One queue: its figures, its metadata in words, and below what can be looked at and done.
 
 import { get, queuePath } from "../api.js";
-import { useClock, useLive } from "../live.js";
+import { useLive } from "../live.js";
 import { Act } from "../parts/act.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
-import { age, clock, count, several, visible } from "../text.js";
+import { age, count, several, visible } from "../text.js";
 import { go, to } from "../route.js";
 import { ByHand } from "./claim.js";
+import { Figures, useFigures } from "./figures.js";
 import { History } from "./history.js";
 import { Message } from "./message.js";
 import { Messages } from "./messages.js";
@@ -16,13 +17,12 @@ import { Metadata } from "./metadata.js";
 import { Post } from "./post.js";
 import { askToDelete, askToPurge } from "./queueacts.js";
 
-const FIGURES_EVERY = 2;
 const METADATA_EVERY = 20;
 
 /** The page. */
 export function Queue({ route }) {
   const { queue, project } = route;
-  const stats = useLive(async () => (await get(queuePath(queue, "/stats"))).messages, FIGURES_EVERY, [queue]);
+  const stats = useFigures(route);
   const metadata = useLive(() => get(queuePath(queue)), METADATA_EVERY, [queue]);
   return html`<p class="crumb"><a href=${to(project)}>Queues</a></p>
     <div class="title">
@@ -33,23 +33,10 @@ export function Queue({ route }) {
       </div>
     </div>
     <${Stale} found=${stats} />
-    ${waiting(stats) ?? html`<${Tiles} stats=${stats} />`}
+    ${waiting(stats) ?? html`<${Figures} route=${route} found=${stats} dead=${metadata.value?._dead_letter_queue} />`}
     ${metadata.value && html`<${Words} project=${project} metadata=${metadata.value} />`}
     <${Tabs} route=${route} stats=${stats.value} metadata=${metadata.value} />
     <${Shown} route=${route} metadata=${metadata} stats=${stats} />`;
-}
-
-function Tiles({ stats }) {
-  const now = useClock();
-  const { free, claimed, total, oldest } = stats.value;
-  const late = stats.fault !== null || now - stats.at > 10000;
-  return html`<section aria-label="Figures" class=${late ? "tiles stale" : "tiles"}>
-    <div class="tile first"><span class="name">Oldest message</span><span class="figure">${age(oldest?.age)}</span></div>
-    <div class="tile"><span class="name">Waiting</span><span class="figure">${count(free)}</span><span class="quiet">ready or delayed</span></div>
-    <div class="tile"><span class="name">Claimed</span><span class="figure">${count(claimed)}</span></div>
-    <div class="tile"><span class="name">In all</span><span class="figure">${count(total)}</span></div>
-    ${late && html`<p class="quiet asof">As of ${clock(stats.at)}, ${age((now - stats.at) / 1000)} ago.</p>`}
-  </section>`;
 }
 
 function Words({ project, metadata }) {
