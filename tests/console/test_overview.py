@@ -22,7 +22,8 @@ POSTED = "Messages a second, as a table"
 def cells(page: Page, name: str, column: int) -> list[str]:
     """What the table of a chart says, the latest first."""
     table = page.get_by_role("region", name=name, exact=True)
-    return table.locator(f"tbody tr td:nth-child({column})").all_inner_texts()
+    expect(table.locator("tbody tr")).to_have_count(20)
+    return table.locator(f"tbody tr td:nth-child({column + 1})").all_inner_texts()
 
 
 def until(condition: Callable[[], object], page: Page, seconds: float) -> None:

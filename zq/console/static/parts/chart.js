@@ -97,13 +97,18 @@ function options(element, lines, write) {
   };
 }
 
+/** The last that is known of so many points. */
+function latest(values, point, each) {
+  return values.slice(Math.max(0, point - each + 1), point + 1).findLast((value) => value !== null);
+}
+
 function Figures({ title, times, lines, write }) {
   const [open, setOpen] = useState(false);
   const each = Math.ceil(times.length / MOST_ROWS);
   const shown = times.map((_, point) => point).filter((point) => (times.length - 1 - point) % each === 0);
   const row = (point) => html`<tr key=${times[point]}>
     <th scope="row">${clock(times[point] * 1000)}</th>
-    ${lines.map(({ name, values }) => html`<td key=${name} class="number">${values[point] === null ? "–" : write(values[point])}</td>`)}
+    ${lines.map(({ name, values }) => html`<td key=${name} class="number">${write(latest(values, point, each))}</td>`)}
   </tr>`;
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>
     <summary>As a table</summary>
