@@ -9,7 +9,7 @@ import { Spark } from "../parts/chart.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { age, bounded, count, rate, several, visible } from "../text.js";
-import { go, to } from "../route.js";
+import { go, parsed, to } from "../route.js";
 import { askToCreate, askToDelete, askToPurge } from "./queueacts.js";
 
 const PAGE = 100;
@@ -87,7 +87,7 @@ function Search({ route }) {
   const typed = (event) => {
     setText(event.target.value);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => go(to(route.project, "", { ...route.query, name: event.target.value }), true), 300);
+    timer.current = setTimeout(() => go(to(route.project, "", { ...parsed(location.hash).query, name: event.target.value }), true), 300);
   };
   return html`<label class="search">
     <span class="hidden">Part of a queue's name</span>
