@@ -140,6 +140,14 @@ class ProjectRows:
             return None
         return self._rates.queues.get((self._project, name), [0.0] * len(RATES))[0 if way == "in" else 2]
 
+    def sum(self, names: Iterable[str] | None, way: str) -> float | None:
+        """The rates of these queues together; None: of all of the project, those without figures of their own too."""
+        if self._rates is None:
+            return None
+        if names is None:
+            names = [name for project, name in self._rates.queues if project == self._project]
+        return round(sum(self.rate(name, way) or 0.0 for name in names), 3)
+
     def growth(self, name: str) -> float | None:
         """Messages more in a second, over the last minute or two; None where nobody looked, or it was not there."""
         before = self._former.get(name)

@@ -11,7 +11,7 @@ from zq.broker import Broker
 from zq.figures.counting import Counts
 from zq.figures.exchange import About, Server
 from zq.figures.ranking import BACKWARDS, MOST_LISTED, ProjectRows, Ranking, latest_rates, shown
-from zq.figures.sampler import Sampler, summed
+from zq.figures.sampler import NOTHING, Sampler, Snapshot, summed
 from zq.figures.series import CLOSE, FINE, WINDOWS, Series, Window
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
@@ -21,6 +21,8 @@ SORTS: Final = ("oldest", "ready", "delayed", "claimed", "in", "out", "growth", 
 TOPIC_SORTS: Final = ("in", "name")
 # A quota of which this part is used is near its end.
 NEAR: Final = 0.8
+# Answers that are remembered of one snapshot.
+MOST_COMMON: Final = 100
 # Seconds after which a server that told nothing is not counted any more.
 SILENT: Final = 30.0
 
@@ -59,10 +61,17 @@ class Figures:
         self._clock = broker.waiters.clock
         self.sampler = Sampler(broker.storage, self._clock, counts, about, lambda: broker.queues.max_counted)
         self._ranking = Ranking()
+        self._common: tuple[Snapshot, dict[object, Json]] = NOTHING, {}
+        """What was answered of a snapshot to those who may see all: many viewers ask the same."""
 
     def queues(self, project: str, asked: Asked) -> Json:
         """A page of the project's queues; ``next``: the marker of the next one. Raises ``InvalidParameter``."""
         self.sampler.look(project)
+        if asked.visible is not None or asked.marker:
+            return self._page(project, asked)
+        return self._once((project, asked), lambda: self._page(project, asked))
+
+    def _page(self, project: str, asked: Asked) -> Json:
         view = ProjectRows(self.sampler, project)
         listed = [name for name in view.rows if asked.shows(name)]
         page = self._ranking.page(
@@ -95,30 +104,39 @@ class Figures:
         """The project's points, which are None for one who may not see all of its queues, and what matters of it."""
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.look(project)
-        view, now = ProjectRows(sampler, project), self._clock.now()
+        now = self._clock.now()
+        points = self._points(sampler.projects.get(project), window if window is not CLOSE else FINE, now)
+        if visible is not None:
+            return points | dict.fromkeys(("depth", "rates")) | self._matters(project, visible)
+        return points | self._once(project, lambda: self._matters(project, None))
+
+    def _matters(self, project: str, visible: Visible) -> Json:
+        """The sums of what is seen of the project, and the lists."""
+        view = ProjectRows(self.sampler, project)
         names = [name for name in view.rows if visible is None or visible(name)]
         living = [name for name in names if name not in view.receivers]
-        depth = summed(view.rows[name] for name in names)
-        state = self._state(depth, view.as_of) | {
+        state = self._state(summed(view.rows[name] for name in names), view.as_of) | {
             "oldest_ready": max((age for name in living if (age := view.age(name)) is not None), default=None),
-            **{way: _sum(view.rate(name, way) for name in names) for way in ("in", "out")},
+            **{way: view.sum(names if visible else None, way) for way in ("in", "out")},
         }
-        points = self._points(sampler.projects.get(project), window if window is not CLOSE else FINE, now)
-        hidden = dict.fromkeys(("depth", "rates")) if visible is not None else {}
-        return (
-            points
-            | hidden
-            | view.about()
-            | {
-                "total": len(names),
-                "now": state,
-                "lists": view.lists(names, living) | {"quotas": self._quotas(project)},
-                "clock_offset": round(self._clock.drift(), 3),
-                "sweep_lag": max(
-                    (one.sweep_lag for one in sampler.exchange.servers if one.sweep_lag is not None), default=None
-                ),
-            }
-        )
+        lags = [one.sweep_lag for one in self.sampler.exchange.servers if one.sweep_lag is not None]
+        return view.about() | {
+            "total": len(names),
+            "now": state,
+            "lists": view.lists(names, living) | {"quotas": self._quotas(project)},
+            "clock_offset": round(self._clock.drift(), 3),
+            "sweep_lag": max(lags, default=None),
+        }
+
+    def _once(self, key: object, make: Callable[[], Json]) -> Json:
+        """What was made under the key of this snapshot."""
+        snapshot, made = self._common
+        if snapshot is not self.sampler.snapshot or len(made) >= MOST_COMMON:
+            self._common = _, made = self.sampler.snapshot, {}
+        found = made.get(key)
+        if found is None:
+            made[key] = found = make()
+        return dict(found)
 
     def servers(self) -> Sequence[Server]:
         """What each process of the deployment has said of itself within a minute."""
@@ -159,8 +177,3 @@ class Figures:
         ]
         near = [one for one in near if one["used"] >= NEAR * one["limit"]]
         return sorted(near, key=lambda one: -one["used"] / one["limit"])[:MOST_LISTED]
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(sum(known), 3) if known else None

@@ -30,8 +30,10 @@ LOG = logging.getLogger(__name__)
 TICK: Final = 2.0
 # Seconds between two sweeps, while nobody looks; while somebody does, it is ``TICK``.
 SWEEP: Final = 10.0
-# The next sweep comes so many times as long after the last one as that took: it costs 5 % of the time at most.
-AT_MOST: Final = 20
+# The next sweep comes so many times as long after the last one as that took: it costs 2.5 % of the time at most.
+AT_MOST: Final = 40
+# The same of looks at metadata: 1 %.
+METADATA_AT_MOST: Final = 100
 # Seconds that who begins to look waits for a sweep.
 FRESH: Final = 0.5
 # Seconds for which somebody who has asked looks.
@@ -279,7 +281,7 @@ class Sampler:
             found = self._metadata(project)
             took = self._monotonic() - now
             with self._lock:
-                self.said[project] = now + max(METADATA_AGE, AT_MOST * took), found
+                self.said[project] = now + max(METADATA_AGE, METADATA_AT_MOST * took), found
 
     def _metadata(self, project: str) -> dict[str, Said]:
         """Of the queues of the project, those of which something is said."""
