@@ -104,7 +104,7 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
         *(("GET", f"{jobs}{path}", None) for path in ("/figures?window=300", "/depth")),
         *(
             ("GET", f"/v2/figures{path}", None)
-            for path in ("?window=600", "/queues?kind=queues&sort=ready&order=asc&limit=5&name=j&marker=")
+            for path in ("?window=600", "/queues?kind=queues&sort=ready&order=asc&limit=5&name=j&marker=WyI")
         ),
         *(("GET", f"{jobs}{path}", None) for path in ("", "/stats", f"/claims/{claim}", f"/messages/{free}")),
         ("GET", f"{jobs}/messages?limit=5&echo=true&include_claimed=true&include_delayed=true&detailed=true", None),
