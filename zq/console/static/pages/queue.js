@@ -13,6 +13,7 @@ import { History } from "./history.js";
 import { Message } from "./message.js";
 import { Messages } from "./messages.js";
 import { Metadata } from "./metadata.js";
+import { PauseButton, Paused } from "./pausing.js";
 import { Post } from "./post.js";
 import { askToDelete, askToPurge } from "./queueacts.js";
 
@@ -28,10 +29,12 @@ export function Queue({ route }) {
     <div class="title">
       <h1>${visible(queue)}</h1>
       <div class="row">
+        <${PauseButton} queue=${queue} metadata=${metadata.value} done=${metadata.again} />
         <${Act} rule="queues:purge" onClick=${() => askToPurge([queue], stats.again)}>Purge…</${Act}>
         <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete([queue], () => go(to(project)))}>Delete…</${Act}>
       </div>
     </div>
+    <${Paused} queue=${queue} metadata=${metadata.value} done=${metadata.again} />
     <${Stale} found=${stats} />
     ${waiting(stats) ?? html`<${Tiles} stats=${stats} />`}
     ${metadata.value && html`<${Words} project=${project} metadata=${metadata.value} />`}
