@@ -44,9 +44,6 @@ export function PauseButton({ queue, metadata, done }) {
 }
 
 function askToPause(queue, done) {
-  const choice = ([value, label]) => html`<label class="check" key=${value}>
-    <input type="radio" name="paused" value=${value} defaultChecked=${value === "all"} /><span>${label}</span>
-  </label>`;
   const body = html`<fieldset><legend>What is paused</legend>${CHOICES.map(choice)}</fieldset>
     <p>What is claimed already can be finished, and everything stays where it is. It holds at every server until somebody resumes the queue.</p>`;
   const act = async () => {
@@ -54,6 +51,12 @@ function askToPause(queue, done) {
     said(`${visible(queue)} is paused.`, done);
   };
   ask({ title: `Pause ${visible(queue)}`, verb: "Pause", harmless: true, body, act });
+}
+
+function choice([value, label]) {
+  return html`<label class="check" key=${value}>
+    <input type="radio" name="paused" value=${value} defaultChecked=${value === "all"} /><span>${label}</span>
+  </label>`;
 }
 
 function said(text, done) {
