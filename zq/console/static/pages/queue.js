@@ -7,7 +7,7 @@ import { Act } from "../parts/act.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { age, clock, count, several, visible } from "../text.js";
-import { go, to } from "../route.js";
+import { at, go, to } from "../route.js";
 import { ByHand } from "./claim.js";
 import { History } from "./history.js";
 import { Message } from "./message.js";
@@ -82,7 +82,7 @@ function Tabs({ route, stats, metadata }) {
       ${tab("ready", "Ready", {})} ${tab("all", `All ${stats ? count(stats.total) : ""}`, { state: "all" })}
       ${history && tab("history", "History", { state: "history" })}
       ${tab("post", "Post", { tab: "post" })} ${tab("claim", "Claim by hand", { tab: "claim" })}
-      ${tab("metadata", "Metadata", { tab: "metadata" })}
+      ${tab("metadata", "Metadata", { tab: "metadata" })} <li><a href=${at(project, "subscriptions", { queue })}>Subscriptions</a></li>
     </ul>
   </nav>`;
 }

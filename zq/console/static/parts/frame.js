@@ -3,7 +3,7 @@
 
 import { useState } from "preact/hooks";
 import { choose, readOnly, session, settings, signedIn, signOut, tree } from "../session.js";
-import { go, to } from "../route.js";
+import { at, go, PAGES } from "../route.js";
 import { visible } from "../text.js";
 import { html } from "./html.js";
 import { KEYS, useKeys } from "./keys.js";
@@ -21,7 +21,7 @@ export function Frame({ route, children }) {
     <header class="bar">
       <a class="brand" href="#/" aria-label="zq: all projects"><span aria-hidden="true">zq</span></a>
       <span class="project">${visible(route.project)}</span>
-      <nav aria-label="Pages"><a href=${to(route.project)} aria-current=${route.page === "queues" ? "page" : undefined}>Queues</a></nav>
+      <nav aria-label="Pages">${PAGES.map(([page, name]) => html`<a key=${page} href=${at(route.project, page)} aria-current=${route.page === page ? "page" : undefined}>${name}</a>`)}</nav>
       <${Wishes} help=${() => setHelp(true)} />
     </header>
     <${Notices} />
