@@ -9,7 +9,7 @@ import { lacking, More, Rows, usePaged } from "../parts/paged.js";
 import { Empty, Stale } from "../parts/states.js";
 import { count, visible } from "../text.js";
 
-const EVERY = 10;
+const EVERY = 5;
 
 const POOL = { name: "", uri: "", weight: "100", flavor: "" };
 const FLAVOR = { name: "", pools: "" };

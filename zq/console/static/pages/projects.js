@@ -12,7 +12,7 @@ import { session } from "../session.js";
 import { count, visible } from "../text.js";
 import { Use } from "./quota.js";
 
-const EVERY = 10;
+const EVERY = 5;
 const STATES = { active: "everything that its credentials allow", read_only: "looking", suspended: "nothing" };
 
 /** The part. */

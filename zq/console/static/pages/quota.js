@@ -8,7 +8,7 @@ import { lacking, Rows } from "../parts/paged.js";
 import { Stale } from "../parts/states.js";
 import { age, count, visible } from "../text.js";
 
-const EVERY = 10;
+const EVERY = 5;
 const NEAR = 0.8;
 
 /** The part of the caller's own project. */

@@ -10,7 +10,7 @@ import { lacking, More, Rows, usePaged } from "../parts/paged.js";
 import { Stale } from "../parts/states.js";
 import { moment, visible } from "../text.js";
 
-const EVERY = 10;
+const EVERY = 5;
 const DAYS = 90;
 
 /** The part. */

@@ -3,6 +3,7 @@
 
 import { useState } from "preact/hooks";
 import { choose, readOnly, session, settings, signedIn, signOut, tree } from "../session.js";
+import { useHeartbeat } from "../live.js";
 import { at, go, PAGES } from "../route.js";
 import { visible } from "../text.js";
 import { html } from "./html.js";
@@ -16,6 +17,7 @@ const LOOPBACK = /^(localhost|.*\.localhost|127\.\d+\.\d+\.\d+|\[::1\])$/;
 /** The page, below the bar. */
 export function Frame({ route, children }) {
   const [help, setHelp] = useState(false);
+  useHeartbeat();
   useKeys(route.project, () => setHelp(true));
   return html`<a class="skip" href="#main" onClick=${skip}>To the content</a>
     <header class="bar">
