@@ -197,7 +197,8 @@ def test_a_sign_on_of_a_proxy_that_has_ended_is_told(client: Client, proxy: Prox
 
 def test_a_console_that_changes_nothing_has_no_such_buttons(watching: Watching) -> None:
     """[console] read_only: and says that it is no protection."""
-    with ZqServer("memory:", env={"OS_CONSOLE__READ_ONLY": "true"}) as server, Client(server.url, PROJECT) as client:
+    env = {"OS_CONSOLE__READ_ONLY": "true", "OS_CONSOLE__GRAFANA_URL": "https://g.example/d/zq?a=1&b=2"}
+    with ZqServer("memory:", env=env) as server, Client(server.url, PROJECT) as client:
         client.queue("mail").post(1)
         watch = watching(server.url)
         watch.expected.add(0)  # the server ends before the page
@@ -205,3 +206,7 @@ def test_a_console_that_changes_nothing_has_no_such_buttons(watching: Watching) 
         expect(page.get_by_text("a reader's token is")).to_be_visible()
         expect(page.locator("tbody tr")).to_have_count(1)
         expect(page.get_by_role("button", name="Purge…")).to_have_count(0)
+        expect(page.get_by_role("button", name="Pause…")).to_have_count(0)
+        watch.expected.add(400)  # no quotas
+        watch.open("#/p/acme/admin")
+        expect(page.get_by_role("link", name="Grafana")).to_have_attribute("href", "https://g.example/d/zq?a=1&b=2")

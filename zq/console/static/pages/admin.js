@@ -4,7 +4,7 @@
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
 import { at } from "../route.js";
-import { may, session } from "../session.js";
+import { grafana, may, session } from "../session.js";
 import { Flavors, Pools } from "./pools.js";
 import { Projects } from "./projects.js";
 import { Quota } from "./quota.js";
@@ -25,7 +25,7 @@ export function Administration({ route }) {
   const now = parts.find(([name]) => name === (route.query.part ?? parts[0]?.[0]));
   const tab = ([name, label]) =>
     html`<li key=${name}><a href=${at(route.project, "admin", { part: name })} aria-current=${name === now?.[0] ? "page" : undefined}>${label}</a></li>`;
-  return html`<div class="title"><h1>Administration</h1></div>
+  return html`<div class="title"><h1>Administration</h1>${grafana && html`<a href=${grafana}>Grafana</a>`}</div>
     <nav class="tabs" aria-label="Parts of the administration"><ul>${parts.map(tab)}</ul></nav>
     ${now ? html`<${now[3]} key=${now[0]} route=${route} />` : html`<${Empty} title="There is nothing here for you"><p>Your credential shows no such part.</p></${Empty}>`}`;
 }
