@@ -44,10 +44,10 @@ function Listed({ found, shown }) {
     <td data-name="Roles">${visible(token.roles.join(", "))}</td>
     <td data-name="Last used">${token.last_used ? moment(token.last_used) : "never"}</td>
     <td data-name="Ends">${moment(token.expires)}</td>
-    <td class="row">
+    <td><div class="row">
       <${Act} rule="tokens:create" aria-label=${`Rotate ${token.name || token.id}…`} onClick=${() => askToRotate(token, shown)}>Rotate…</${Act}>
       <${Act} rule="tokens:delete" kind="danger" aria-label=${`Revoke ${token.name || token.id}…`} onClick=${() => askToRevoke(token, found.again)}>Revoke…</${Act}>
-    </td>
+    </div></td>
   </tr>`;
   return html`<${Rows} name="Tokens" columns=${["Name", "Scopes", "Roles", "Last used", "Ends", "Acts"]}>${found.value.map(row)}</${Rows}><${More} found=${found} />`;
 }
