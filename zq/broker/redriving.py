@@ -211,7 +211,7 @@ class Redriving:
             marker = int(page.next)
 
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
-        """Those of the ids that are ready, in pages."""
+        """Those of the ids that are ready, in pages. What a commit settles stays claimed beyond the claim's end."""
         for start in range(0, len(ids), CHUNK):
             now = self._clock.now()
             found = self._storage.messages.get(queue, ids[start : start + CHUNK], now)
