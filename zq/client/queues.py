@@ -223,14 +223,16 @@ class QueueVerbs(SubscriptionVerbs):
     def _redriving(self, terms: extensions.RedriveTerms, answer: type[T]) -> Call[T]:
         return self._asked(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=answer))
 
-    def _asked(self, path: str, terms: object, read: Callable[[bytes], T]) -> Call[T]:
-        """A call that is not repeated once it was sent."""
+    def _asked(
+        self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[bytes], T]
+    ) -> Call[T]:
+        """A call that is not repeated once it was sent, but for dry runs."""
         return Call(
             method="POST",
             path=path,
             body=wire.encode(terms),
             read=lambda answer: read(answer.body),
-            repeat=Repeat.UNSENT,
+            repeat=Repeat.SAFE if terms.dry_run else Repeat.UNSENT,
         )
 
     @operation
