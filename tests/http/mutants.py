@@ -180,6 +180,7 @@ def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
         ("GET", f"{jobs}/history?state=all&marker=1&limit=3", None),
         ("POST", f"{jobs}/history/replay", {"since": SINCE, "until": UNTIL, "limit": 3}),
         ("POST", f"{jobs}/redrive", {"to": "done", "limit": 5}),
+        ("POST", f"{jobs}/redrive", {"ids": [held], "dry_run": True}),
         ("POST", f"{jobs}/claims?limit=1&detailed=true", terms),
         ("PUT", f"{jobs}/claims/kept.2?limit=1&detailed=true&fence=etl:1", terms),
         ("PATCH", f"{jobs}/claims/kept.2?fence=etl:1", terms),

@@ -16,6 +16,7 @@ from zq.broker.pushes import Pushes
 from zq.broker.queues import Queues
 from zq.broker.quotas import Quotas
 from zq.broker.rates import Rates
+from zq.broker.redriving import Redriving
 from zq.broker.removal import Removal
 from zq.broker.rules import DefaultTtls, Patterns, RulesCache
 from zq.broker.settling import Settling
@@ -78,6 +79,7 @@ class Broker:
         self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
         self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing)
+        self.redriving = Redriving(storage, clock, rules_cache, events)
         self.history = History(storage, clock, limits, rules_cache, events, sealing)
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
         self.topics = Topics(storage, clock, limits, self.default_ttls, sealing.keys)
@@ -114,7 +116,7 @@ class Broker:
             return
         self.queues.admit = self.messages.admit = quotas.admit_queue
         self.queues.check_dead_letters = quotas.check_dead_letters
-        self.settling.admit = quotas.admit_targets
+        self.settling.admit = self.redriving.admit = quotas.admit_targets
         self.messages.check_targets = quotas.check_targets
         self.messages.admit_work = self.transactions.admit_work = quotas.admit_work
         self.transactions.work_ended = quotas.work_ended

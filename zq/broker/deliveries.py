@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from zq.broker.encryption import Sealing
-from zq.broker.settling import Redriven
+from zq.broker.redriving import Redriven
 from zq.broker.subscription_documents import SubscriptionDocuments
 from zq.broker.values import Seen
 from zq.clock import Clock

@@ -16,6 +16,7 @@ import { Metadata } from "./metadata.js";
 import { PauseButton, Paused } from "./pausing.js";
 import { Post } from "./post.js";
 import { askToDelete, askToPurge } from "./queueacts.js";
+import { Redrive } from "./redrive.js";
 
 const FIGURES_EVERY = 2;
 const METADATA_EVERY = 20;
@@ -82,6 +83,7 @@ function Tabs({ route, stats, metadata }) {
       ${tab("ready", "Ready", {})} ${tab("all", `All ${stats ? count(stats.total) : ""}`, { state: "all" })}
       ${history && tab("history", "History", { state: "history" })}
       ${tab("post", "Post", { tab: "post" })} ${tab("claim", "Claim by hand", { tab: "claim" })}
+      ${tab("redrive", "Redrive", { tab: "redrive" })}
       ${tab("metadata", "Metadata", { tab: "metadata" })} <li><a href=${at(project, "subscriptions", { queue })}>Subscriptions</a></li>
     </ul>
   </nav>`;
@@ -91,6 +93,7 @@ function Shown({ route, metadata, stats }) {
   const { tab, m, state } = route.query;
   if (tab === "post") return html`<${Post} route=${route} metadata=${metadata.value} done=${stats.again} />`;
   if (tab === "claim") return html`<${ByHand} route=${route} metadata=${metadata.value} />`;
+  if (tab === "redrive") return html`<${Redrive} key=${route.queue} route=${route} done=${stats.again} />`;
   if (tab === "metadata") return html`<${Metadata} route=${route} done=${metadata.again} />`;
   if (tab) return html`<${Empty} title="There is no such part"></${Empty}>`;
   const list = state === "history" ? html`<${History} route=${route} />` : html`<${Messages} key=${state} route=${route} total=${stats.value?.total} />`;
