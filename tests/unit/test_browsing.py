@@ -9,7 +9,7 @@ import pytest
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene
 from zq.conformance.test_states import located, mixed
-from zq.model import Place, QueueRef, State
+from zq.model import Position, QueueRef, State
 from zq.storage import browsing, connect
 from zq.storage.memory import MemoryStore
 from zq.storage.ordered.storage import OrderedStorage
@@ -23,7 +23,7 @@ def test_what_is_inherited_is_the_same(state: State, limit: int) -> None:
     mixed(scene)
     scene.post(5, delay=100)
     scene.take(4)
-    after, pages = Place(), 0
+    after, pages = Position(), 0
     while True:
         terms = (scene.queue, state, after, limit, clock.now())
         inherited = browsing.browse(scene.storage.messages, *terms, most_bytes=1_000_000)
@@ -82,7 +82,7 @@ def test_a_page_of_a_long_queue_reads_little() -> None:
         scene.post(100)
     scene.post(600, delay=600)
     for state, steps in ((State.READY, 0), (State.DELAYED, 300), (State.CLAIMED, 0)):
-        after: Place | None = Place()
+        after: Position | None = Position()
         pages = 0
         while after is not None:
             store.read.clear()

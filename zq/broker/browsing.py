@@ -12,11 +12,11 @@ from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import InvalidParameter, MessageNotFound
 from zq.limits import DEFAULT_PAGE, MAX_BODY_NUMBER, Limits, within
-from zq.model import Located, Message, Page, Place, QueueRef, State
+from zq.model import Located, Message, Page, Position, QueueRef, State
 from zq.storage.api import Storage
 
 # A marker of a listing of one state.
-PLACE: Final = re.compile(r"[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}", re.ASCII)
+POSITION: Final = re.compile(r"[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}", re.ASCII)
 # So many times as much as an answer may have is read for one that has only where bodies begin.
 READ_FOR_STARTS: Final = 4
 
@@ -36,11 +36,11 @@ class Browsing:
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
-        after, now = _place(marker), self._clock.now()
+        after, now = _position(marker), self._clock.now()
         most_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)
-        items, place = self._storage.messages.browse(queue, State(state), after, size, now, most_bytes)
+        items, position = self._storage.messages.browse(queue, State(state), after, size, now, most_bytes)
         shown = self._sealing.opened(queue.project, list(items))
-        return Seen(Page(shown, None if place is None else ".".join(map(str, place))), now)
+        return Seen(Page(shown, None if position is None else ".".join(map(str, position))), now)
 
     def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> Seen[Located]:
         """Where the project's message of this id is, or its latest record, if the caller may see that queue.
@@ -55,10 +55,10 @@ class Browsing:
         return Seen(found._replace(entry=structs.replace(found.entry, message=opened)), now)
 
 
-def _place(marker: str) -> Place:
+def _position(marker: str) -> Position:
     """Where a listing of one state goes on. Raises ``InvalidParameter``."""
     if not marker:
-        return Place()
-    if not PLACE.fullmatch(marker):
+        return Position()
+    if not POSITION.fullmatch(marker):
         raise InvalidParameter("marker must be one that goes with state, as the link to the next page has it.")
-    return Place(*(min(int(number), MAX_BODY_NUMBER) for number in marker.split(".")))
+    return Position(*(min(int(number), MAX_BODY_NUMBER) for number in marker.split(".")))

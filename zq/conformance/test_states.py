@@ -10,20 +10,20 @@ import pytest
 
 from zq.broker.redelivery import Redelivery
 from zq.conformance.builders import Scene, ids_of, together
-from zq.model import Browsed, Message, Outcome, Place, Release, State
+from zq.model import Browsed, Message, Outcome, Position, Release, State
 
 READY, DELAYED, CLAIMED = State
 SMALL = 3
 """Messages of a page, so that there are many."""
 
 
-def page(scene: Scene, state: State, after: Place = Place(), limit: int = 1000, **terms: int) -> Browsed:  # noqa: B008
+def page(scene: Scene, state: State, after: Position = Position(), limit: int = 1000, **terms: int) -> Browsed:  # noqa: B008
     return scene.storage.messages.browse(scene.queue, state, after, limit, scene.now, **terms)
 
 
 def pages(scene: Scene, state: State, limit: int = SMALL) -> Iterator[list[Message]]:
     """One after the other, as they are when they are asked for."""
-    after: Place | None = Place()
+    after: Position | None = Position()
     while after is not None:
         found = page(scene, state, after, limit)
         assert len(found.items) <= limit
@@ -222,7 +222,7 @@ def test_a_page_ends_before_it_has_too_many_bytes(scene: Scene):
     for state, take in ((READY, False), (CLAIMED, True)):
         if take:
             scene.take(12)
-        met, after = [], Place()
+        met, after = [], Position()
         while (found := page(scene, state, after, most_bytes=4)).next is not None:
             assert 1 <= len(found.items) <= 4
             met += ids_of(found.items)
@@ -238,7 +238,7 @@ def test_places_far_away_are_the_end(scene: Scene):
     scene.take(1)
     for far in (1 << 50, (1 << 63) - 1):
         for state in State:
-            assert page(scene, state, Place(far, far, far)) == Browsed([], None)
+            assert page(scene, state, Position(far, far, far)) == Browsed([], None)
 
 
 def test_looking_changes_nothing(scene: Scene):

@@ -115,7 +115,7 @@ class HistoryEntry(Struct, frozen=True):
     position: int = 0
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Behind what a listing of one state goes on: a moment in ms and a sequence, as messages stand in the order of
     claims; ``lane``: a sequence of the driver's own, where that order is made of two. Of claimed messages the sequence
     alone counts."""
@@ -133,10 +133,10 @@ class Located(NamedTuple):
 
 
 class Browsed(NamedTuple):
-    """Messages of one state; ``next``: the place behind which there may be more, None if nothing was found."""
+    """Messages of one state; ``next``: the position behind which there may be more, None if nothing was found."""
 
     items: Sequence[Message]
-    next: Place | None
+    next: Position | None
 
 
 class Span(NamedTuple):

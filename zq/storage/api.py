@@ -37,7 +37,7 @@ from zq.model import (
     Messages,
     Move,
     Page,
-    Place,
+    Position,
     Queue,
     QueueRef,
     Ready,
@@ -152,12 +152,11 @@ class MessageController(Protocol):
         ...
 
     def browse(
-        self, queue: QueueRef, state: State, after: Place, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
     ) -> Browsed:
-        """Messages of one state behind a place: ready, delayed in the order of claims, claimed in sequence.
-
-        Pages neither skip nor repeat what stays in its state. One may end early, but never without any if there are
-        any. A driver may inherit this: it walks over the whole queue.
+        """Messages of one state behind a position: ready, delayed in the order of claims, claimed in sequence. Pages
+        neither skip nor repeat what stays in its state; one may end early, but not without any if there are any.
+        A driver may inherit this: it walks over the whole queue.
         """
         return browsing.browse(self, queue, state, after, limit, now, most_bytes)
 
@@ -192,7 +191,7 @@ class MessageController(Protocol):
         """Move those of the messages that are ready, each in one step (L7); their ids, in the order of ``moves``.
 
         They join the other queue's order as a fresh post does, in this order; a missing queue is created, without
-        metadata. Moving into the queue where it is gives a message a new place there.
+        metadata. Moving into the queue where it is gives a message a new position there.
         """
         ...
 

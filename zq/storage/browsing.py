@@ -12,7 +12,7 @@ from zq.model import (
     Located,
     Message,
     Outcome,
-    Place,
+    Position,
     QueueRef,
     Seconds,
     State,
@@ -32,23 +32,27 @@ def browse(
     controller: "MessageController",
     queue: QueueRef,
     state: State,
-    after: Place,
+    after: Position,
     limit: int,
     now: Seconds,
     most_bytes: int,
 ) -> Browsed:
     """As ``MessageController.browse``, by all messages of the queue."""
-    behind = [(place, one) for one in _messages(controller, queue, now) if (place := place_of(one, state, now)) > after]
+    behind = [
+        (position, one)
+        for one in _messages(controller, queue, now)
+        if (position := position_of(one, state, now)) > after
+    ]
     behind.sort(key=lambda item: item[0])
     found = list(portion(behind[:limit], most_bytes, lambda item: item[1].body))
     return Browsed([one for _, one in found], found[-1][0] if found else None)
 
 
-def place_of(message: Message, state: State, now: Seconds) -> Place:
+def position_of(message: Message, state: State, now: Seconds) -> Position:
     """Where it stands among messages of the state; before all places if it is in another one."""
     if message.state(now) != state:
-        return Place()
-    return Place(0 if state is State.CLAIMED else round(message.available * 1000), message.sequence)
+        return Position()
+    return Position(0 if state is State.CLAIMED else round(message.available * 1000), message.sequence)
 
 
 def _messages(controller: "MessageController", queue: QueueRef, now: Seconds) -> Iterator[Message]:

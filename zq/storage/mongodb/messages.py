@@ -27,7 +27,7 @@ from zq.model import (
     Move,
     Outcome,
     Page,
-    Place,
+    Position,
     QueueRef,
     Seconds,
     State,
@@ -325,7 +325,7 @@ class MessageController:
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
     def browse(
-        self, queue: QueueRef, state: State, after: Place, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
     ) -> Browsed:
         with self._client.verb():
             return observing.page(self._client, layout.key(queue), state, after, limit, layout.ms(now), most_bytes)

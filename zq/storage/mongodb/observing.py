@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.model import Browsed, HistoryEntry, ListFilter, Located, Place, QueueRef, State, portion
+from zq.model import Browsed, HistoryEntry, ListFilter, Located, Position, QueueRef, State, portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
@@ -26,10 +26,10 @@ def shown(list_filter: ListFilter, now: int) -> BsonDocument:
 
 
 def page(
-    client: StoreClient, key: QueueKey, state: State, after: Place, limit: int, now: int, most_bytes: int
+    client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
 ) -> Browsed:
     """As ``MessageController.browse``. What is claimed is sorted for each page: no index has it in sequence."""
-    after = Place(*(min(number, layout.LARGEST_MARKER) for number in after))
+    after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
     is_claimed = state is State.CLAIMED
     found: list[BsonDocument] = []
     for conditions in _in_state(state, after, now):
@@ -46,12 +46,12 @@ def page(
     if not items:
         return Browsed([], None)
     last = found[len(items) - 1]
-    return Browsed(items, Place(0 if is_claimed else int(last["d"]), int(last["k"])))
+    return Browsed(items, Position(0 if is_claimed else int(last["d"]), int(last["k"])))
 
 
-def _in_state(state: State, after: Place, now: int) -> Sequence[BsonDocument]:
-    """The conditions of a state behind a place, in parts that follow each other in the order of claims; there, claimed
-    messages stand among delayed ones."""
+def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
+    """The conditions of a state behind a position, in parts that follow each other in the order of claims. In that order
+    claimed messages stand among delayed ones."""
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
     beside = {"d": after.available, "k": {"$gt": after.sequence}}

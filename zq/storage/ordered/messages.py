@@ -17,7 +17,7 @@ from zq.model import (
     Move,
     Outcome,
     Page,
-    Place,
+    Position,
     QueueRef,
     Seconds,
     State,
@@ -108,7 +108,7 @@ class MessageController:
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
     def browse(
-        self, queue: QueueRef, state: State, after: Place, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
     ) -> Browsed:
         prompt.may_take_long()
         with self._handle as (store, registry):

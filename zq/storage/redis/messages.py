@@ -20,7 +20,7 @@ from zq.model import (
     Messages,
     Move,
     Page,
-    Place,
+    Position,
     QueueRef,
     Seconds,
     State,
@@ -31,7 +31,7 @@ from zq.storage.redis.store import Store, checked, packed_ids, plan_moves, sched
 
 # Front of a pop's reply: whether to look again, how many expired messages went.
 POPPED: Final = Packing(">BI")
-# Front of a page of one state: whether to look again, and the place to go on behind.
+# Front of a page of one state: whether to look again, and the position to go on behind.
 BROWSED: Final = Packing(">BQQQ")
 
 
@@ -107,17 +107,17 @@ class MessageController:
                 return Page(found, str(found[-1].sequence) if found else None)
 
     def browse(
-        self, queue: QueueRef, state: State, after: Place, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
     ) -> Browsed:
-        moment, again, place = layout.ms(now), 1, _within(after)
+        moment, again, position = layout.ms(now), 1, _within(after)
         terms = b"%d" % moment, state.encode()
         messages: Messages = []
         while again:
-            numbers = [b"%d" % number for number in (*place, limit, most_bytes)]
+            numbers = [b"%d" % number for number in (*position, limit, most_bytes)]
             blob = self._store.run(scripts.BROWSE, queue, *terms, *numbers)
-            again, *place = BROWSED.unpack_from(blob)
+            again, *position = BROWSED.unpack_from(blob)
             messages = layout.messages(blob, BROWSED.size, moment)
-        return Browsed(messages, Place(*place) if messages else None)
+        return Browsed(messages, Position(*position) if messages else None)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -162,9 +162,9 @@ class MessageController:
         return layout.ids(schedule_arrivals(self._store, plan.targets, blob, moment))
 
 
-def _within(place: Place) -> Sequence[int]:
-    """The place, or one behind which nothing is either, in numbers that scripts keep exactly."""
-    return [min(number, layout.FAR) for number in place]
+def _within(position: Position) -> Sequence[int]:
+    """The position, or one behind which nothing is either, in numbers that scripts keep exactly."""
+    return [min(number, layout.FAR) for number in position]
 
 
 def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> Located | None:
