@@ -50,8 +50,8 @@ def page(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """The conditions of a state behind a position, in parts that follow each other in the order of claims. In that order
-    claimed messages stand among delayed ones."""
+    """The conditions of a state behind a position, in parts that follow each other in the order of claims; claimed
+    messages stand there among delayed ones."""
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
     beside = {"d": after.available, "k": {"$gt": after.sequence}}
