@@ -3,18 +3,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import cycle
 from threading import Event
 
 import pytest
 
 from zq.broker.redelivery import Redelivery
 from zq.conformance.builders import Scene, ids_of, together
-from zq.model import Browsed, Message, Outcome, Position, Release, State
+from zq.model import Browsed, ClaimRef, Message, Outcome, Position, Release, State
 
 READY, DELAYED, CLAIMED = State
 SMALL = 3
 """Messages of a page, so that there are many."""
+MANY = 2100
+"""More messages than a driver steps over, or reserves, at once."""
 
 
 def page(scene: Scene, state: State, after: Position = Position(), limit: int = 1000, **terms: int) -> Browsed:  # noqa: B008
@@ -178,12 +180,12 @@ def test_pages_while_workers_are_at_it(scene: Scene):
             over.set()
 
     def work() -> None:
-        for turn in count():
+        for turn in cycle((0, 1)):
             if over.is_set():
                 return
             claim = scene.take(5)
             scene.release(claim.id)
-            scene.post(1, delay=turn % 2)
+            scene.post(1, delay=turn)
 
     def look() -> None:
         with ends():
@@ -199,8 +201,8 @@ def test_pages_while_workers_are_at_it(scene: Scene):
 @pytest.mark.parametrize("state", State)
 def test_expired_messages_are_in_no_state(scene: Scene, state: State):
     """Though they may be there still, and many in front."""
-    scene.post(40, ttl=60)
-    scene.post(40, ttl=60, delay=50)
+    scene.post(MANY, ttl=60)
+    scene.post(MANY, ttl=60, delay=50)
     scene.tick(1)
     ready, delayed = scene.post(2, ttl=600), scene.post(2, ttl=600, delay=300)
     scene.tick(60)
@@ -214,6 +216,38 @@ def test_a_lapsed_claim_gives_its_messages_back(scene: Scene):
     scene.tick(60)
     assert (every(scene, READY), every(scene, CLAIMED)) == ([posted[2], *posted[:2]], [])
     assert scene.claimable() == [posted[2], *posted[:2]]
+
+
+def test_a_clock_that_is_behind_sees_what_is_ahead_as_delayed(scene: Scene):
+    """What another server has just posted, on a clock that is a little ahead, is in one state for each."""
+    early = scene.post(4)
+    scene.tick(2)
+    late = scene.post(5)
+    after, met, behind = Position(), [], scene.now - 1
+    while (found := scene.storage.messages.browse(scene.queue, DELAYED, after, SMALL, behind)).next is not None:
+        met += ids_of(found.items)
+        after = found.next
+    assert met == late
+    found = scene.storage.messages.browse(scene.queue, READY, Position(), 100, behind)
+    assert ids_of(found.items) == early
+
+
+@pytest.mark.parametrize("count", [4, MANY])
+def test_what_a_commit_is_going_to_delete_is_not_ready(scene: Scene, count: int):
+    """Though the claim that held it would have ended."""
+    posted = scene.post(count + 1)
+    claim = scene.take(count, ttl=60)
+    scene.decide(1, settle=[ClaimRef(scene.queue, claim.id)])
+    scene.tick(70)
+    for _ in range(2):
+        assert every(scene, READY) == posted[count:]
+        assert every(scene, DELAYED) == []
+    kept = every(scene, CLAIMED, 1000)
+    assert kept
+    assert kept == posted[count - len(kept) : count]
+    while scene.carry_on(1000):
+        pass
+    assert (every(scene, READY), every(scene, CLAIMED)) == (posted[count:], [])
 
 
 def test_a_page_ends_before_it_has_too_many_bytes(scene: Scene):
@@ -295,6 +329,7 @@ def test_what_expired_or_went_without_a_record_is_nowhere(scene: Scene):
 def test_a_finished_message_is_found_in_history(scene: Scene):
     """The latest of its records: where it was moved first, that of the queue where it ended."""
     name, other = scene.queue.name, scene.at("other")
+    assert scene.history() == []
     kept, moved = scene.post(2)
     scene.delete(kept, history=600)
     scene.move([moved], "other", history=600)
