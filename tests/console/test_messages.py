@@ -162,6 +162,7 @@ def long(client: Client) -> Iterator[Client]:
 
 def test_a_long_queue_shows_each_state_and_asks_little(long: Client, watch: Watch) -> None:
     """Acceptance 8: every tab shows its own messages and the count; at most a request a second; hidden: none."""
+    watch.page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.away === true})")
     page = watch.open(MAIL)
     shown = {
         "Ready 10,000+": ["5000", "5001"],
@@ -181,6 +182,11 @@ def test_a_long_queue_shows_each_state_and_asks_little(long: Client, watch: Watc
     before = len(watch.requests)
     page.wait_for_timeout(20_000)
     assert 5 <= len(watch.requests) - before <= 21
+    page.evaluate("window.away = true; document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_timeout(2000)  # one may be under way
+    before = len(watch.requests)
+    page.wait_for_timeout(5000)
+    assert len(watch.requests) == before
 
 
 def test_a_message_has_a_timeline(client: Client, watch: Watch) -> None:
