@@ -34,6 +34,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("GET", "/v2/queues", None, ""),
     ("GET", "/v2/topics", None, ""),
     ("GET", f"{QUEUE}/depth", None, "observe"),
+    ("GET", "/v2/messages/a", None, ""),
     *[
         route
         for thing in (QUEUE, TOPIC)
