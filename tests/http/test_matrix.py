@@ -37,6 +37,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("GET", f"{QUEUE}/figures", None, "observe"),
     ("GET", "/v2/figures", None, ""),
     ("GET", "/v2/figures/queues", None, ""),
+    ("GET", "/v2/messages/a", None, ""),
     *[
         route
         for thing in (QUEUE, TOPIC)
@@ -59,6 +60,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
             ("PUT", f"{thing}/subscriptions/s/confirm", {}, "manage"),
             ("POST", f"{thing}/subscriptions/s/secret", None, "manage"),
             ("GET", f"{thing}/subscriptions/s/deliveries", None, "manage"),
+            ("POST", f"{thing}/subscriptions/s/deliveries", None, "manage"),
             ("DELETE", f"{thing}/subscriptions/s/deliveries", None, "manage"),
             ("POST", f"{thing}/subscriptions/s/deliveries/redrive", {}, "manage"),
         ]
@@ -412,6 +414,8 @@ def test_each_rule_of_me_is_one_that_the_server_obeys(scoped: Scoped) -> None:
             ("queues:delete", "DELETE", "/v2/queues/absent"),
             ("messages:get_all", "GET", f"{QUEUE}/messages"),
             ("claims:create", "POST", f"{QUEUE}/claims"),
+            ("messages:delete_all", "DELETE", f"{QUEUE}/messages?ids=1"),
+            ("messages:delete_all", "POST", f"{QUEUE}/redrive"),
         ]:
             status = caller.call(method, path, None).status_int
             assert (status != 403) == (rule in rules), (verb, rule, status)

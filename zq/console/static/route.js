@@ -12,7 +12,9 @@ import { useEffect, useState } from "preact/hooks";
 export const PAGES = [
   ["overview", "Overview"],
   ["queues", "Queues"],
+  ["subscriptions", "Subscriptions"],
   ["server", "Server"],
+  ["admin", "Administration"],
 ];
 
 /**

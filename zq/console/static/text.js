@@ -55,6 +55,16 @@ export function bounded(number, atLeast) {
 }
 
 /**
+ * @param {{ready: number, delayed: number, claimed: number, at_least: boolean}} depth
+ * @param {"ready" | "delayed" | "claimed"} state
+ * @returns {string} how many messages are in it, as far as they were counted
+ */
+export function counted(depth, state) {
+  const most = Math.max(depth.ready, depth.delayed, depth.claimed);
+  return bounded(depth[state], depth.at_least && depth[state] === most);
+}
+
+/**
  * @param {number} number
  * @returns {string} as 12.5 KiB
  */

@@ -6,10 +6,9 @@ import { useClock, useLive } from "../live.js";
 import { Chart } from "../parts/chart.js";
 import { html } from "../parts/html.js";
 import { go, to } from "../route.js";
-import { age, bounded, clock, count, rate, visible } from "../text.js";
+import { age, clock, count, counted, rate, visible } from "../text.js";
 
 const EVERY = 2;
-const LETTERS_EVERY = 10;
 const WINDOWS = { 300: "5 min", 600: "10 min", 10800: "3 h" };
 
 /**
@@ -27,21 +26,20 @@ export function useFigures(route) {
   return useLive(load, EVERY, [queue, window]);
 }
 
-/** `dead`: the queue for its dead letters, if it has one. */
-export function Figures({ route, found, dead }) {
-  return html`<${Tiles} found=${found} project=${route.project} dead=${dead} /><${Charts} route=${route} points=${found.value} />`;
+/** `dead`: the queue for its dead letters, if it has one, and its `letters`. */
+export function Figures({ route, found, dead, letters }) {
+  return html`<${Tiles} found=${found} project=${route.project} dead=${dead} letters=${letters} /><${Charts} route=${route} points=${found.value} />`;
 }
 
-function Tiles({ found, project, dead }) {
+function Tiles({ found, project, dead, letters }) {
   const now = useClock();
-  const letters = useLive(async () => (dead ? get(queuePath(dead, "/depth")) : null), LETTERS_EVERY, [dead]);
-  const { ready, delayed, claimed, oldest_ready: oldest, at_least: more } = found.value.now;
+  const depth = found.value.now;
   const late = found.fault !== null || now - found.at > 10000;
   return html`<section aria-label="Figures" class=${late ? "tiles stale" : "tiles"}>
-    <div class="tile first"><span class="name">Ready</span><span class="figure">${bounded(ready, more && ready >= Math.max(delayed, claimed))}</span><span class="quiet">oldest ${age(oldest)}</span></div>
-    <div class="tile"><span class="name">Delayed</span><span class="figure">${count(delayed)}</span></div>
-    <div class="tile"><span class="name">Claimed</span><span class="figure">${count(claimed)}</span></div>
-    <div class="tile"><span class="name">Dead letters</span><span class="figure">${dead ? count(letters.value?.ready) : "–"}</span>
+    <div class="tile first"><span class="name">Ready</span><span class="figure">${counted(depth, "ready")}</span><span class="quiet">oldest ${age(depth.oldest_ready)}</span></div>
+    <div class="tile"><span class="name">Delayed</span><span class="figure">${counted(depth, "delayed")}</span></div>
+    <div class="tile"><span class="name">Claimed</span><span class="figure">${counted(depth, "claimed")}</span></div>
+    <div class="tile"><span class="name">Dead letters</span><span class="figure">${dead ? count(letters?.ready) : "–"}</span>
       <span class="quiet">${dead ? html`in <a href=${to(project, dead)}>${visible(dead)}</a>` : "go nowhere"}</span></div>
     ${late && html`<p class="quiet asof">As of ${clock(found.at)}, ${age((now - found.at) / 1000)} ago.</p>`}
   </section>`;

@@ -8,8 +8,9 @@ import { Act, announce } from "../parts/act.js";
 import { Spark } from "../parts/chart.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
-import { age, bounded, count, rate, several, visible } from "../text.js";
+import { age, count, counted, rate, several, visible } from "../text.js";
 import { go, parsed, to } from "../route.js";
+import { PausedMark } from "./pausing.js";
 import { askToCreate, askToDelete, askToPurge } from "./queueacts.js";
 
 const PAGE = 100;
@@ -140,14 +141,12 @@ function figure(name, value) {
 function Row({ route, queue, chosen, choose }) {
   const checked = chosen.includes(queue.name);
   const toggle = () => choose(checked ? chosen.filter((name) => name !== queue.name) : [...chosen, queue.name]);
-  const { dead_letter_queue: letters, at_least: more } = queue;
-  const most = Math.max(queue.ready, queue.delayed, queue.claimed);
-  const counted = (number) => bounded(number, more && number === most);
+  const letters = queue.dead_letter_queue;
   return html`<tr data-row class=${checked ? "chosen" : undefined}>
     <td><label class="tick"><input type="checkbox" aria-label=${`Select ${queue.name}`} checked=${checked} onChange=${toggle} /></label></td>
-    <th scope="row"><a href=${to(route.project, queue.name)}>${visible(queue.name)}</a></th>
-    ${figure("Oldest", age(queue.oldest_ready))} ${figure("Ready", counted(queue.ready))} ${figure("Delayed", counted(queue.delayed))}
-    ${figure("Claimed", counted(queue.claimed))}
+    <th scope="row"><a href=${to(route.project, queue.name)}>${visible(queue.name)}</a><${PausedMark} paused=${queue.paused} /></th>
+    ${figure("Oldest", age(queue.oldest_ready))} ${figure("Ready", counted(queue, "ready"))} ${figure("Delayed", counted(queue, "delayed"))}
+    ${figure("Claimed", counted(queue, "claimed"))}
     ${figure("Dead", letters ? html`<a href=${to(route.project, letters)} title=${`in ${visible(letters)}`}>${count(queue.dead)}</a>` : html`<span class="quiet">–</span>`)}
     ${figure("In/s", rate(queue.in))} ${figure("Out/s", rate(queue.out))}
     ${figure("Ten minutes", html`<${Spark} values=${queue.recent} />`)}
