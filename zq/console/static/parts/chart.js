@@ -2,7 +2,6 @@
 // Charts of points in time: lines that differ by their dashes, a sentence, and a table of the figures.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import uPlot from "uplot";
 import { useChanges } from "../live.js";
 import { settings } from "../session.js";
 import { clock, count } from "../text.js";
@@ -52,7 +51,7 @@ function Plot({ times, lines, write }) {
   const data = [times, ...lines.map(({ values }) => values)];
   useEffect(() => {
     const element = host.current;
-    plot.current = new uPlot(options(element, lines, write), data, element);
+    plot.current = new window.uPlot(options(element, lines, write), data, element);
     const watcher = new ResizeObserver(() => plot.current.setSize({ width: element.clientWidth, height: HEIGHT }));
     watcher.observe(element);
     return () => {
