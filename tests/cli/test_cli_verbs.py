@@ -114,6 +114,10 @@ def test_dead_letters_are_listed_and_go_back(zq: Zq) -> None:
     assert (dead["body"], dead["origin"], dead["reason"]) == ("x", "jobs", "torn")
     assert zq("dlq", "list", "jobs.dead")[0]["id"] == held["id"]
     assert [(row["queue"], row["name"], row["total"]) for row in zq("dlq", "list")] == [("jobs", "jobs.dead", 1)]
+    [told] = zq("dlq", "redrive", "jobs", "--dry-run")
+    assert (told["would_move"], told["origins"]) == (1, {"jobs": 1})
+    assert zq("dlq", "redrive", "jobs", "--id", "gone")[0]["lost"] == ["gone"]
+    zq.refused(2, "dlq", "redrive", "jobs", "--id", "gone", "--limit", "5")
     assert zq("dlq", "redrive", "jobs") == [{"queue": "jobs.dead", "moved": 1, "remaining": 0}]
     assert bodies(zq("list", "jobs")) == ["x"]
 
@@ -145,6 +149,7 @@ def test_what_has_finished_is_listed_and_replayed(zq: Zq) -> None:
     assert [(record["body"], record["outcome"]) for record in zq("history", "jobs")] == [(1, "popped"), (2, "popped")]
     assert len(zq("history", "jobs", "--limit", "1", "--since", "2020-01-01")) == 1
     assert zq("history", "jobs", "--until", "2020-01-01T10:00:00+00:00") == []
+    assert zq("replay", "jobs", first["id"], "--dry-run")[0]["would_replay"] == 1
     assert zq("replay", "jobs", first["id"]) == [{"queue": "jobs", "replayed": 1}]
     assert zq("replay", "jobs", "--since", "2020-01-01", "--limit", "1")[0]["replayed"] == 1
     assert len(zq("list", "jobs")) == 2
@@ -171,3 +176,19 @@ def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:
 def test_health_says_how_it_is(zq: Zq) -> None:
     """Once."""
     assert zq("health")[0]["status"] == "ok"
+
+
+def test_messages_of_one_state_are_listed_and_one_is_found(zq: Zq) -> None:
+    """``list --state`` and ``find``; what cannot go together is refused."""
+    zq("queue", "create", "jobs", "_default_message_delay=60")
+    [posted] = zq("post", "jobs", '{"n": 1}')
+    assert zq("list", "jobs", "--state", "ready") == []
+    [late] = zq("list", "jobs", "--state", "delayed", "--starts")
+    assert (late["body_start"], late["body_bytes"], "body" in late) == ('{"n": 1}', 8, False)
+    assert zq("list", "jobs", "--state", "delayed")[0]["body"] == {"n": 1}
+    assert '{"n": 1}' in zq.run("list", "jobs", "--state", "delayed", "--starts", "--table").stdout
+    [found] = zq("find", late["id"])
+    assert (found["queue"], found["state"], found["id"], found["body"]) == ("jobs", "delayed", late["id"], {"n": 1})
+    zq.refused(3, "find", "none")
+    zq.refused(2, "list", "jobs", "--state", "ready", "--claimed")
+    assert posted

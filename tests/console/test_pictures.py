@@ -2,12 +2,16 @@
 """The pictures of ``api-ref/console.md``: made with ``ZQ_SHOTS=1``, never compared."""
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.conftest import Watch
+from tests.console.conftest import Watch, Watching
+from tests.servers import ZqServer, wait_for
+from tests.sink import CONFIG, Sink
 from zq.client import Client
 
 pytestmark = [
@@ -40,23 +44,73 @@ def fill(client: Client) -> None:
             client.queue(name).post_batch([{"n": number} for number in range(count)])
 
 
+def go_on(client: Client) -> None:
+    """For two minutes, so that there is something to draw."""
+    mail, orders = client.queue("mail"), client.queue("orders")
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        mail.post({"to": "user@example.org", "template": "receipt"})
+        orders.post_batch([1] * (3 + int(until - time.monotonic()) % 7))
+        orders.pop(6)
+        time.sleep(0.2)
+
+
 def test_pictures(client: Client, watch: Watch) -> None:
     """Light, dark, and 390 px wide."""
     fill(client)
     FOLDER.mkdir(exist_ok=True)
+    go_on(client)
     page = watch.page
     page.set_viewport_size({"width": 1280, "height": 720})
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
+        watch.open("#/p/acme")
+        expect(page.locator(".plot canvas")).to_be_visible()
+        page.screenshot(path=FOLDER / f"overview-{theme}.png")
         watch.open("#/p/acme/queues")
-        expect(page.get_by_text("…", exact=True)).to_have_count(0)
+        expect(page.locator("tbody tr").first).to_be_visible()
         page.screenshot(path=FOLDER / f"queues-{theme}.png")
-        watch.open(f"{MAIL}?state=all")
+        watch.open(MAIL)
         page.locator("tbody th a").nth(2).click()
         expect(page.locator(".tree")).to_be_visible()
         page.screenshot(path=FOLDER / f"queue-{theme}.png")
     page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": 390, "height": 844})
-    watch.open(f"{MAIL}?state=all")
+    watch.open(MAIL)
     expect(page.locator("tbody tr").first).to_be_visible()
     page.screenshot(path=FOLDER / "queue-390.png")
+
+
+def test_pictures_of_subscriptions(watching: Watching) -> None:
+    """One who refuses, one who has not agreed."""
+    with ZqServer("memory:", config=CONFIG) as server, Sink() as sink, Client(server.url, "acme") as client:
+        queue = client.queue("orders")
+        sink.answers["/invoices"] = 302
+        one, _ = (queue.subscribe(f"{sink.url}{path}", ttl=86400) for path in ("/invoices", "/stock"))
+        queue.confirm_subscription(one.id)
+        queue.post_batch([{"order": number} for number in range(3)])
+        wait_for(lambda: len(list(queue.dead_deliveries(one.id))) >= 3, 20, "dead deliveries")
+        watch = watching(server.url)
+        watch.expected.add(0)  # the server ends before the page
+        watch.page.set_viewport_size({"width": 1280, "height": 720})
+        page = watch.open(f"#/p/acme/subscriptions?queue=orders&s={one.id}")
+        expect(page.get_by_role("region", name="Given up")).to_be_visible()
+        page.screenshot(path=FOLDER / "subscriptions-light.png")
+
+
+def test_pictures_of_administration(tokened: tuple[ZqServer, Callable[..., str]], watching: Watching) -> None:
+    """A secret that is shown once."""
+    server, make = tokened
+    watch = watching(server.url)
+    watch.expected.add(401)
+    watch.page.set_viewport_size({"width": 1280, "height": 720})
+    page = watch.open("#/p/acme/admin?part=tokens")
+    page.get_by_label("Token").fill(make())
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Make a token…").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("nightly report")
+    page.get_by_role("dialog").get_by_label("Scopes").fill("observe:**")
+    page.get_by_role("dialog").get_by_role("button", name="Make").click()
+    expect(page.locator(".secret")).to_be_visible()
+    expect(page.get_by_role("row", name="nightly report")).to_be_visible()
+    page.screenshot(path=FOLDER / "admin-light.png")

@@ -15,6 +15,8 @@ T = TypeVar("T")
 # Characters of a body in the ``repr`` of a message.
 REPR_BODY: Final = 200
 M_co = TypeVar("M_co", bound="Message", covariant=True)
+# The body of a message of which only the start was asked for.
+NO_BODY: Final = Raw()
 # What becomes of a message; its id alone means that it is deleted.
 Decision = str | Released | Moved | Buried
 
@@ -25,8 +27,8 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     id: str
     ttl: int
     age: int
-    raw: Raw = field(name="body")
-    """The body as it travels: JSON."""
+    raw: Raw = field(name="body", default=NO_BODY)
+    """The body as it travels: JSON. Empty where only ``body_start`` was asked for."""
     href: str = ""
     checksum: str = ""
     claim_count: int = 0
@@ -37,13 +39,17 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     origin: str = ""
     origin_claim_count: int = 0
     reason: str = ""
+    body_start: str = ""
+    """The first 256 characters of a body that was not asked for whole."""
+    body_bytes: int = 0
+    """How many bytes such a body has."""
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __repr__(self) -> str:
         """The body, shortened, and what is set of the rest."""
-        body = self.content.decode(errors="replace")
+        body = self.content.decode(errors="replace") or f"{self.body_start}…"
         if len(body) > REPR_BODY:
             body = f"{body[:REPR_BODY]}…"
         shown = {name: getattr(self, name) for name in ("ttl", "age", "claim_count", "reason", "claim")}
@@ -52,7 +58,9 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
 
     @cached_property
     def body(self) -> Any:
-        """The body, decoded."""
+        """The body, decoded. Raises ``ValueError`` where only its start was asked for."""
+        if not self.content:
+            raise ValueError("Only the start of the body was asked for: it is body_start.")
         return msgspec.json.decode(self.raw)
 
     @property
@@ -142,6 +150,15 @@ class Finished(Message, frozen=True, dict=True, omit_defaults=True):
     outcome: str = ""
 
 
+class Located(Struct, frozen=True):
+    """Where a message is: its queue, and its state there: ``ready``, ``delayed``, ``claimed``; or ``finished``, and
+    ``message`` has how."""
+
+    queue: str
+    state: str
+    message: Finished
+
+
 class Claim(Struct, frozen=True):
     """Messages that are the caller's until the claim ends; none, and no claim, if there was nothing to take."""
 
@@ -220,10 +237,30 @@ class LastCommit(Struct, frozen=True):
 
 
 class Redriven(Struct, frozen=True):
-    """What a redrive moved, and how many are left, exact up to 10,000."""
+    """What a redrive moved, and how many are left, exact up to 10,000; ``lost``: named ones that are not ready now."""
 
     moved: int
     remaining: int
+    lost: list[str] = []
+
+
+class RedriveDryRun(Struct, frozen=True):
+    """What a redrive would move, and how many of the ``counted`` messages have which origin, a missing one, or none."""
+
+    would_move: int
+    origins: dict[str, int]
+    without_origin: int
+    missing_origin: dict[str, int]
+    counted: int
+    lost: list[str] = []
+
+
+class ReplayDryRun(Struct, frozen=True):
+    """How many of the ``counted`` records a replay would post copies of; ``lost``: named ones that have none."""
+
+    would_replay: int
+    counted: int
+    lost: list[str] = []
 
 
 class Subscribed(Struct, frozen=True):
@@ -252,7 +289,8 @@ class Subscription(Struct, frozen=True):
 
 
 class DeadDelivery(Struct, frozen=True, dict=True):
-    """What could not be delivered: of which message, how often it was tried, and why the last time failed."""
+    """What could not be delivered, or waits: of which message, how often it was tried, and why the last time failed
+    (known of what was given up)."""
 
     id: str
     message_id: str

@@ -10,8 +10,8 @@ from zq import wire
 from zq.broker.metadata import metadata_schema, shown_defaults, topic_defaults
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.service import FIXED
-from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_REASON, MIN_TTL, Limits
-from zq.model import Outcome, Settled
+from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_NAMED, MAX_REASON, MIN_TTL, Limits
+from zq.model import Outcome, Settled, State
 from zq.wire import answers, extensions
 from zq.wire.tokens import TokenTerms
 
@@ -79,7 +79,11 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
         "Released": {"delay": delay},
         "Moved": {"queue": QUEUE_NAMES, "ttl": ttl, "delay": delay},
         "Buried": {"reason": {"minLength": 1, "maxLength": MAX_REASON}},
-        "RedriveTerms": {"to": QUEUE_NAMES, "limit": batch},
+        "RedriveTerms": {
+            "to": QUEUE_NAMES,
+            "limit": batch,
+            "ids": {"minItems": 1, "maxItems": MAX_NAMED, "uniqueItems": True},
+        },
         "ReplayTerms": {
             "ids": {"minItems": 1, "maxItems": limits.max_messages_per_page, "uniqueItems": True},
             "since": {"format": "date-time"},
@@ -110,6 +114,7 @@ def _conditions() -> dict[str, Json]:
     return {
         "PatchOperation": {"anyOf": [{"properties": {"op": {"const": "remove"}}}, {"required": ["value"]}]},
         "SettleTerms": {"anyOf": named},
+        "RedriveTerms": {"not": {"required": ["ids", "limit"]}},
         "ReplayTerms": {"oneOf": [any_of("ids"), any_of("since", "until", "limit")]},
     }
 
@@ -142,7 +147,7 @@ def _entries(metadata: str) -> Json:
 
 def _messages() -> Json:
     message, popped = _struct(answers.MessageOut), _struct(answers.PoppedOut)
-    details = {
+    more = {
         **dict.fromkeys(("sequence", "claim_count", "origin_claim_count"), COUNT),
         **dict.fromkeys(("created", "expires", "available_at"), MOMENT),
         **dict.fromkeys(("origin", "reason"), TEXT),
@@ -153,13 +158,22 @@ def _messages() -> Json:
         "finished": ["outcome"],
     }
     end = {"finished": MOMENT, "outcome": {"enum": [outcome.value for outcome in Outcome]}}
+    start = {"body_start": TEXT | {"maxLength": answers.START}, "body_bytes": COUNT}
+    message["required"] = [name for name in message["required"] if name != "body"]
+    message["oneOf"] = [{"required": ["body"]}, {"required": list(start)}]
+    details = more | start
 
     return {
         "Message": _also(message, details, together),
-        "PoppedMessage": _also(popped, details, together),
+        "PoppedMessage": _also(popped, more, together),
         "FinishedMessage": _also(message, details | end, together),
         "MessagePage": _record("links", messages=_list(reference("schemas", "Message")), links=LINKS),
         "HistoryPage": _record(messages=_list(reference("schemas", "FinishedMessage")), links=LINKS),
+        "Located": _record(
+            queue=TEXT,
+            state={"enum": [*(state.value for state in State), "finished"]},
+            message=reference("schemas", "FinishedMessage"),
+        ),
         "Messages": _record(messages=_list(reference("schemas", "Message"))),
         "PoppedMessages": _record(messages=_list(reference("schemas", "PoppedMessage"))),
         "Claim": _record(age=COUNT, ttl=COUNT, href=TEXT, messages=_list(reference("schemas", "Message"))),
@@ -204,6 +218,8 @@ def _figures() -> Json:
     counts = dict.fromkeys(("claimed", "free", "total", "entered"), COUNT)
     stats = _record("entered oldest newest", **counts, oldest=landmark, newest=landmark)
     epoch = {"type": "integer", "minimum": 1}
+    ids = {"type": "array", "items": TEXT}
+    counted, by_queue = integer(0, MAX_BATCH), {"type": "object", "additionalProperties": COUNT}
     named: list[str] = [*_struct(Limits)["properties"], *FIXED]
     return {
         "Landmark": _record("sequence", href=TEXT, age=COUNT, created=TEXT | {"format": "date-time"}, sequence=COUNT),
@@ -213,8 +229,18 @@ def _figures() -> Json:
             oldest_ready_seconds={"type": "number", "minimum": 0},
         ),
         "Settled": _struct(Settled),
-        "Redriven": _record(moved=COUNT, remaining=integer(0, MAX_BATCH)),
+        "Redriven": _record("lost", moved=COUNT, remaining=counted, lost=ids),
+        "RedriveDryRun": _record(
+            "lost",
+            **dict.fromkeys(("would_move", "without_origin", "counted"), counted),
+            origins=by_queue,
+            missing_origin=by_queue,
+            lost=ids,
+        ),
+        "RedriveAnswer": {"anyOf": [reference("schemas", "Redriven"), reference("schemas", "RedriveDryRun")]},
         "Replayed": _record(replayed=COUNT),
+        "ReplayDryRun": _record("lost", would_replay=counted, counted=counted, lost=ids),
+        "ReplayAnswer": {"anyOf": [reference("schemas", "Replayed"), reference("schemas", "ReplayDryRun")]},
         "Epoch": _record(epoch=epoch),
         "Staged": _record(staged=COUNT),
         "Committed": _record(published=COUNT, deleted=COUNT, replayed={"type": "boolean"}),
