@@ -106,7 +106,7 @@ class Swift(Startable):
     def __init__(self, devices: int = 1, token_life: int = 86400, timeout: int = 10) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="zq-swift-")
         self.folder = Path(self._folder.name)
-        self._devices = devices
+        self.devices = devices
         self._ports = {role: free_port() for role in (*ROLES, "proxy")}
         self._values = {"folder": self.folder, "token_life": token_life, "timeout": timeout}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -120,11 +120,11 @@ class Swift(Startable):
         return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
     def start(self) -> "Swift":
-        for number in range(self._devices):
+        for number in range(self.devices):
             (self.folder / "devices" / f"d{number}").mkdir(parents=True, exist_ok=True)
         (self.folder / "swift.conf").write_text(HASH)
         ports = [str(self._ports[role]) for role in ROLES]
-        rings = [sys.executable, "-c", RINGS, str(self.folder), str(self._devices), *ports]
+        rings = [sys.executable, "-c", RINGS, str(self.folder), str(self.devices), *ports]
         subprocess.run(rings, check=True, timeout=60, capture_output=True)
         for role in (*ROLES, "proxy"):
             self.launch(role)

@@ -22,6 +22,8 @@ VALUES = ["zq.errors", "zq.model"]
 ABOVE_STORES = [*VALUES, "zq.limits", "zq.wire", "zq.clock", "zq.events", "zq.storage.api", "zq.storage.capabilities"]
 PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency"))]
 ROCKSDB = [f"zq.storage.rocksdb.{name}" for name in ("files", "housekeeping", "rescue", "store", "survey", "tuning")]
+OBJECT = [f"zq.storage.object.{name}" for name in ("checkpoints", "epochs", "objects", "entries", "restoring", "ship")]
+OBJECT += ["zq.storage.object.store", "zq.storage.object.swift"]
 
 MAY_IMPORT: dict[str, list[str]] = {
     # module, with all below it: what of zq it may import besides itself. The longest name that fits decides.
@@ -50,6 +52,15 @@ MAY_IMPORT: dict[str, list[str]] = {
     # only its composition, in its __init__, knows more of the engine than the protocol of a store
     "zq.storage.rocksdb": [*PROMISE, "zq.storage.ordered", "zq.storage.ordered.store", *ROCKSDB],
     **{name: [*VALUES, "zq.prompt", "zq.storage.ordered.store", *ROCKSDB] for name in ROCKSDB},
+    "zq.storage.object": [
+        *PROMISE,
+        *OBJECT,
+        "zq.storage.ordered",
+        "zq.storage.ordered.store",
+        "zq.storage.rocksdb",
+        *ROCKSDB,
+    ],
+    **dict.fromkeys(OBJECT, [*VALUES, *OBJECT, "zq.storage.ordered.store", *ROCKSDB]),
     "zq.settings": [*VALUES, "zq.limits", "zq.logs"],
     "zq.logs": [],
     "zq.lifecycle": [],
@@ -110,7 +121,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
         *("zq.console", "zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),
-        "zq.figures",
+        *("zq.figures", "zq.lifecycle"),
     ],
     "zq.server": [
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),

@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from zq import audit, probes
+from zq import audit, lifecycle, probes
 from zq.audit import Audit
 from zq.auth import Rereadable, open_tokens, reread, strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
@@ -94,6 +94,7 @@ class Application:
             monitor,
             self._metrics,
             self.broker.resume,
+            lifecycle.give_up,
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)

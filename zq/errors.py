@@ -268,6 +268,12 @@ class Unavailable(ZqError):
     sentence = "The store cannot serve now. Try again later."
 
 
+class Deposed(Unavailable):
+    """Another server has taken the store over: this process can never serve it again."""
+
+    sentence = "Another server owns this store now. Ask that one."
+
+
 class StoreDamaged(Unavailable):
     """What the request reads is corrupt in the store's files: trying again does not help. The cause is for the log."""
 

@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -25,7 +26,18 @@ LOG = logging.getLogger(__name__)
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 # The signal at which options are read again.
 RELOAD: Final = signal.SIGHUP
+# The exit code of a process that has given up; gunicorn's master then ends too, as Granian's does at any.
+GIVEN_UP: Final = 3
+# Seconds before it ends.
+LAST_WORDS: Final = 0.5
 _stopping = threading.Event()
+
+
+def give_up() -> None:
+    """End this process, whose store is another one's now; requests under way have a moment to hear that. Nothing is
+    closed: what it holds is the other one's matter."""
+    time.sleep(LAST_WORDS)
+    os._exit(GIVEN_UP)
 
 
 def defer_reload() -> None:

@@ -235,6 +235,7 @@ def _hand_on(given: argparse.Namespace) -> None:
         ("uri", "storage", given.store),
         ("wait", "storage", "true" if given.wait_for_store else None),
         ("max_clock_jump", "storage:rocksdb", "0" if given.force_clock else None),
+        ("max_clock_jump", "storage:object", "0" if given.force_clock else None),
     ):
         if value is not None:
             os.environ[settings.variable(group, option)] = value

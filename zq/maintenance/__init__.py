@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from zq.clock import StoreClock
-from zq.errors import Unavailable
+from zq.errors import Deposed, Unavailable
 from zq.events import NO_EVENTS, Events
 from zq.maintenance.throttle import AdaptivePace, LatencyMonitor
 from zq.model.expiry import Expiry
@@ -34,8 +34,10 @@ class Upkeep:
         monitor: LatencyMonitor,
         events: Events = NO_EVENTS,
         resume: Callable[[], None] = lambda: None,
+        deposed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``resume`` goes on with commits that nobody carries on."""
+        """``resume`` goes on with commits that nobody carries on. ``deposed`` is called when this process can never
+        serve the store again."""
         self._storage = storage
         self._clock = clock
         self._expiry = expiry
@@ -43,6 +45,7 @@ class Upkeep:
         self._monitor = monitor
         self._events = events
         self._resume = resume
+        self._deposed = deposed
         self._stopping = threading.Event()
         self._sleep = self._stopping.wait
         self._changed = threading.Event()
@@ -107,6 +110,9 @@ class Upkeep:
         """Run what must not end its thread, whatever happens; its answer, False if it failed."""
         try:
             return bool(task())
+        except Deposed as error:
+            LOG.critical("%s", error)
+            self._deposed()
         except Unavailable as error:
             LOG.warning("Upkeep of the store failed and is tried again: %s", error)
         except Exception:  # the edge of this thread, which must outlive any one failure

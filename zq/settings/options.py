@@ -10,6 +10,7 @@ from zq.model.expiry import Expiry
 from zq.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
 from zq.settings.console import CONSOLE
 from zq.settings.delivery import NOTIFICATION, SUBSCRIPTIONS
+from zq.settings.object import OBJECT, SECTION
 from zq.settings.pools import CATALOG, POOLING
 from zq.settings.tenants import AUDIT, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
@@ -148,7 +149,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             default="rocksdb:var/zq",
             secret=True,
             help="The store; its scheme picks the driver: rocksdb:///var/lib/zq, mongodb://host/zq?replicaSet=rs0, "
-            "redis://host/0.",
+            "redis://host/0, swift://container/prefix.",
         ),
         cfg.BoolOpt(
             "wait", default=False, help="At start wait for a store that does not answer, as --wait-for-store does."
@@ -168,6 +169,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "URI counts instead.",
         ),
     ],
+    SECTION: OBJECT,
     "storage:redis": [
         cfg.IntOpt(
             "wait_replicas",

@@ -21,6 +21,7 @@ from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
+from zq.settings import object as objects
 from zq.settings.auth import KEYSTONE, auth_options, control_path, share_options
 from zq.settings.console import ConsoleOptions, console_options
 from zq.settings.delivery import DeliverySettings, delivery_settings
@@ -216,7 +217,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
 
 
 def _driver_options(conf: cfg.ConfigOpts, scheme: str) -> dict[str, Any]:
-    section = NETWORKED.get(scheme, f"storage:{scheme}")
+    section = objects.SECTION if scheme in objects.SCHEMES else NETWORKED.get(scheme, f"storage:{scheme}")
     options = {option.dest: conf[section][option.dest] for option in OPTIONS.get(section, [])}
     return options | {"timeout": conf.transport.storage_timeout} if scheme in NETWORKED else options
 
@@ -259,9 +260,13 @@ def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
         yield found[1], int(found[2])
 
 
+# Stores of one process.
+OF_ONE_PROCESS: Final = ("memory:", "rocksdb:", *(f"{scheme}:" for scheme in objects.SCHEMES))
+
+
 def _check(settings: Settings) -> None:
     """Refuse combinations that cannot work."""
-    if settings.uri.startswith(("memory:", "rocksdb:")) and settings.workers != 1:
+    if settings.uri.startswith(OF_ONE_PROCESS) and settings.workers != 1:
         raise StartRefused("[server] workers must be 1 with the embedded store, which one process owns.")
     expiry = settings.expiry
     if expiry.sweep_max_deletes < expiry.sweep_batch_size:

@@ -14,34 +14,40 @@ from typing import Final
 from zq.errors import StartRefused
 from zq.model import store_uri
 from zq.model.expiry import Expiry
+from zq.storage.object.checkpoints import Rules
 from zq.storage.object.objects import Objects
-from zq.storage.object.owner import Owner
+from zq.storage.object.owner import Owner, Terms
 from zq.storage.object.ship import Shipper
 from zq.storage.object.swift import SwiftObjects
 from zq.storage.ordered import layout
+from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 
-SCHEMES: Final = ("swift",)
+TAKEOVERS: Final = ("wait", "refuse", "now")
 
 
 def connect(
     uri: str,
     cache: str = "",
     lease: float = 10.0,
+    takeover: str = "wait",
+    owner_timeout: float = 30.0,
     uploads: int = 4,
     linger: float = 0.0,
     patience: float = 10.0,
+    keep: float = 86400.0,
+    checkpoint_bytes: int = 64 << 20,
+    checkpoint_records: int = 10_000,
     max_clock_jump: int = 172800,
     expiry: Expiry | None = None,
 ) -> OrderedStorage:
     """Take over ``swift://container/prefix`` and open it. Raises ``StartRefused`` with a sentence.
 
-    ``cache``: a local directory, whose content is thrown away. ``lease``: seconds that a server may answer from what it
-    holds without asking the object store. For the others see ``Shipper``.
+    ``cache``: a local directory, whose content is thrown away. For the others see ``Terms``, ``Shipper`` and ``Rules``.
     """
-    if not 1 <= lease <= 3600:
-        raise StartRefused(f"[storage:object] lease must be from 1 to 3600 seconds; it is {lease}.")
-    expiry, objects = expiry or Expiry(), _objects(uri)
+    if takeover not in TAKEOVERS:
+        raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
+    expiry, objects, now = expiry or Expiry(), _objects(uri), StorageClock().now
     owner = Owner(
         objects,
         Path(cache) if cache else _default_cache(uri),
@@ -50,8 +56,10 @@ def connect(
         stamped=layout.STAMPED,
         trimmed=layout.TRIMMED,
         name=f"{socket.gethostname()}:{os.getpid()}",
-        lease=lease,
-        ship=lambda objects, proof, position: Shipper(objects, proof, position, uploads, linger, patience),
+        terms=Terms(lease, takeover, owner_timeout),
+        rules=Rules(checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3),
+        ship=lambda objects, proof, position: Shipper(objects, proof, position, uploads, linger, patience, now=now),
+        now=now,
     )
     return OrderedStorage(owner.open, expiry, owner, max_clock_jump)
 

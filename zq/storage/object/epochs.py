@@ -18,9 +18,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from zq.errors import StoreDamaged, Unavailable
+from zq.errors import Deposed, StoreDamaged, Unavailable
 from zq.storage.object.objects import Objects
-from zq.storage.ordered.startup import uptime
 
 T = TypeVar("T")
 # What a lease is shortened by for owners, since clocks do not run alike.
@@ -33,13 +32,6 @@ class Taken(Exception):
     """Another server has taken the store over meanwhile."""
 
 
-class Fenced(Unavailable):
-    """This server does not own the store any more, for good: another one has taken it over."""
-
-    def __init__(self) -> None:
-        super().__init__("Another server owns this store now. Ask that one.")
-
-
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """Up to which position the log of an epoch counts; it begins behind the span before."""
 
@@ -47,22 +39,34 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     last: int
 
 
-class Opening(msgspec.Struct, frozen=True):
-    """``open/<epoch>``: who owns that epoch, since when (milliseconds), and what it began with. ``base``: the position
-    of the checkpoint behind which the chain begins, 0 for none."""
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A checkpoint: ``checkpoint/<position>`` holds what the log says up to that position. ``moment``: milliseconds."""
+
+    position: int
+    moment: int
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to restore from: all records behind ``removed``, and the checkpoints, the newest last."""
+
+    removed: int = 0
+    checkpoints: list[Mark] = []
+
+
+class Opening(Kept, frozen=True, kw_only=True):
+    """``open/<epoch>``: who owns that epoch, since when (milliseconds), and what it began with. ``chain``: how the log
+    goes on behind ``removed`` up to there."""
 
     owner: str
     moment: int
-    base: int
     chain: list[Span]
 
 
-class Head(msgspec.Struct, frozen=True):
-    """``head/<epoch>``: the newest ``checkpoint`` and up to where the log was ``removed``; ``released``: the last
-    position after which this owner has stopped for good, -1 while it has not."""
+class Head(Kept, frozen=True, kw_only=True):
+    """``head/<epoch>``: how far its owner has come, again and again. ``released``: the last position after which it has
+    stopped for good, -1 while it has not."""
 
-    checkpoint: int = 0
-    removed: int = 0
+    acknowledged: int = 0
     released: int = -1
     moment: int = 0
 
@@ -110,6 +114,15 @@ def win(objects: Objects) -> int:
     return number
 
 
+def newest_opened(objects: Objects) -> tuple[int, Opening | None]:
+    """The newest epoch that was opened, and its opening; (0, None) if none ever was. It may be deposed already."""
+    for epoch in range(newest(objects), 0, -1):
+        opening = read(objects, f"open/{epoch}", Opening)
+        if opening is not None:
+            return epoch, opening
+    return 0, None
+
+
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
     """Fence all epochs below, downwards to the newest that was opened; which that is, and its opening. (0, None) where
     none ever was."""
@@ -128,15 +141,16 @@ def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
         raise Taken
 
 
-def joined(chain: Sequence[Span], span: Span, base: int) -> list[Span]:
-    """The chain with one epoch more, without those that lie before the base wholly."""
-    return [*(known for known in chain if known.last > base), span]
+def joined(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
+    """The chain with one epoch more, without those of which nothing is left."""
+    return [known for known in (*chain, span) if known.last > removed]
 
 
 class Proof:
     """How long this server may still answer from what it holds. Each look that finds no fence prolongs that."""
 
-    def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float] = uptime) -> None:
+    def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
+        """``clock``: one that nobody sets, and that goes on while the machine sleeps."""
         self.epoch = epoch
         self.fenced = False
         self._objects = objects
@@ -153,7 +167,7 @@ class Proof:
         self._thread.start()
 
     def look(self) -> None:
-        """Ask the object store. Raises ``Fenced``, and ``Unavailable`` if it does not answer."""
+        """Ask the object store. Raises ``Deposed``, and ``Unavailable`` if it does not answer."""
         began = self._clock()
         fenced = self._objects.exists(fence_name(self.epoch))
         with self._changed:
@@ -162,7 +176,7 @@ class Proof:
                 self._until = max(self._until, began + self._lease * (1 - MARGIN))
             self._changed.notify_all()
         if self.fenced:
-            raise Fenced
+            raise Deposed
 
     @property
     def age(self) -> float:
@@ -171,7 +185,7 @@ class Proof:
 
     def check(self) -> None:
         """Return if this server still owns the store. Raises ``Unavailable`` if that cannot be proven within a
-        second, and ``Fenced``."""
+        second, and ``Deposed``."""
         if self._valid():
             return
         with self._changed:
@@ -179,7 +193,7 @@ class Proof:
             self._changed.notify_all()
             proven = self._changed.wait_for(lambda: self._valid() or self.fenced, PATIENCE)
         if self.fenced:
-            raise Fenced
+            raise Deposed
         if not proven:
             raise Unavailable
 

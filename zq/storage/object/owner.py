@@ -2,23 +2,30 @@
 """Owning a store in an object store: taking it over, with all that was acknowledged, into an empty local directory; and
 giving it back."""
 
+import fcntl
 import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, NamedTuple
+from uuid import uuid4
 
-from zq.errors import StartRefused, Unavailable
+from msgspec.structs import asdict
+
+from zq.errors import Deposed, StartRefused
 from zq.model.expiry import Expiry
+from zq.storage.object.checkpoints import Checkpointer, Manifest, Rules, download
 from zq.storage.object.epochs import (
     Head,
+    Kept,
     Opening,
     Proof,
     Span,
     Taken,
     depose,
     joined,
+    newest_opened,
     open_epoch,
     read,
     win,
@@ -33,6 +40,54 @@ from zq.storage.rocksdb.store import Store
 
 LOG = logging.getLogger(__name__)
 TAKEN: Final = "Another server has taken the store over while this one did: start it again, or as a standby."
+REFUSED: Final = (
+    "The store is owned by another server, {}. Stop that one; if it is gone, start this one with [storage:object] "
+    "takeover = wait."
+)
+# Seconds between two looks at whether the owner lives.
+LOOK: Final = 1.0
+
+
+class Terms(NamedTuple):
+    """How the store is taken over. ``lease``: seconds that an owner may answer from what it holds without asking the
+    object store. ``takeover``: *wait* until the owner is silent for ``owner_timeout`` seconds or has stopped, *refuse*
+    to start while that is not known, or take the store over *now*."""
+
+    lease: float = 10.0
+    takeover: str = "wait"
+    owner_timeout: float = 30.0
+
+
+class Place:
+    """A local directory, and who used it last. One process at a time has it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+        self.former = ""
+        """The owner that used it last, and does so no more."""
+
+    def take(self, owner: str) -> None:
+        """Have it, empty. Raises ``StartRefused`` if another process has it."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = self.path.with_name(f"{self.path.name}.owner").open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise StartRefused(f"The directory {self.path} is in use by another process.") from error
+        file.seek(0)
+        self._file, self.former = file, file.read()
+        file.truncate(0)
+        file.write(owner)
+        file.flush()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def let_go(self) -> None:
+        """Another process may have it."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class Owner(Directory):
@@ -49,55 +104,109 @@ class Owner(Directory):
         trimmed: str,
         *,
         name: str,
-        lease: float,
+        terms: Terms,
+        rules: Rules,
         ship: Callable[[Objects, Proof, int], Shipper],
+        now: Callable[[], float],
     ) -> None:
         """``name``: what this server calls itself to operators."""
         super().__init__(path, families, ("never", 0), expiry, stamped, trimmed)
         self._objects = objects
-        self._name = name
-        self._lease = lease
+        self._place = Place(path)
+        self._name = f"{name}:{uuid4().hex[:8]}"
+        self._terms = terms
+        self._rules = rules
         self._ship = ship
+        self._now = now
         self._proof: Proof | None = None
 
     def _make(self, filtered: str) -> Store:
-        if self._proof is not None:
-            self._proof.close()
-            if self._proof.fenced:  # it would take the store back, and the two would fight
-                raise Unavailable
-        shutil.rmtree(self._path, ignore_errors=True)
-        epoch = win(self._objects)
-        former, opening = depose(self._objects, epoch)
-        fenced = uptime()
-        head = read(self._objects, f"head/{former}", Head) or Head()
-        store = ShippedStore(self._path, self._families, filtered, self._damage)
+        if self._proof is not None and self._proof.fenced:  # it would take the store back, and the two would fight
+            raise Deposed
+        self._place.take(self._name)
+        store: ShippedStore | None = None
         try:
-            position, chain = self._restored(store, former, opening)
-            open_epoch(self._objects, epoch, Opening(self._name, int(time.time() * 1000), 0, chain))
-            if former and head.released != position:
-                time.sleep(max(0.0, fenced + self._lease - uptime()))
-            self._proof = Proof(self._objects, epoch, self._lease)
-            self._proof.look()
-        except Taken as error:
-            store.let_go()
-            raise StartRefused(TAKEN) from error
-        except BaseException:
-            store.let_go()
+            self._wait_for_turn()
+            epoch = win(self._objects)
+            former, opening = depose(self._objects, epoch)
+            fenced = uptime()
+            kept = read(self._objects, f"head/{former}", Head) or opening or Kept()
+            manifest = self._downloaded(kept)
+            store = ShippedStore(self._path, self._families, filtered, self._damage)
+            position, chain = self._replayed(store, manifest, former, opening, kept.removed)
+            began = Opening(
+                owner=self._name,
+                moment=int(self._now() * 1000),
+                chain=chain,
+                removed=kept.removed,
+                checkpoints=kept.checkpoints,
+            )
+            open_epoch(self._objects, epoch, began)
+            if opening is not None and not self._has_stopped(opening, kept, position):
+                time.sleep(max(0.0, fenced + self._terms.lease - uptime()))
+            self._serve(store, epoch, position, began, manifest)
+        except BaseException as error:
+            if store is not None:
+                store.let_go()
+            self._place.let_go()
+            if isinstance(error, Taken):
+                raise StartRefused(TAKEN) from error
             raise
-        self._proof.start()
-        shipper = self._ship(self._objects, self._proof, position)
-        shipper.start()
-        store.serve(shipper, self._proof)
-        LOG.info("This server owns the store as number %d, from position %d on.", epoch, position)
         return store
 
-    def _restored(self, store: ShippedStore, former: int, opening: Opening | None) -> tuple[int, list[Span]]:
+    def _wait_for_turn(self) -> None:
+        """Return when the owner is silent, or has stopped."""
+        since, seen = uptime(), None
+        while self._terms.takeover != "now":
+            epoch, opening = newest_opened(self._objects)
+            head = read(self._objects, f"head/{epoch}", Head)
+            if opening is None or self._has_stopped(opening, head, None):
+                return
+            if self._terms.takeover == "refuse":
+                raise StartRefused(REFUSED.format(opening.owner))
+            if seen != (epoch, head):
+                if seen is None:
+                    LOG.warning("Waiting for the owner of the store to end or to fall silent: %s.", opening.owner)
+                since, seen = uptime(), (epoch, head)
+            elif uptime() > since + self._terms.owner_timeout:
+                return
+            time.sleep(LOOK)
+
+    def _has_stopped(self, opening: Opening, head: Kept | None, position: int | None) -> bool:
+        """Whether the owner is known to serve no more: it said so, after that position; or it had this directory."""
+        if opening.owner in (self._place.former, self._name):
+            return True
+        return isinstance(head, Head) and head.released >= 0 and position in (None, head.released)
+
+    def _downloaded(self, kept: Kept) -> Manifest | None:
+        if not kept.checkpoints:
+            return None
+        return download(self._objects, kept.checkpoints[-1].position, self._path)
+
+    def _replayed(
+        self, store: ShippedStore, manifest: Manifest | None, former: int, opening: Opening | None, removed: int
+    ) -> tuple[int, list[Span]]:
         """The last position of the log, and the chain up to it."""
         if opening is None:
             return 0, []
-        position = opening.base
-        for record in whole_log(self._objects, opening.base, opening.chain):
+        position = manifest.position if manifest else removed
+        for record in whole_log(self._objects, position, opening.chain):
             store.restore(record)
             position = record.position
         last = end_of(self._objects, former, position, store.restore)
-        return last, joined(opening.chain, Span(former, last), opening.base)
+        return last, joined(opening.chain, Span(former, last), removed)
+
+    def _serve(self, store: ShippedStore, epoch: int, position: int, began: Opening, manifest: Manifest | None) -> None:
+        proof = self._proof = Proof(self._objects, epoch, self._terms.lease, uptime)
+        proof.look()
+        shipper = self._ship(self._objects, proof, position)
+        folder = self._path.with_name(f"{self._path.name}.checkpoint")
+        kept = {name: value for name, value in asdict(began).items() if name in Kept.__struct_fields__}
+        checkpointer = Checkpointer(
+            self._objects, proof, shipper, store, folder, Head(**kept), began.chain, manifest, self._rules, self._now
+        )
+        checkpointer.start()
+        proof.start()
+        shipper.start()
+        store.serve(proof, shipper, checkpointer, self._place.let_go)
+        LOG.info("This server owns the store as number %d, from position %d on.", epoch, position)

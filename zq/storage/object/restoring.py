@@ -6,16 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from zq.errors import StoreDamaged
-from zq.storage.object import records
+from zq.storage.object import entries
+from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Span, log_name
 from zq.storage.object.objects import Objects
-from zq.storage.object.records import Record
 
 # Records that are asked for at a time.
 AHEAD: Final = 16
+MISSING: Final = "The object {} of the log is missing."
 
 
-def whole_log(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Record]:
+def whole_log(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Entry]:
     """The records behind ``base`` that the chain counts. Raises ``StoreDamaged`` with the name of one that is missing,
     damaged or does not follow the one before."""
     for span in chain:
@@ -24,28 +25,38 @@ def whole_log(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Re
             yield record
             last = record.position
         if last < span.last:
-            raise StoreDamaged(f"The object {log_name(span.epoch, last + 1)} of the log is missing.")
+            raise StoreDamaged(MISSING.format(log_name(span.epoch, last + 1)))
         base = max(base, span.last)
 
 
-def followed(objects: Objects, epoch: int, base: int, last: int | None = None) -> Iterator[Record]:
-    """The records of one epoch behind ``base``, up to ``last`` or to the first that is missing."""
+def followed(objects: Objects, epoch: int, base: int, last: int | None = None) -> Iterator[Entry]:
+    """The records of one epoch behind ``base``, up to ``last`` or to the first that is missing. Raises
+    ``StoreDamaged`` if that one was acknowledged, as a later record says."""
     before: int | None = None
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + AHEAD if last is None else min(base + AHEAD, last)
             names = [log_name(epoch, position) for position in range(base + 1, end + 1)]
-            for name, value in zip(names, readers.map(objects.get, names), strict=True):
+            values = list(readers.map(objects.get, names))
+            for name, value in zip(names, values, strict=True):
                 if value is None:
+                    _check_missing(name, base + 1, names, values)
                     return
-                record = records.decode(value, name)
+                record = entries.decode(value, name)
                 if (record.epoch, record.position) != (epoch, base + 1) or before not in (None, record.before):
                     raise StoreDamaged(f"The object {name} does not follow the record before it.")
                 base, before = record.position, record.checksum
                 yield record
 
 
-def end_of(objects: Objects, epoch: int, base: int, each: Callable[[Record], None]) -> int:
+def _check_missing(name: str, position: int, names: Sequence[str], values: Sequence[bytes | None]) -> None:
+    """A record that never came is no loss; one that was acknowledged is. Up to ``AHEAD`` are under way at a time."""
+    for later, value in zip(names, values, strict=True):
+        if value is not None and entries.decode(value, later).acknowledged >= position:
+            raise StoreDamaged(MISSING.format(name))
+
+
+def end_of(objects: Objects, epoch: int, base: int, each: Callable[[Entry], None]) -> int:
     """The last position of an epoch that was deposed; each record on the way is shown."""
     for record in followed(objects, epoch, base):
         each(record)

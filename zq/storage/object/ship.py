@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from zq.errors import Unavailable
-from zq.storage.object import records
-from zq.storage.object.epochs import Fenced, Proof, log_name
+from zq.errors import Deposed, Unavailable
+from zq.storage.object import entries
+from zq.storage.object.entries import Batch
+from zq.storage.object.epochs import Proof, log_name
 from zq.storage.object.objects import Objects, ObjectStoreRefuses
-from zq.storage.object.records import Batch
 from zq.storage.ordered.store import Range, Write
 
 LOG = logging.getLogger(__name__)
@@ -42,6 +42,15 @@ class _Waiting(NamedTuple):
     since: float
 
 
+class Cut:
+    """A place between two batches where a record ends. ``position``: of that record, None until it is made."""
+
+    def __init__(self, serial: int, position: int | None) -> None:
+        """``serial``: the number of the last batch before it."""
+        self.serial = serial
+        self.position = position
+
+
 class Shipper:
     """The log of one epoch, by its owner; ``uploads`` threads of its own."""
 
@@ -53,7 +62,8 @@ class Shipper:
         uploads: int = 4,
         linger: float = 0.0,
         patience: float = 10.0,
-        now: Callable[[], float] = time.time,
+        *,
+        now: Callable[[], float],
     ) -> None:
         """``position``: the last one of the log so far. ``linger``: least seconds between two starts of uploads.
         ``patience``: seconds that ``wait`` takes at most."""
@@ -72,6 +82,8 @@ class Shipper:
         self._taken = 0
         self._serials: dict[int, int] = {}
         """By position of a record that is under way, or not acknowledged yet: the number of its last batch."""
+        self._cuts: deque[Cut] = deque()
+        """Those that no record has come to yet."""
         self._done: set[int] = set()
         self._durations: deque[float] = deque([0.0], maxlen=32)
         self._started = 0.0
@@ -80,8 +92,8 @@ class Shipper:
         self._acknowledged = position
         self._shipped = 0
         self._closing = False
-        self.sizes: deque[int] = deque(maxlen=64)
-        """How many batches each of the last records had."""
+        self.stored_bytes = 0
+        """Bytes of the records so far, as they are stored."""
         self._threads = [threading.Thread(target=self._run, name="zq-upload", daemon=True) for _ in range(uploads)]
 
     def start(self) -> None:
@@ -89,9 +101,9 @@ class Shipper:
             thread.start()
 
     def admit(self) -> None:
-        """Raises ``Unavailable`` where too much is waiting, and ``Fenced``."""
+        """Raises ``Unavailable`` where too much is waiting, and ``Deposed``."""
         if self._proof.fenced:
-            raise Fenced
+            raise Deposed
         if self._bytes > MOST_WAITING:
             raise Unavailable(FULL)
 
@@ -106,26 +118,38 @@ class Shipper:
     def wait(self) -> None:
         """Return when all that was appended before is in the object store, and this server owned it after that.
 
-        Raises ``Unavailable`` if that takes longer than ``patience``: it may still come about. Raises ``Fenced``.
+        Raises ``Unavailable`` if that takes longer than ``patience``: it may still come about. Raises ``Deposed``.
         """
+        wanted = self._appended
+        self._settle(lambda: self._shipped >= wanted)
+
+    def _settle(self, settled: Callable[[], bool]) -> None:
         with self._changed:
-            wanted = self._appended
             self._waiters += 1
             self._changed.notify_all()
             try:
-                self._changed.wait_for(lambda: self._shipped >= wanted or self._proof.fenced, self._patience)
+                self._changed.wait_for(lambda: settled() or self._proof.fenced, self._patience)
             finally:
                 self._waiters -= 1
-            if self._shipped >= wanted:
+            if settled():
                 return
         if self._proof.fenced:
-            raise Fenced
+            raise Deposed
         raise Unavailable(UNKNOWN)
 
-    @property
-    def appended(self) -> int:
-        """How many batches were appended."""
-        return self._appended
+    def cut(self) -> Cut:
+        """Have a record end with what was appended last."""
+        with self._changed:
+            made = Cut(self._appended, self._last if self._taken == self._appended else None)
+            if made.position is None:
+                self._cuts.append(made)
+            return made
+
+    def reached(self, cut: Cut) -> int:
+        """Its position, once that is acknowledged. Raises ``Unavailable`` as ``wait`` does."""
+        self._settle(lambda: cut.position is not None and self._acknowledged >= cut.position)
+        assert cut.position is not None
+        return cut.position
 
     @property
     def acknowledged(self) -> int:
@@ -160,7 +184,9 @@ class Shipper:
                     return
                 position, batches, size = group
                 moment = int(self._now() * 1000)
-                value, self._checksum = records.encode(self._proof.epoch, position, moment, self._checksum, batches)
+                value, self._checksum = entries.encode(
+                    self._proof.epoch, position, self._acknowledged, moment, self._checksum, batches
+                )
             if not self._upload(position, value, size):
                 return
 
@@ -176,16 +202,21 @@ class Shipper:
                 self._changed.wait(pause)
             batches: list[Batch] = []
             size = 0
-            while self._waiting and (not batches or size + self._waiting[0].size <= MOST):
+            end = self._cuts[0].serial - self._taken if self._cuts else len(self._waiting)
+            while len(batches) < end and self._waiting and (not batches or size + self._waiting[0].size <= MOST):
                 waiting = self._waiting.popleft()
                 batches.append(waiting.batch)
                 size += waiting.size
             self._taken += len(batches)
             self._last += 1
             self._serials[self._last] = self._taken
+            self._end_at(self._last)
             self._started = time.monotonic()
-            self.sizes.append(len(batches))
             return self._last, batches, size
+
+    def _end_at(self, position: int) -> None:
+        while self._cuts and self._cuts[0].serial == self._taken:
+            self._cuts.popleft().position = position
 
     def _pause(self) -> float | None:
         """Seconds until an upload may begin; None while nothing waits. A second one begins only when the oldest has
@@ -206,12 +237,13 @@ class Shipper:
             self._insist(lambda: self._put(name, value))
             duration = time.monotonic() - began
             self._insist(self._proof.look)
-        except Fenced:
+        except Deposed:
             with self._changed:
                 self._changed.notify_all()
             return False
         with self._changed:
             self._durations.append(duration)
+            self.stored_bytes += len(value)
             self._bytes -= size
             self._done.add(position)
             while self._acknowledged + 1 in self._done:
@@ -224,20 +256,20 @@ class Shipper:
     def _put(self, name: str, value: bytes) -> None:
         """Where something younger is said to be there, an earlier attempt has landed: it must be the same."""
         if not self._objects.put(name, value) and self._objects.get(name) != value:
-            raise Fenced
+            raise Deposed
 
     def _insist(self, act: Callable[[], object]) -> None:
-        """Until it is done. Raises ``Fenced``, also where this server is fenced meanwhile, or ends."""
+        """Until it is done. Raises ``Deposed``, also where this server is fenced meanwhile, or ends."""
         pause = PAUSE[0]
         while True:
             try:
                 act()
                 return
-            except Fenced:
+            except Deposed:
                 raise
             except Unavailable as error:
                 if self._proof.fenced or self._closing:
-                    raise Fenced from error
+                    raise Deposed from error
                 if isinstance(error, ObjectStoreRefuses):
                     LOG.critical("The object store refuses the log: %s", error)
                     pause = REFUSED_PAUSE

@@ -2,14 +2,16 @@
 """An open RocksDB directory that is only a cache: what is written is durable once it is in the object store's log."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from zq.errors import Unavailable
+from zq.storage.object.checkpoints import Checkpointer
+from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Proof
-from zq.storage.object.records import Record
-from zq.storage.object.ship import Shipper
+from zq.storage.object.ship import Cut, Shipper
 from zq.storage.ordered.store import Range, Write
-from zq.storage.rocksdb.files import Damage
+from zq.storage.rocksdb.files import Damage, link_files
 from zq.storage.rocksdb.store import Store
 
 
@@ -23,17 +25,21 @@ class ShippedStore(Store):
         super().__init__(path, families, "never", 0, filtered, damage, logged=False)
         self._order = threading.Lock()
         """Held while a batch is written and appended: the log has the order of the writes."""
-        self._shipper: Shipper | None = None
         self._proof: Proof | None = None
+        self._shipper: Shipper | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._closed: Callable[[], object] = bool
 
-    def restore(self, record: Record) -> None:
+    def restore(self, record: Entry) -> None:
         """Apply what the log has."""
         for batch in record.batches:
             super().write(batch.writes, batch.gone)
 
-    def serve(self, shipper: Shipper, proof: Proof) -> None:
-        """From now on what is written is shipped."""
-        self._shipper, self._proof = shipper, proof
+    def serve(
+        self, proof: Proof, shipper: Shipper, checkpointer: Checkpointer, closed: Callable[[], object] = bool
+    ) -> None:
+        """From now on what is written is shipped. ``closed`` is called once this store is."""
+        self._proof, self._shipper, self._checkpointer, self._closed = proof, shipper, checkpointer, closed
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
         shipper = self.shipper
@@ -50,10 +56,27 @@ class ShippedStore(Store):
         if self._proof is not None:
             self._proof.check()
 
+    def snapshot(self, folder: Path) -> Cut:
+        """Link all files as they stand into a new folder; where in the log that is. Raises ``Unavailable``."""
+        try:
+            for view in self._views.values():  # before writers have to wait
+                view.flush()
+        except Exception as error:
+            raise Unavailable from error
+        with self._order:
+            link_files(self._db, folder)
+            return self.shipper.cut()
+
     def close(self) -> None:
-        if self._shipper is not None:
-            self._shipper.close()
-        super().close()
+        try:
+            if self._shipper is not None and self._checkpointer is not None:
+                self._checkpointer.stop()
+                self._checkpointer.release(self._shipper.close())
+            if self._proof is not None:
+                self._proof.close()
+        finally:
+            super().close()
+            self._closed()
 
     @property
     def shipper(self) -> Shipper:

@@ -98,38 +98,39 @@ class SwiftObjects(Objects):
     def prepare(self) -> None:
         """Make the container, if it is not there. Raises ``StartRefused`` for one that keeps old versions: every
         removal would keep its bytes."""
-        self._expect(self._ask("PUT", quote(self._container)), 201, 202)
-        headers = self._expect(self._ask("HEAD", quote(self._container)), 200, 204).headers
+        self._expect(self.ask("PUT", quote(self._container)), 201, 202)
+        headers = self._expect(self.ask("HEAD", quote(self._container)), 200, 204).headers
         if "x-versions-location" in headers or headers.get("x-versions-enabled", "").lower() == "true":
             raise StartRefused(f"The container {self._container} keeps old versions of objects: use one that does not.")
 
     def put(self, name: str, value: bytes) -> bool:
-        answer = self._ask("PUT", self._path(name), {"Content-Type": "application/octet-stream"}, value)
+        answer = self.ask("PUT", self.path(name), {"Content-Type": "application/octet-stream"}, value)
         return self._expect(answer, 201, 202).status == 201
 
     def get(self, name: str) -> bytes | None:
-        answer = self._expect(self._ask("GET", self._path(name), NEWEST), 200, 404)
+        answer = self._expect(self.ask("GET", self.path(name), NEWEST), 200, 404)
         return answer.body if answer.status == 200 else None
 
     def exists(self, name: str) -> bool:
-        return self._expect(self._ask("HEAD", self._path(name), NEWEST), 200, 404).status == 200
+        return self._expect(self.ask("HEAD", self.path(name), NEWEST), 200, 404).status == 200
 
     def delete(self, name: str) -> None:
-        self._expect(self._ask("DELETE", self._path(name)), 204, 404)
+        self._expect(self.ask("DELETE", self.path(name)), 204, 404)
 
     def elect(self, number: int) -> bool:
-        return self._expect(self._ask("PUT", quote(f"{self._office}-{number}")), 201, 202).status == 201
+        return self._expect(self.ask("PUT", quote(f"{self._office}-{number}")), 201, 202).status == 201
 
     def elected(self, number: int) -> bool:
-        return self._expect(self._ask("HEAD", quote(f"{self._office}-{number}")), 200, 204, 404).status != 404
+        return self._expect(self.ask("HEAD", quote(f"{self._office}-{number}")), 200, 204, 404).status != 404
 
     def close(self) -> None:
         self._http.close()
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """An object's, below the account."""
         return quote(f"{self._container}/{self._prefix}/{name}")
 
-    def _ask(
+    def ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Answer:
         """One request; a token that is not taken any more is exchanged, once."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from rocksdict import Options, Rdict
+from rocksdict import Checkpoint, Options, Rdict
 
 from zq.errors import StartRefused, StoreDamaged, Unavailable
 
@@ -139,6 +139,16 @@ def hold_lock(path: Path) -> IO[bytes]:
             return file
         time.sleep(LOCK_PAUSE)
     raise in_use(path)
+
+
+def link_files(database: Rdict, folder: Path) -> None:
+    """Link the database's files into a new folder, which is then a database as this one is now. Nobody may write
+    meanwhile, and what the families hold in memory should be little: all threads of the process stand still while it
+    is written. Raises ``Unavailable``."""
+    try:
+        Checkpoint(database).create_checkpoint(str(folder))
+    except Exception as error:
+        raise unavailable() from error
 
 
 def let_go(path: Path) -> None:

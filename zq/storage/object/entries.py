@@ -18,8 +18,9 @@ from zq.errors import StoreDamaged
 from zq.storage.ordered.store import Range, Write
 
 MAGIC: Final = b"ZQL1"
-# magic, flags, epoch, position, milliseconds, checksum of the record before, checksum of this one without itself
-HEADER: Final = struct.Struct(">4sBQQQII")
+# magic, flags, epoch, position, the last position acknowledged so far, milliseconds, checksum of the record before,
+# checksum of this one without itself
+HEADER: Final = struct.Struct(">4sBQQQQII")
 CHECKSUM: Final = struct.Struct(">I")
 # Little is gained by more, and a group of commits is on its way meanwhile.
 LEVEL: Final = 1
@@ -32,12 +33,14 @@ class Batch(NamedTuple):
     gone: Sequence[Range]
 
 
-class Record(NamedTuple):
-    """``position``: its place in the log, over all epochs. ``moment``: milliseconds of the owner's clock. ``before``:
-    the checksum of the record before, 0 for the first of an epoch; ``checksum``: its own."""
+class Entry(NamedTuple):
+    """``position``: its place in the log, over all epochs. ``acknowledged``: the last position that was when this was
+    made. ``moment``: milliseconds of the owner's clock. ``before``: the checksum of the record before, 0 for the first
+    of an epoch; ``checksum``: its own."""
 
     epoch: int
     position: int
+    acknowledged: int
     moment: int
     before: int
     checksum: int
@@ -47,22 +50,25 @@ class Record(NamedTuple):
 _decode: Final = msgspec.msgpack.Decoder(list[Batch]).decode
 
 
-def encode(epoch: int, position: int, moment: int, before: int, batches: Sequence[Batch]) -> tuple[bytes, int]:
+def encode(
+    epoch: int, position: int, acknowledged: int, moment: int, before: int, batches: Sequence[Batch]
+) -> tuple[bytes, int]:
     """The object, and its checksum."""
     body = zlib.compress(msgspec.msgpack.encode(batches), LEVEL)
-    head = HEADER.pack(MAGIC, 0, epoch, position, moment, before, 0)[: -CHECKSUM.size]
+    head = HEADER.pack(MAGIC, 0, epoch, position, acknowledged, moment, before, 0)[: -CHECKSUM.size]
     checksum = zlib.crc32(body, zlib.crc32(head))
     return b"".join((head, CHECKSUM.pack(checksum), body)), checksum
 
 
-def decode(value: bytes, name: str) -> Record:
+def decode(value: bytes, name: str) -> Entry:
     """The record. Raises ``StoreDamaged`` with the object's name."""
     try:
         fields: tuple[Any, ...] = HEADER.unpack_from(value)
-        magic, flags, epoch, position, moment, before, checksum = fields
+        magic, flags, epoch, position, acknowledged, moment, before, checksum = fields
         head, body = value[: HEADER.size - CHECKSUM.size], value[HEADER.size :]
         if magic == MAGIC and flags == 0 and zlib.crc32(body, zlib.crc32(head)) == checksum:
-            return Record(epoch, position, moment, before, checksum, _decode(zlib.decompress(body)))
+            batches = _decode(zlib.decompress(body))
+            return Entry(epoch, position, acknowledged, moment, before, checksum, batches)
     except (struct.error, zlib.error, msgspec.MsgspecError) as error:
         raise StoreDamaged(_damaged(name)) from error
     raise StoreDamaged(_damaged(name))

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One server owns the store: what another one takes over, when, and what is left to the first."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.object.conftest import LEASE, Open
+from tests.object.work import bodies, post
+from zq.errors import Deposed, StartRefused, Unavailable
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.storage.object.epochs import Opening, newest, read
+from zq.storage.object.swift import SwiftObjects
+
+
+def test_another_machine_has_all_that_was_acknowledged(machine: Open) -> None:
+    """With an empty disk, while the first one still runs."""
+    first = machine("first")
+    for number in range(20):
+        post(first, f"{number}", f"{number} too")
+    assert bodies(machine("second")) == bodies_of(20)
+
+
+def bodies_of(posts: int) -> list[str]:
+    return [body for number in range(posts) for body in (f"{number}", f"{number} too")]
+
+
+def test_a_deposed_owner_acknowledges_and_shows_nothing(machine: Open) -> None:
+    """From the moment that the next one serves: neither what it has nor what it is given; for good."""
+    first = machine("first")
+    post(first, "before")
+    second = machine("second")
+    for _ in range(2):
+        with pytest.raises(Deposed):
+            bodies(first)
+        with pytest.raises(Deposed):
+            post(first, "after")
+    assert bodies(second) == ["before"]
+
+
+def test_an_owner_that_learns_of_it_by_its_own_commit(machine: Open) -> None:
+    """Within its lease, before its thread has looked: the commit's look finds the fence."""
+    first = machine("first", lease=60)
+    post(first, "before")
+    with ThreadPoolExecutor(1) as other:
+        second = other.submit(machine, "second", lease=1)
+        with pytest.raises(Unavailable):
+            post_on(first)
+        kept = bodies(second.result())
+    assert kept[0] == "before"
+    assert len(kept) > 1
+
+
+def post_on(storage: Storage) -> None:
+    while True:
+        post(storage, "more")
+
+
+def test_of_several_that_start_at_once_one_serves(machine: Open) -> None:
+    """The others are refused, or deposed by it."""
+
+    def started(number: int) -> Storage | None:
+        try:
+            return machine(f"machine {number}")
+        except (StartRefused, Unavailable):
+            return None
+
+    with ThreadPoolExecutor(4) as machines:
+        storages = [storage for storage in machines.map(started, range(4)) if storage is not None]
+    assert len(list(filter(serves, storages))) == 1
+
+
+def serves(storage: Storage) -> bool:
+    try:
+        post(storage, "mine")
+    except Unavailable:
+        return False
+    return True
+
+
+def test_a_takeover_waits_for_the_lease_of_an_owner_that_may_live(machine: Open) -> None:
+    """It may show until then what the new one removes."""
+    machine("first")
+    began = time.monotonic()
+    machine("second")
+    assert time.monotonic() - began >= LEASE
+
+
+def test_a_clean_stop_leaves_nothing_to_wait_for(machine: Open, objects: SwiftObjects) -> None:
+    """Neither the owner's silence nor its lease, not even a long one."""
+    first = machine("first", lease=600)
+    post(first, "kept")
+    first.close()
+    began = time.monotonic()
+    second = machine("second", lease=600, takeover="wait", owner_timeout=600)
+    assert time.monotonic() - began < 60
+    assert bodies(second) == ["kept"]
+    assert newest(objects) == 2
+
+
+def test_a_start_is_refused_beside_an_owner(machine: Open, objects: SwiftObjects) -> None:
+    """Where nothing shall be taken over; the owner is named and serves on."""
+    first = machine("first")
+    opening = read(objects, "open/1", Opening)
+    assert opening is not None
+    with pytest.raises(StartRefused, match=opening.owner):
+        machine("second", takeover="refuse")
+    post(first, "undisturbed")
+    assert newest(objects) == 1
+
+
+def test_a_standby_waits_while_the_owner_lives(machine: Open) -> None:
+    """And serves once it has stopped."""
+    first = machine("first", owner_timeout=3)
+    with ThreadPoolExecutor(1) as other:
+        second = other.submit(machine, "second", takeover="wait", owner_timeout=6)
+        for number in range(10):
+            time.sleep(1)
+            post(first, f"{number}")
+        assert not second.done()
+        first.close()
+        assert bodies(second.result(30)) == [f"{number}" for number in range(10)]
+
+
+def test_two_processes_do_not_share_a_local_directory(uri: str, swift: object, tmp_path: Path) -> None:
+    """The second one would empty what the first one works in."""
+    options = {"cache": str(tmp_path / "cache"), "lease": LEASE, "takeover": "now"}
+    first = connect(uri, options)
+    try:
+        with pytest.raises(StartRefused, match="in use by another process"):
+            connect(uri, options)
+        post(first, "undisturbed")
+    finally:
+        first.close()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that are killed or put to sleep while they are written to, and others that take their store over."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.object.work import Producers, listed
+from tests.servers import Lost, ZqServer, ask, wait_for
+
+LEASE = 3
+CONFIG = """\
+[storage:object]
+cache = {cache}
+lease = {lease}
+owner_timeout = 3
+checkpoint_records = 50
+"""
+ENOUGH = 100
+
+
+class Machines:
+    """Servers on one store, each with a disk of its own."""
+
+    def __init__(self, uri: str, folder: Path) -> None:
+        self._uri = uri
+        self._folder = folder
+        self._running = ExitStack()
+
+    def launched(self, name: str) -> ZqServer:
+        """A server that has begun to start."""
+        config = CONFIG.format(cache=self._folder / name, lease=LEASE)
+        server = ZqServer(self._uri, config=config, engine="gunicorn", forked=False)
+        self._running.callback(server.close)
+        return server.launch()
+
+    def started(self, name: str) -> ZqServer:
+        server = self.launched(name)
+        wait_for(server.ready, 60, f"{name} serves:\n{server.output}")
+        return server
+
+    def close(self) -> None:
+        self._running.close()
+
+
+@pytest.fixture
+def machines(uri: str, tmp_path: Path) -> Iterator[Machines]:
+    made = Machines(uri, tmp_path)
+    yield made
+    made.close()
+
+
+def whole(there: list[str], acknowledged: list[str]) -> None:
+    """Nothing that was acknowledged is missing, and nothing is there twice."""
+    assert [body for body, times in Counter(there).items() if times > 1] == []
+    assert sorted(set(acknowledged) - set(there)) == []
+
+
+def test_a_killed_owner_loses_nothing(machines: Machines) -> None:
+    """kill -9 amid posts, three times; each time a server with an empty disk takes over."""
+    acknowledged: list[str] = []
+    for round in range(3):
+        server = machines.started(f"machine {round}")
+        whole(listed(server.url), acknowledged)
+        with Producers(server.url, f"{round}") as producers:
+            wait_for(lambda: len(producers.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
+            server.kill()
+        acknowledged += producers.acknowledged
+    whole(listed(machines.started("last").url), acknowledged)
+
+
+def test_the_same_machine_serves_again_at_once(machines: Machines) -> None:
+    """Nobody else has its directory, so the owner that had it is known to be gone."""
+    server = machines.started("machine")
+    with Producers(server.url, "early") as producers:
+        wait_for(lambda: len(producers.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
+        server.kill()
+    server.start(60)
+    whole(listed(server.url), producers.acknowledged)
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["idle", "under load"])
+def test_an_owner_that_slept_is_fenced(machines: Machines, loaded: bool) -> None:
+    """Once it wakes it acknowledges nothing and shows nothing that is gone; it ends by itself."""
+    first = machines.started("first")
+    with Producers(first.url, "early") as early:
+        wait_for(lambda: len(early.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
+    with ExitStack() as stack:
+        producers = stack.enter_context(Producers(first.url, "late", 4 if loaded else 0))
+        wait_for(lambda: not loaded or producers.acknowledged, 60, "the load")
+        os.killpg(first.pid, signal.SIGSTOP)
+        try:
+            second = machines.started("second")
+            there = listed(second.url)
+            whole(there, early.acknowledged)
+            assert ask(second.url, "DELETE", "/v2/queues/jobs/messages?pop=10").status == 200
+            decided = set(producers.acknowledged)
+        finally:
+            os.killpg(first.pid, signal.SIGCONT)
+        with pytest.raises(Lost):  # it has ended
+            refuses(first)
+        assert first.wait(30) == 3
+    left = set(producers.acknowledged) - decided
+    assert left <= set(there), "what was acknowledged after it woke is not with its successor"
+    whole(there, [*early.acknowledged, *producers.acknowledged])
+
+
+def refuses(server: ZqServer) -> None:
+    """It answers nothing else than 503."""
+    while True:
+        for method, document in (("GET", None), ("POST", MESSAGE)):
+            assert ask(server.url, method, "/v2/queues/jobs/messages", document).status == 503
+
+
+MESSAGE = {"messages": [{"body": "too late", "ttl": 3600}]}
+
+
+def test_a_server_that_ended_well_is_followed_at_once(machines: Machines) -> None:
+    """SIGTERM: the standby that waits serves soon, with everything."""
+    first = machines.started("first")
+    standby = machines.launched("second")
+    with Producers(first.url, "early") as producers:
+        wait_for(lambda: len(producers.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
+    assert not standby.ready()
+    assert first.terminate() == 0
+    ended = time.monotonic()
+    wait_for(standby.ready, 30, "the standby serves")
+    assert time.monotonic() - ended < 30
+    whole(listed(standby.url), producers.acknowledged)

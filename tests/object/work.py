@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages by the storage verbs, and producers over HTTP that remember what was acknowledged."""
+
+import json
+import threading
+from contextlib import suppress
+from typing import Self
+
+from tests.servers import CLIENT, Lost, ask, every_message
+from zq.model import Draft, ListFilter, QueueRef, new_ids
+from zq.storage.api import Storage
+
+QUEUE = QueueRef("acme", "jobs")
+EVERYTHING = ListFilter(claimed=True, delayed=True)
+# Messages of one post.
+BATCH = 5
+
+
+def post(storage: Storage, *bodies: str) -> None:
+    """One post."""
+    now = storage.now()
+    drafts = [
+        Draft(id, json.dumps(body).encode(), 3600, 0, CLIENT)
+        for id, body in zip(new_ids(len(bodies), now), bodies, strict=True)
+    ]
+    storage.messages.post(QUEUE, drafts, now)
+
+
+def bodies(storage: Storage) -> list[str]:
+    """All that is in the queue, in order."""
+    found: list[str] = []
+    marker = 0
+    while True:
+        page = storage.messages.list(QUEUE, marker, 100, EVERYTHING, storage.now())
+        if not page.items:
+            return found
+        found += [json.loads(message.body) for message in page.items]
+        marker = int(page.next or 0)
+
+
+class Producers:
+    """Threads that post to one server while this is entered."""
+
+    def __init__(self, url: str, name: str, threads: int = 4) -> None:
+        self.acknowledged: list[str] = []
+        self._url = url
+        self._name = name
+        self._ending = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(threads)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        sent = 0
+        while not self._ending.is_set():
+            posted = [f"{self._name}-{number}-{sent + each}" for each in range(BATCH)]
+            document = {"messages": [{"body": body, "ttl": 3600} for body in posted]}
+            sent += BATCH
+            with suppress(Lost):
+                if ask(self._url, "POST", "/v2/queues/jobs/messages", document).status == 201:
+                    self.acknowledged += posted
+
+
+def listed(url: str) -> list[str]:
+    """The bodies in the queue of a server."""
+    return [message["body"] for message in every_message(url, "jobs")]

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: the files of the local directory in the object store, so that little of the log has to be read; and the
+removal of what nobody restores from any more.
+
+Another thread says in ``head/<epoch>`` every few seconds how far the owner has come.
+"""
+
+import hashlib
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from zq.errors import StoreDamaged, Unavailable
+from zq.storage.object.epochs import Head, Mark, Proof, Span, log_name, read, write
+from zq.storage.object.objects import Objects
+from zq.storage.object.ship import Cut, Shipper
+
+LOG = logging.getLogger(__name__)
+# Bytes up to which a file is in the manifest itself.
+SMALL: Final = 4096
+# Files that are read or written at a time.
+AT_ONCE: Final = 4
+# Seconds between two looks at what is due.
+TICK: Final = 0.5
+# Seconds after which a checkpoint is due in any case, if anything was written.
+LONGEST: Final = 3600.0
+# Seconds after a checkpoint that failed.
+PAUSE: Final = 10.0
+# Records that are removed between two looks.
+REMOVED_AT_ONCE: Final = 200
+
+
+class File(msgspec.Struct, frozen=True, array_like=True):
+    """A file of the directory: ``value`` if it is small, else it is ``sst/<digest>``."""
+
+    name: str
+    size: int
+    digest: str
+    value: bytes = b""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """``checkpoint/<position>``: the directory as the log up to there leaves it. ``moment``: milliseconds."""
+
+    position: int
+    epoch: int
+    moment: int
+    files: list[File]
+
+
+class Rules(NamedTuple):
+    """A checkpoint is due after so many ``size`` bytes or ``records`` of log. ``keep``: seconds back to which the store
+    can be restored. ``beat``: seconds between two words of how far the owner has come."""
+
+    size: int = 64 << 20
+    records: int = 10_000
+    keep: float = 86400.0
+    beat: float = 10.0
+
+
+class Directory(Protocol):
+    """What a checkpoint is taken of."""
+
+    def snapshot(self, folder: Path) -> Cut:
+        """Link all files as they stand into a new folder; where in the log that is."""
+        ...
+
+
+def checkpoint_name(position: int) -> str:
+    """A manifest's object."""
+    return f"checkpoint/{position}"
+
+
+def file_name(digest: str) -> str:
+    """A table file's object."""
+    return f"sst/{digest}"
+
+
+def upload(objects: Objects, folder: Path, known: dict[str, File]) -> list[File]:
+    """The folder's files, those in the object store now that are not small. ``known``: files that are there, by name:
+    RocksDB never changes a table file, and gives none its name again."""
+
+    def one(path: Path) -> File:
+        size = path.stat().st_size
+        if (former := known.get(path.name)) is not None and former.size == size and path.suffix == ".sst":
+            return former
+        value = path.read_bytes()
+        digest = hashlib.sha256(value).hexdigest()
+        if size > SMALL or path.suffix == ".sst":
+            objects.put(file_name(digest), value)
+            value = b""
+        return File(path.name, size, digest, value)
+
+    paths = sorted(path for path in folder.iterdir() if path.is_file())
+    with ThreadPoolExecutor(AT_ONCE, "zq-checkpoint") as writers:
+        return list(writers.map(one, paths))
+
+
+def download(objects: Objects, position: int, folder: Path) -> Manifest:
+    """Make the folder, with the files of a checkpoint. Raises ``StoreDamaged`` with the name of an object that is
+    missing or is not as it was."""
+    manifest = read(objects, checkpoint_name(position), Manifest)
+    if manifest is None:
+        raise StoreDamaged(f"The object {checkpoint_name(position)} is missing.")
+
+    def one(file: File) -> None:
+        kept = not file.value and file.size
+        value = objects.get(file_name(file.digest)) if kept else file.value
+        if value is None:
+            raise StoreDamaged(f"The object {file_name(file.digest)} is missing.")
+        if hashlib.sha256(value).hexdigest() != file.digest:
+            name = file_name(file.digest) if kept else checkpoint_name(position)
+            raise StoreDamaged(f"The object {name} is damaged: its checksum is wrong.")
+        (folder / file.name).write_bytes(value)
+
+    folder.mkdir(mode=0o700, parents=True)
+    with ThreadPoolExecutor(AT_ONCE, "zq-restore") as readers:
+        list(readers.map(one, manifest.files))
+    return manifest
+
+
+class Checkpointer:
+    """What the owner of an epoch does beside serving."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        proof: Proof,
+        shipper: Shipper,
+        directory: Directory,
+        folder: Path,
+        head: Head,
+        chain: Sequence[Span],
+        manifest: Manifest | None,
+        rules: Rules,
+        now: Callable[[], float],
+    ) -> None:
+        """``folder``: where files may be linked meanwhile, on the directory's file system. ``head``, ``chain`` and
+        ``manifest``: what the epoch began with."""
+        self._objects = objects
+        self._proof = proof
+        self._shipper = shipper
+        self._directory = directory
+        self._folder = folder
+        self._head = head
+        self._chain = chain
+        self._known = {file.name: file for file in manifest.files} if manifest else {}
+        self._rules = rules
+        self._now = now
+        self._last = manifest.position if manifest else head.removed
+        self._last_bytes = 0
+        self._made = self._tried = time.monotonic()
+        self._closing = threading.Event()
+        self._saying = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(what, pause), name="zq-checkpoint", daemon=True)
+            for what, pause in ((self._keep_house, TICK), (self._say, rules.beat))
+        ]
+
+    def start(self) -> None:
+        self._say()
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def head(self) -> Head:
+        """How far this owner has come, as it said last."""
+        return self._head
+
+    @property
+    def age(self) -> float:
+        """Seconds since the newest checkpoint was made, or this owner began."""
+        return time.monotonic() - self._made
+
+    def stop(self) -> None:
+        """Do no more."""
+        self._closing.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def release(self, position: int) -> None:
+        """Say that this owner has stopped for good after that position; nothing if that is -1, or cannot be said."""
+        if position >= 0 and not self._proof.fenced:
+            with suppress(Unavailable):
+                self._say(released=position)
+
+    def make(self) -> Mark:
+        """A checkpoint of now. Raises ``Unavailable``, and then there is none."""
+        size = self._shipper.stored_bytes
+        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            cut = self._directory.snapshot(self._folder)
+            files = upload(self._objects, self._folder, self._known)
+        except OSError as error:
+            raise Unavailable from error
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        position = self._shipper.reached(cut)
+        mark = Mark(position, int(self._now() * 1000))
+        manifest = Manifest(position, self._proof.epoch, mark.moment, files)
+        write(self._objects, checkpoint_name(position), manifest)
+        others = [known for known in self._head.checkpoints if known.position != position]
+        self._say(checkpoints=[*others, mark])
+        self._known = {file.name: file for file in files}
+        self._last, self._last_bytes, self._made = position, size, time.monotonic()
+        LOG.info("A checkpoint holds the log up to position %d.", position)
+        return mark
+
+    def remove(self) -> None:
+        """Remove some of what lies before the oldest checkpoint that is to be kept: never the newest, nor what is
+        younger than ``keep``. Raises ``Unavailable``."""
+        marks = self._head.checkpoints
+        oldest = int((self._now() - self._rules.keep) * 1000)
+        old = [mark for mark in marks[:-1] if mark.moment <= oldest]
+        if not old:
+            return
+        self._proof.look()  # a successor may count on it
+        first, end = self._head.removed + 1, min(old[-1].position, self._head.removed + REMOVED_AT_ONCE)
+        with ThreadPoolExecutor(AT_ONCE, "zq-remove") as removers:
+            list(removers.map(self._objects.delete, map(self._log_name, range(first, end + 1))))
+        for mark in old[:-1]:
+            self._forget(mark)
+        left = [mark for mark in marks if mark not in old[:-1]]
+        if end >= first or left != marks:
+            self._say(removed=end, checkpoints=left)
+
+    def _forget(self, mark: Mark) -> None:
+        """Remove a checkpoint and the files that no other one has."""
+        manifest = read(self._objects, checkpoint_name(mark.position), Manifest)
+        others = [known for known in self._head.checkpoints if known.position > mark.position]
+        kept = {file.digest for file in self._known.values()}
+        for other in others:
+            named = read(self._objects, checkpoint_name(other.position), Manifest)
+            kept |= {file.digest for file in named.files} if named else set()
+        for file in manifest.files if manifest else ():
+            if file.digest not in kept:
+                self._objects.delete(file_name(file.digest))
+        self._objects.delete(checkpoint_name(mark.position))
+
+    def _log_name(self, position: int) -> str:
+        epochs = (span.epoch for span in self._chain if position <= span.last)
+        return log_name(next(epochs, self._proof.epoch), position)
+
+    def _say(self, **changes: object) -> None:
+        known = {"acknowledged": self._shipper.acknowledged, "moment": int(self._now() * 1000)}
+        with self._saying:
+            self._head = msgspec.structs.replace(self._head, **known, **changes)
+            write(self._objects, f"head/{self._proof.epoch}", self._head)
+
+    def _due(self) -> bool:
+        records = self._shipper.acknowledged - self._last
+        size = self._shipper.stored_bytes - self._last_bytes
+        if not records or time.monotonic() < self._tried + (PAUSE if self._tried > self._made else 0.0):
+            return False
+        return records >= self._rules.records or size >= self._rules.size or self.age >= LONGEST
+
+    def _keep_house(self) -> None:
+        if self._due():
+            self._tried = time.monotonic()
+            self.make()
+        self.remove()
+
+    def _repeat(self, what: Callable[[], object], pause: float) -> None:
+        while not self._closing.wait(pause) and not self._proof.fenced:
+            try:
+                what()
+            except Unavailable as error:
+                LOG.warning("Upkeep of the object store failed, and is tried again: %s", error)
