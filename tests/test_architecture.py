@@ -22,8 +22,10 @@ VALUES = ["zq.errors", "zq.model"]
 ABOVE_STORES = [*VALUES, "zq.limits", "zq.wire", "zq.clock", "zq.events", "zq.storage.api", "zq.storage.capabilities"]
 PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency"))]
 ROCKSDB = [f"zq.storage.rocksdb.{name}" for name in ("files", "housekeeping", "rescue", "store", "survey", "tuning")]
-OBJECT = [f"zq.storage.object.{name}" for name in ("checkpoints", "epochs", "objects", "entries", "restoring", "ship")]
-OBJECT += ["zq.storage.object.store", "zq.storage.object.swift"]
+OBJECT = [
+    f"zq.storage.object.{name}"
+    for name in ("checkpoints", "entries", "epochs", "objects", "offline", "restoring", "ship", "store", "swift")
+]
 
 MAY_IMPORT: dict[str, list[str]] = {
     # module, with all below it: what of zq it may import besides itself. The longest name that fits decides.
@@ -60,7 +62,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         "zq.storage.rocksdb",
         *ROCKSDB,
     ],
-    **dict.fromkeys(OBJECT, [*VALUES, *OBJECT, "zq.storage.ordered.store", *ROCKSDB]),
+    **{name: [*VALUES, *OBJECT, "zq.storage.ordered.store", *ROCKSDB] for name in OBJECT},
     "zq.settings": [*VALUES, "zq.limits", "zq.logs"],
     "zq.logs": [],
     "zq.lifecycle": [],

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of ``zq-server`` on an embedded store that no server has open: check it, salvage it."""
+"""The commands of ``zq-server`` on a store itself: check or salvage an embedded one that no server has open; restore
+one that is in an object store, put one there, and say who owns it."""
+
+from datetime import UTC, datetime
 
 from zq.errors import StartRefused
 from zq.model.stats import Report
-from zq.storage import check, salvage
+from zq.storage import check, owner, restore, salvage, ship
+
+SWIFT = "swift://container/prefix"
 
 
 def check_store(uri: str) -> int:
     """Say whether all of a store can be read and its parts agree: 0 if so, 1 if not."""
     report = check(uri)
     if report is None:
-        raise StartRefused("Only an embedded store can be checked: rocksdb:///var/lib/zq.")
+        raise StartRefused(f"Only rocksdb:///var/lib/zq or {SWIFT} can be checked.")
     return _print_report(report)
 
 
@@ -29,6 +34,48 @@ def salvage_store(uri: str, to: str | None) -> int:
         print(f"{sentence.rstrip('.')}.")  # noqa: T201
     print("The new store:")  # noqa: T201
     return max(_print_report(salvaged.report), 1 if salvaged.damage or salvaged.lost else 0)
+
+
+def restore_store(uri: str, to: str | None, at: str | None, position: int | None) -> int:
+    """Write what a store in an object store was, or is, into a new embedded one."""
+    if not to:
+        raise StartRefused(f"Where shall the new store be? zq-server restore --store {SWIFT} --to rocksdb:///new")
+    if at is not None and position is not None:
+        raise StartRefused("--at and --position are two ways to say the same: give one of them.")
+    restored = restore(uri, to, None if at is None else _moment(at), position)
+    if restored is None:
+        raise StartRefused(f"Only a store in an object store can be restored: {SWIFT}.")
+    reached, moment = restored
+    when = datetime.fromtimestamp(moment, UTC).isoformat(" ", "seconds") if moment else "its beginning"
+    print(f"{to} has what was stored up to position {reached}, which is of {when}.")  # noqa: T201
+    return 0
+
+
+def ship_store(uri: str, to: str | None) -> int:
+    """Put an embedded store into an object store."""
+    shipped = ship(uri, to) if to else None
+    if shipped is None:
+        raise StartRefused(f"Where to? zq-server ship --store rocksdb:///var/lib/zq --to {SWIFT}")
+    print(f"{to} has all of {uri}, in {shipped} files. Serve the one or the other from now on.")  # noqa: T201
+    return 0
+
+
+def print_owner(uri: str) -> int:
+    """Say who owns a store in an object store."""
+    known = owner(uri)
+    if known is None:
+        raise StartRefused(f"Only a store in an object store has an owner: {SWIFT}.")
+    for name, value in known.items():
+        print(f"{name}: {value}")  # noqa: T201
+    return 0
+
+
+def _moment(text: str) -> float:
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise StartRefused(f"--at must be a time as 2026-11-25T10:00:00Z; it is {text[:100]!r}.") from None
+    return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
 
 
 def _print_report(report: Report) -> int:

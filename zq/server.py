@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from zq import __version__, audit, control, engines, lifecycle, logs, offline, settings, startup, token_command
 from zq.application import Application, make_broker, open_store
@@ -34,6 +34,14 @@ LOG = logging.getLogger(__name__)
 PRIVATE = 0o077
 """What the files of this program are not allowed to others: the embedded store has all tenants' messages."""
 
+OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
+    "check-store": lambda uri, _: offline.check_store(uri),
+    "owner": lambda uri, _: offline.print_owner(uri),
+    "restore": lambda uri, given: offline.restore_store(uri, given.to, given.at, given.position),
+    "salvage": lambda uri, given: offline.salvage_store(uri, given.to),
+    "ship": lambda uri, given: offline.ship_store(uri, given.to),
+}
+"""What a command does with the store of this URI."""
 
 Heed = Callable[[float, Callable[[], None], Callable[[], object]], None]
 """Told for how many seconds to drain, what to do when this process is to end, and how to read its options again."""
@@ -93,10 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     try:
-        if given.command == "check-store":
-            return offline.check_store(chosen.uri)
-        if given.command == "salvage":
-            return offline.salvage_store(chosen.uri, given.to)
+        if given.command in OFFLINE:
+            return OFFLINE[given.command](chosen.uri, given)
         if given.command == "rekey":
             return _rekey(chosen)
         if given.init_store:
@@ -186,13 +192,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=["check-store", "rekey", "salvage", "token"],
+        choices=["check-store", "owner", "rekey", "restore", "salvage", "ship", "token"],
         help="token: make, list, rotate and revoke tokens: zq-server token --help; "
         "check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
         "rekey: have the first master key of the file open all that is encrypted, and encrypt by new keys from now on; "
-        "salvage: write what can be read of a damaged one into a new one, and say what is lost",
+        "salvage: write what can be read of a damaged one into a new one, and say what is lost; "
+        "restore: write what is in an object store into a new embedded store; "
+        "ship: put an embedded store into an object store; "
+        "owner: say which server owns a store in an object store",
     )
-    parser.add_argument("--to", metavar="PATH", help="where salvage makes the new store")
+    parser.add_argument("--to", metavar="URI", help="where salvage, restore and ship make the new store")
+    parser.add_argument("--at", metavar="TIME", help="restore what was stored then, as 2026-11-25T10:00:00Z")
+    parser.add_argument("--position", metavar="N", type=int, help="restore up to this position of the log")
     parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", metavar="N", type=_port, help="port to listen on (default 8888)")
     parser.add_argument("--store", metavar="URI", help="the store, as rocksdb:///var/lib/zq (default rocksdb:var/zq)")

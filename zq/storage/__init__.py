@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage drivers behind one interface; the only ways to a driver are ``connect``, ``find``, ``prepare``, ``check``
-and ``salvage``."""
+"""Storage drivers behind one interface; the only ways to a driver are ``connect``, ``find``, ``prepare``, ``check``,
+``salvage``, ``restore``, ``ship`` and ``owner``."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from zq.errors import StartRefused
-from zq.model import store_uri
+from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
 from zq.model.stats import Report, Salvaged
 from zq.storage.api import Storage
@@ -69,6 +69,37 @@ def salvage(uri: str, to: str) -> Salvaged | None:
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
     salvaged: Salvaged | None = _loaded(driver)(uri, to) if driver else None
     return salvaged
+
+
+def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
+    """Write what a store in an object store was at a moment, or at a position of its log, into a new embedded one; the
+    position reached, and its moment. A server may own the store meanwhile.
+
+    None if the driver has no such thing. Raises as ``connect`` does.
+    """
+    driver = _drivers("zq.storage.restore").get(_scheme(uri))
+    restored: tuple[int, Seconds] | None = _loaded(driver)(uri, to, at, position) if driver else None
+    return restored
+
+
+def ship(uri: str, to: str) -> int | None:
+    """Put an embedded store, which no server may have open, into an object store; how many files it has.
+
+    None if the driver of ``to`` has no such thing. Raises as ``connect`` does.
+    """
+    driver = _drivers("zq.storage.ship").get(_scheme(to))
+    shipped: int | None = _loaded(driver)(uri, to) if driver else None
+    return shipped
+
+
+def owner(uri: str) -> Mapping[str, str | int] | None:
+    """Who owns a store in an object store, and how far that server has come.
+
+    None if the driver has no such thing. Raises as ``connect`` does.
+    """
+    driver = _drivers("zq.storage.owner").get(_scheme(uri))
+    known: Mapping[str, str | int] | None = _loaded(driver)(uri) if driver else None
+    return known
 
 
 @cache

@@ -8,12 +8,16 @@ Here both are put together: a URI becomes the objects, the owner and the engine.
 import hashlib
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from zq.errors import StartRefused
 from zq.model import store_uri
 from zq.model.expiry import Expiry
+from zq.model.stats import Report
+from zq.storage import rocksdb
+from zq.storage.object import offline
 from zq.storage.object.checkpoints import Rules
 from zq.storage.object.objects import Objects
 from zq.storage.object.owner import Owner, Terms
@@ -73,3 +77,40 @@ def _objects(uri: str) -> Objects:
 def _default_cache(uri: str) -> Path:
     digest = hashlib.sha256(store_uri.split(uri)._replace(query="").geturl().encode()).hexdigest()[:16]
     return Path("var/zq") / digest
+
+
+def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
+    """Write what the store was at a moment, or at a position of its log, or is now, into a new embedded one.
+
+    The position reached, and its moment. Raises ``StartRefused``, ``Unavailable``.
+    """
+    restored = offline.restore(_objects(uri), rocksdb.path_of(to), layout.FAMILIES, at, position)
+    return restored.position, restored.moment / 1000
+
+
+def ship(uri: str, to: str) -> int:
+    """Put the embedded store ``uri`` into the object store; how many files it has. Raises ``StartRefused``."""
+    moment = layout.ms(StorageClock().now())
+    return offline.ship(rocksdb.path_of(uri), _objects(to), layout.FAMILIES, moment)
+
+
+def owner(uri: str) -> Mapping[str, str | int]:
+    """Who owns the store, and how far that server has come. Raises ``StartRefused``, ``Unavailable``."""
+    epoch, opening, head = offline.owner(_objects(uri))
+    now = layout.ms(StorageClock().now())
+    return {
+        "epoch": epoch,
+        "owner": opening.owner,
+        "state": "released" if head.released >= 0 else "serving, or gone without a word",
+        "seconds since its last word": (now - (head.moment or opening.moment)) // 1000,
+        "position": max(head.acknowledged, head.released),
+        "position of the newest checkpoint": head.checkpoints[-1].position if head.checkpoints else 0,
+        "log removed up to position": head.removed,
+    }
+
+
+def check(uri: str) -> Report:
+    """Restore the store into a directory that goes, and compare its parts with each other. Raises ``StoreDamaged`` with
+    the name of an object that is missing or damaged."""
+    with offline.restored(_objects(uri), layout.FAMILIES) as path:
+        return rocksdb.check(f"rocksdb://{path}")

@@ -225,22 +225,20 @@ class Checkpointer:
             return
         self._proof.look()  # a successor may count on it
         first, end = self._head.removed + 1, min(old[-1].position, self._head.removed + REMOVED_AT_ONCE)
-        with ThreadPoolExecutor(AT_ONCE, "zq-remove") as removers:
-            list(removers.map(self._objects.delete, map(self._log_name, range(first, end + 1))))
-        for mark in old[:-1]:
+        if gone := old[:-1]:
+            self._say(checkpoints=[mark for mark in marks if mark not in gone])
+        for mark in gone:
             self._forget(mark)
-        left = [mark for mark in marks if mark not in old[:-1]]
-        if end >= first or left != marks:
-            self._say(removed=end, checkpoints=left)
+        if end >= first:
+            with ThreadPoolExecutor(AT_ONCE, "zq-remove") as removers:
+                list(removers.map(self._objects.delete, map(self._log_name, range(first, end + 1))))
+            self._say(removed=end)
 
     def _forget(self, mark: Mark) -> None:
         """Remove a checkpoint and the files that no other one has."""
+        others = [read(self._objects, checkpoint_name(other.position), Manifest) for other in self._head.checkpoints]
+        kept = {file.digest for manifest in others if manifest for file in manifest.files}
         manifest = read(self._objects, checkpoint_name(mark.position), Manifest)
-        others = [known for known in self._head.checkpoints if known.position > mark.position]
-        kept = {file.digest for file in self._known.values()}
-        for other in others:
-            named = read(self._objects, checkpoint_name(other.position), Manifest)
-            kept |= {file.digest for file in named.files} if named else set()
         for file in manifest.files if manifest else ():
             if file.digest not in kept:
                 self._objects.delete(file_name(file.digest))

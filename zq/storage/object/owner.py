@@ -31,7 +31,7 @@ from zq.storage.object.epochs import (
     win,
 )
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import end_of, whole_log
+from zq.storage.object.restoring import end_of, said, whole_log
 from zq.storage.object.ship import Shipper
 from zq.storage.object.store import ShippedStore
 from zq.storage.ordered.startup import uptime
@@ -133,7 +133,7 @@ class Owner(Directory):
             kept = read(self._objects, f"head/{former}", Head) or opening or Kept()
             manifest = self._downloaded(kept)
             store = ShippedStore(self._path, self._families, filtered, self._damage)
-            position, chain = self._replayed(store, manifest, former, opening, kept.removed)
+            position, chain = self._replayed(store, manifest, former, opening, kept)
             began = Opening(
                 owner=self._name,
                 moment=int(self._now() * 1000),
@@ -184,17 +184,17 @@ class Owner(Directory):
         return download(self._objects, kept.checkpoints[-1].position, self._path)
 
     def _replayed(
-        self, store: ShippedStore, manifest: Manifest | None, former: int, opening: Opening | None, removed: int
+        self, store: ShippedStore, manifest: Manifest | None, former: int, opening: Opening | None, kept: Kept
     ) -> tuple[int, list[Span]]:
         """The last position of the log, and the chain up to it."""
         if opening is None:
             return 0, []
-        position = manifest.position if manifest else removed
+        position = manifest.position if manifest else kept.removed
         for record in whole_log(self._objects, position, opening.chain):
             store.restore(record)
             position = record.position
-        last = end_of(self._objects, former, position, store.restore)
-        return last, joined(opening.chain, Span(former, last), removed)
+        last = end_of(self._objects, former, position, said(kept), store.restore)
+        return last, joined(opening.chain, Span(former, last), kept.removed)
 
     def _serve(self, store: ShippedStore, epoch: int, position: int, began: Opening, manifest: Manifest | None) -> None:
         proof = self._proof = Proof(self._objects, epoch, self._terms.lease, uptime)

@@ -8,7 +8,7 @@ from typing import Final
 from zq.errors import StoreDamaged
 from zq.storage.object import entries
 from zq.storage.object.entries import Entry
-from zq.storage.object.epochs import Span, log_name
+from zq.storage.object.epochs import Head, Span, log_name
 from zq.storage.object.objects import Objects
 
 # Records that are asked for at a time.
@@ -29,9 +29,11 @@ def whole_log(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[En
         base = max(base, span.last)
 
 
-def followed(objects: Objects, epoch: int, base: int, last: int | None = None) -> Iterator[Entry]:
+def followed(
+    objects: Objects, epoch: int, base: int, last: int | None = None, acknowledged: int = 0
+) -> Iterator[Entry]:
     """The records of one epoch behind ``base``, up to ``last`` or to the first that is missing. Raises
-    ``StoreDamaged`` if that one was acknowledged, as a later record says."""
+    ``StoreDamaged`` if that one was ``acknowledged``, or is by what a later record says."""
     before: int | None = None
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
@@ -40,7 +42,8 @@ def followed(objects: Objects, epoch: int, base: int, last: int | None = None) -
             values = list(readers.map(objects.get, names))
             for name, value in zip(names, values, strict=True):
                 if value is None:
-                    _check_missing(name, base + 1, names, values)
+                    if base < acknowledged or _was_acknowledged(base + 1, names, values):
+                        raise StoreDamaged(MISSING.format(name))
                     return
                 record = entries.decode(value, name)
                 if (record.epoch, record.position) != (epoch, base + 1) or before not in (None, record.before):
@@ -49,16 +52,20 @@ def followed(objects: Objects, epoch: int, base: int, last: int | None = None) -
                 yield record
 
 
-def _check_missing(name: str, position: int, names: Sequence[str], values: Sequence[bytes | None]) -> None:
-    """A record that never came is no loss; one that was acknowledged is. Up to ``AHEAD`` are under way at a time."""
-    for later, value in zip(names, values, strict=True):
-        if value is not None and entries.decode(value, later).acknowledged >= position:
-            raise StoreDamaged(MISSING.format(name))
+def _was_acknowledged(position: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
+    """Whether one of these says so. Up to ``AHEAD`` are under way at a time, and not all of them need to arrive."""
+    there = zip(names, values, strict=True)
+    return any(value is not None and entries.decode(value, name).acknowledged >= position for name, value in there)
 
 
-def end_of(objects: Objects, epoch: int, base: int, each: Callable[[Entry], None]) -> int:
+def end_of(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
     """The last position of an epoch that was deposed; each record on the way is shown."""
-    for record in followed(objects, epoch, base):
+    for record in followed(objects, epoch, base, None, acknowledged):
         each(record)
         base = record.position
     return base
+
+
+def said(kept: object) -> int:
+    """Up to which position an owner has said that its log is acknowledged."""
+    return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

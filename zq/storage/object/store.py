@@ -58,14 +58,22 @@ class ShippedStore(Store):
 
     def snapshot(self, folder: Path) -> Cut:
         """Link all files as they stand into a new folder; where in the log that is. Raises ``Unavailable``."""
-        try:
-            for view in self._views.values():  # before writers have to wait
-                view.flush()
-        except Exception as error:
-            raise Unavailable from error
+        self._flush_families()  # before writers have to wait
         with self._order:
             link_files(self._db, folder)
             return self.shipper.cut()
+
+    def link(self, folder: Path) -> None:
+        """The same of a store that does not serve."""
+        self._flush_families()
+        link_files(self._db, folder)
+
+    def _flush_families(self) -> None:
+        try:
+            for view in self._views.values():
+                view.flush()
+        except Exception as error:
+            raise Unavailable from error
 
     def close(self) -> None:
         try:

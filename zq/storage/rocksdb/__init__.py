@@ -52,7 +52,7 @@ def connect(
     """
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
-    path, expiry = _path(uri), expiry or Expiry()
+    path, expiry = path_of(uri), expiry or Expiry()
     warn_of_others(path)
     directory = Directory(
         path, layout.FAMILIES, (sync, sync_interval), expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED
@@ -65,7 +65,7 @@ def connect(
 
 def check(uri: str) -> Report:
     """Compare all parts of a store with each other. Raises ``StartRefused`` if it is in use, or not there."""
-    path = _path(uri)
+    path = path_of(uri)
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
     try:
@@ -87,8 +87,8 @@ def salvage(uri: str, to: str) -> Salvaged:
 
     Raises ``StartRefused`` if that is there, or the old one is not, or is in use.
     """
-    path = _path(uri)
-    with _replacement(path, _path(to) if ":" in to else Path(to)) as folder:
+    path = path_of(uri)
+    with _replacement(path, path_of(to) if ":" in to else Path(to)) as folder:
         rescue = Rescue(path, folder, layout.FAMILIES)
         try:
             store = Store(folder / "store", layout.FAMILIES, "never", 0)
@@ -134,7 +134,7 @@ def _now() -> int:
     return layout.ms(StorageClock().now())
 
 
-def _path(uri: str) -> Path:
+def path_of(uri: str) -> Path:
     """The directory that a URI names."""
     parts = store_uri.split(uri)
     path = Path(unquote(parts.path))

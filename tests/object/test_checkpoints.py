@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints, the removal of what they make superfluous, and what can be restored from what is left."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.object.conftest import Open
+from tests.object.work import bodies, post
+from tests.servers import wait_for
+from zq.errors import StartRefused, StoreDamaged
+from zq.server import main
+from zq.storage import check, connect
+from zq.storage.api import Storage
+from zq.storage.object import checkpoints
+from zq.storage.object.checkpoints import Manifest, checkpoint_name, download, file_name
+from zq.storage.object.entries import Entry
+from zq.storage.object.epochs import Head, Span, log_name, read
+from zq.storage.object.restoring import whole_log
+from zq.storage.object.swift import SwiftObjects
+from zq.storage.ordered.store import Write
+
+
+def head(objects: SwiftObjects, epoch: int = 1) -> Head:
+    found = read(objects, f"head/{epoch}", Head)
+    assert found is not None
+    return found
+
+
+def posted(storage: Storage, start: int, end: int) -> None:
+    for number in range(start, end):
+        post(storage, f"{number}")
+
+
+def numbers(end: int) -> list[str]:
+    return [f"{number}" for number in range(end)]
+
+
+def test_a_checkpoint_is_made_and_the_rest_of_the_log_is_read(machine: Open, objects: SwiftObjects) -> None:
+    """The next owner reads nothing that lies before it: that can as well be gone."""
+    first = machine("first", checkpoint_records=10)
+    posted(first, 0, 20)
+    mark = wait_for(lambda: head(objects).checkpoints, 30, "a checkpoint")[-1]
+    posted(first, 20, 30)
+    first.close()
+    for position in range(1, mark.position + 1):
+        objects.delete(log_name(1, position))
+    second = machine("second")
+    assert bodies(second) == numbers(30)
+    posted(second, 30, 35)
+    second.close()
+    assert bodies(machine("third")) == numbers(35), "the log of two owners goes on behind a checkpoint of the first"
+
+
+def test_a_checkpoint_holds_what_its_position_says(machine: Open, objects: SwiftObjects, tmp_path: Path) -> None:
+    """Several amid posts: each, without any log behind it, is whole and has those up to there."""
+    first = machine("first", checkpoint_records=5)
+    posted(first, 0, 60)
+    first.close()
+    marks = head(objects).checkpoints
+    assert len(marks) > 1
+    for mark in marks:
+        path = tmp_path / f"{mark.position}"
+        download(objects, mark.position, path)
+        report = check(f"rocksdb://{path}")
+        assert report is not None
+        assert not report.contradictions
+        assert not report.damage
+        written = [write for entry in whole_log(objects, 0, [Span(1, mark.position)]) for write in writes_of(entry)]
+        assert embedded(path) == numbers(sum(family == "messages" for family, _, _ in written))
+
+
+def writes_of(entry: Entry) -> list[Write]:
+    return [write for batch in entry.batches for write in batch.writes]
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that looks more often at what is due."""
+    monkeypatch.setattr(checkpoints, "TICK", 0.05)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_what_no_kept_checkpoint_needs_is_removed(machine: Open, objects: SwiftObjects) -> None:
+    """Records and checkpoints that are older than is kept, and table files that only those had; the rest is whole."""
+    first = machine("first", lease=1, keep=10, checkpoint_records=5)
+    posted(first, 0, 10)
+    oldest = wait_for(lambda: head(objects).checkpoints, 30, "a checkpoint")[0]
+    old = read(objects, checkpoint_name(oldest.position), Manifest)
+    assert old is not None
+    deadline = time.monotonic() + 60
+    sent = 10
+    while objects.exists(checkpoint_name(oldest.position)):
+        assert time.monotonic() < deadline
+        posted(first, sent, sent + 5)
+        sent += 5
+        time.sleep(0.5)
+    removed = head(objects).removed
+    assert removed >= oldest.position
+    assert not any(objects.exists(log_name(1, position)) for position in range(1, oldest.position + 1))
+    kept = [read(objects, checkpoint_name(mark.position), Manifest) for mark in head(objects).checkpoints]
+    needed = {file.digest for manifest in kept if manifest for file in manifest.files if file.name.endswith(".sst")}
+    assert all(objects.exists(file_name(digest)) for digest in needed)
+    gone = {file.digest for file in old.files if file.name.endswith(".sst")} - needed
+    assert not any(objects.exists(file_name(digest)) for digest in gone)
+    first.close()
+    assert bodies(machine("second")) == numbers(sent)
+
+
+def test_a_checkpoint_uploads_what_is_new(machine: Open, objects: SwiftObjects) -> None:
+    """Table files that the one before had are named again; also by the next owner."""
+    first = machine("first", checkpoint_records=10)
+    posted(first, 0, 12)
+    before = wait_for(lambda: head(objects).checkpoints, 30, "a checkpoint")[-1]
+    first.close()
+    second = machine("second", checkpoint_records=10)
+    posted(second, 12, 24)
+    after = wait_for(lambda: head(objects, 2).checkpoints[1:], 30, "another checkpoint")[-1]
+    files = [read(objects, checkpoint_name(mark.position), Manifest) for mark in (before, after)]
+    old, new = ({file.digest for file in found.files if file.name.endswith(".sst")} for found in files if found)
+    assert old & new
+
+
+@pytest.fixture
+def store(machine: Open, objects: SwiftObjects) -> Iterator[tuple[Storage, float]]:
+    """A store whose owner serves, with a checkpoint between, and a moment when it had half of what it has."""
+    storage = machine("first", checkpoint_records=10)
+    posted(storage, 0, 15)
+    wait_for(lambda: head(objects).checkpoints, 30, "a checkpoint")
+    time.sleep(0.1)
+    moment = time.time()
+    time.sleep(0.1)
+    posted(storage, 15, 30)
+    yield storage, moment
+    storage.close()
+
+
+def embedded(path: Path) -> list[str]:
+    storage = connect(f"rocksdb://{path}")
+    try:
+        return bodies(storage)
+    finally:
+        storage.close()
+
+
+def test_a_store_is_restored_while_it_is_served(
+    store: tuple[Storage, float], uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Into an embedded one, by the command: as it is, as it was at a moment, at a position, before its checkpoint."""
+    storage, moment = store
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f"{moment % 1:.6f}Z"[1:]
+    ways = {"all": [], "then": ["--at", at], "early": ["--position", "5"]}
+    found = {}
+    for name, options in ways.items():
+        to = f"rocksdb://{tmp_path}/{name}"
+        assert main(["restore", "--store", uri, "--to", to, *options]) == 0
+        found[name] = embedded(tmp_path / name)
+    assert found["all"] == numbers(30)
+    assert found["then"] == numbers(15)
+    assert found["early"] == numbers(len(found["early"]))
+    assert 0 < len(found["early"]) < 6
+    assert "up to position 5" in capsys.readouterr().out
+    post(storage, "undisturbed")
+
+
+@pytest.mark.usefixtures("store")
+def test_what_cannot_be_restored_is_refused(uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a sentence, and nothing is left behind."""
+    to = f"rocksdb://{tmp_path}/new"
+    for options, sentence in (
+        (["--position", "1000"], "The log ends at position"),
+        (["--at", "yesterday"], "must be a time"),
+        (["--at", "2026-01-01T00:00:00Z", "--position", "3"], "give one of them"),
+    ):
+        assert main(["restore", "--store", uri, "--to", to, *options]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_an_embedded_store_moves_into_an_object_store(
+    machine: Open, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And goes on there; a second one is not put over it."""
+    path = tmp_path / "plain"
+    plain = connect(f"rocksdb://{path}")
+    posted(plain, 0, 20)
+    plain.close()
+    assert main(["ship", "--store", f"rocksdb://{path}", "--to", uri]) == 0
+    assert main(["ship", "--store", f"rocksdb://{path}", "--to", uri]) == 2
+    assert "There is a store already" in capsys.readouterr().err
+    storage = machine("first", takeover="refuse")
+    posted(storage, 20, 25)
+    storage.close()
+    assert bodies(machine("second")) == numbers(25)
+    assert embedded(path) == numbers(20)
+
+
+def test_the_owner_is_told(machine: Open, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its number, its name, and that it has stopped."""
+    assert main(["owner", "--store", uri]) == 2
+    assert "There is no store" in capsys.readouterr().err
+    first = machine("first")
+    assert main(["owner", "--store", uri]) == 0
+    told = capsys.readouterr().out
+    assert "epoch: 1" in told
+    assert f":{os.getpid()}:" in told
+    assert "state: serving" in told
+    first.close()
+    assert main(["owner", "--store", uri]) == 0
+    assert "state: released" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("swift")
+def test_a_place_without_a_store_is_not_checked(uri: str) -> None:
+    """Nor is one made there."""
+    with pytest.raises(StartRefused, match="There is no store"):
+        check(uri)
+
+
+@pytest.mark.parametrize("harm", ["missing", "flipped"])
+@pytest.mark.parametrize("what", ["record", "last record", "file", "checkpoint"])
+def test_an_object_that_is_not_what_it_was_is_named(
+    store: tuple[Storage, float], objects: SwiftObjects, machine: Open, uri: str, harm: str, what: str
+) -> None:
+    """By the check and by the start, which is refused: nothing that was acknowledged is left out in silence."""
+    storage, _ = store
+    last = head(objects).checkpoints[-1]
+    manifest = read(objects, checkpoint_name(last.position), Manifest)
+    assert manifest is not None
+    file = next(file for file in manifest.files if file.name.endswith(".sst"))
+    name = {
+        "record": log_name(1, last.position + 2),
+        "last record": log_name(1, head(objects).acknowledged),
+        "file": file_name(file.digest),
+        "checkpoint": checkpoint_name(last.position),
+    }[what]
+    storage.close()
+    value = bytearray(objects.get(name) or b"")
+    objects.delete(name)
+    if harm == "flipped":
+        value[len(value) // 2] ^= 1
+        objects.put(name, bytes(value))
+    for read_it in (lambda: check(uri), lambda: machine("second")):
+        with pytest.raises(StoreDamaged, match=name):
+            read_it()

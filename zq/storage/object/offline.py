@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done with a store in an object store beside its owner, which may serve meanwhile: restore it into an embedded
+one, check it, say who owns it. And the way in: an embedded store becomes one in an object store."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from zq.errors import StartRefused
+from zq.storage.object.checkpoints import Manifest, checkpoint_name, download, upload
+from zq.storage.object.entries import Entry
+from zq.storage.object.epochs import (
+    Head,
+    Kept,
+    Mark,
+    Opening,
+    newest,
+    newest_opened,
+    open_epoch,
+    read,
+    win,
+    write,
+)
+from zq.storage.object.objects import Objects
+from zq.storage.object.restoring import followed, said, whole_log
+from zq.storage.object.store import ShippedStore
+from zq.storage.rocksdb.files import Damage
+from zq.storage.rocksdb.store import Store
+
+NOT_THERE: Final = "There is no store at this place in the object store."
+
+
+class Restored(NamedTuple):
+    """``position`` and ``moment`` (milliseconds) of the last entry of the log that was restored; 0 where the
+    checkpoint had all."""
+
+    position: int
+    moment: int
+
+
+def restore(
+    objects: Objects, to: Path, families: Sequence[str], at: float | None = None, position: int | None = None
+) -> Restored:
+    """Make a directory of the embedded store of what the log says up to the moment ``at``, or up to ``position``.
+
+    Nothing is changed in the object store. Raises ``StartRefused`` if that cannot be had, or ``to`` is there.
+    """
+    epoch, opening = newest_opened(objects)
+    if opening is None:
+        raise StartRefused(NOT_THERE)
+    kept: Kept = read(objects, f"head/{epoch}", Head) or opening
+    latest = None if at is None else int(at * 1000)
+    mark = _newest(kept, latest, position)
+    with _made(to) as folder:
+        if mark is not None:
+            download(objects, mark.position, folder)
+        reached, moment = (mark.position, mark.moment) if mark else (kept.removed, 0)
+        store = Store(folder, families, "never", 0)
+        try:
+            for entry in _log(objects, epoch, opening, kept, reached):
+                if _beyond(position, entry.position) or _beyond(latest, entry.moment):
+                    break
+                for batch in entry.batches:
+                    store.write(batch.writes, batch.gone)
+                reached, moment = entry.position, entry.moment
+            store.wait_durable(always=True)
+        finally:
+            store.close()
+        if position is not None and reached < position:
+            raise StartRefused(f"The log ends at position {reached}.")
+    return Restored(reached, moment)
+
+
+def ship(path: Path, objects: Objects, families: Sequence[str], moment: int) -> int:
+    """Put an embedded store, which no server may have open, into an object store that has none; how many files it has.
+
+    Raises ``StartRefused``. ``moment``: milliseconds.
+    """
+    if newest(objects):
+        raise StartRefused("There is a store already, or was one: name another prefix.")
+    if not (path / "CURRENT").exists():
+        raise StartRefused(f"There is no store in {path}.")
+    folder = path.with_name(f"{path.name}.shipping")
+    store = ShippedStore(path, families, "", Damage())
+    try:
+        epoch = win(objects)
+        shutil.rmtree(folder, ignore_errors=True)
+        store.link(folder)
+        files = upload(objects, folder, {})
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        store.close()
+    mark = Mark(0, moment)
+    write(objects, checkpoint_name(0), Manifest(0, epoch, moment, files))
+    open_epoch(objects, epoch, Opening(owner="zq-server ship", moment=moment, chain=[], checkpoints=[mark]))
+    write(objects, f"head/{epoch}", Head(checkpoints=[mark], released=0, moment=moment))
+    return len(files)
+
+
+def owner(objects: Objects) -> tuple[int, Opening, Head]:
+    """The newest epoch, what it began with, and how far it says that it has come. Raises ``StartRefused`` for none."""
+    epoch, opening = newest_opened(objects)
+    if opening is None:
+        raise StartRefused(NOT_THERE)
+    head = read(objects, f"head/{epoch}", Head)
+    return epoch, opening, head or Head(removed=opening.removed, checkpoints=opening.checkpoints)
+
+
+@contextmanager
+def restored(objects: Objects, families: Sequence[str]) -> Iterator[Path]:
+    """All of the store, in a directory that goes."""
+    with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
+        restore(objects, Path(folder, "store"), families)
+        yield Path(folder, "store")
+
+
+def _beyond(bound: int | None, value: int) -> bool:
+    return bound is not None and value > bound
+
+
+def _newest(kept: Kept, latest: int | None, position: int | None) -> Mark | None:
+    """The checkpoint to begin with; None for the log alone. Raises ``StartRefused``."""
+    fitting = [
+        mark for mark in kept.checkpoints if not _beyond(latest, mark.moment) and not _beyond(position, mark.position)
+    ]
+    if not fitting and kept.removed:
+        raise StartRefused("What the store was then is not kept any more: see [storage:object] keep.")
+    return fitting[-1] if fitting else None
+
+
+def _log(objects: Objects, epoch: int, opening: Opening, kept: Kept, base: int) -> Iterator[Entry]:
+    for entry in whole_log(objects, base, opening.chain):
+        yield entry
+        base = entry.position
+    yield from followed(objects, epoch, base, None, said(kept))
+
+
+@contextmanager
+def _made(to: Path) -> Iterator[Path]:
+    """A directory that becomes ``to``, unless an error is raised."""
+    unfinished = to.with_name(f"{to.name}.unfinished")
+    if to.exists():
+        raise StartRefused(f"{to} is there already: a store is restored into a new directory.")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        yield unfinished
+        unfinished.rename(to)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
