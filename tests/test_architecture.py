@@ -24,7 +24,7 @@ PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capa
 ROCKSDB = [f"zq.storage.rocksdb.{name}" for name in ("files", "housekeeping", "rescue", "store", "survey", "tuning")]
 OBJECT = [
     f"zq.storage.object.{name}"
-    for name in ("checkpoints", "entries", "epochs", "objects", "offline", "restoring", "ship", "store", "swift")
+    for name in ("checkpoints", "entries", "epochs", "objects", "offline", "restoring", "shipping", "store", "swift")
 ]
 
 MAY_IMPORT: dict[str, list[str]] = {

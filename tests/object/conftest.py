@@ -17,10 +17,10 @@ LEASE = 2
 Open = Callable[..., Storage]
 
 
-@pytest.fixture(scope="session", params=[1], ids=["one device"])
-def swift(request: pytest.FixtureRequest) -> Iterator[Swift]:
+@pytest.fixture(scope="session")
+def swift() -> Iterator[Swift]:
     """Shared by all tests that do not break it."""
-    with Swift(request.param) as server:
+    with Swift() as server:
         os.environ.update(server.environment)
         yield server
 

@@ -21,7 +21,7 @@ from zq.storage.object import offline
 from zq.storage.object.checkpoints import Rules
 from zq.storage.object.objects import Objects
 from zq.storage.object.owner import Owner, Terms
-from zq.storage.object.ship import Shipper
+from zq.storage.object.shipping import Shipper
 from zq.storage.object.swift import SwiftObjects
 from zq.storage.ordered import layout
 from zq.storage.ordered.startup import StorageClock

@@ -21,7 +21,7 @@ import msgspec
 from zq.errors import StoreDamaged, Unavailable
 from zq.storage.object.epochs import Head, Mark, Proof, Span, log_name, read, write
 from zq.storage.object.objects import Objects
-from zq.storage.object.ship import Cut, Shipper
+from zq.storage.object.shipping import Cut, Shipper
 
 LOG = logging.getLogger(__name__)
 # Bytes up to which a file is in the manifest itself.

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from msgspec.structs import asdict
 
-from zq.errors import Deposed, StartRefused
+from zq.errors import Deposed, StartRefused, Unavailable
 from zq.model.expiry import Expiry
 from zq.storage.object.checkpoints import Checkpointer, Manifest, Rules, download
 from zq.storage.object.epochs import (
@@ -32,7 +32,7 @@ from zq.storage.object.epochs import (
 )
 from zq.storage.object.objects import Objects
 from zq.storage.object.restoring import end_of, said, whole_log
-from zq.storage.object.ship import Shipper
+from zq.storage.object.shipping import Shipper
 from zq.storage.object.store import ShippedStore
 from zq.storage.ordered.startup import uptime
 from zq.storage.rocksdb import Directory
@@ -123,9 +123,9 @@ class Owner(Directory):
     def _make(self, filtered: str) -> Store:
         if self._proof is not None and self._proof.fenced:  # it would take the store back, and the two would fight
             raise Deposed
-        self._place.take(self._name)
         store: ShippedStore | None = None
         try:
+            self._place.take(self._name)
             self._wait_for_turn()
             epoch = win(self._objects)
             former, opening = depose(self._objects, epoch)
@@ -151,6 +151,8 @@ class Owner(Directory):
             self._place.let_go()
             if isinstance(error, Taken):
                 raise StartRefused(TAKEN) from error
+            if isinstance(error, OSError):
+                raise Unavailable from error
             raise
         return store
 

@@ -9,7 +9,7 @@ from zq.errors import Unavailable
 from zq.storage.object.checkpoints import Checkpointer
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Proof
-from zq.storage.object.ship import Cut, Shipper
+from zq.storage.object.shipping import Cut, Shipper
 from zq.storage.ordered.store import Range, Write
 from zq.storage.rocksdb.files import Damage, link_files
 from zq.storage.rocksdb.store import Store

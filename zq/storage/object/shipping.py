@@ -30,7 +30,7 @@ UNHURRIED: Final = 1.0
 # Seconds between two attempts, at first and at the most; and where the object store has refused.
 PAUSE: Final = (0.05, 2.0)
 REFUSED_PAUSE: Final = 5.0
-UNKNOWN: Final = "The object store has not confirmed this in time: it is not known to be stored. Try again later."
+UNKNOWN: Final = "The object store has not confirmed this in time: it is not known to be stored.{} Try again later."
 FULL: Final = "The object store is slower than this server is asked to write. Try again later."
 
 
@@ -92,6 +92,8 @@ class Shipper:
         self._acknowledged = position
         self._shipped = 0
         self._closing = False
+        self._refusal = ""
+        """What the object store says instead of doing what it is asked."""
         self.stored_bytes = 0
         """Bytes of the records so far, as they are stored."""
         self._threads = [threading.Thread(target=self._run, name="zq-upload", daemon=True) for _ in range(uploads)]
@@ -135,7 +137,7 @@ class Shipper:
                 return
         if self._proof.fenced:
             raise Deposed
-        raise Unavailable(UNKNOWN)
+        raise Unavailable(UNKNOWN.format(self._refusal))
 
     def cut(self) -> Cut:
         """Have a record end with what was appended last."""
@@ -264,6 +266,7 @@ class Shipper:
         while True:
             try:
                 act()
+                self._refusal = ""
                 return
             except Deposed:
                 raise
@@ -272,6 +275,6 @@ class Shipper:
                     raise Deposed from error
                 if isinstance(error, ObjectStoreRefuses):
                     LOG.critical("The object store refuses the log: %s", error)
-                    pause = REFUSED_PAUSE
+                    pause, self._refusal = REFUSED_PAUSE, f" {error}"
                 time.sleep(pause)
                 pause = min(PAUSE[1], pause * 2)

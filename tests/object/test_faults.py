@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An object store that does not answer, answers late, refuses, or loses its answers: what is said, and that nothing is
+lost; and a local disk that is full."""
+
+import itertools
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.object.between import CUT, Between
+from tests.object.conftest import LEASE, Open
+from tests.object.work import Producers, bodies, listed, post
+from tests.servers import ZqServer, ask, wait_for
+from tests.swift import Swift
+from zq.errors import Unavailable
+from zq.storage.api import Storage
+from zq.storage.object import shipping
+
+PATIENCE = 2
+
+
+@pytest.fixture
+def between(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
+    """What stores of this test take for Swift."""
+    with Between(swift) as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+def of_the_log(method: str, path: str) -> bool:
+    return method == "PUT" and "/log/" in path
+
+
+def posted(storage: Storage, start: int, end: int) -> list[str]:
+    """The bodies that were acknowledged."""
+    done = []
+    for number in range(start, end):
+        try:
+            post(storage, f"{number}")
+        except Unavailable:
+            continue
+        done.append(f"{number}")
+    return done
+
+
+def holds(machine: Open, acknowledged: list[str]) -> None:
+    """Another machine has those in their order, and none twice."""
+    there = bodies(machine("another"))
+    assert len(set(there)) == len(there)
+    assert [body for body in there if body in set(acknowledged)] == acknowledged
+
+
+def test_lost_answers_cost_nothing(machine: Open, between: Between) -> None:
+    """Of every third record Swift's answer is cut off: it is put again, and nothing is twice."""
+    storage = machine("first")
+    turn = itertools.count()
+    with between.doing(lambda method, path: CUT if of_the_log(method, path) and next(turn) % 3 == 0 else 0):
+        acknowledged = posted(storage, 0, 30)
+    assert between.harmed > 5
+    assert acknowledged == [f"{number}" for number in range(30)]
+    holds(machine, acknowledged)
+
+
+@pytest.mark.parametrize("status", [403, 413, 507])
+def test_an_object_store_that_refuses_is_named(
+    machine: Open, between: Between, status: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full, or without the right to write: posts say so, the log too, reads go on; and then posts as if nothing was."""
+    monkeypatch.setattr(shipping, "REFUSED_PAUSE", 0.5)
+    storage = machine("first", patience=PATIENCE)
+    acknowledged = posted(storage, 0, 3)
+    with between.doing(lambda method, path: status if of_the_log(method, path) else 0):
+        with pytest.raises(Unavailable, match=f"status {status}"):
+            post(storage, "refused")
+        time.sleep(LEASE)
+        assert bodies(storage)[:3] == acknowledged
+    assert any(entry.levelname == "CRITICAL" and str(status) in entry.message for entry in caplog.records)
+    wait_for(lambda: posted(storage, 3, 4), 10, "a post")
+    holds(machine, [*acknowledged, "3"])
+
+
+def test_a_token_that_expired_is_renewed(machine: Open, between: Between) -> None:
+    """Once it is not taken any more, no request fails for it."""
+    storage = machine("first")
+    turn = itertools.count()
+    with between.doing(lambda method, path: 401 if of_the_log(method, path) and next(turn) % 2 == 0 else 0):
+        assert len(posted(storage, 0, 10)) == 10
+    assert between.harmed >= 5
+
+
+def test_a_swift_that_stands_still_ends_reads_with_the_lease(machine: Open, swift: Swift) -> None:
+    """Nothing is answered: posts are 503 within their patience, reads go on for a lease at most; then all is well."""
+    storage = machine("first", patience=PATIENCE)
+    acknowledged = posted(storage, 0, 3)
+    with swift.frozen():
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            post(storage, "unknown")
+        assert time.monotonic() - began < PATIENCE + 2
+        time.sleep(max(0.0, began + LEASE - time.monotonic()))
+        for _ in range(3):
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                bodies(storage)
+            assert time.monotonic() - began < 2
+        time.sleep(8)
+    wait_for(lambda: posted(storage, 3, 4), 30, "a post")
+    assert bodies(storage)[:3] == acknowledged
+    holds(machine, [*acknowledged, "3"])
+
+
+def test_a_swift_that_is_started_again_goes_on(machine: Open, swift: Swift) -> None:
+    """Connections to the former process are opened anew."""
+    storage = machine("first", patience=PATIENCE)
+    acknowledged = posted(storage, 0, 3)
+    swift.kill()
+    assert posted(storage, 3, 4) == []
+    swift.launch("proxy")
+    wait_for(lambda: posted(storage, 4, 5), 30, "a post")
+    holds(machine, [*acknowledged, "4"])
+
+
+@pytest.fixture
+def three() -> Iterator[Swift]:
+    with Swift(3) as server:
+        yield server
+
+
+def test_one_broken_device_of_three_is_not_noticed(
+    three: Swift, machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Puts, newest reads and elections go on; and when another one breaks later, nothing is missing."""
+    for name, value in three.environment.items():
+        monkeypatch.setenv(name, value)
+    storage = machine("first")
+    with three.broken_device(0):
+        acknowledged = posted(storage, 0, 5)
+        storage.close()
+        storage = machine("second")
+        acknowledged += posted(storage, 5, 10)
+    assert acknowledged == [f"{number}" for number in range(10)]
+    with three.broken_device(1):
+        holds(machine, acknowledged)
+
+
+CONFIG = """\
+[storage:object]
+cache = {}
+lease = 2
+checkpoint_records = 20
+"""
+
+
+def test_a_full_local_disk_is_only_a_cache(uri: str, tmp_path: Path) -> None:
+    """What cannot be written there is refused; with space again the store is fetched anew, and all is there."""
+    with ZqServer(uri, config=CONFIG.format(tmp_path / "cache"), engine="gunicorn", forked=False) as server:
+        with Producers(server.url, "early") as early:
+            wait_for(lambda: len(early.acknowledged) >= 50, 60, "50 messages")
+        limit(server, 0)
+        with Producers(server.url, "late") as late:
+            wait_for(lambda: not server.ready(), 60, f"it is not ready:\n{server.output}")
+            limit(server, resource.RLIM_INFINITY)
+            wait_for(server.ready, 60, f"it is ready:\n{server.output}")
+        assert ask(server.url, "POST", "/v2/queues/jobs/messages", {"messages": [{"body": "last"}]}).status == 201
+        there = listed(server.url)
+    assert set(early.acknowledged) | set(late.acknowledged) <= set(there)
+    assert len(set(there)) == len(there)
+    assert there[-1] == "last"
+
+
+def limit(server: ZqServer, size: int) -> None:
+    """What a file of the server may have at the most."""
+    for pid in (server.pid, *server.worker_pids):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
