@@ -24,6 +24,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from tests.binaries import Missing, binary
+from tests.s3 import S3
 from tests.servers import Startable, free_port, spawn, wait_for
 from tests.swift import Swift
 
@@ -41,6 +42,8 @@ class Kind(NamedTuple):
     shared: bool
 
 
+IN_OBJECTS: Final = ("swift", "s3")
+"""Stores in an object store, which have suites of their own in ``tests/object``."""
 KINDS: Final = {
     "memory": Kind(durable=False, shared=False),
     "rocksdb": Kind(durable=True, shared=False),
@@ -48,14 +51,15 @@ KINDS: Final = {
     "redis": Kind(durable=True, shared=True),
     "pooled": Kind(durable=False, shared=False),
     "swift": Kind(durable=True, shared=False),
+    "s3": Kind(durable=True, shared=False),
     **({"redis-server": Kind(durable=True, shared=True)} if REDIS_ON_PATH else {}),
     **({"mongodb-given": Kind(durable=True, shared=True)} if MONGODB_URI else {}),
     **({"redis-given": Kind(durable=True, shared=True)} if REDIS_URI else {}),
 }
 """Every store that the shared suites run on, and that ``pytest --stores`` names. ``redis`` is valkey-server from the
-wheel, ``redis-server`` is on PATH, ``…-given`` come from the environment. ``pooled``: two stores in memory as one, for
-``zq/conformance``."""
-USUAL: Final = [name for name in KINDS if name not in ("redis-server", "pooled", "swift")]
+wheel, ``s3`` is moto, ``redis-server`` is on PATH, ``…-given`` come from the environment. ``pooled``: two stores in
+memory as one, for ``zq/conformance``."""
+USUAL: Final = [name for name in KINDS if name not in ("redis-server", "pooled", *IN_OBJECTS)]
 """Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
 EMBEDDED: Final = ["memory", "rocksdb"]
 """Stores without a server."""
@@ -235,9 +239,9 @@ class Stores:
         if driver == "rocksdb":
             return f"rocksdb://{folder}/store"
         if driver == "swift":
-            server = self._server(driver, Swift)
-            os.environ.update(server.environment)
-            return f"swift://zq/{folder.name}-{name}-{uuid4().hex}?auth=v1"
+            return self._in_objects(driver, Swift, f"{folder.name}-{name}")
+        if driver == "s3":
+            return self._in_objects(driver, S3, f"{folder.name}-{name}")
         if driver.startswith("mongodb"):
             return self._empty_mongodb(driver, f"zq_test_{name}")
         return self._empty_redis(driver, "abc".index(name))
@@ -268,6 +272,11 @@ class Stores:
         with redis.Redis.from_url(uri) as client:
             client.flushdb()
         return uri
+
+    def _in_objects(self, driver: str, make: Callable[[], Swift | S3], name: str) -> str:
+        server = self._server(driver, make)
+        os.environ.update(server.environment)
+        return server.uri(f"{name}-{uuid4().hex}")
 
     def _server(self, driver: str, make: Callable[[], StoreServer]):
         if driver not in self._started:

@@ -115,6 +115,10 @@ class Swift(Startable):
         self.environment = {"ST_AUTH": self.auth_url, "ST_USER": USER, "ST_KEY": KEY}
         """What the store's driver signs in with, by ``?auth=v1``."""
 
+    def uri(self, prefix: str) -> str:
+        """A store's."""
+        return f"swift://zq/{prefix}?auth=v1"
+
     @property
     def output(self) -> str:
         """What all processes wrote, to its end."""

@@ -24,7 +24,9 @@ PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capa
 ROCKSDB = [f"zq.storage.rocksdb.{name}" for name in ("files", "housekeeping", "rescue", "store", "survey", "tuning")]
 OBJECT = [
     f"zq.storage.object.{name}"
-    for name in ("checkpoints", "entries", "epochs", "objects", "offline", "restoring", "shipping", "store", "swift")
+    for name in (
+        *("checkpoints", "cloud", "entries", "epochs", "objects", "offline", "restoring", "shipping", "store", "swift"),
+    )
 ]
 
 MAY_IMPORT: dict[str, list[str]] = {
@@ -145,6 +147,7 @@ VENDORS: dict[str, list[str]] = {
     "pymongo": ["zq.storage.mongodb"],
     "redis": ["zq.storage.redis"],
     "rocksdict": ["zq.storage.rocksdb"],
+    "obstore": ["zq.storage.object.cloud"],
     "sortedcontainers": ["zq.storage.memory"],
     "oslo_config": ["zq.settings", "zq.auth.policy"],
     "oslo_policy": ["zq.auth.policy"],

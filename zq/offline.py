@@ -8,14 +8,14 @@ from zq.errors import StartRefused
 from zq.model.stats import Report
 from zq.storage import check, owner, restore, salvage, ship
 
-SWIFT = "swift://container/prefix"
+OBJECT_STORE = "swift://container/prefix"
 
 
 def check_store(uri: str) -> int:
     """Say whether all of a store can be read and its parts agree: 0 if so, 1 if not."""
     report = check(uri)
     if report is None:
-        raise StartRefused(f"Only rocksdb:///var/lib/zq or {SWIFT} can be checked.")
+        raise StartRefused(f"Only rocksdb:///var/lib/zq or {OBJECT_STORE} can be checked.")
     return _print_report(report)
 
 
@@ -39,12 +39,14 @@ def salvage_store(uri: str, to: str | None) -> int:
 def restore_store(uri: str, to: str | None, at: str | None, position: int | None) -> int:
     """Write what a store in an object store was, or is, into a new embedded one."""
     if not to:
-        raise StartRefused(f"Where shall the new store be? zq-server restore --store {SWIFT} --to rocksdb:///new")
+        raise StartRefused(
+            f"Where shall the new store be? zq-server restore --store {OBJECT_STORE} --to rocksdb:///new"
+        )
     if at is not None and position is not None:
         raise StartRefused("--at and --position are two ways to say the same: give one of them.")
     restored = restore(uri, to, None if at is None else _moment(at), position)
     if restored is None:
-        raise StartRefused(f"Only a store in an object store can be restored: {SWIFT}.")
+        raise StartRefused(f"Only a store in an object store can be restored: {OBJECT_STORE}.")
     reached, moment = restored
     when = datetime.fromtimestamp(moment, UTC).isoformat(" ", "seconds") if moment else "its beginning"
     print(f"{to} has what was stored up to position {reached}, which is of {when}.")  # noqa: T201
@@ -55,7 +57,7 @@ def ship_store(uri: str, to: str | None) -> int:
     """Put an embedded store into an object store."""
     shipped = ship(uri, to) if to else None
     if shipped is None:
-        raise StartRefused(f"Where to? zq-server ship --store rocksdb:///var/lib/zq --to {SWIFT}")
+        raise StartRefused(f"Where to? zq-server ship --store rocksdb:///var/lib/zq --to {OBJECT_STORE}")
     print(f"{to} has all of {uri}, in {shipped} files. Serve the one or the other from now on.")  # noqa: T201
     return 0
 
@@ -64,7 +66,7 @@ def print_owner(uri: str) -> int:
     """Say who owns a store in an object store."""
     known = owner(uri)
     if known is None:
-        raise StartRefused(f"Only a store in an object store has an owner: {SWIFT}.")
+        raise StartRefused(f"Only a store in an object store has an owner: {OBJECT_STORE}.")
     for name, value in known.items():
         print(f"{name}: {value}")  # noqa: T201
     return 0

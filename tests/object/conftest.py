@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Swift for the stores in it, its objects past the store, and what opens one."""
+"""A real Swift, and an S3, for the stores in them, their objects past the store, and what opens one."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,10 +8,13 @@ from uuid import uuid4
 
 import pytest
 
+from tests.s3 import S3
+from tests.stores import IN_OBJECTS
 from tests.swift import Swift
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.object.swift import SwiftObjects
+from zq.storage.object import objects_of
+from zq.storage.object.objects import Objects
 
 LEASE = 2
 Open = Callable[..., Storage]
@@ -25,18 +28,24 @@ def swift() -> Iterator[Swift]:
         yield server
 
 
-@pytest.fixture
-def uri(swift: Swift) -> str:
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    with S3() as server:
+        os.environ.update(server.environment)
+        yield server
+
+
+@pytest.fixture(params=IN_OBJECTS)
+def uri(request: pytest.FixtureRequest) -> str:
     """An empty store."""
-    return f"swift://zq/{uuid4().hex}?auth=v1"
+    server: Swift | S3 = request.getfixturevalue(request.param)
+    return server.uri(uuid4().hex)
 
 
 @pytest.fixture
-def objects(swift: Swift, uri: str) -> SwiftObjects:
+def objects(uri: str) -> Objects:
     """The store's objects."""
-    opened = SwiftObjects(uri, swift.environment)
-    opened.prepare()
-    return opened
+    return objects_of(uri)
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from zq.storage.object import checkpoints
 from zq.storage.object.checkpoints import Manifest, checkpoint_name, download, file_name
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Head, Span, log_name, read
+from zq.storage.object.objects import Objects
 from zq.storage.object.restoring import whole_log
-from zq.storage.object.swift import SwiftObjects
 from zq.storage.ordered.store import Write
 
 
-def head(objects: SwiftObjects, epoch: int = 1) -> Head:
+def head(objects: Objects, epoch: int = 1) -> Head:
     found = read(objects, f"head/{epoch}", Head)
     assert found is not None
     return found
@@ -39,7 +39,7 @@ def numbers(end: int) -> list[str]:
     return [f"{number}" for number in range(end)]
 
 
-def test_a_checkpoint_is_made_and_the_rest_of_the_log_is_read(machine: Open, objects: SwiftObjects) -> None:
+def test_a_checkpoint_is_made_and_the_rest_of_the_log_is_read(machine: Open, objects: Objects) -> None:
     """The next owner reads nothing that lies before it: that can as well be gone."""
     first = machine("first", checkpoint_records=10)
     posted(first, 0, 20)
@@ -55,7 +55,7 @@ def test_a_checkpoint_is_made_and_the_rest_of_the_log_is_read(machine: Open, obj
     assert bodies(machine("third")) == numbers(35), "the log of two owners goes on behind a checkpoint of the first"
 
 
-def test_a_checkpoint_holds_what_its_position_says(machine: Open, objects: SwiftObjects, tmp_path: Path) -> None:
+def test_a_checkpoint_holds_what_its_position_says(machine: Open, objects: Objects, tmp_path: Path) -> None:
     """Several amid posts: each, without any log behind it, is whole and has those up to there."""
     first = machine("first", checkpoint_records=5)
     posted(first, 0, 60)
@@ -84,7 +84,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_what_no_kept_checkpoint_needs_is_removed(machine: Open, objects: SwiftObjects) -> None:
+def test_what_no_kept_checkpoint_needs_is_removed(machine: Open, objects: Objects) -> None:
     """Records and checkpoints that are older than is kept, and table files that only those had; the rest is whole."""
     first = machine("first", lease=1, keep=10, checkpoint_records=5)
     posted(first, 0, 10)
@@ -110,7 +110,7 @@ def test_what_no_kept_checkpoint_needs_is_removed(machine: Open, objects: SwiftO
     assert bodies(machine("second")) == numbers(sent)
 
 
-def test_a_checkpoint_uploads_what_is_new(machine: Open, objects: SwiftObjects) -> None:
+def test_a_checkpoint_uploads_what_is_new(machine: Open, objects: Objects) -> None:
     """Table files that the one before had are named again; also by the next owner."""
     first = machine("first", checkpoint_records=10)
     posted(first, 0, 12)
@@ -125,7 +125,7 @@ def test_a_checkpoint_uploads_what_is_new(machine: Open, objects: SwiftObjects) 
 
 
 @pytest.fixture
-def store(machine: Open, objects: SwiftObjects) -> Iterator[tuple[Storage, float]]:
+def store(machine: Open, objects: Objects) -> Iterator[tuple[Storage, float]]:
     """A store whose owner serves, with a checkpoint between, and a moment when it had half of what it has."""
     storage = machine("first", checkpoint_records=10)
     posted(storage, 0, 15)
@@ -213,7 +213,6 @@ def test_the_owner_is_told(machine: Open, uri: str, capsys: pytest.CaptureFixtur
     assert "state: released" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("swift")
 def test_a_place_without_a_store_is_not_checked(uri: str) -> None:
     """Nor is one made there."""
     with pytest.raises(StartRefused, match="There is no store"):
@@ -223,7 +222,7 @@ def test_a_place_without_a_store_is_not_checked(uri: str) -> None:
 @pytest.mark.parametrize("harm", ["missing", "flipped"])
 @pytest.mark.parametrize("what", ["record", "last record", "file", "checkpoint"])
 def test_an_object_that_is_not_what_it_was_is_named(
-    store: tuple[Storage, float], objects: SwiftObjects, machine: Open, uri: str, harm: str, what: str
+    store: tuple[Storage, float], objects: Objects, machine: Open, uri: str, harm: str, what: str
 ) -> None:
     """By the check and by the start, which is refused: nothing that was acknowledged is left out in silence."""
     storage, _ = store

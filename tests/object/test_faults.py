@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -20,6 +21,12 @@ from zq.storage.api import Storage
 from zq.storage.object import shipping
 
 PATIENCE = 2
+
+
+@pytest.fixture
+def uri(swift: Swift) -> str:
+    """An empty store in Swift."""
+    return swift.uri(uuid4().hex)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from zq.errors import Deposed, StartRefused, Unavailable
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.object.epochs import Opening, newest, read
-from zq.storage.object.swift import SwiftObjects
+from zq.storage.object.objects import Objects
 
 
 def test_another_machine_has_all_that_was_acknowledged(machine: Open) -> None:
@@ -89,7 +89,7 @@ def test_a_takeover_waits_for_the_lease_of_an_owner_that_may_live(machine: Open)
     assert time.monotonic() - began >= LEASE
 
 
-def test_a_clean_stop_leaves_nothing_to_wait_for(machine: Open, objects: SwiftObjects) -> None:
+def test_a_clean_stop_leaves_nothing_to_wait_for(machine: Open, objects: Objects) -> None:
     """Neither the owner's silence nor its lease, not even a long one."""
     first = machine("first", lease=600)
     post(first, "kept")
@@ -101,7 +101,7 @@ def test_a_clean_stop_leaves_nothing_to_wait_for(machine: Open, objects: SwiftOb
     assert newest(objects) == 2
 
 
-def test_a_start_is_refused_beside_an_owner(machine: Open, objects: SwiftObjects) -> None:
+def test_a_start_is_refused_beside_an_owner(machine: Open, objects: Objects) -> None:
     """Where nothing shall be taken over; the owner is named and serves on."""
     first = machine("first")
     opening = read(objects, "open/1", Opening)
@@ -125,7 +125,7 @@ def test_a_standby_waits_while_the_owner_lives(machine: Open) -> None:
         assert bodies(second.result(30)) == [f"{number}" for number in range(10)]
 
 
-def test_two_processes_do_not_share_a_local_directory(uri: str, swift: object, tmp_path: Path) -> None:
+def test_two_processes_do_not_share_a_local_directory(uri: str, tmp_path: Path) -> None:
     """The second one would empty what the first one works in."""
     options = {"cache": str(tmp_path / "cache"), "lease": LEASE, "takeover": "now"}
     first = connect(uri, options)

@@ -45,13 +45,13 @@ def connect(
     max_clock_jump: int = 172800,
     expiry: Expiry | None = None,
 ) -> OrderedStorage:
-    """Take over ``swift://container/prefix`` and open it. Raises ``StartRefused`` with a sentence.
+    """Take over ``swift://container/prefix`` or ``s3://bucket/prefix`` and open it. Raises ``StartRefused``.
 
     ``cache``: a local directory, whose content is thrown away. For the others see ``Terms``, ``Shipper`` and ``Rules``.
     """
     if takeover not in TAKEOVERS:
         raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
-    expiry, objects, now = expiry or Expiry(), _objects(uri), StorageClock().now
+    expiry, objects, now = expiry or Expiry(), objects_of(uri), StorageClock().now
     owner = Owner(
         objects,
         Path(cache) if cache else _default_cache(uri),
@@ -68,10 +68,25 @@ def connect(
     return OrderedStorage(owner.open, expiry, owner, max_clock_jump)
 
 
-def _objects(uri: str) -> Objects:
-    objects = SwiftObjects(uri, os.environ)
-    objects.prepare()
-    return objects
+def objects_of(uri: str) -> Objects:
+    """The objects that a URI names, ready to be used. Raises ``StartRefused``, ``Unavailable``."""
+    if store_uri.split(uri).scheme == "swift":
+        swift = SwiftObjects(uri, os.environ)
+        swift.prepare()
+        return swift
+    try:
+        from zq.storage.object.cloud import CloudObjects
+    except ModuleNotFoundError as error:
+        raise StartRefused(f"{error.name} is not installed: pip install 'zq-queue[object]'.") from error
+    cloud = CloudObjects(uri)
+    cloud.prepare()
+    return cloud
+
+
+def prepare(uri: str, **_: object) -> None:
+    """Make what the store needs before its first use, and try whether the object store elects. Raises as ``connect``
+    does."""
+    objects_of(uri)
 
 
 def _default_cache(uri: str) -> Path:
@@ -84,19 +99,19 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 
     The position reached, and its moment. Raises ``StartRefused``, ``Unavailable``.
     """
-    restored = offline.restore(_objects(uri), rocksdb.path_of(to), layout.FAMILIES, at, position)
+    restored = offline.restore(objects_of(uri), rocksdb.path_of(to), layout.FAMILIES, at, position)
     return restored.position, restored.moment / 1000
 
 
 def ship(uri: str, to: str) -> int:
     """Put the embedded store ``uri`` into the object store; how many files it has. Raises ``StartRefused``."""
     moment = layout.ms(StorageClock().now())
-    return offline.ship(rocksdb.path_of(uri), _objects(to), layout.FAMILIES, moment)
+    return offline.ship(rocksdb.path_of(uri), objects_of(to), layout.FAMILIES, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
     """Who owns the store, and how far that server has come. Raises ``StartRefused``, ``Unavailable``."""
-    epoch, opening, head = offline.owner(_objects(uri))
+    epoch, opening, head = offline.owner(objects_of(uri))
     now = layout.ms(StorageClock().now())
     return {
         "epoch": epoch,
@@ -112,5 +127,5 @@ def owner(uri: str) -> Mapping[str, str | int]:
 def check(uri: str) -> Report:
     """Restore the store into a directory that goes, and compare its parts with each other. Raises ``StoreDamaged`` with
     the name of an object that is missing or damaged."""
-    with offline.restored(_objects(uri), layout.FAMILIES) as path:
+    with offline.restored(objects_of(uri), layout.FAMILIES) as path:
         return rocksdb.check(f"rocksdb://{path}")

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects in S3 and what speaks its protocol, over obstore.
+
+S3 takes the first of several writers of a name where it is asked to (``If-None-Match: *``): that is how it elects. Not
+everything that speaks its protocol does, so a store that begins there tries it out first. No try proves it; that an
+owner looks for its fence before it acknowledges is what keeps what was acknowledged.
+"""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+from urllib.parse import parse_qs
+from uuid import uuid4
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from zq.errors import StartRefused, Unavailable
+from zq.model import store_uri
+from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses
+
+SHAPE: Final = "An S3 store is s3://bucket/prefix, with ?endpoint= and ?region= where they are needed; it is {!r}."
+# Statuses that asking again does not change, in the text of an error.
+REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
+RETRIES: Final = 2
+# How many race for how many names before a first start.
+RACERS: Final = 16
+RACES: Final = 20
+NO_ELECTIONS: Final = (
+    "This object store told several writers of one name that they were the first: it does not heed If-None-Match, so "
+    "servers cannot agree on an owner there."
+)
+
+
+class CloudObjects(Objects):
+    """The objects of one bucket below a prefix. Credentials are those of the environment, as for AWS's own tools."""
+
+    def __init__(self, uri: str) -> None:
+        """Raises ``StartRefused`` for a URI that names no bucket and prefix."""
+        parts = store_uri.split(uri)
+        prefix, options = parts.path.strip("/"), parse_qs(parts.query)
+        if not parts.netloc or not prefix or options.keys() - {"endpoint", "region"}:
+            raise StartRefused(SHAPE.format(uri))
+        config = {name: values[-1] for name, values in options.items()}
+        limit = timedelta(seconds=TIMEOUT)
+        plain = config.get("endpoint", "").startswith("http://")
+        try:
+            self._store = S3Store(
+                parts.netloc,
+                prefix=prefix,
+                config=config,  # type: ignore[arg-type]  # the names above
+                client_options={"allow_http": plain, "connect_timeout": limit, "read_timeout": limit},
+                retry_config={"max_retries": RETRIES, "retry_timeout": limit},
+            )
+        except BaseError as error:
+            raise StartRefused(SHAPE.format(uri)) from error
+
+    def prepare(self) -> None:
+        """Before a first start, try whether the object store elects. Raises ``StartRefused`` if it does not."""
+        if self.elected(1):
+            return
+        names = [f"probe/{uuid4().hex}" for _ in range(RACES)]
+        with ThreadPoolExecutor(RACERS) as racers:
+            for name in names:
+                won = sum(racers.map(self._put_new, [name] * RACERS))
+                self.delete(name)
+                if won > 1:
+                    raise StartRefused(NO_ELECTIONS)
+
+    def put(self, name: str, value: bytes) -> bool:
+        with _translated():
+            obstore.put(self._store, name, value)
+        return True
+
+    def get(self, name: str) -> bytes | None:
+        with _translated():
+            try:
+                return bytes(obstore.get(self._store, name).bytes())
+            except FileNotFoundError:
+                return None
+
+    def exists(self, name: str) -> bool:
+        with _translated():
+            try:
+                obstore.head(self._store, name)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def delete(self, name: str) -> None:
+        with _translated():
+            try:
+                obstore.delete(self._store, name)
+            except FileNotFoundError:
+                return
+
+    def elect(self, number: int) -> bool:
+        return self._put_new(f"epoch/{number}")
+
+    def elected(self, number: int) -> bool:
+        return self.exists(f"epoch/{number}")
+
+    def close(self) -> None:
+        """Connections go with the process."""
+
+    def _put_new(self, name: str) -> bool:
+        with _translated():
+            try:
+                obstore.put(self._store, name, b"zq", mode="create", use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+            return True
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The binding's errors as this program's, the cause kept."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectStoreRefuses("There is no such bucket in the object store.") from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise ObjectStoreRefuses("The object store does not allow this to these credentials.") from error
+    except (BaseError, OSError) as error:
+        found = REFUSALS.search(str(error))
+        if found is None:
+            raise Unavailable from error
+        raise ObjectStoreRefuses(f"The object store answers with status {found[1]}.") from error
