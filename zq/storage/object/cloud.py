@@ -73,9 +73,9 @@ class CloudObjects(Objects):
         with ThreadPoolExecutor(RACERS) as racers:
             for name in names:
                 won = sum(racers.map(self._put_new, [name] * RACERS))
-                self.delete(name)
                 if won > 1:
                     raise StartRefused(NO_ELECTIONS)
+                self.delete(name)
 
     def put(self, name: str, value: bytes) -> bool:
         with _translated():
