@@ -20,6 +20,7 @@ class ShippedStore(Store):
     again: a directory that was not restored anew could hold what no other server ever saw."""
 
     prompt = False
+    contended = True
 
     def __init__(self, path: Path, families: Sequence[str], filtered: str, damage: Damage) -> None:
         super().__init__(path, families, "never", 0, filtered, damage, logged=False)

@@ -55,17 +55,19 @@ class StoreHandle:
                 prompt.may_take_long()
                 session = self._renew()
             self._active += 1
-        try:
-            session.store.prove()
-        except Unavailable:
-            self._leave()
-            raise
+        if session.store.contended:
+            try:
+                session.store.prove()
+            except Unavailable:
+                self._leave()
+                raise
         return session
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        session = self._session
         try:
-            if kind is None and self._session is not None:
-                self._session.store.prove()
+            if kind is None and session is not None and session.store.contended:
+                session.store.prove()
         finally:
             if not prompt.release_when_paid(self._leave):  # the store stays open until then
                 self._leave()

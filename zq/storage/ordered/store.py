@@ -48,6 +48,8 @@ class Store(Protocol):
     failure: Exception | None = None
     # Whether no method waits for longer than memory takes, but where it calls ``zq.prompt``.
     prompt: bool = False
+    # Whether another process may take the store over, so that ``prove`` is to be asked when a verb begins and ends.
+    contended: bool = False
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of one key."""
@@ -83,8 +85,7 @@ class Store(Protocol):
         ...
 
     def prove(self) -> None:
-        """Return if this process still owns the store: asked when a verb begins and when it ends. Raises
-        ``Unavailable``. A store that no other process can open does nothing."""
+        """Return if this process still owns the store. Raises ``Unavailable``."""
         return
 
     def close(self) -> None:
