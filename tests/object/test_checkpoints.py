@@ -226,18 +226,17 @@ def test_an_object_that_is_not_what_it_was_is_named(
     store: tuple[Storage, float], objects: Objects, machine: Open, uri: str, harm: str, what: str
 ) -> None:
     """By the check and by the start, which is refused: nothing that was acknowledged is left out in silence."""
-    storage, _ = store
+    store[0].close()
     last = head(objects).checkpoints[-1]
     manifest = read(objects, checkpoint_name(last.position), Manifest)
     assert manifest is not None
     file = next(file for file in manifest.files if file.name.endswith(".sst"))
     name = {
         "record": log_name(1, last.position + 2),
-        "last record": log_name(1, head(objects).acknowledged),
+        "last record": log_name(1, head(objects).released),
         "file": file_name(file.digest),
         "checkpoint": checkpoint_name(last.position),
     }[what]
-    storage.close()
     value = bytearray(objects.get(name) or b"")
     objects.delete(name)
     if harm == "flipped":
