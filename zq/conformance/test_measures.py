@@ -26,6 +26,13 @@ KNOWN = {
     "store_stall_seconds_total",
     "store_compacted_bytes_total",
     "store_syncs_total",
+    "object_checkpoint_age_seconds",
+    "object_epoch",
+    "object_position",
+    "object_proof_age_seconds",
+    "object_uploaded_bytes_total",
+    "object_uploads_total",
+    "object_waiting_bytes",
 }
 EVERYWHERE = {"expired_removed_total", "expired_waiting", "store_messages", "sweep_lag_seconds", "store_bytes"}
 

@@ -96,6 +96,8 @@ STORE_TOTALS: Final[dict[str, Definition]] = {
     "store_stall_seconds_total": _counter("Time for which the store held up writes."),
     "store_compacted_bytes_total": _counter("Bytes written by compactions."),
     "store_syncs_total": _counter("Syncs of the store's log to disk."),
+    "object_uploads_total": _counter("Records of the log that are in the object store, of this owner."),
+    "object_uploaded_bytes_total": _counter("Bytes of them."),
 }
 # What the store reports, the same to every process.
 STORE_GAUGES: Final[dict[str, Definition]] = {
@@ -109,6 +111,11 @@ STORE_GAUGES: Final[dict[str, Definition]] = {
     "store_limit_bytes": _gauge("Space that the store may take; 0 = no limit."),
     "store_pending_compaction_bytes": _gauge("Bytes that compactions have yet to rewrite."),
     "store_running_compactions": _gauge("Compactions under way."),
+    "object_epoch": _gauge("The number of the owner of a store in an object store."),
+    "object_position": _gauge("The last position of its log that is acknowledged."),
+    "object_waiting_bytes": _gauge("Bytes of changes that are not acknowledged yet."),
+    "object_proof_age_seconds": _gauge("Since when it is not known whether this server still owns the store."),
+    "object_checkpoint_age_seconds": _gauge("Age of the newest checkpoint, or of this owner."),
 }
 # What is found out when the page is read, by the process that answers.
 READ: Final[dict[str, Definition]] = {

@@ -6,7 +6,7 @@ import fcntl
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 from uuid import uuid4
@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.model.expiry import Expiry
+from zq.model.stats import Measure
 from zq.storage.object.checkpoints import Checkpointer, Manifest, Rules, download
 from zq.storage.object.epochs import (
     Head,
@@ -155,6 +156,11 @@ class Owner(Directory):
                 raise Unavailable from error
             raise
         return store
+
+    def measures(self) -> Iterator[Measure]:
+        yield from super().measures()
+        if isinstance(store := self._opened, ShippedStore):
+            yield from store.measures()
 
     def _wait_for_turn(self) -> None:
         """Return when the owner is silent, or has stopped."""

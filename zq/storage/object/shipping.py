@@ -94,6 +94,7 @@ class Shipper:
         self._closing = False
         self._refusal = ""
         """What the object store says instead of doing what it is asked."""
+        self.shipped_entries = 0
         self.stored_bytes = 0
         """Bytes of the records so far, as they are stored."""
         self._threads = [threading.Thread(target=self._run, name="zq-upload", daemon=True) for _ in range(uploads)]
@@ -245,6 +246,7 @@ class Shipper:
             return False
         with self._changed:
             self._durations.append(duration)
+            self.shipped_entries += 1
             self.stored_bytes += len(value)
             self._bytes -= size
             self._done.add(position)

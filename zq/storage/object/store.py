@@ -2,10 +2,11 @@
 """An open RocksDB directory that is only a cache: what is written is durable once it is in the object store's log."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from zq.errors import Unavailable
+from zq.model.stats import Measure
 from zq.storage.object.checkpoints import Checkpointer
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Proof
@@ -75,6 +76,18 @@ class ShippedStore(Store):
                 view.flush()
         except Exception as error:
             raise Unavailable from error
+
+    def measures(self) -> Iterator[Measure]:
+        """Figures of a store that serves."""
+        if self._proof is None or self._shipper is None or self._checkpointer is None:
+            return
+        yield Measure("object_epoch", self._proof.epoch)
+        yield Measure("object_proof_age_seconds", max(0.0, self._proof.age))
+        yield Measure("object_position", self._shipper.acknowledged)
+        yield Measure("object_waiting_bytes", self._shipper.waiting_bytes)
+        yield Measure("object_uploads_total", self._shipper.shipped_entries)
+        yield Measure("object_uploaded_bytes_total", self._shipper.stored_bytes)
+        yield Measure("object_checkpoint_age_seconds", self._checkpointer.age)
 
     def close(self) -> None:
         try:
