@@ -12,7 +12,8 @@ from tests.object.work import bodies, post
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.object.epochs import Opening, newest, read
+from zq.storage.object import entries
+from zq.storage.object.epochs import Opening, log_name, newest, read
 from zq.storage.object.objects import Objects
 
 
@@ -57,6 +58,22 @@ def test_an_owner_that_learns_of_it_by_its_own_commit(machine: Open) -> None:
 def post_on(storage: Storage) -> None:
     while True:
         post(storage, "more")
+
+
+def test_a_record_that_lands_after_a_takeover_is_met_by_nobody(machine: Open, objects: Objects) -> None:
+    """The upload of a deposed owner: those who come later agree with the one who did not see it."""
+    first = machine("first")
+    post(first, "kept")
+    second = machine("second")
+    opening = read(objects, "open/2", Opening)
+    assert opening is not None
+    (span,) = opening.chain
+    last = entries.decode(objects.get(log_name(1, span.last)) or b"", "the last record")
+    late, _ = entries.encode(1, span.last + 1, span.last, last.moment, last.checksum, last.batches)
+    objects.put(log_name(1, span.last + 1), late)
+    post(second, "kept too")
+    second.close()
+    assert bodies(machine("third")) == ["kept", "kept too"]
 
 
 def test_of_several_that_start_at_once_one_serves(machine: Open) -> None:

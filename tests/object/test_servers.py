@@ -13,6 +13,8 @@ import pytest
 
 from tests.object.work import Producers, listed
 from tests.servers import Lost, ZqServer, ask, wait_for
+from zq.storage.object.epochs import Head, Opening, read
+from zq.storage.object.objects import Objects
 
 LEASE = 3
 CONFIG = """\
@@ -20,7 +22,8 @@ CONFIG = """\
 cache = {cache}
 lease = {lease}
 owner_timeout = 3
-checkpoint_records = 50
+checkpoint_records = {records}
+keep = {keep}
 """
 ENOUGH = 100
 
@@ -33,15 +36,15 @@ class Machines:
         self._folder = folder
         self._running = ExitStack()
 
-    def launched(self, name: str) -> ZqServer:
+    def launched(self, name: str, lease: int = LEASE, records: int = 50, keep: int = 86400) -> ZqServer:
         """A server that has begun to start."""
-        config = CONFIG.format(cache=self._folder / name, lease=LEASE)
+        config = CONFIG.format(cache=self._folder / name, lease=lease, records=records, keep=keep)
         server = ZqServer(self._uri, config=config, engine="gunicorn", forked=False)
         self._running.callback(server.close)
         return server.launch()
 
-    def started(self, name: str) -> ZqServer:
-        server = self.launched(name)
+    def started(self, name: str, **options: int) -> ZqServer:
+        server = self.launched(name, **options)
         wait_for(server.ready, 60, f"{name} serves:\n{server.output}")
         return server
 
@@ -116,6 +119,33 @@ def refuses(server: ZqServer) -> None:
     while True:
         for method, document in (("GET", None), ("POST", MESSAGE)):
             assert ask(server.url, method, "/v2/queues/jobs/messages", document).status == 503
+
+
+def test_an_owner_that_slept_until_its_log_was_removed_is_fenced(machines: Machines, objects: Objects) -> None:
+    """Its next position is free again in the object store, and it acknowledges nothing there."""
+    options = {"lease": 1, "records": 10, "keep": 10}
+    first = machines.started("first", **options)
+    with Producers(first.url, "early") as early:
+        wait_for(lambda: len(early.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
+    os.killpg(first.pid, signal.SIGSTOP)
+    try:
+        second = machines.started("second", **options)
+        began = read(objects, "open/2", Opening)
+        assert began is not None
+        with Producers(second.url, "late") as late:
+            wait_for(lambda: removed(objects) > began.chain[-1].last, 90, "the log of the first one is removed")
+    finally:
+        os.killpg(first.pid, signal.SIGCONT)
+    with pytest.raises(Lost):
+        refuses(first)
+    second.terminate()
+    whole(listed(machines.started("third").url), [*early.acknowledged, *late.acknowledged])
+
+
+def removed(objects: Objects) -> int:
+    """Up to where the second owner has removed the log."""
+    head = read(objects, "head/2", Head)
+    return head.removed if head else 0
 
 
 MESSAGE = {"messages": [{"body": "too late", "ttl": 3600}]}
