@@ -3,6 +3,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,12 +25,33 @@ LOG = logging.getLogger(__name__)
 # messages takes 10 ms of it. Less would help others more, and cost everybody more (api-ref/performance.md).
 SWITCH: Final = 0.001
 
+# Seconds between two signs of life while the application is loaded.
+BEAT: Final = 5.0
+
+
+class PatientWorker(LoopWorker):
+    """The master, which ends a worker that gives no sign of life, hears of it while the application is loaded too: a
+    store may take long to open, and a standby waits for as long as the owner of its store lives."""
+
+    def load_wsgi(self) -> None:
+        loaded = threading.Event()
+
+        def beat() -> None:
+            while not loaded.wait(BEAT):
+                self.notify()
+
+        threading.Thread(target=beat, name="zq-loading", daemon=True).start()
+        try:
+            super().load_wsgi()
+        finally:
+            loaded.set()
+
 
 def _options(chosen: Settings, tls: ServerTls | None) -> dict[str, object]:
     """By gunicorn's names; versions that do not know one do without."""
     return {
         "bind": [listening.authority(chosen.bind, chosen.port)],
-        "worker_class": type("Worker", (LoopWorker,), {"chosen": chosen, "tls": tls}),
+        "worker_class": type("Worker", (PatientWorker,), {"chosen": chosen, "tls": tls}),
         "certfile": chosen.tls_cert or None,
         "keyfile": chosen.tls_key or None,
         "workers": chosen.workers,
@@ -83,7 +105,7 @@ def run(
                 raise AppImportError(f"zq-server: {refusal}") from None
 
     application = Application()
-    _master(reload, alone=chosen.uri.startswith(("memory:", "rocksdb:")))(application).run()
+    _master(reload, alone=not chosen.shared_store)(application).run()
     return 0
 
 
