@@ -15,7 +15,7 @@ refuse() {
 # running NAME: whether the process that devstack/up started under this name still is that process.
 running() {
     local file=$repo/var/devstack/$1.pid
-    [[ -f $file ]] && tr '\0' ' ' 2>/dev/null <"/proc/$(<"$file")/cmdline" | grep -qE 'mongod |valkey-server|zq-server'
+    [[ -f $file ]] && tr '\0' ' ' 2>/dev/null <"/proc/$(<"$file")/cmdline" | grep -qE 'mongod |valkey-server|tests\.(swift|s3)|zq-server'
 }
 
 # The first Python on PATH that is new enough and can make an environment (a pyenv shim may be there and not run).

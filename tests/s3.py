@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 on a free port: moto, which holds everything in memory."""
+"""An S3 on a free port: moto, which holds everything in memory.
 
+``python -m tests.s3 PORT`` serves until it is ended, for ``devstack/up``.
+"""
+
+import signal
 import subprocess
 import sys
 from typing import Final
@@ -15,8 +19,8 @@ BUCKET: Final = "zq-stores"
 class S3(Startable):
     """One process; as a context manager nothing of it is left."""
 
-    def __init__(self) -> None:
-        self.port = free_port()
+    def __init__(self, port: int = 0) -> None:
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = {"AWS_ACCESS_KEY_ID": "zq", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_REGION": "us-east-1"}
         """What the store's driver signs in with, beside the endpoint in its URI."""
@@ -46,3 +50,9 @@ class S3(Startable):
                 return True
         except OSError:
             return False
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    with S3(int(sys.argv[1])):
+        signal.pause()

@@ -2,7 +2,8 @@
 """A real OpenStack Swift on free ports: one process of each of its four servers, from wheels, without root.
 
 One device is one replica; of three devices each holds a replica of everything. Users are tempauth's, whose tokens are
-sealed by a key instead of kept in memcached.
+sealed by a key instead of kept in memcached. ``python -m tests.swift FOLDER PORT`` serves until it is ended, for
+``devstack/up``.
 """
 
 import contextlib
@@ -104,11 +105,14 @@ for role, port in zip(("account", "container", "object"), map(int, ports)):
 class Swift(Startable):
     """Four processes; as a context manager nothing of them is left. ``devices``: 1 or 3."""
 
-    def __init__(self, devices: int = 1, token_life: int = 86400, timeout: int = 10) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="zq-swift-")
-        self.folder = Path(self._folder.name)
+    def __init__(
+        self, devices: int = 1, token_life: int = 86400, timeout: int = 10, folder: str = "", port: int = 0
+    ) -> None:
+        """``folder``: one that stays; ``port``: of the proxy."""
+        self._folder = None if folder else tempfile.TemporaryDirectory(prefix="zq-swift-")
+        self.folder = Path(self._folder.name if self._folder else folder)
         self.devices = devices
-        self._ports = {role: free_port() for role in (*ROLES, "proxy")}
+        self._ports = {role: free_port() for role in ROLES} | {"proxy": port or free_port()}
         self._values = {"folder": self.folder, "token_life": token_life, "timeout": timeout}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.auth_url = f"http://127.0.0.1:{self._ports['proxy']}/auth/v1.0"
@@ -177,7 +181,8 @@ class Swift(Startable):
             if process.poll() is None:
                 process.kill()
                 process.wait(30)
-        self._folder.cleanup()
+        if self._folder:
+            self._folder.cleanup()
 
     def _answers(self) -> bool:
         for role, process in self._processes.items():
@@ -202,3 +207,9 @@ def _program(name: str) -> str:
     if found is None:
         raise Missing(f"{name} is not installed: pip install zq-queue[servers].")
     return found
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    with Swift(folder=sys.argv[1], port=int(sys.argv[2])):
+        signal.pause()
