@@ -37,6 +37,15 @@ export function age(seconds) {
 }
 
 /**
+ * @param {number | null} number messages in a second
+ * @returns {string} as 12.4; a dash where nothing is known
+ */
+export function rate(number) {
+  if (number === undefined || number === null) return "–";
+  return number === 0 ? "0" : count(Number(number.toFixed(Math.abs(number) < 9.95 ? 1 : 0))).replace(/^-?0$/, "<0.1");
+}
+
+/**
  * @param {number} number
  * @returns {string} as 12.5 KiB
  */

@@ -5,6 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, queuePath } from "../api.js";
 import { useClock, useLive } from "../live.js";
 import { Act, announce } from "../parts/act.js";
+import { useCounts } from "../parts/counts.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { age, count, several, visible } from "../text.js";
@@ -14,14 +15,12 @@ import { askToCreate, askToDelete, askToPurge } from "./queueacts.js";
 
 const PAGE = 20;
 const LIST_EVERY = 10;
-const COUNTS_EVERY = 1.25;
-const AT_ONCE = 4;
 
 /** The page. */
 export function Queues({ route }) {
   const name = route.query.name ?? "";
   const list = useQueues(name);
-  const stats = useStats(list.rows.map((row) => row.name));
+  const stats = useCounts(list.rows.map((row) => queuePath(row.name, "/stats")));
   const [chosen, setChosen] = useState([]);
   const selected = chosen.filter((one) => list.rows.some((row) => row.name === one));
   const gone = (names) => {
@@ -66,38 +65,6 @@ function nextOf(page, name) {
   return more ? new URL(link, location.href).searchParams.get("marker") : null;
 }
 
-/** By name: what is known of it, and when; those that are not known first, then the oldest. */
-function useStats(names) {
-  const known = useRef(new Map());
-  const wanted = useRef(names);
-  wanted.current = names;
-  const load = async () => {
-    const missing = wanted.current.filter((name) => !known.current.has(name));
-    const oldest = wanted.current.toSorted((one, other) => known.current.get(one)?.at - known.current.get(other)?.at);
-    for (const group of grouped(missing.length ? missing : oldest.slice(0, 1))) {
-      await Promise.all(group.map((name) => look(known.current, name)));
-    }
-    return new Map(known.current);
-  };
-  const found = useLive(load, COUNTS_EVERY, []);
-  const missing = names.some((name) => !known.current.has(name));
-  useEffect(() => {
-    if (missing) found.again();
-  }, [missing, found.at]);
-  return found.value ?? new Map();
-}
-
-async function look(known, name) {
-  const { messages } = await get(queuePath(name, "/stats"));
-  known.set(name, { ...messages, at: Date.now() });
-}
-
-function grouped(names) {
-  const groups = [];
-  for (let at = 0; at < names.length; at += AT_ONCE) groups.push(names.slice(at, at + AT_ONCE));
-  return groups;
-}
-
 function Search({ project, name }) {
   const [text, setText] = useState(name);
   const timer = useRef(0);
@@ -123,7 +90,7 @@ function Selected({ names, gone }) {
 function Table({ route, list, stats, chosen, choose }) {
   const now = useClock();
   if (!list.rows.length) return html`<${Nothing} route=${route} />`;
-  const row = (queue) => html`<${Row} key=${queue.name} route=${route} queue=${queue} seen=${stats.get(queue.name)} now=${now} chosen=${chosen} choose=${choose} />`;
+  const row = (queue) => html`<${Row} key=${queue.name} route=${route} queue=${queue} seen=${stats.get(queuePath(queue.name, "/stats"))} now=${now} chosen=${chosen} choose=${choose} />`;
   return html`<div class="scroll" role="region" aria-label="Queues" tabindex="0">
       <table class="cards">
         <thead>

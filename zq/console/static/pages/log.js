@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a project's log has of one topic: pages by sequence, which go forward from wherever they begin.
+
+import { useRef, useState } from "preact/hooks";
+import { call, topicPath } from "../api.js";
+import { parse, write } from "../json.js";
+import { useClock, useLive } from "../live.js";
+import { announce } from "../parts/act.js";
+import { html } from "../parts/html.js";
+import { Empty, Stale, waiting } from "../parts/states.js";
+import { go, toTopic } from "../route.js";
+import { age, bytes, moment, visible } from "../text.js";
+import { Published } from "./published.js";
+
+const PAGE = 20n;
+const EVERY = 5;
+// Characters of a body that a row shows.
+const START = 120;
+
+/** The tab. `stats`: of the topic, with details. */
+export function Log({ route, stats }) {
+  const { m, after } = route.query;
+  const known = useRef(null);
+  known.current = stats;
+  const [span] = useState(() => ({ width: widthOf(stats) }));
+  const load = () => (after ? page(route.topic, after) : lastPage(route.topic, known.current, span));
+  const found = useLive(load, EVERY, [after]);
+  const href = (query) => toTopic(route.project, route.topic, { after, ...query });
+  return html`${found.value && html`<${Stale} found=${found} />`}
+    <div class=${m ? "split open" : "split"}>
+      <div class="list">${waiting(found) ?? html`<${Table} route=${route} found=${found.value} stats=${stats} span=${span} href=${href} />`}</div>
+      ${m && html`<${Published} key=${m} topic=${route.topic} id=${m} back=${href({})} />`}
+    </div>`;
+}
+
+/** How many of the log's sequences a page of the topic takes, on the average. */
+function widthOf({ oldest, newest, total }) {
+  if (!newest) return PAGE;
+  const width = (sequenceOf(newest) - sequenceOf(oldest) + 1n) * PAGE / BigInt(total);
+  return width > PAGE ? width : PAGE;
+}
+
+/** Behind the sequence `after`: messages with the texts of their bodies; `full`: there may be more. */
+async function page(topic, after) {
+  const { text } = await call("GET", topicPath(topic, "/messages"), { query: { marker: after, limit: String(PAGE), detailed: true } });
+  const { messages, gap, links } = parse(text);
+  const plain = JSON.parse(text).messages;
+  const rows = plain.map((message, at) => ({ ...message, text: write(messages[at].body) }));
+  return { rows, after, gap: Boolean(gap), full: BigInt(rows.length) >= PAGE && links.length > 0 };
+}
+
+/** The page that ends with the last message, or about so many of the last as there is room for. */
+async function lastPage(topic, { oldest, newest }, span) {
+  if (!newest) return page(topic, "");
+  const [first, last] = [sequenceOf(oldest), sequenceOf(newest)];
+  for (;;) {
+    const after = last - span.width < first ? first - 1n : last - span.width;
+    const seen = await page(topic, String(after));
+    if (!seen.full || span.width <= PAGE || BigInt(seen.rows.at(-1).id) >= last) {
+      if (after >= first && BigInt(seen.rows.length) < PAGE / 2n) span.width *= 4n;
+      return { ...seen, newest: true };
+    }
+    span.width = span.width > PAGE * 4n ? span.width / 4n : PAGE;
+  }
+}
+
+/** A place from which a page begins with messages before these; "0" if that is the start. */
+async function before(topic, rows, { oldest }, span) {
+  for (let { width } = span; ; width *= 4n) {
+    const after = BigInt(rows[0].id) - 1n - width;
+    if (!oldest || after < sequenceOf(oldest)) return "0";
+    const seen = await page(topic, String(after));
+    if (seen.rows[0]?.id !== rows[0].id) return String(after);
+  }
+}
+
+/**
+ * @param {{href: string}} edge of a topic's stats
+ * @returns {bigint} its sequence
+ */
+export function sequenceOf({ href }) {
+  return BigInt(href.slice(href.lastIndexOf("/") + 1));
+}
+
+function Table({ route, found, stats, span, href }) {
+  const now = useClock();
+  const { rows, gap } = found;
+  if (!rows.length) return html`<${Nothing} route=${route} after=${route.query.after} />`;
+  return html`${gap && html`<p class="quiet">What was published before has fallen off the log, of this topic or of another.</p>`}
+    <div class="scroll" role="region" aria-label="Messages" tabindex="0">
+      <table class="cards plain">
+        <thead>
+          <tr><th scope="col">Sequence</th><th scope="col" class="number">Age</th><th scope="col" class="number">Expires in</th>
+          <th scope="col">Body</th><th scope="col" class="number">Size</th></tr>
+        </thead>
+        <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} now=${now} open=${route.query.m} href=${href({ m: row.id })} />`)}</tbody>
+      </table>
+    </div>
+    <${Pages} route=${route} found=${found} stats=${stats} span=${span} />`;
+}
+
+function Row({ row, now, open, href }) {
+  return html`<tr data-row class=${row.id === open ? "opened" : undefined}>
+    <th scope="row"><a class="id" href=${href}>${row.id}</a></th>
+    <td class="number" data-name="Age" title=${moment(row.created)}>${age(Math.max(0, (now - Date.parse(row.created)) / 1000))}</td>
+    <td class="number" data-name="Expires in" title=${moment(row.expires)}>${age(Math.max(0, (Date.parse(row.expires) - now) / 1000))}</td>
+    <td class="start" data-name="Body"><code>${visible(row.text.slice(0, START))}</code></td>
+    <td class="number" data-name="Size">${bytes(row.text.length)}</td>
+  </tr>`;
+}
+
+function Pages({ route, found, stats, span }) {
+  const { rows, newest, full } = found;
+  const move = (after) => go(toTopic(route.project, route.topic, { after }));
+  const back = () => before(route.topic, rows, stats, span).then(move, (fault) => announce(fault.message, true));
+  const begins = !stats.oldest || BigInt(rows[0].id) <= sequenceOf(stats.oldest);
+  return html`<p class="row quiet">
+    <span>${newest ? "The last messages; the log of a project is that of all its topics." : `From sequence ${rows[0].id} to ${rows.at(-1).id}.`}</span>
+    ${!begins && html`<button type="button" onClick=${() => move("0")}>First</button><button type="button" onClick=${back}>Earlier</button>`}
+    ${full && !newest && html`<button type="button" onClick=${() => move(rows.at(-1).id)}>Later</button>`}
+    ${!newest && html`<button type="button" onClick=${() => move("")}>Last</button>`}
+  </p>`;
+}
+
+function Nothing({ route, after }) {
+  if (after) {
+    return html`<${Empty} title="Nothing behind that sequence"><p><a href=${toTopic(route.project, route.topic)}>To the last messages</a></p></${Empty}>`;
+  }
+  return html`<${Empty} title="The topic has no messages">
+    <p>Nothing was published yet, or it has expired, was purged, or has fallen off the log.</p>
+    <p><a href=${toTopic(route.project, route.topic, { tab: "publish" })}>Publish a message</a></p>
+  </${Empty}>`;
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tail of one topic or of several: lines as they come, and which way they come.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { useChanges, useClock } from "../live.js";
+import { html } from "../parts/html.js";
+import { Fault } from "../parts/states.js";
+import { Window } from "../parts/window.js";
+import { settings } from "../session.js";
+import { MOST, Tail } from "../tail.js";
+import { clock, count, rate, several, visible } from "../text.js";
+import { Published } from "./published.js";
+
+// Milliseconds between two drawings, however much comes.
+const DRAWN = 100;
+// Seconds over which the rate is taken.
+const LATELY = 5;
+// Characters of a body that a line shows.
+const START = 300;
+const NO_STREAM = "This server has no stream left and is asked for one again every half minute.";
+const SAYS = {
+  stream: "Live, by a stream.",
+  waiting: `Live, by requests that wait. ${NO_STREAM}`,
+  polling: `By a request every two seconds: there is no place for one that waits, either. ${NO_STREAM}`,
+  connecting: "Connecting…",
+};
+
+/**
+ * `match`: a topic or a pattern of topics; `topic`: the one that is meant, "" if there may be several. `open`: the message
+ * that is looked at, and its topic; `href`: the address for looking at one.
+ */
+export function Following({ match, topic, open, href }) {
+  useChanges();
+  const tail = useTail(match, topic);
+  const [held, hold] = useState(null);
+  if (!tail) return null;
+  const away = (is) => {
+    if (is !== (held !== null)) hold(is ? { lines: tail.shown(), came: tail.came } : null);
+  };
+  const lines = held?.lines ?? tail.shown();
+  const draw = (line) => html`<${Line} line=${line} topic=${topic} href=${href} />`;
+  const end = () => hold(null);
+  return html`<${Tools} tail=${tail} again=${end} />
+    <p class="row quiet">
+      <${Way} tail=${tail} /> <${Sums} tail=${tail} lines=${lines} />
+      ${held && tail.came > held.came && html`<button type="button" onClick=${end}>${count(tail.came - held.came)} came meanwhile: to the end</button>`}
+    </p>
+    ${tail.mode === "ended" && html`<${Fault} fault=${tail.fault} />`}
+    <div class=${open ? "split open" : "split"}>
+      <div class="list"><${Window} label="Messages as they come" lines=${lines} draw=${draw} away=${held !== null} left=${away} /></div>
+      ${open && html`<${Published} key=${open.id} topic=${open.topic} id=${open.id} back=${href(null)} />`}
+    </div>`;
+}
+
+function useTail(match, topic) {
+  const [tail, set] = useState(null);
+  const [, draw] = useState(0);
+  useEffect(() => {
+    let timer = 0;
+    const drawn = () => {
+      timer = 0;
+      draw((turn) => turn + 1);
+    };
+    const made = new Tail({ match, topic }, () => (timer ||= setTimeout(drawn, DRAWN)));
+    set(made);
+    return () => {
+      clearTimeout(timer);
+      made.end();
+    };
+  }, [match, topic]);
+  return tail;
+}
+
+function Tools({ tail, again }) {
+  const filter = (event) => {
+    tail.filter = event.target.value;
+    again();
+    tail.told();
+  };
+  const clear = () => {
+    again();
+    tail.clear();
+  };
+  return html`<div class="row tools">
+    <button type="button" aria-pressed=${tail.paused} onClick=${() => tail.pause(!tail.paused)}>${tail.paused ? "Go on" : "Pause"}</button>
+    <label class="search">
+      <span class="hidden">Text that messages must have</span>
+      <input type="search" data-search placeholder="Text that messages must have  ( / )" autocomplete="off" spellcheck=${false} value=${tail.filter} onInput=${filter} />
+    </label>
+    <button type="button" onClick=${clear}>Clear</button>
+  </div>`;
+}
+
+/** Which way messages come, or why none do. */
+function Way({ tail }) {
+  const { mode, fault, paused, position } = tail;
+  const behind = position && ` behind sequence ${position}`;
+  const told = {
+    paused: `Paused${settings.live || paused ? "" : ", as the whole page is"}: goes on${behind}.`,
+    connecting: fault && `${visible(fault.title)}: ${visible(fault.description)} It is tried again${behind}.`,
+    ended: "It has ended.",
+  }[mode];
+  return html`<span class="way">${told || SAYS[mode]}</span>`;
+}
+
+function Sums({ tail, lines }) {
+  const lately = useRate(tail);
+  return html`<span>${several(tail.came, "message")} came, ${rate(lately)} a second now. ${several(lines.length, "line")} shown; the last ${count(MOST)} are kept.</span>`;
+}
+
+function useRate(tail) {
+  const now = useClock();
+  const seen = useRef([]);
+  const last = seen.current.at(-1);
+  if (!last || now - last.at >= 1000) seen.current = [...seen.current, { at: now, came: tail.came }].slice(-LATELY - 1);
+  const first = seen.current[0];
+  return now > first.at ? ((tail.came - first.came) * 1000) / (now - first.at) : 0;
+}
+
+function Line({ line, topic, href }) {
+  if (line.gap) return html`<span class="gap">${line.gap}</span>`;
+  const shown = visible(line.text.slice(0, START));
+  return html`<a class="id" href=${href(line)}>${line.sequence}</a>
+    <span class="when">${clock(line.at)}</span>
+    ${!topic && html`<span class="of">${visible(line.topic)}</span>`}
+    <code>${shown}${line.size > START && "…"}</code>`;
+}
