@@ -65,6 +65,21 @@ def test_pictures(client: Client, watch: Watch) -> None:
     page.screenshot(path=FOLDER / "queue-390.png")
 
 
+def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
+    """Of one topic, one of whose messages is looked at."""
+    orders, page = client.topic("orders.paid"), watch.page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    watch.open("#/p/acme/topics/orders.paid?tab=tail")
+    expect(page.get_by_text("Live, by a stream.")).to_be_visible()
+    for number in range(60):
+        orders.publish({"order": 90071992547409930 + number, "user": f"user{number % 7}", "total": 12.5 + number})
+    page.locator(".line a").nth(-4).click()
+    expect(page.locator(".tree")).to_be_visible()
+    expect(page.locator(".figure").first).to_have_text("60")
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=FOLDER / "tail-light.png")
+
+
 def test_pictures_of_subscriptions(watching: Watching) -> None:
     """One who refuses, one who has not agreed."""
     with ZqServer("memory:", config=CONFIG) as server, Sink() as sink, Client(server.url, "acme") as client:

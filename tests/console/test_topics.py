@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of topics: the list, and of one its log, publishing, metadata, purge and deletion."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -17,11 +17,11 @@ NEWS = f"{TOPICS}/news"
 
 
 @pytest.fixture
-def topics(client: Client) -> Iterator[Client]:
+def topics(client: Client) -> Client:
     """The project, without topics."""
     for topic in list(client.topics()):
         client.topic(topic.name).delete()
-    yield client
+    return client
 
 
 def test_an_empty_project_says_how_a_topic_begins(topics: Client, watch: Watch) -> None:
@@ -89,7 +89,7 @@ def figures(page: Page) -> list[str]:
 
 
 def test_the_log_is_paged_in_both_directions(topics: Client, watch: Watch) -> None:
-    """The last ones first; earlier pages to the start, later ones to the end, each message once, whatever lies between."""
+    """The last ones at first; earlier ones to the start, later ones to the end: each message once."""
     news, other = topics.topic("news"), topics.topic("other")
     ids: list[str] = []
     for number in range(45):
