@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tail of a topic, or of several: what is published comes as it is published, once, and gaps are told."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -144,8 +145,30 @@ def test_a_tail_that_was_scrolled_stays_where_it_is(client: Client, watch: Watch
     expect(lines(page).first).to_contain_text('"n":150')
     page.get_by_role("button", name="Clear").click()
     expect(lines(page)).to_have_count(0)
-    topic.publish({"n": "after"})
-    expect(lines(page)).to_have_count(1)
+    topic.publish_batch(["one", "two"])
+    expect(lines(page)).to_have_count(2)
+
+
+def test_a_line_that_has_the_focus_stays(client: Client, watch: Watch) -> None:
+    """The keyboard goes from line to line while others come, and back to the end."""
+    page = opened(watch)
+    topic = client.topic("news")
+    topic.publish_batch(["one", "two"])
+    expect(lines(page)).to_have_count(2)
+    page.keyboard.press("j")
+    topic.publish_batch([{"n": number} for number in range(999)])
+    button = page.get_by_role("button", name="999 came meanwhile: to the end")
+    expect(button).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Message", exact=True).locator(".tree, pre")).to_contain_text("two")
+    expect(lines(page)).to_have_count(2)
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Message", exact=True)).to_have_count(0)
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(lines(page).last).to_contain_text('"n":998')
+    expect(page.locator(".lines")).to_be_focused()
 
 
 @pytest.mark.parametrize("end", [ZqServer.kill, ZqServer.terminate])
@@ -354,6 +377,22 @@ def test_a_filter_keeps_what_is_rare(client: Client, watch: Watch) -> None:
     page.get_by_label("Text that messages must have").fill("")
     client.topic("news").publish("another")
     expect(lines(page)).to_have_count(3)
+    page.get_by_label("Text that messages must have").fill("rare & more")
+    expect(page).to_have_url(re.compile(r"text=rare"))
+    page.reload()
+    expect(page.get_by_label("Text that messages must have")).to_have_value("rare & more")
+    client.topic("news").publish_batch(["none", "rare & more"])
+    expect(lines(page)).to_have_count(1)
+
+
+def test_a_page_that_was_paused_has_no_stream(client: Client, watch: Watch) -> None:
+    """A tail that is opened then says so, and begins when the page goes on."""
+    page = watch.open("#/p/acme/topics/news")
+    page.get_by_role("button", name="Live").click()
+    page.get_by_role("link", name="Tail").click()
+    expect(page.locator(".way")).to_have_text("Paused, as the whole page is.")
+    page.get_by_role("button", name="Paused").click()
+    expect(page.locator(".way")).to_have_text(STREAM)
 
 
 def test_it_hears_nothing_while_nobody_looks(client: Client, watch: Watch) -> None:

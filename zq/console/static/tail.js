@@ -38,12 +38,13 @@ const BEGUN_ANEW = "The log is not there any more: all follows that the new one 
  */
 export class Tail {
   /**
-   * @param {{match: string, topic: string}} what `topic`: the only one that is meant, "" if `match` may mean several
+   * @param {{match: string, topic: string, filter: string}} what `topic`: the only one that is meant, "" if `match` may
+   *   mean several
    * @param {() => void} told called after each change
    */
-  constructor({ match, topic }, told) {
-    Object.assign(this, { match, topic, told, lines: [], came: 0, filter: "", position: "", fault: null });
-    Object.assign(this, { mode: "connecting", paused: false, made: 0, session: null, streamAt: 0, waitAt: 0, limits: null });
+  constructor({ match, topic, filter }, told) {
+    Object.assign(this, { match, topic, told, lines: [], came: 0, filter, position: "", fault: null });
+    Object.assign(this, { mode: "paused", paused: false, made: 0, session: null, streamAt: 0, waitAt: 0, limits: null });
     this.wake = () => this.turned();
     document.addEventListener("visibilitychange", this.wake);
     this.silent = listen(this.wake);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a project's log has of one topic: pages by sequence, which go forward from wherever they begin.
 
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { call, topicPath } from "../api.js";
 import { parse, write } from "../json.js";
 import { useClock, useLive } from "../live.js";
@@ -25,12 +25,29 @@ export function Log({ route, stats }) {
   const [span] = useState(() => ({ width: widthOf(stats) }));
   const load = () => (after ? page(route.topic, after) : lastPage(route.topic, known.current, span));
   const found = useLive(load, EVERY, [after]);
+  const list = useHeld(found.value, after ?? "", Boolean(m));
   const href = (query) => toTopic(route.project, route.topic, { after, ...query });
+  const table = () => html`<${Table} route=${route} list=${list} stats=${stats} span=${span} href=${href} />`;
   return html`${found.value && html`<${Stale} found=${found} />`}
     <div class=${m ? "split open" : "split"}>
-      <div class="list">${waiting(found) ?? html`<${Table} route=${route} found=${found.value} stats=${stats} span=${span} href=${href} />`}</div>
+      <div class="list">${waiting(found) ?? table()}</div>
       ${m && html`<${Published} key=${m} topic=${route.topic} id=${m} back=${href({})} />`}
     </div>`;
+}
+
+/** What is shown of the page that begins at `place`: it stays while the pointer is over it, or a row is `open`. */
+function useHeld(found, place, open) {
+  const [held, hold] = useState({ place: null });
+  const over = useRef(false);
+  const same = held.place === place;
+  useEffect(() => {
+    if (!found) over.current = false; // what the pointer was over is gone
+    else if (!(same && (over.current || open))) hold({ place, page: found });
+  }, [found]);
+  const shown = same ? held.page : found;
+  const known = new Set(shown?.rows.map((row) => row.id));
+  const news = found?.rows.filter((row) => !known.has(row.id)).length;
+  return { shown, news, update: () => hold({ place, page: found }), over: (is) => () => (over.current = is) };
 }
 
 /** How many of the log's sequences a page of the topic takes, on the average. */
@@ -82,12 +99,13 @@ export function sequenceOf({ href }) {
   return BigInt(href.slice(href.lastIndexOf("/") + 1));
 }
 
-function Table({ route, found, stats, span, href }) {
+function Table({ route, list, stats, span, href }) {
   const now = useClock();
-  const { rows, gap } = found;
+  const { rows, gap } = list.shown;
   if (!rows.length) return html`<${Nothing} route=${route} after=${route.query.after} />`;
   return html`${gap && html`<p class="quiet">What was published before has fallen off the log, of this topic or of another.</p>`}
-    <div class="scroll" role="region" aria-label="Messages" tabindex="0">
+    ${list.news > 0 && html`<p><button type="button" onClick=${list.update}>${list.news} new: show</button></p>`}
+    <div class="scroll" role="region" aria-label="Messages" tabindex="0" onPointerEnter=${list.over(true)} onPointerLeave=${list.over(false)}>
       <table class="cards plain">
         <thead>
           <tr><th scope="col">Sequence</th><th scope="col" class="number">Age</th><th scope="col" class="number">Expires in</th>
@@ -96,7 +114,7 @@ function Table({ route, found, stats, span, href }) {
         <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} now=${now} open=${route.query.m} href=${href({ m: row.id })} />`)}</tbody>
       </table>
     </div>
-    <${Pages} route=${route} found=${found} stats=${stats} span=${span} />`;
+    <${Pages} route=${route} found=${list.shown} stats=${stats} span=${span} />`;
 }
 
 function Row({ row, now, open, href }) {

@@ -6,6 +6,7 @@ import { useChanges, useClock } from "../live.js";
 import { html } from "../parts/html.js";
 import { Fault } from "../parts/states.js";
 import { Window } from "../parts/window.js";
+import { go } from "../route.js";
 import { settings } from "../session.js";
 import { MOST, Tail } from "../tail.js";
 import { clock, count, rate, several, visible } from "../text.js";
@@ -13,6 +14,8 @@ import { Published } from "./published.js";
 
 // Milliseconds between two drawings, however much comes.
 const DRAWN = 100;
+// Milliseconds after which the address has what was typed.
+const TYPED = 300;
 // Seconds over which the rate is taken.
 const LATELY = 5;
 // Characters of a body that a line shows.
@@ -26,33 +29,43 @@ const SAYS = {
 };
 
 /**
- * `match`: a topic or a pattern of topics; `topic`: the one that is meant, "" if there may be several. `open`: the message
- * that is looked at, and its topic; `href`: the address for looking at one.
+ * `match`: a topic or a pattern of topics; `topic`: the one that is meant, "" if there may be several. `query`: that of the
+ * address: `text` = the filter, `m` = the message that is looked at; `href`: the address with another query.
  */
-export function Following({ match, topic, open, href }) {
+export function Following({ match, topic, query, href }) {
   useChanges();
-  const tail = useTail(match, topic);
+  const tail = useTail(match, topic, query.text ?? "");
   const [held, hold] = useState(null);
   if (!tail) return null;
   const away = (is) => {
     if (is !== (held !== null)) hold(is ? { lines: tail.shown(), came: tail.came } : null);
   };
   const lines = held?.lines ?? tail.shown();
-  const draw = (line) => html`<${Line} line=${line} topic=${topic} href=${href} />`;
-  const end = () => hold(null);
-  return html`<${Tools} tail=${tail} again=${end} />
+  const of = topic || query.topic;
+  const open = query.m && of && html`<${Published} key=${query.m} topic=${of} id=${query.m} back=${href({ ...query, m: "", topic: "" })} />`;
+  const link = (line) => href({ ...query, m: line.sequence, topic: topic ? "" : line.topic });
+  const draw = (line) => html`<${Line} line=${line} topic=${topic} href=${link(line)} />`;
+  return html`<${Tools} tail=${tail} href=${(text) => href({ ...query, text })} again=${() => hold(null)} />
     <p class="row quiet">
       <${Way} tail=${tail} /> <${Sums} tail=${tail} lines=${lines} />
-      ${held && tail.came > held.came && html`<button type="button" onClick=${end}>${count(tail.came - held.came)} came meanwhile: to the end</button>`}
+      ${held && tail.came > held.came && html`<${ToTheEnd} news=${tail.came - held.came} end=${() => hold(null)} />`}
     </p>
     ${tail.mode === "ended" && html`<${Fault} fault=${tail.fault} />`}
     <div class=${open ? "split open" : "split"}>
       <div class="list"><${Window} label="Messages as they come" lines=${lines} draw=${draw} away=${held !== null} left=${away} /></div>
-      ${open && html`<${Published} key=${open.id} topic=${open.topic} id=${open.id} back=${href(null)} />`}
+      ${open}
     </div>`;
 }
 
-function useTail(match, topic) {
+function ToTheEnd({ news, end }) {
+  const act = () => {
+    document.querySelector(".lines").focus();
+    end();
+  };
+  return html`<button type="button" onClick=${act}>${count(news)} came meanwhile: to the end</button>`;
+}
+
+function useTail(match, topic, filter) {
   const [tail, set] = useState(null);
   const [, draw] = useState(0);
   useEffect(() => {
@@ -61,7 +74,7 @@ function useTail(match, topic) {
       timer = 0;
       draw((turn) => turn + 1);
     };
-    const made = new Tail({ match, topic }, () => (timer ||= setTimeout(drawn, DRAWN)));
+    const made = new Tail({ match, topic, filter }, () => (timer ||= setTimeout(drawn, DRAWN)));
     set(made);
     return () => {
       clearTimeout(timer);
@@ -71,12 +84,16 @@ function useTail(match, topic) {
   return tail;
 }
 
-function Tools({ tail, again }) {
-  const filter = (event) => {
-    tail.filter = event.target.value;
+function Tools({ tail, href, again }) {
+  const timer = useRef(0);
+  const filter = ({ target: { value } }) => {
+    tail.filter = value;
     again();
     tail.told();
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => go(href(value), true), TYPED);
   };
+  useEffect(() => () => clearTimeout(timer.current), []);
   const clear = () => {
     again();
     tail.clear();
@@ -94,10 +111,9 @@ function Tools({ tail, again }) {
 /** Which way messages come, or why none do. */
 function Way({ tail }) {
   const { mode, fault, paused, position } = tail;
-  const behind = position && ` behind sequence ${position}`;
   const told = {
-    paused: `Paused${settings.live || paused ? "" : ", as the whole page is"}: goes on${behind}.`,
-    connecting: fault && `${visible(fault.title)}: ${visible(fault.description)} It is tried again${behind}.`,
+    paused: `Paused${settings.live || paused ? "" : ", as the whole page is"}${position && `: goes on behind sequence ${position}`}.`,
+    connecting: fault && `${visible(fault.title)}: ${visible(fault.description)} It is tried again.`,
     ended: "It has ended.",
   }[mode];
   return html`<span class="way">${told || SAYS[mode]}</span>`;
@@ -120,7 +136,7 @@ function useRate(tail) {
 function Line({ line, topic, href }) {
   if (line.gap) return html`<span class="gap">${line.gap}</span>`;
   const shown = visible(line.text.slice(0, START));
-  return html`<a class="id" href=${href(line)}>${line.sequence}</a>
+  return html`<a class="id" href=${href}>${line.sequence}</a>
     <span class="when">${clock(line.at)}</span>
     ${!topic && html`<span class="of">${visible(line.topic)}</span>`}
     <code>${shown}${line.size > START && "…"}</code>`;

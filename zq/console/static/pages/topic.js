@@ -82,13 +82,10 @@ function Tabs({ route }) {
 
 function Shown({ route, metadata, stats }) {
   const { project, topic, query } = route;
-  const { tab, m } = query;
+  const { tab } = query;
   if (tab === "publish") return html`<${Post} route=${route} metadata=${metadata.value} done=${stats.again} />`;
   if (tab === "metadata") return html`<${Metadata} route=${route} done=${metadata.again} />`;
-  if (tab === "tail") {
-    const href = (line) => toTopic(project, topic, { tab, m: line?.sequence });
-    return html`<${Following} match=${topic} topic=${topic} open=${m && { topic, id: m }} href=${href} />`;
-  }
+  if (tab === "tail") return html`<${Following} match=${topic} topic=${topic} query=${query} href=${(other) => toTopic(project, topic, other)} />`;
   if (tab) return html`<${Empty} title="There is no such part"></${Empty}>`;
   return stats.value && html`<${Log} route=${route} stats=${stats.value} />`;
 }

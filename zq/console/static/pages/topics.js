@@ -23,14 +23,7 @@ export function Topics({ route }) {
   const title = query.tail ? html`<p class="crumb"><a href=${at(project, "topics")}>Topics</a></p>` : "";
   return html`${title}
     <div class="title"><h1>${query.tail ? `Tail of ${visible(query.tail)}` : "Topics"}</h1><${Chooser} project=${project} match=${query.tail} /></div>
-    ${query.tail ? html`<${Several} route=${route} />` : html`<${List} route=${route} />`}`;
-}
-
-/** The tail of all topics that a pattern means. */
-function Several({ route }) {
-  const { tail, topic, m } = route.query;
-  const href = (line) => at(route.project, "topics", line ? { tail, topic: line.topic, m: line.sequence } : { tail });
-  return html`<${Following} match=${tail} topic="" open=${m && topic && { topic, id: m }} href=${href} />`;
+    ${query.tail ? html`<${Following} match=${query.tail} topic="" query=${query} href=${(other) => at(project, "topics", other)} />` : html`<${List} route=${route} />`}`;
 }
 
 function Chooser({ project, match = "**" }) {

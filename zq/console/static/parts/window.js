@@ -12,9 +12,9 @@ const MORE = 10;
 const FIT = 30;
 
 /**
- * The list. It stays at its end until it is scrolled away from there.
+ * The list. It stays at its end until it is scrolled away from there, or a link in it gets the focus.
  * @param {{label: string, lines: {key: unknown}[], draw: (line: any) => unknown, left: (away: boolean) => void,
- *   away: boolean}} given `left`: told when it is scrolled away from its end, or back
+ *   away: boolean}} given `away`: it is to stay where it is; `left`: told when it is to, and when no more
  */
 export function Window({ label, lines, draw, away, left }) {
   const element = useRef(null);
@@ -26,11 +26,11 @@ export function Window({ label, lines, draw, away, left }) {
   useLayoutEffect(() => {
     if (!away) element.current.scrollTop = element.current.scrollHeight;
   });
-  const scrolled = ({ currentTarget: { scrollTop, clientHeight, scrollHeight } }) => {
-    setFirst(Math.floor(scrollTop / HEIGHT));
-    left(scrollHeight - scrollTop - clientHeight > HEIGHT);
+  const moved = ({ currentTarget: list }) => {
+    setFirst(Math.floor(list.scrollTop / HEIGHT));
+    left(list.scrollHeight - list.scrollTop - list.clientHeight > HEIGHT || list.querySelector("a:focus") !== null);
   };
-  return html`<div class="lines" role="group" aria-label=${label} tabindex="0" ref=${element} onScroll=${scrolled}>
+  return html`<div class="lines" role="group" aria-label=${label} tabindex="0" ref=${element} onScroll=${moved} onFocusIn=${moved}>
     <div ref=${tall(from)}></div>
     <ol>${lines.slice(from, to).map((line, at) => html`<${Line} key=${line.key} of=${lines.length} at=${from + at + 1}>${draw(line)}</${Line}>`)}</ol>
     <div ref=${tall(lines.length - to)}></div>
