@@ -98,7 +98,7 @@ def test_addresses_are_read_as_they_are_written(client: Client, watch: Watch) ->
         assert (route["project"], route["queue"], route["query"]) == (project, queue, query)
     route = run(watch, "route", "loaded.parsed(loaded.toTopic('é ', 'news.eu', { tab: 'tail' }))")
     assert (route["page"], route["topic"], route["queue"], route["query"]) == ("topic", "news.eu", "", {"tab": "tail"})
-    pages = {"": "", "#/": "", "#/p/a": "queues", "#/p/a/queues/q": "queue", "#/p/a/b": "nowhere", "#/x": "nowhere"}
+    pages = {"": "", "#/": "", "#/p/a": "overview", "#/p/a/queues/q": "queue", "#/p/a/b": "nowhere", "#/x": "nowhere"}
     pages |= {"#/p/a/topics": "topics", "#/p/a/topics/t": "topic", "#/p/a/topics/t/x": "nowhere"}
     assert run(watch, "route", "given.map((hash) => loaded.parsed(hash).page)", list(pages)) == list(pages.values())
 

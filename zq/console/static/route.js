@@ -10,9 +10,11 @@ import { useEffect, useState } from "preact/hooks";
 
 /** The pages of a project, as addresses and people name them. */
 export const PAGES = [
+  ["overview", "Overview"],
   ["queues", "Queues"],
   ["topics", "Topics"],
   ["subscriptions", "Subscriptions"],
+  ["server", "Server"],
   ["admin", "Administration"],
 ];
 
@@ -27,7 +29,7 @@ export function parsed(hash) {
   const [path, search = ""] = hash.replace(/^#/, "").split("?");
   const query = Object.fromEntries(new URLSearchParams(search));
   const names = path.split("/").slice(1).map(decoded);
-  const [mark = "", project = "", page = "queues", name = ""] = names;
+  const [mark = "", project = "", page = "overview", name = ""] = names;
   if (mark === "" && names.length < 2) return { project: "", page: "", queue: "", topic: "", query };
   const known = mark === "p" && project !== "" && PAGES.some(([each]) => each === page) && names.length <= (page in ONE ? 4 : 3);
   const one = name && known ? ONE[page] : "";

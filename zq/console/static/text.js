@@ -47,6 +47,25 @@ export function rate(number) {
 
 /**
  * @param {number} number
+ * @param {boolean} atLeast whether it was counted up to a bound
+ * @returns {string} as 10,000+
+ */
+export function bounded(number, atLeast) {
+  return atLeast ? `${count(number)}+` : count(number);
+}
+
+/**
+ * @param {{ready: number, delayed: number, claimed: number, at_least: boolean}} depth
+ * @param {"ready" | "delayed" | "claimed"} state
+ * @returns {string} how many messages are in it, as far as they were counted
+ */
+export function counted(depth, state) {
+  const most = Math.max(depth.ready, depth.delayed, depth.claimed);
+  return bounded(depth[state], depth.at_least && depth[state] === most);
+}
+
+/**
+ * @param {number} number
  * @returns {string} as 12.5 KiB
  */
 export function bytes(number) {

@@ -3,13 +3,13 @@
 
 import { useEffect } from "preact/hooks";
 import { refresh } from "../live.js";
-import { at, go, to } from "../route.js";
+import { at, go } from "../route.js";
 import { settings } from "../session.js";
 
 /** What the list of keys says. */
 export const KEYS = [
   ["/", "search"],
-  ["g q, g t", "queues, topics"],
+  ["g o, g q, g t, g s", "overview, queues, topics, server"],
   ["j, k", "next and former row"],
   ["Enter", "open the row"],
   ["x", "select the row"],
@@ -36,8 +36,10 @@ function press(event, project, help) {
   before = event.key;
   const acts = {
     "/": () => document.querySelector("[data-search]")?.focus(),
-    "g q": () => go(to(project)),
+    "g o": () => go(at(project, "overview")),
+    "g q": () => go(at(project, "queues")),
     "g t": () => go(at(project, "topics")),
+    "g s": () => go(at(project, "server")),
     j: () => step(1),
     k: () => step(-1),
     x: () => current()?.querySelector("input[type=checkbox]")?.click(),
