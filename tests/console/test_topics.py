@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import Watch, Watching
+from tests.console.conftest import NOTHING, Watch, Watching
 from tests.servers import PROJECT, ZqServer, ask
 from tests.stores import RedisServer
 from zq.client import Client
@@ -55,10 +55,10 @@ def test_an_empty_project_says_how_a_topic_begins(topics: Client, watch: Watch) 
 
 
 def test_topics_are_listed_with_what_the_log_has_of_them(topics: Client, watch: Watch) -> None:
-    """Thirty: a page and its rest; a search by a part of the name; the keyboard leads there."""
+    """Thirty, by name or by rate, each once; a search by a part of the name; the keyboard leads there."""
     names = [f"events.{number:02}" for number in range(29)]
     for name in names:
-        topics.topic(name).create({"_default_message_ttl": 7200})
+        topics.topic(name).create()
     topics.topic("news").publish_batch([1, 2, 3])
     page = watch.open("#/p/acme/queues")
     expect(page.get_by_role("heading", level=1, name="Queues")).to_be_visible()
@@ -66,14 +66,19 @@ def test_topics_are_listed_with_what_the_log_has_of_them(topics: Client, watch: 
     page.keyboard.press("t")
     rows = page.locator("tbody tr")
     expect(rows).to_have_count(20)
-    expect(rows.first.locator("[data-name='Life (ttl)']")).to_have_text("2 h")
-    page.get_by_role("button", name="Load more").click()
-    expect(rows).to_have_count(30)
-    assert page.locator("tbody th").all_inner_texts() == [*names, "news"]
+    expect(page.get_by_text("30 topics, counted now")).to_be_visible()
+    found = page.locator("tbody th").all_inner_texts()
+    page.get_by_role("button", name="Next page").click()
+    expect(rows).to_have_count(10)
+    assert found + page.locator("tbody th").all_inner_texts() == [*names, "news"]
     expect(rows.last.locator("[data-name=Messages]")).to_have_text("3")
+    page.get_by_role("button", name="In/s").click()
+    expect(rows.first.locator("th")).to_have_text("news", timeout=30_000)
+    expect(rows.first.locator("[data-name='In/s']")).not_to_have_text(NOTHING)
+    assert page.url.endswith("?sort=in")
     page.get_by_label("Part of a topic's name").fill("new")
     expect(rows).to_have_count(1)
-    assert page.url.endswith("?name=new")
+    assert page.url.endswith("&name=new")
     page.reload()
     expect(rows).to_have_count(1)
     page.keyboard.press("j")
