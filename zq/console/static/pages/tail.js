@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tail of one topic or of several: lines as they come, and which way they come.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useChanges, useClock } from "../live.js";
 import { html } from "../parts/html.js";
 import { Fault } from "../parts/states.js";
-import { Window } from "../parts/window.js";
 import { go } from "../route.js";
 import { settings } from "../session.js";
 import { MOST, Tail } from "../tail.js";
 import { clock, count, rate, several, visible } from "../text.js";
-import { Published } from "./published.js";
+import { Published } from "./log.js";
 
 // Milliseconds between two drawings, however much comes.
 const DRAWN = 100;
@@ -20,6 +19,12 @@ const TYPED = 300;
 const LATELY = 5;
 // Characters of a body that a line shows.
 const START = 300;
+// Pixels of a line, as the style sheet has it.
+const HEIGHT = 26;
+// Lines beyond either edge that are drawn, too.
+const MORE = 10;
+// Lines that fit, before the list is measured.
+const FIT = 30;
 const NO_STREAM = "This server has no stream left and is asked for one again every half minute.";
 const SAYS = {
   stream: "Live, by a stream.",
@@ -140,4 +145,41 @@ function Line({ line, topic, href }) {
     <span class="when">${clock(line.at)}</span>
     ${!topic && html`<span class="of">${visible(line.topic)}</span>`}
     <code>${shown}${line.size > START && "…"}</code>`;
+}
+
+/**
+ * The list. It stays at its end until it is scrolled away from there, or a link in it gets the focus.
+ * @param {{label: string, lines: {key: unknown}[], draw: (line: any) => unknown, left: (away: boolean) => void,
+ *   away: boolean}} given `away`: it is to stay where it is; `left`: told when it is to, and when no more
+ */
+function Window({ label, lines, draw, away, left }) {
+  const element = useRef(null);
+  const [first, setFirst] = useState(0);
+  const fit = Math.ceil((element.current?.clientHeight ?? FIT * HEIGHT) / HEIGHT);
+  const top = away ? Math.min(first, lines.length - fit) : lines.length - fit;
+  const from = Math.max(0, top - MORE);
+  const to = Math.min(lines.length, from + fit + 2 * MORE);
+  useLayoutEffect(() => {
+    if (!away) element.current.scrollTop = element.current.scrollHeight;
+  });
+  const moved = ({ currentTarget: list }) => {
+    setFirst(Math.floor(list.scrollTop / HEIGHT));
+    left(list.scrollHeight - list.scrollTop - list.clientHeight > HEIGHT || list.querySelector("a:focus") !== null);
+  };
+  return html`<div class="lines" role="group" aria-label=${label} tabindex="0" ref=${element} onScroll=${moved} onFocusIn=${moved}>
+    <div ref=${tall(from)}></div>
+    <ol>${lines.slice(from, to).map((line, at) => html`<${Item} key=${line.key} of=${lines.length} at=${from + at + 1}>${draw(line)}</${Item}>`)}</ol>
+    <div ref=${tall(lines.length - to)}></div>
+  </div>`;
+}
+
+function Item({ of, at, children }) {
+  return html`<li class="line" data-row aria-setsize=${of} aria-posinset=${at}>${children}</li>`;
+}
+
+/** Makes an element as high as so many lines. */
+function tall(lines) {
+  return (element) => {
+    if (element) element.style.height = `${lines * HEIGHT}px`;
+  };
 }
