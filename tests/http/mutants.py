@@ -125,6 +125,7 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
         ("DELETE", "/v2/stages/night", None),
         ("POST", "/v2/commits", commit),
         ("GET", "/v2/commits/etl", None),
+        *(("GET", f"/v2/{work}?limit=3&marker=a", None) for work in ("commits", "fences", "stages")),
         *(("GET", f"{news}{path}", None) for path in ("", "/stats", "/messages?limit=5&detailed=true")),
         ("PUT", news, {"colour": "blue"}),
         ("PATCH", news, patch),

@@ -33,6 +33,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("HEAD", "/v2/ping", None, ""),
     ("GET", "/v2/queues", None, ""),
     ("GET", "/v2/topics", None, ""),
+    *(("GET", f"/v2/{work}", None, "") for work in ("commits", "fences", "stages")),
     ("GET", f"{QUEUE}/depth", None, "observe"),
     *[
         route

@@ -43,6 +43,7 @@ RULES = [
     ("DELETE", "/v2/stages/n", "messages:delete_all"),
     ("POST", "/v2/commits", "messages:create"),
     ("GET", "/v2/commits/p", "messages:get"),
+    *(("GET", f"/v2/{work}", "messages:get_all") for work in ("commits", "fences", "stages")),
     ("GET", "/v2/topics", "topics:get_all"),
     ("PUT", TOPIC, "topics:create"),
     ("GET", TOPIC, "topics:get"),

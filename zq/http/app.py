@@ -52,9 +52,10 @@ from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
 from zq.http.tokens import Me, WhoAmI
-from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem
+from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem, WorkCollection
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
+from zq.model.quotas import Work
 
 
 class App(falcon.App[Any, Any]):
@@ -173,7 +174,9 @@ def _add_service_routes(app: App, broker: Broker) -> None:
 
 
 def _add_transaction_routes(app: App, broker: Broker) -> None:
+    app.add_route("/v2/fences", WorkCollection(broker, Work.FENCE, "fences"))
     app.add_route("/v2/fences/{name}", FenceItem(broker))
+    app.add_route("/v2/stages", WorkCollection(broker, Work.STAGE, "stages"))
     app.add_route("/v2/stages/{name}", StageItem(broker))
     app.add_route("/v2/commits", CommitCollection(broker))
     app.add_route("/v2/commits/{producer}", CommitItem(broker))
