@@ -206,6 +206,25 @@ def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
         client.committed("nobody")
 
 
+def test_what_jobs_have_is_listed_over_all_pages(client: Any) -> None:
+    """Stages, fences and producers with their figures, in the order of names."""
+    out = client.queue("out")
+    named = [f"job.{number}" for number in range(5)]
+    for name in named:
+        out.stage(name, [1, 2])
+        client.fence(name)
+        client.commit(name, 7)
+    assert [stage.name for stage in client.stages(page=2)] == named
+    assert [fence.name for fence in client.fences(page=5)] == named
+    assert [commit.producer for commit in client.commits(page=4)] == named
+    [stage, *_], [fence, *_], [commit, *_] = client.stages(), client.fences(), client.commits()
+    assert (stage.messages, stage.bytes, stage.expires[-1]) == (2, 2, "Z")
+    assert 3590 <= stage.dropped_in <= 3600
+    assert (fence.epoch, fence.advanced[-1], fence.age in range(9)) == (1, "Z", True)
+    assert (commit.batch, commit.published, commit.deleted, commit.open) == (7, 0, 0, False)
+    assert (commit.decided[-1], commit.age in range(9)) == ("Z", True)
+
+
 def test_each_refusal_raises_the_class_that_the_server_raised(client: Any) -> None:
     """Not only what status and title say; the message is the server's sentence."""
     queue = client.queue("jobs")
