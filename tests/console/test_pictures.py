@@ -114,3 +114,17 @@ def test_pictures_of_administration(tokened: tuple[ZqServer, Callable[..., str]]
     expect(page.locator(".secret")).to_be_visible()
     expect(page.get_by_role("row", name="nightly report")).to_be_visible()
     page.screenshot(path=FOLDER / "admin-light.png")
+
+
+def test_pictures_of_jobs(client: Client, watch: Watch) -> None:
+    """Two producers, a fence, and what the next run has staged."""
+    out = client.queue("reports")
+    for job, batch, count in (("etl.nightly", 412, 12), ("invoices", 20261124, 4)):
+        client.fence(job)
+        out.stage(f"{job}.{batch}", [{"row": number} for number in range(count)])
+        client.commit(job, batch, publish=[f"{job}.{batch}"])
+    out.stage("etl.nightly.413.try1", [{"row": number, "total": number * 17} for number in range(340)])
+    watch.page.set_viewport_size({"width": 1280, "height": 720})
+    page = watch.open("#/p/acme/jobs")
+    expect(page.get_by_role("button", name="Drop etl.nightly.413.try1…")).to_be_visible()
+    page.screenshot(path=FOLDER / "jobs-light.png")

@@ -26,7 +26,7 @@ from zq.limits import (
     queue_ref,
     within,
 )
-from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, KnownWork, Outcome, Page, QueueRef, Seconds
+from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, KnownWork, Outcome, Page, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
@@ -126,7 +126,8 @@ class Transactions:
         """A page of the project's stages, fences or producers, in the order of names; of those that are ``visible``.
 
         What is looked at for one page is bounded: that of a caller who may not see all may be short, or empty, and go
-        on. ``next`` tells no name that the caller may not see. Raises ``Invalid``, ``InvalidParameter``.
+        on. ``next`` tells no name that the caller may not see, and is None where the listing has ended. Raises
+        ``Invalid``, ``InvalidParameter``.
         """
         about, now = f"{work} {project_id(project)}", self._clock.now()
         after = self._markers.open(about, marker)
@@ -139,12 +140,12 @@ class Transactions:
             for one in page.items:
                 after = one.name
                 if after.startswith(HIDDEN):
-                    return _ended(found, now)
+                    return Seen(Page(found, None), now)
                 found += [one] if visible is None or visible(after) else []
                 if len(found) == size:
-                    return _ended(found, now)
+                    return Seen(Page(found, after), now)
             if len(page.items) < chunk:
-                return _ended(found, now)
+                return Seen(Page(found, None), now)
         is_hidden = visible is not None and not visible(after)
         return Seen(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
@@ -152,11 +153,6 @@ class Transactions:
         """Go on with commits whose server has left them: to be called every second."""
         if self._resumes:
             self._carrier.resume()
-
-
-def _ended(found: list[KnownWork], now: Seconds) -> Seen[Page[KnownWork]]:
-    """A page whose last item is what the next one goes on behind."""
-    return Seen(Page(found, found[-1].name if found else None), now)
 
 
 def _judge(allowance: Allowance, terms: CommitTerms) -> None:

@@ -13,6 +13,7 @@ export const PAGES = [
   ["overview", "Overview"],
   ["queues", "Queues"],
   ["subscriptions", "Subscriptions"],
+  ["jobs", "Jobs"],
   ["server", "Server"],
   ["admin", "Administration"],
 ];
