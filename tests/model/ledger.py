@@ -69,6 +69,11 @@ class Ledger:
             told = HistoryEntry(structs.replace(message, claim=""), outcome, finished, position)
             self.records.setdefault(queue, []).append(HistoryRow(told, round(finished + seconds, 3), self.steps))
 
+    def join_step(self, queue: QueueRef, first: int) -> None:
+        """What finished there since that step, by several claims of a commit, did so in one step."""
+        for record in self.records.get(queue, []):
+            record.step = min(record.step, first)
+
     def records_of(self, queue: QueueRef, now: float) -> list[HistoryRow]:
         return [record for record in self.records.get(queue, []) if record.expires > now]
 
