@@ -98,3 +98,33 @@ def test_what_a_server_of_an_earlier_version_does_meanwhile_is_found_out() -> No
         client.hset(keys.fences[0], "c", 1)
         assert names(scene, Work.STAGE) == []
         assert names(scene, Work.FENCE) == ["a", "b", "c"]
+
+
+def test_every_verb_on_redis_keeps_the_list_right() -> None:
+    """Without a listing that would put it right; and what goes leaves no moment behind."""
+    with ExitStack() as closing:
+        server = closing.enter_context(RedisServer())
+        client = closing.enter_context(redis.Redis(port=server.port))
+        scene, keys = scene_at(closing, server.uri), layout.keys(layout.whole("acme"))
+        hashes = {b"f": keys.fences[0], b"p": keys.producers, b"s": keys.stages}
+        work, moments = keys.transactions[-2:]
+
+        def there() -> set[str]:
+            found = {kind + name for kind, key in hashes.items() for name in client.hkeys(key)}
+            assert set(client.zrange(work, 0, -1)) == found
+            assert set(client.hkeys(moments)) == {name for name in found if not name.startswith(b"s")}
+            return {name.decode() for name in found}
+
+        scene.fence("a")
+        for stage in ("dropped", "small", "large", "ends"):
+            scene.stage(stage, 2, lives=60)
+        assert there() == {"fa", "sdropped", "ssmall", "slarge", "sends"}
+        scene.drop_stage("dropped")
+        scene.commit(1, ["small"], producer="p", ttl=60)
+        scene.decide(1, ["large"], producer="q")
+        assert there() == {"fa", "pp", "pq", "sends"}
+        while scene.carry_on(producer="q"):
+            pass
+        scene.tick(61)
+        scene.reclaimed()
+        assert there() == {"fa", "pq"}
