@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.prompt": [],
     "zq.maintenance": ABOVE_STORES,
     "zq.metrics": ABOVE_STORES,
-    "zq.broker": [*ABOVE_STORES, "zq.storage.concurrency"],
+    "zq.broker": [*ABOVE_STORES, "zq.audit", "zq.storage.concurrency"],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.auth.signatures": [
         *(*VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
@@ -180,7 +180,6 @@ APART: dict[str, str] = {
     "zq.http.admission": "middleware is a step of its own; the app's table of contents stays one",
     "zq.http.openapi.pooling": "what only the documents of servers with pools have",
     "zq.offline": "check-store and salvage; the server's module is the command line that calls them",
-    "zq.http.request_log": "middleware is a step of its own; the app's table of contents stays one",
 }
 
 Source = tuple[str, ast.Module]

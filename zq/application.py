@@ -64,6 +64,8 @@ class Application:
         self.broker = make_broker(chosen, timed(self._storage, self._metrics, monitor), self._clock, self._metrics)
         if isinstance(self._storage, PooledStorage):
             self.broker.health.pools = self._storage.pools
+        self.broker.trail.ttl = chosen.audit_ttl
+        atexit.register(self.broker.trail.finish)
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         documents = self._storage.documents
         self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
@@ -172,6 +174,7 @@ class Application:
         self._upkeep.configure(new.expiry, new.sweep_interval)
         self._metrics.configure(_shown(new))
         self.broker.queues.max_counted = new.max_counted
+        self.broker.trail.ttl = new.audit_ttl
         if self.broker.quotas is not None:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)

@@ -17,7 +17,7 @@ from logging.handlers import WatchedFileHandler
 from typing import Any, Final
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
 from zq.errors import StartRefused
 
@@ -33,7 +33,8 @@ STDERR: Final = "stderr"
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One line. ``object``: what it was about, as ``queue jobs``; ``why``: of a refusal, the
-    sentence; of a token's rotation, its twin."""
+    sentence; of a token's rotation, its twin. ``messages``: how many it was about, where that
+    is known."""
 
     time: str = ""
     request_id: str = ""
@@ -45,6 +46,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     object: str = ""
     outcome: str
     why: str = ""
+    messages: int | UnsetType = UNSET
 
 
 def later(delay: float, task: Callable[[], None]) -> None:

@@ -22,6 +22,7 @@ RULES = [
     ("DELETE", QUEUE, "queues:delete"),
     ("GET", f"{QUEUE}/stats", "queues:stats"),
     ("GET", f"{QUEUE}/depth", "queues:stats"),
+    ("GET", "/v2/audit", "audit:get_all"),
     ("POST", f"{QUEUE}/purge", "queues:purge"),
     ("GET", f"{QUEUE}/messages", "messages:get_all"),
     ("GET", f"{QUEUE}/messages?ids=a", "messages:get_all"),
