@@ -24,13 +24,12 @@ export function Queue({ route }) {
   const { queue, project } = route;
   const stats = useLive(async () => (await get(queuePath(queue, "/stats"))).messages, FIGURES_EVERY, [queue]);
   const metadata = useLive(() => get(queuePath(queue)), METADATA_EVERY, [queue]);
-  const seen = new Map([[queue, stats.value]]);
   return html`<p class="crumb"><a href=${to(project)}>Queues</a></p>
     <div class="title">
       <h1>${visible(queue)}</h1>
       <div class="row">
-        <${Act} rule="queues:purge" onClick=${() => askToPurge([queue], seen, stats.again)}>Purge…</${Act}>
-        <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete([queue], seen, () => go(to(project)))}>Delete…</${Act}>
+        <${Act} rule="queues:purge" onClick=${() => askToPurge([queue], stats.again)}>Purge…</${Act}>
+        <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete([queue], () => go(to(project)))}>Delete…</${Act}>
       </div>
     </div>
     <${Stale} found=${stats} />

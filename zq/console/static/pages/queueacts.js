@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is done to whole queues, and the dialog before it.
 
-import { call, queuePath } from "../api.js";
+import { call, get, queuePath } from "../api.js";
 import { announce } from "../parts/act.js";
 import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
@@ -25,36 +25,45 @@ export function askToCreate(project) {
   ask({ title: "Create a queue", verb: "Create", harmless: true, body, act });
 }
 
-/** `stats`: by name, what was counted last. `done`: told the names that were purged. */
-export function askToPurge(names, stats, done) {
-  const total = names.reduce((sum, name) => sum + (stats.get(name)?.total ?? 0), 0);
-  const body = html`<p>All messages go, ${several(total, "message")} as counted last, delayed and claimed ones too, and all claims and subscriptions.</p>
-    <${Named} names=${names} stats=${stats} />
-    <p>Metadata and history stay.</p>`;
+/** Ask whether all messages go. `done`: told the names that were purged. */
+export function askToPurge(names, done) {
   const act = async () => {
     for (const name of names) await call("POST", queuePath(name, "/purge"));
-    announce(`${several(total, "message")} of ${listed(names)} were purged.`);
+    announce(`${listed(names)} ${names.length === 1 ? "was" : "were"} purged.`);
     done(names);
   };
-  ask({ title: `Purge ${listed(names)}`, verb: "Purge", typed: typed(names), body, act });
+  askCounted(names, "Purge", ofPurge, act);
+}
+
+function ofPurge(total) {
+  return html`<p>All messages go, ${several(total, "message")} as counted now, delayed and claimed ones too, and all claims and subscriptions. Metadata and history stay.</p>`;
 }
 
 /** As `askToPurge`. */
-export function askToDelete(names, stats, done) {
-  const total = names.reduce((sum, name) => sum + (stats.get(name)?.total ?? 0), 0);
-  const body = html`<p>The ${names.length === 1 ? "queue goes" : "queues go"} with metadata, history, claims and ${several(total, "message")} as counted last. Nothing stays.</p>
-    <${Named} names=${names} stats=${stats} />`;
+export function askToDelete(names, done) {
   const act = async () => {
     for (const name of names) await call("DELETE", queuePath(name));
     announce(`${listed(names)} ${names.length === 1 ? "was" : "were"} deleted.`);
     done(names);
   };
-  ask({ title: `Delete ${listed(names)}`, verb: "Delete", typed: typed(names), body, act });
+  const body = (total) => html`<p>The ${names.length === 1 ? "queue goes" : "queues go"} with metadata, history, claims and ${several(total, "message")} as counted now. Nothing stays.</p>`;
+  askCounted(names, "Delete", body, act);
 }
 
-function Named({ names, stats }) {
+/** Count first what is there, so that the dialog never tells what it does not know. */
+function askCounted(names, verb, body, act) {
+  const counted = Promise.all(names.map(async (name) => [name, (await get(queuePath(name, "/stats"))).messages]));
+  const open = (stats) => {
+    const total = stats.reduce((sum, [, { total: here }]) => sum + here, 0);
+    const whole = html`<${Named} stats=${stats} />${body(total)}`;
+    ask({ title: `${verb} ${listed(names)}`, verb, typed: typed(names), body: whole, act });
+  };
+  counted.then(open, (fault) => announce(fault.message, true));
+}
+
+function Named({ stats }) {
   return html`<ul class="named">
-    ${names.map((name) => html`<li key=${name}>${visible(name)}: <span>${count(stats.get(name)?.free)} waiting, ${count(stats.get(name)?.claimed)} claimed</span></li>`)}
+    ${stats.map(([name, { free, claimed }]) => html`<li key=${name}>${visible(name)}: <span>${count(free)} waiting, ${count(claimed)} claimed</span></li>`)}
   </ul>`;
 }
 

@@ -31,7 +31,7 @@ export function Queues({ route }) {
     <div class="row tools">
       <${Search} project=${route.project} name=${name} />
       <${Act} rule="queues:create" kind="main" onClick=${() => askToCreate(route.project)}>Create a queue</${Act}>
-      <${Selected} names=${selected} stats=${stats} gone=${gone} />
+      <${Selected} names=${selected} gone=${gone} />
     </div>
     <${Stale} found=${list.found} />
     ${waiting(list.found) ?? html`<${Table} route=${route} list=${list} stats=${stats} chosen=${selected} choose=${setChosen} />`}`;
@@ -112,11 +112,11 @@ function Search({ project, name }) {
   </label>`;
 }
 
-function Selected({ names, stats, gone }) {
+function Selected({ names, gone }) {
   if (!names.length) return null;
   return html`<span class="quiet">${several(names.length, "queue")} selected</span>
-    <${Act} rule="queues:purge" onClick=${() => askToPurge(names, stats, gone)}>Purge…</${Act}>
-    <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete(names, stats, gone)}>Delete…</${Act}>`;
+    <${Act} rule="queues:purge" onClick=${() => askToPurge(names, gone)}>Purge…</${Act}>
+    <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete(names, gone)}>Delete…</${Act}>`;
 }
 
 function Table({ route, list, stats, chosen, choose }) {
