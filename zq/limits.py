@@ -46,6 +46,8 @@ MAX_BATCH: Final = 10_000
 MAX_COUNTED: Final = 10_000
 # Messages that a redrive or a replay without a limit handles.
 DEFAULT_BATCH: Final = 1000
+# Messages that a redrive may name.
+MAX_NAMED: Final = 1000
 # Bytes of a commit's body.
 MAX_COMMIT_BODY: Final = 1 << 18
 # Stages, and claims, that one commit may name.

@@ -114,6 +114,10 @@ def test_dead_letters_are_listed_and_go_back(zq: Zq) -> None:
     assert (dead["body"], dead["origin"], dead["reason"]) == ("x", "jobs", "torn")
     assert zq("dlq", "list", "jobs.dead")[0]["id"] == held["id"]
     assert [(row["queue"], row["name"], row["total"]) for row in zq("dlq", "list")] == [("jobs", "jobs.dead", 1)]
+    [told] = zq("dlq", "redrive", "jobs", "--dry-run")
+    assert (told["would_move"], told["origins"]) == (1, {"jobs": 1})
+    assert zq("dlq", "redrive", "jobs", "--id", "gone")[0]["lost"] == ["gone"]
+    zq.refused(2, "dlq", "redrive", "jobs", "--id", "gone", "--limit", "5")
     assert zq("dlq", "redrive", "jobs") == [{"queue": "jobs.dead", "moved": 1, "remaining": 0}]
     assert bodies(zq("list", "jobs")) == ["x"]
 
@@ -145,6 +149,7 @@ def test_what_has_finished_is_listed_and_replayed(zq: Zq) -> None:
     assert [(record["body"], record["outcome"]) for record in zq("history", "jobs")] == [(1, "popped"), (2, "popped")]
     assert len(zq("history", "jobs", "--limit", "1", "--since", "2020-01-01")) == 1
     assert zq("history", "jobs", "--until", "2020-01-01T10:00:00+00:00") == []
+    assert zq("replay", "jobs", first["id"], "--dry-run")[0]["would_replay"] == 1
     assert zq("replay", "jobs", first["id"]) == [{"queue": "jobs", "replayed": 1}]
     assert zq("replay", "jobs", "--since", "2020-01-01", "--limit", "1")[0]["replayed"] == 1
     assert len(zq("list", "jobs")) == 2

@@ -127,6 +127,8 @@ def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
     assert bodies(client.queue("next").list()) == ["new"]
     (dead,) = client.queue("dead").list()
     assert (dead.reason, dead.origin, dead.origin_claim_count) == ("torn", "jobs", 1)
+    assert client.queue("dead").redrive_dry_run(limit=5).would_move == 1
+    assert client.queue("dead").redrive(ids=["gone"]).lost == ["gone"]
     assert client.queue("dead").redrive().moved == 1
     queue.release(claim.id)
     with pytest.raises(errors.ClaimNotFound):
@@ -153,6 +155,7 @@ def test_history_is_read_by_time_and_replayed(client: Any) -> None:
     assert bodies([*page.messages, *queue.history_stretch(page.end).messages]) == [0, 1]
     assert queue.history_stretch(0, living=True, page=2).end == 2
     assert queue.history_stretch(0, since=soon).end is None
+    assert queue.replay_dry_run([ids[0], "gone"]).lost == ["gone"]
     assert queue.replay(ids[:1]) == 1
     assert queue.replay(until=soon, limit=1) == 1
     assert sorted(bodies(queue.list())) == [0, 0, 2]

@@ -300,3 +300,43 @@ def test_blank_and_extreme_values_are_fine(kept: Api, query: str) -> None:
 def test_a_wrong_replay_is_refused(door: Api, body: Any, words: str) -> None:
     """400 with field and bound, before the store is asked."""
     assert words in door.post(REPLAY, 400, body).json["description"]
+
+
+def test_a_dry_run_of_a_replay_posts_nothing(kept: Api, clock: ManualClock) -> None:
+    """It tells what the replay then does, of a time and of ids; ids that the history has not are lost."""
+    ids = finish(kept, *range(3))
+    clock.advance(100)
+    since = iso(clock.now())
+    finish(kept, *range(3, 5))
+    asked = [ids[1], "nope", ids[0]]
+    for terms, count in (({"limit": 10}, 5), ({"since": since}, 2), ({"limit": 4}, 4), ({"ids": asked}, 2)):
+        told = kept.post(REPLAY, 200, {**terms, "dry_run": True}).json
+        lost = {"lost": ["nope"]} if "ids" in terms else {}
+        assert told == {"would_replay": count, "counted": count, **lost}
+    assert kept.seen("jobs") == []
+    assert kept.post(REPLAY, 200, {"ids": ["nope"], "dry_run": True}).json["lost"] == ["nope"]
+    assert kept.post(REPLAY, 200, {"ids": asked, "dry_run": False}).json == {"replayed": 2}
+    assert kept.post(REPLAY, 200, {"since": since}).json == {"replayed": 2}
+
+
+def test_a_dry_run_of_a_long_replay_goes_on(kept: Api) -> None:
+    """More than a page of the store."""
+    for start in range(0, 220, 20):
+        finish(kept, *range(start, start + 20))
+    assert kept.post(REPLAY, 200, {"until": "9999-01-01", "dry_run": True}).json["would_replay"] == 220
+    assert kept.post(REPLAY, 200, {"limit": 210, "dry_run": True}).json["would_replay"] == 210
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"dry_run": True}, "ids"),
+        ({"ids": ["a"], "limit": 1, "dry_run": True}, "ids"),
+        ({"ids": ["a", "a"], "dry_run": True}, "ids must name each message at most once"),
+        ({"limit": 10001, "dry_run": True}, "limit must be from 1 to 10000"),
+        ({"limit": 5, "dry_run": "yes"}, "dry_run"),
+    ],
+)
+def test_a_wrong_dry_run_is_refused(kept: Api, body: Any, words: str) -> None:
+    """As the replay itself."""
+    assert words in kept.post(REPLAY, 400, body).json["description"]

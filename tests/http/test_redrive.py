@@ -137,3 +137,100 @@ def test_a_redrive_stays_in_its_project(api: Api) -> None:
     bury(api, "jobs", "a")
     assert api.tenant("other").post(f"{DEAD}/redrive", 200).json == {"moved": 0, "remaining": 0}
     assert api.seen("dead") == ["a"]
+
+
+def dry_run(api: Api, **terms: Any) -> dict[str, Any]:
+    told: dict[str, Any] = api.post(f"{DEAD}/redrive", 200, {**terms, "dry_run": True}).json
+    return told
+
+
+def test_a_dry_run_tells_what_a_redrive_does(api: Api) -> None:
+    """By origin, those of a deleted queue apart: it would be made anew. Nothing moves until then."""
+    bury(api, "jobs", *range(12))
+    bury(api, "old", "b", "c")
+    bury(api, "mail", "d")
+    api.delete("/v2/queues/old", 204)
+    told = dry_run(api)
+    assert told == {
+        "would_move": 15,
+        "origins": {"jobs": 12, "mail": 1},
+        "without_origin": 0,
+        "missing_origin": {"old": 2},
+        "counted": 15,
+    }
+    assert (api.seen("jobs"), "old" in api.queues()) == ([], False)
+    assert redrive(api) == (told["would_move"], 0)
+    assert (len(api.seen("jobs")), len(api.seen("old")), len(api.seen("mail"))) == (12, 2, 1)
+
+
+def test_a_dry_run_stops_where_the_redrive_would(api: Api) -> None:
+    """At its limit, and before a message that has nowhere to go; beyond that one it only counts."""
+    bury(api, "jobs", 1, 2)
+    api.send("dead", "posted")
+    bury(api, "jobs", 3)
+    told = dry_run(api)
+    assert (told["would_move"], told["origins"], told["without_origin"], told["counted"]) == (2, {"jobs": 3}, 1, 4)
+    assert (dry_run(api, limit=1)["would_move"], dry_run(api, limit=1)["counted"]) == (1, 1)
+    assert dry_run(api, to="elsewhere")["would_move"] == 4
+    assert "elsewhere" not in api.queues()
+    for start in range(0, 120, 20):
+        bury(api, "jobs", *range(start, start + 20))
+    assert (dry_run(api)["would_move"], dry_run(api)["counted"]) == (2, 124)
+    assert redrive(api) == (2, 122)
+
+
+def test_a_dry_run_goes_through_many_and_leaves_out_what_is_not_ready(api: Api) -> None:
+    """More than a page of the store."""
+    for start in range(0, 240, 20):
+        bury(api, "jobs", *range(start, start + 20))
+    api.claim("dead", limit=15)
+    assert (dry_run(api)["would_move"], dry_run(api, limit=210)["would_move"]) == (225, 210)
+    assert redrive(api) == (225, 0)
+
+
+def test_named_messages_go_alone(api: Api) -> None:
+    """In the order of naming; those that are gone, held, or in another queue are lost, and the dry run says so too."""
+    held, *ids = bury(api, "jobs", *range(5))
+    api.claim("dead", limit=1)
+    [elsewhere] = api.send("other", "x")
+    [homeless] = api.send("dead", "posted")
+    asked = [ids[2], "gone", held, ids[0], elsewhere, homeless]
+    told = dry_run(api, ids=asked)
+    assert (told["would_move"], told["counted"], told["without_origin"]) == (2, 3, 1)
+    assert told["lost"] == ["gone", held, elsewhere]
+    done = api.post(f"{DEAD}/redrive", 200, {"ids": asked}).json
+    assert done == {"moved": 2, "remaining": 3, "lost": ["gone", held, elsewhere]}
+    assert api.seen("jobs") == [3, 1]
+    assert "to is missing" in api.post(f"{DEAD}/redrive", 400, {"ids": [homeless]}).json["description"]
+    assert api.post(f"{DEAD}/redrive", 200, {"ids": [homeless], "to": "jobs"}).json["lost"] == []
+    assert api.post(f"{DEAD}/redrive", 200, {"ids": ["gone"]}).json == {"moved": 0, "remaining": 2, "lost": ["gone"]}
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"ids": []}, "ids must name 1 to 1000 values; it names 0"),
+        ({"ids": [f"{at:032x}" for at in range(1001)]}, "ids must name 1 to 1000 values; it names 1001"),
+        ({"ids": ["a", "b", "a"]}, "ids must name each message at most once"),
+        ({"ids": ["a"], "limit": 5}, "limit does not go with ids"),
+        ({"ids": "a"}, "ids"),
+        ({"ids": [1]}, "ids"),
+        ({"ids": None}, "ids"),
+        ({"limit": 0}, "limit must be from 1 to 10000"),
+        ({"to": "dead"}, "to must name another queue"),
+    ],
+)
+def test_wrong_ids_are_refused(api: Api, terms: dict[str, Any], words: str, dry: bool) -> None:
+    """400 with field and bound, in a dry run too; nothing moves."""
+    bury(api, "jobs", "a")
+    assert words in api.post(f"{DEAD}/redrive", 400, {**terms, "dry_run": dry}).json["description"]
+    assert api.seen("dead") == ["a"]
+
+
+@pytest.mark.parametrize("value", [1, "true", None, []])
+def test_dry_run_is_true_or_false(api: Api, value: Any) -> None:
+    """Whoever wants a dry run does not get a redrive."""
+    bury(api, "jobs", "a")
+    assert "dry_run" in api.post(f"{DEAD}/redrive", 400, {"dry_run": value}).json["description"]
+    assert api.seen("dead") == ["a"]

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from zq.broker.encryption import Sealing, is_sealed
 from zq.broker.quotas import refuse_nothing
@@ -23,6 +23,17 @@ CHUNK = 100
 CHUNK_BYTES = 4_000_000
 # A moment after all that can be written down: the year 10000.
 LATEST: Seconds = 253_402_300_800.0
+
+
+class ReplayDryRun(Struct, frozen=True):
+    """How many copies a replay would post, of how many records that were looked at (``counted``).
+
+    ``lost``: where ids were named, those that the history does not have, in the order of naming.
+    """
+
+    would_replay: int
+    counted: int
+    lost: list[str] | UnsetType = UNSET
 
 
 class History:
@@ -68,40 +79,80 @@ class History:
 
         Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
         """
+        self._check(terms)
+        if terms.ids is not UNSET:
+            self._rules_cache.check_posts(queue)
+            return self._replay_ids(queue, client, terms.ids)
+        return self._replay_span(queue, client, terms)
+
+    def dry_run(self, queue: QueueRef, terms: ReplayTerms) -> ReplayDryRun:
+        """What ``replay`` would do, without a limit to as many as are counted. Nothing is changed.
+
+        Raises ``Invalid``, ``QueuePaused``.
+        """
+        self._check(terms)
+        if terms.ids is not UNSET:
+            self._rules_cache.check_posts(queue)
+            kept = [record for page in self._named(queue, terms.ids) for record in page]
+            found = {record.message.id for record in kept}
+            return ReplayDryRun(self._openable(queue, kept), len(kept), [id for id in terms.ids if id not in found])
+        limit, span = _limit(terms, MAX_BATCH), _span(_given(terms.since), _given(terms.until))
+        self._rules_cache.check_posts(queue)
+        counted = would_replay = 0
+        for page in self._spanned(queue, span):
+            records = page[: min(limit - would_replay, MAX_BATCH - counted)]
+            counted += len(records)
+            would_replay += self._openable(queue, records)
+            if would_replay >= limit or counted >= MAX_BATCH:
+                break
+        return ReplayDryRun(would_replay, counted)
+
+    def _openable(self, queue: QueueRef, records: Sequence[HistoryEntry]) -> int:
+        """How many of them can be posted."""
+        return sum(self._sealing.opened_or_none(queue.project, record.message) is not None for record in records)
+
+    def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
+        """The records of the ids, in pages."""
+        for start in range(0, len(ids), MAX_IDS):
+            yield self._history.get(queue, ids[start : start + MAX_IDS], self._clock.now())
+
+    def _spanned(self, queue: QueueRef, span: Span) -> Iterator[Sequence[HistoryEntry]]:
+        """The records of a time, in pages."""
+        marker = 0
+        while True:
+            page = self._history.list(queue, marker, CHUNK, span, self._clock.now(), CHUNK_BYTES)
+            yield page.items
+            if page.next is None:
+                return
+            marker = int(page.next)
+
+    def _check(self, terms: ReplayTerms) -> None:
+        """Refuse what does not go together."""
         spanned = [given for given in (terms.since, terms.until, terms.limit) if given is not UNSET]
         if (terms.ids is UNSET) == (not spanned):
             raise Invalid("Give either ids, or at least one of since, until and limit.")
         if terms.ids is not UNSET:
             count_within("ids", len(terms.ids), self._limits.max_messages_per_page)
             each_once("ids", terms.ids)
-            self._rules_cache.check_posts(queue)
-            return self._replay_ids(queue, client, terms.ids)
-        return self._replay_span(queue, client, terms)
 
     def _replay_ids(self, queue: QueueRef, client: str, ids: Sequence[str]) -> int:
-        count = 0
-        for start in range(0, len(ids), MAX_IDS):
-            found = self._history.get(queue, ids[start : start + MAX_IDS], self._clock.now())
-            count += sum(len(self._post(queue, client, chunk)) for chunk in _chunks(found))
+        found = (chunk for page in self._named(queue, ids) for chunk in _chunks(page))
+        count = sum(len(self._post(queue, client, chunk)) for chunk in found)
         if not count:
             raise MessageNotFound("None of the ids is in the history of the queue.")
         return count
 
     def _replay_span(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
-        limit = DEFAULT_BATCH if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
-        span = _span(None if terms.since is UNSET else terms.since, None if terms.until is UNSET else terms.until)
+        limit, span = _limit(terms, DEFAULT_BATCH), _span(_given(terms.since), _given(terms.until))
         self._rules_cache.check_posts(queue)
         copies: set[str] = set()
-        marker = 0
-        while len(copies) < limit:
-            page = self._history.list(queue, marker, CHUNK, span, self._clock.now(), CHUNK_BYTES)
+        for page in self._spanned(queue, span):
             # Copies that finish while this goes on are no part of it.
-            found = [record for record in page.items if record.message.id not in copies][: limit - len(copies)]
+            found = [record for record in page if record.message.id not in copies][: limit - len(copies)]
             for chunk in _chunks(found):
                 copies.update(self._post(queue, client, chunk))
-            if page.next is None:
+            if len(copies) >= limit:
                 break
-            marker = int(page.next)
         return len(copies)
 
     def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
@@ -129,6 +180,14 @@ class History:
 
     def _page_size(self, limit: int | None) -> int:
         return DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+
+
+def _limit(terms: ReplayTerms, default: int) -> int:
+    return default if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
+
+
+def _given(text: str | UnsetType) -> str | None:
+    return None if text is UNSET else text
 
 
 def _span(since: str | None, until: str | None) -> Span:

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases that end work on messages: settle a claim, and bring dead letters back (extensions 3, 4)."""
+"""Use cases that end work on messages: settle a claim (extensions 3)."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from zq.broker.encryption import Sealing
 from zq.broker.resources import admit_all
 from zq.broker.rules import Rules, RulesCache
 from zq.broker.values import Applied
 from zq.clock import Clock
-from zq.errors import Invalid, QueuePaused, Repeated
+from zq.errors import Invalid, Repeated
 from zq.events import Events
 from zq.limits import (
-    DEFAULT_BATCH,
-    MAX_BATCH,
     MAX_REASON,
     MIN_DELAY,
     MIN_TTL,
@@ -25,23 +23,14 @@ from zq.limits import (
     queue_name,
     within,
 )
-from zq.model import Fence, IdempotencyKey, ListFilter, Message, Move, Outcome, QueueRef, Release, Settled, Settlement
+from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Settled, Settlement
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire import extensions
 
-# Messages that a redrive moves at a time.
-CHUNK = 100
 # The rule by which the target of a move is judged: it is posted to.
 MOVED = "messages:create"
-
-
-class Redriven(Struct, frozen=True):
-    """How many messages a redrive moved, and how many are ready still: these are counted up to ``MAX_BATCH``."""
-
-    moved: int
-    remaining: int
 
 
 class Settling:
@@ -114,56 +103,6 @@ class Settling:
             history=rules.history_ttl,
         )
 
-    def redrive(self, queue: QueueRef, terms: extensions.RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
-        """Move ready messages to where they came from, or to ``terms.to``.
-
-        Those whose origin the caller may not post to stay where they are. Raises ``NotAuthorized`` for ``to``, and, if
-        nothing was moved, ``Invalid``, and ``QueuePaused`` at a target to which posts are paused.
-        """
-        limit = DEFAULT_BATCH if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
-        to = None if terms.to is UNSET else queue_name("to", terms.to)
-        if to == queue.name:
-            raise Invalid("to must name another queue than the one that is redriven.")
-        if to is not None or not allowance.permits(MOVED):
-            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
-        if to is not None:
-            self._rules_cache.check_posts(QueueRef(queue.project, to))
-        history = self._rules_cache.recent(queue).history_ttl
-        targets: dict[str, Rules] = {}
-        moved = marker = left = 0
-        while moved < limit and left < MAX_BATCH:
-            now = self._clock.now()
-            page = self._storage.messages.list(queue, marker, min(CHUNK, limit - moved), ListFilter(), now)
-            known = _known(page.items, to)
-            if page.items and not known and not moved:
-                raise Invalid("to is missing: a message of the queue is no dead letter and has no queue to go back to.")
-            moves = self._moves(queue.project, known, to, allowance, targets)
-            if moves:
-                with self.admit({QueueRef(queue.project, move.to) for move in moves}):
-                    moved += len(self._storage.messages.move(queue, moves, now, history))
-            left += len(known) - len(moves)
-            if page.next is None or len(known) < len(page.items):
-                break
-            marker = int(page.next)
-        if not moved and (paused := [target for target, rules in targets.items() if rules.posts_paused]):
-            raise QueuePaused.of(paused[0])
-        self._events.finished(Outcome.MOVED, moved)
-        return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count)
-
-    def _moves(
-        self, project: str, messages: Sequence[Message], to: str | None, allowance: Allowance, targets: dict[str, Rules]
-    ) -> list[Move]:
-        """The way of each message that the caller may send it. ``targets``: the rules of those that were looked at."""
-        moves = []
-        for message in messages:
-            target = to or message.origin
-            if to or allowance.allows(MOVED, Verb.PRODUCE, Kind.QUEUE, target):
-                if target not in targets:
-                    targets[target] = self._rules_cache.fresh(QueueRef(project, target))
-                if not targets[target].posts_paused:
-                    moves.append(Move(message.id, target, delay=targets[target].default_delay))
-        return moves
-
     def _check(self, terms: extensions.SettleTerms) -> None:
         """Refuse what is wrong whatever the queues' rules are."""
         limits, fields = self._limits, "delete, release, move and bury"
@@ -203,9 +142,3 @@ class Settling:
             body=body,
             checksum=checksum,
         )
-
-
-def _known(messages: Sequence[Message], to: str | None) -> Sequence[Message]:
-    """Up to the first that has nowhere to go."""
-    end = next((at for at, message in enumerate(messages) if not (to or message.origin)), len(messages))
-    return messages[:end]

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 import click
+from msgspec.structs import asdict
 
 from zq.cli.failures import Failure, exit_code
 from zq.cli.messages import Ids, limit_option, queue_argument
@@ -84,10 +85,29 @@ def figures(session: Session, unread: list[ZqError]) -> Iterator[dict[str, Any]]
 @queue_argument
 @click.option("--to", "target", metavar="QUEUE", help="The queue that gets them; else each its origin.")
 @click.option("--limit", type=Count(1), help="At most so many; else all that were there at the start.")
+@click.option("--id", "ids", multiple=True, metavar="ID", help="This message alone; may be given again.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would move, by origin.")
 @pass_session
-def redrive(session: Session, queue: str, target: str | None, limit: int | None) -> None:
+def redrive(session: Session, queue: str, target: str | None, limit: int | None, ids: Ids, dry_run: bool) -> None:
     """Move the dead letters of QUEUE back to where they came from."""
+    if ids and limit:
+        raise click.UsageError("Give either --id or --limit.")
     dead = dead_letters(session, queue)
+    if dry_run:
+        told = dead.redrive_dry_run(target, limit=limit, ids=ids or None)
+        session.out.result({"queue": dead.name, **asdict(told)})
+        return
+    if ids:
+        done = [dead.redrive(target, ids=ids[at : at + REDRIVE_BATCH]) for at in range(0, len(ids), REDRIVE_BATCH)]
+        lost = [id for part in done for id in part.lost]
+        moved = sum(part.moved for part in done)
+        session.out.result({"queue": dead.name, "moved": moved, "remaining": dead.stats().total, "lost": lost})
+        return
+    _redrive_oldest(session, queue, dead, target, limit)
+
+
+def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | None, limit: int | None) -> None:
+    """Request by request, with progress."""
     total = dead.stats().free
     total = min(total, limit or total)
     moved = 0
@@ -130,14 +150,26 @@ def finished_cells(message: Finished) -> list[object]:
 @since_option
 @until_option
 @click.option("--limit", type=Count(1), help="At most so many.")
+@click.option("--dry-run", is_flag=True, help="Only tell how many copies there would be.")
 @pass_session
 def replay(
-    session: Session, queue: str, messages: Ids, since: datetime | None, until: datetime | None, limit: int | None
+    session: Session,
+    queue: str,
+    messages: Ids,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int | None,
+    dry_run: bool,
 ) -> None:
     """Post copies of finished messages: those named, or those of a time."""
     if bool(messages) == bool(since or until):
         raise click.UsageError("Give either IDs, or --since or --until.")
-    copied = session.queue(queue).replay(messages or None, since=since, until=until, limit=limit)
+    handle = session.queue(queue)
+    if dry_run:
+        told = handle.replay_dry_run(messages or None, since=since, until=until, limit=limit)
+        session.out.result({"queue": queue, **asdict(told)})
+        return
+    copied = handle.replay(messages or None, since=since, until=until, limit=limit)
     if not copied:
         check_exists(session, queue)
     session.out.result({"queue": queue, "replayed": copied})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs of a queue, each written once for both kinds of client."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -22,9 +22,22 @@ from zq.client.resources import (
     messages_call,
 )
 from zq.client.subscriptions import SubscriptionVerbs
-from zq.client.values import Claim, Depth, Draft, Finished, Message, Messages, Redriven, Stretch
+from zq.client.values import (
+    Claim,
+    Depth,
+    Draft,
+    Finished,
+    Message,
+    Messages,
+    RedriveDryRun,
+    Redriven,
+    ReplayDryRun,
+    Stretch,
+)
 from zq.model import Fence, Settled
 from zq.wire import extensions
+
+T = TypeVar("T")
 
 # The path in a patch of the metadata that pause a queue.
 PAUSED: Final = "/metadata/_paused"
@@ -194,15 +207,32 @@ class QueueVerbs(SubscriptionVerbs):
         return claims.settle_call(self.name, claim, terms, key, fence)
 
     @operation
-    def redrive(self, to: str | None = None, *, limit: int | None = None) -> Call[Redriven]:
-        """Move dead letters back to where they came from, or to another queue."""
-        terms = extensions.RedriveTerms(UNSET if to is None else to, UNSET if limit is None else limit)
+    def redrive(
+        self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
+    ) -> Call[Redriven]:
+        """Move dead letters, the oldest or those named, back to where they came from, or to another queue."""
+        return self._redriving(_redrive_terms(to, limit, ids), Redriven)
+
+    @operation
+    def redrive_dry_run(
+        self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
+    ) -> Call[RedriveDryRun]:
+        """What ``redrive`` would do; nothing is moved."""
+        return self._redriving(_redrive_terms(to, limit, ids, dry_run=True), RedriveDryRun)
+
+    def _redriving(self, terms: extensions.RedriveTerms, answer: type[T]) -> Call[T]:
+        return self._asked(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=answer))
+
+    def _asked(
+        self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[bytes], T]
+    ) -> Call[T]:
+        """A call that is not repeated once it was sent, but for dry runs."""
         return Call(
             method="POST",
-            path=self._path("redrive"),
+            path=path,
             body=wire.encode(terms),
-            read=lambda answer: msgspec.json.decode(answer.body, type=Redriven),
-            repeat=Repeat.UNSENT,
+            read=lambda answer: read(answer.body),
+            repeat=Repeat.SAFE if terms.dry_run else Repeat.UNSENT,
         )
 
     @operation
@@ -215,19 +245,23 @@ class QueueVerbs(SubscriptionVerbs):
         limit: int | None = None,
     ) -> Call[int]:
         """Post copies of finished messages, those named or those of a time; how many."""
-        terms = extensions.ReplayTerms(
-            UNSET if ids is None else [*ids],
-            UNSET if since is None else since.isoformat(),
-            UNSET if until is None else until.isoformat(),
-            UNSET if limit is None else limit,
-        )
-        return Call(
-            method="POST",
-            path=self._path("history", "replay"),
-            body=wire.encode(terms),
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])["replayed"],
-            repeat=Repeat.UNSENT,
-        )
+        terms = _replay_terms(ids, since, until, limit)
+        path = self._path("history", "replay")
+        return self._asked(path, terms, lambda raw: msgspec.json.decode(raw, type=dict[str, int])["replayed"])
+
+    @operation
+    def replay_dry_run(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> Call[ReplayDryRun]:
+        """What ``replay`` would do; nothing is posted."""
+        terms = _replay_terms(ids, since, until, limit, dry_run=True)
+        path = self._path("history", "replay")
+        return self._asked(path, terms, lambda raw: msgspec.json.decode(raw, type=ReplayDryRun))
 
     @listing
     def history(
@@ -286,3 +320,30 @@ class QueueVerbs(SubscriptionVerbs):
 def _history_params(since: datetime | None, until: datetime | None, living: bool, page: int | None) -> Params:
     moments = {name: moment.isoformat() for name, moment in (("since", since), ("until", until)) if moment}
     return {**moments, "state": "all" if living else None, "limit": page, "detailed": True}
+
+
+def _redrive_terms(
+    to: str | None, limit: int | None, ids: Iterable[str] | None, dry_run: bool = False
+) -> extensions.RedriveTerms:
+    return extensions.RedriveTerms(
+        UNSET if to is None else to,
+        UNSET if limit is None else limit,
+        UNSET if ids is None else [*ids],
+        dry_run,
+    )
+
+
+def _replay_terms(
+    ids: Iterable[str] | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int | None,
+    dry_run: bool = False,
+) -> extensions.ReplayTerms:
+    return extensions.ReplayTerms(
+        UNSET if ids is None else [*ids],
+        UNSET if since is None else since.isoformat(),
+        UNSET if until is None else until.isoformat(),
+        UNSET if limit is None else limit,
+        dry_run,
+    )

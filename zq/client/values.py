@@ -220,10 +220,30 @@ class LastCommit(Struct, frozen=True):
 
 
 class Redriven(Struct, frozen=True):
-    """What a redrive moved, and how many are left, exact up to 10,000."""
+    """What a redrive moved, and how many are left, exact up to 10,000; ``lost``: named ones that are not ready now."""
 
     moved: int
     remaining: int
+    lost: list[str] = []
+
+
+class RedriveDryRun(Struct, frozen=True):
+    """What a redrive would move, and how many of the ``counted`` messages have which origin, a missing one, or none."""
+
+    would_move: int
+    origins: dict[str, int]
+    without_origin: int
+    missing_origin: dict[str, int]
+    counted: int
+    lost: list[str] = []
+
+
+class ReplayDryRun(Struct, frozen=True):
+    """How many of the ``counted`` records a replay would post copies of; ``lost``: named ones that have none."""
+
+    would_replay: int
+    counted: int
+    lost: list[str] = []
 
 
 class Subscribed(Struct, frozen=True):
@@ -252,7 +272,8 @@ class Subscription(Struct, frozen=True):
 
 
 class DeadDelivery(Struct, frozen=True, dict=True):
-    """What could not be delivered: of which message, how often it was tried, and why the last time failed."""
+    """What could not be delivered, or waits: of which message, how often it was tried, and why the last time failed
+    (known of what was given up)."""
 
     id: str
     message_id: str

@@ -51,6 +51,9 @@ class HistoryReplay:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         terms = extensions.replay_terms(query.needed_body(req))
+        if terms.dry_run:
+            resp.data = wire.encode(self._history.dry_run(req.context.queue, terms))
+            return
         replayed = self._history.replay(req.context.queue, req.context.client, terms)
         req.context.messages = replayed
         resp.data = wire.encode({"replayed": replayed})

@@ -38,11 +38,14 @@ class QueueRedrive:
     verbs = {"POST": Verb.MANAGE}
 
     def __init__(self, broker: Broker) -> None:
-        self._settling = broker.settling
+        self._redriving = broker.redriving
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         raw = query.body(req)
         terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
-        redriven = self._settling.redrive(req.context.queue, terms, req.context.allowance)
+        if terms.dry_run:
+            resp.data = wire.encode(self._redriving.dry_run(req.context.queue, terms, req.context.allowance))
+            return
+        redriven = self._redriving.redrive(req.context.queue, terms, req.context.allowance)
         req.context.messages = redriven.moved
         resp.data = wire.encode(redriven)

@@ -51,6 +51,8 @@ class RedriveTerms(Struct):
 
     to: str | UnsetType = UNSET
     limit: int | UnsetType = UNSET
+    ids: list[str] | UnsetType = UNSET
+    dry_run: bool = False
 
 
 _settle_decoder: Final = msgspec.json.Decoder(SettleTerms)
@@ -74,6 +76,7 @@ class ReplayTerms(Struct):
     since: str | UnsetType = UNSET
     until: str | UnsetType = UNSET
     limit: int | UnsetType = UNSET
+    dry_run: bool = False
 
 
 _replay_decoder: Final = msgspec.json.Decoder(ReplayTerms)

@@ -132,7 +132,7 @@ def _history(limits: Limits) -> Json:
             "post": operation(
                 "replay_history",
                 "Post copies of finished messages",
-                {200: answer("How many.", "Replayed")},
+                {200: answer("How many, or would be.", "ReplayAnswer")},
                 body=body("ReplayTerms", required=True),
                 errors=[404, 409],
             )
@@ -141,7 +141,7 @@ def _history(limits: Limits) -> Json:
             "post": operation(
                 "redrive_queue",
                 "Move dead letters back to where they came from, or elsewhere",
-                {200: answer("How many.", "Redriven")},
+                {200: answer("How many, or would be.", "RedriveAnswer")},
                 body=body("RedriveTerms", required=False),
                 errors=[409],
             )

@@ -10,7 +10,7 @@ from zq import wire
 from zq.broker.metadata import metadata_schema, shown_defaults, topic_defaults
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.service import FIXED
-from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_REASON, MIN_TTL, Limits
+from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_NAMED, MAX_REASON, MIN_TTL, Limits
 from zq.model import Outcome, Settled
 from zq.wire import answers, extensions
 from zq.wire.tokens import TokenTerms
@@ -79,7 +79,11 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
         "Released": {"delay": delay},
         "Moved": {"queue": QUEUE_NAMES, "ttl": ttl, "delay": delay},
         "Buried": {"reason": {"minLength": 1, "maxLength": MAX_REASON}},
-        "RedriveTerms": {"to": QUEUE_NAMES, "limit": batch},
+        "RedriveTerms": {
+            "to": QUEUE_NAMES,
+            "limit": batch,
+            "ids": {"minItems": 1, "maxItems": MAX_NAMED, "uniqueItems": True},
+        },
         "ReplayTerms": {
             "ids": {"minItems": 1, "maxItems": limits.max_messages_per_page, "uniqueItems": True},
             "since": {"format": "date-time"},
@@ -110,6 +114,7 @@ def _conditions() -> dict[str, Json]:
     return {
         "PatchOperation": {"anyOf": [{"properties": {"op": {"const": "remove"}}}, {"required": ["value"]}]},
         "SettleTerms": {"anyOf": named},
+        "RedriveTerms": {"not": {"required": ["ids", "limit"]}},
         "ReplayTerms": {"oneOf": [any_of("ids"), any_of("since", "until", "limit")]},
     }
 
@@ -204,6 +209,8 @@ def _figures() -> Json:
     counts = dict.fromkeys(("claimed", "free", "total", "entered"), COUNT)
     stats = _record("entered oldest newest", **counts, oldest=landmark, newest=landmark)
     epoch = {"type": "integer", "minimum": 1}
+    ids = {"type": "array", "items": TEXT}
+    counted, by_queue = integer(0, MAX_BATCH), {"type": "object", "additionalProperties": COUNT}
     named: list[str] = [*_struct(Limits)["properties"], *FIXED]
     return {
         "Landmark": _record("sequence", href=TEXT, age=COUNT, created=TEXT | {"format": "date-time"}, sequence=COUNT),
@@ -213,8 +220,18 @@ def _figures() -> Json:
             oldest_ready_seconds={"type": "number", "minimum": 0},
         ),
         "Settled": _struct(Settled),
-        "Redriven": _record(moved=COUNT, remaining=integer(0, MAX_BATCH)),
+        "Redriven": _record("lost", moved=COUNT, remaining=counted, lost=ids),
+        "RedriveDryRun": _record(
+            "lost",
+            **dict.fromkeys(("would_move", "without_origin", "counted"), counted),
+            origins=by_queue,
+            missing_origin=by_queue,
+            lost=ids,
+        ),
+        "RedriveAnswer": {"anyOf": [reference("schemas", "Redriven"), reference("schemas", "RedriveDryRun")]},
         "Replayed": _record(replayed=COUNT),
+        "ReplayDryRun": _record("lost", would_replay=counted, counted=counted, lost=ids),
+        "ReplayAnswer": {"anyOf": [reference("schemas", "Replayed"), reference("schemas", "ReplayDryRun")]},
         "Epoch": _record(epoch=epoch),
         "Staged": _record(staged=COUNT),
         "Committed": _record(published=COUNT, deleted=COUNT, replayed={"type": "boolean"}),

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dead letters go back: first what would move, then steps of a bounded size at a pace, until all went or *Stop*.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { call, queuePath } from "../api.js";
+import { Act, announce } from "../parts/act.js";
+import { ask } from "../parts/confirm.js";
+import { html } from "../parts/html.js";
+import { Fault } from "../parts/states.js";
+import { count, several, visible } from "../text.js";
+
+const STEP = 1000;
+const START = { to: "", ids: "", limit: "", step: 100, pace: 1 };
+
+/** The tab. `done`: called when messages have moved. */
+export function Redrive({ route, done }) {
+  const path = queuePath(route.queue, "/redrive");
+  const [form, setForm] = useState(START);
+  const [{ plan, fault }, show] = useState({});
+  const [run, setRun] = useState(null);
+  const stopped = useRef(false);
+  useEffect(() => () => (stopped.current = true), []);
+  const change = (news) => (setForm({ ...form, ...news }), show({}));
+  const look = async (event) => {
+    event.preventDefault();
+    setRun(null);
+    show(await dryRun(path, form));
+  };
+  const begin = async () => {
+    stopped.current = false;
+    show({});
+    loop(path, form, plan.would_move, stopped, setRun, done);
+  };
+  return html`<p class="quiet">Ready messages go back to the queues they came from, the oldest first. It runs in this page: closing it stops it.</p>
+    <${Form} form=${form} change=${change} look=${look} busy=${run?.busy} />
+    ${fault && html`<${Fault} fault=${fault} />`}
+    ${plan && html`<${Plan} plan=${plan} queue=${route.queue} form=${form} begin=${begin} />`}
+    ${run && html`<${Progress} run=${run} stop=${() => (stopped.current = true)} />`}`;
+}
+
+function named(form) {
+  return form.ids.split(/\s+/).filter(Boolean);
+}
+
+/** The body of a request for all that the form says. */
+function asked(form) {
+  const ids = named(form);
+  return { to: form.to || undefined, ids: ids.length ? ids : undefined, limit: ids.length ? undefined : Number(form.limit) || undefined };
+}
+
+async function dryRun(path, form) {
+  const told = call("POST", path, { body: JSON.stringify({ ...asked(form), dry_run: true }) });
+  return told.then(({ text }) => ({ plan: JSON.parse(text) }), (fault) => ({ fault }));
+}
+
+/** Steps one after the other; tells how many messages went, also after a failure. */
+async function loop(path, form, most, stopped, tell, done) {
+  const ids = named(form);
+  let run = { moved: 0, most, remaining: null, lost: 0, fault: null, busy: true };
+  let at = 0;
+  while (!stopped.current && !run.fault && (ids.length ? at < ids.length : run.moved < most)) {
+    tell(run);
+    const began = Date.now();
+    const size = ids.length ? Number(form.step) : Math.min(Number(form.step), most - run.moved);
+    const step = ids.length ? { ids: ids.slice(at, at + size) } : { limit: size };
+    const before = run.moved;
+    run = await stepped(path, { to: form.to || undefined, ...step }, run);
+    at += size;
+    tell(run);
+    if (!ids.length && run.moved === before) break;
+    await later(Math.max(0, 1000 / form.pace - (Date.now() - began)));
+  }
+  tell({ ...run, busy: false, stopped: stopped.current });
+  announce(`${several(run.moved, "message")} moved.`, run.fault !== null);
+  done();
+}
+
+/** What is known after one more request. */
+async function stepped(path, body, run) {
+  try {
+    const { moved, remaining, lost = [] } = JSON.parse((await call("POST", path, { body: JSON.stringify(body) })).text);
+    return { ...run, moved: run.moved + moved, remaining, lost: run.lost + lost.length };
+  } catch (fault) {
+    return { ...run, fault };
+  }
+}
+
+function later(milliseconds) {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
+}
+
+function Form({ form, change, look, busy }) {
+  const field = (name, label, more) => html`<label class="field" key=${name}>
+    <span>${label}</span><input value=${form[name]} onInput=${(event) => change({ [name]: event.target.value })} ...${more} />
+  </label>`;
+  return html`<form class="form" onSubmit=${look}>
+    ${field("to", "To this queue (empty: each to its origin)", { type: "text", autocomplete: "off", spellcheck: false })}
+    ${field("limit", "Messages at most (empty: all, up to 10,000)", { type: "number", min: 1, max: 10000 })}
+    ${field("step", "Messages in a step, 1 to 1,000", { type: "number", min: 1, max: STEP, required: true })}
+    ${field("pace", "Steps per second, 1 to 10", { type: "number", min: 1, max: 10, required: true })}
+    <label class="field">
+      <span>Only these message ids, up to 1,000 (empty: the oldest)</span>
+      <textarea rows="2" spellcheck=${false} value=${form.ids} onInput=${(event) => change({ ids: event.target.value })}></textarea>
+    </label>
+    <div class="row"><${Act} rule="messages:delete_all" submit=${true} when=${!busy} why="A redrive is under way.">Dry run<//></div>
+  </form>`;
+}
+
+function Plan({ plan, queue, form, begin }) {
+  const lines = [
+    ...Object.entries(plan.origins).map(([name, number]) => [visible(name), number, ""]),
+    ...Object.entries(plan.missing_origin).map(([name, number]) => [visible(name), number, "deleted; the redrive makes it anew"]),
+    ...(plan.without_origin ? [["no origin", plan.without_origin, form.to ? "" : "they stay"]] : []),
+    ...(plan.lost?.length ? [["lost", plan.lost.length, "gone, claimed or not in this queue"]] : []),
+  ];
+  const body = html`<p>${several(plan.would_move, "message")} of ${visible(queue)} move to ${form.to ? visible(form.to) : "where they came from"}, in steps of ${form.step}. Claimed and delayed ones stay.</p>`;
+  const verb = `Redrive ${count(plan.would_move)}`;
+  return html`<section aria-label="Dry run">
+    <p><strong>${several(plan.would_move, "message")} would move</strong> of ${count(plan.counted)} looked at.</p>
+    <table>
+      <thead><tr><th scope="col">Origin</th><th scope="col" class="number">Messages</th><th scope="col">Note</th></tr></thead>
+      <tbody>${lines.map(([name, number, note]) => html`<tr key=${name}><th scope="row">${name}</th><td class="number">${count(number)}</td><td>${note}</td></tr>`)}</tbody>
+    </table>
+    <div class="row">
+      <${Act} rule="messages:delete_all" kind="main" when=${plan.would_move > 0} why="Nothing would move." onClick=${() => ask({ title: verb, verb, harmless: true, body, act: begin })}>${verb}…<//>
+    </div>
+  </section>`;
+}
+
+function Progress({ run, stop }) {
+  return html`<section aria-label="Progress">
+    <progress max=${run.most} value=${run.moved} aria-label="Moved"></progress>
+    <p>${count(run.moved)} of ${count(run.most)} moved${run.remaining !== null && `; ${count(run.remaining)} are still ready`}${run.lost > 0 && `; ${count(run.lost)} lost`}.${" "}
+      ${!run.busy && (run.stopped ? "Stopped." : "Ended.")}</p>
+    ${run.fault && html`<${Fault} fault=${run.fault} />`}
+    ${run.busy && html`<button type="button" onClick=${stop}>Stop</button>`}
+  </section>`;
+}
