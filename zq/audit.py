@@ -49,6 +49,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     messages: int | UnsetType = UNSET
 
 
+def encoded(entry: Entry) -> bytes:
+    """An entry as JSON. Half of a pair of surrogates, which UTF-8 does not have, is escaped: the id of a credential may
+    have one."""
+    try:
+        return msgspec.json.encode(entry)
+    except UnicodeEncodeError:
+        texts = {name: text for name, text in structs.asdict(entry).items() if isinstance(text, str)}
+        told = {name: text.encode(errors="backslashreplace").decode() for name, text in texts.items()}
+        return msgspec.json.encode(structs.replace(entry, **told))
+
+
 def later(delay: float, task: Callable[[], None]) -> None:
     """Run the task in a thread of its own, after so many seconds."""
     timer = threading.Timer(delay, task)
@@ -118,7 +129,7 @@ class Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         entry: Any = record.msg
-        return msgspec.json.encode(structs.replace(entry, time=moment)).decode()
+        return encoded(structs.replace(entry, time=moment)).decode()
 
 
 def configure(target: str) -> None:

@@ -12,20 +12,20 @@ import re
 import threading
 import time
 from collections import deque
-from datetime import UTC, datetime
 from os import urandom
 from typing import Final
 
 import msgspec
 from msgspec import structs
 
-from zq.audit import Entry
+from zq.audit import Entry, encoded
 from zq.clock import Clock
 from zq.errors import InvalidParameter
 from zq.limits import DEFAULT_PAGE, within
-from zq.model import Page, Seconds
+from zq.model import Page
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
+from zq.wire.answers import timestamp
 from zq.wire.extensions import moment
 
 LOG = logging.getLogger(__name__)
@@ -36,6 +36,10 @@ MOST_LISTED: Final = 100
 MOST: Final = 20
 # Entries that wait to be written, of all projects.
 ROOM: Final = 1000
+# Characters of each of an entry's texts.
+MOST_TEXT: Final = 1024
+# Seconds after which a writer without work ends; more than one, since then it tells what was counted.
+IDLE: Final = 2.0
 # Seconds for which an entry is kept, unless options say otherwise.
 TTL: Final = 30 * 86_400
 # Microseconds above all moments: until the year 9999.
@@ -45,7 +49,7 @@ _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
 class Trail:
-    """Entries of all projects; safe to call from any thread."""
+    """Entries of all projects; safe to call from any thread. ``put`` raises nothing, whatever becomes of the store."""
 
     def __init__(self, documents: DocumentController, clock: Clock) -> None:
         self.ttl = TTL
@@ -53,35 +57,31 @@ class Trail:
         self._clock = clock
         self._changed = threading.Condition()
         self._waiting: deque[Entry] = deque()
-        self._accounts: dict[str, list[int]] = {}
-        """Of each project: the second, its entries in it, and how many of them are only counted."""
+        self._second: int | None = None
+        self._counts: dict[str, int] = {}
+        """Of each project: its entries of this second."""
+        self._dropped = 0
         self._busy = False
-        self._thread: threading.Thread | None = None
+        self._writer: threading.Thread | None = None
         self._last = 0
 
     def put(self, entry: Entry) -> None:
         """Have the entry written soon; it is only counted if its project has had too many in this second."""
         with self._changed:
-            second = int(time.monotonic())
-            if self._accounts.get(entry.project, [second])[0] != second:
-                self._tell_counted(second)
-            account = self._accounts.setdefault(entry.project, [second, 0, 0])
-            account[1] += 1
-            if account[1] > MOST or len(self._waiting) >= ROOM:
-                account[2] += 1
-            else:
-                self._waiting.append(entry)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._write_all, name="zq-trail", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._tell_counted(int(time.monotonic()))
+            count = self._counts[entry.project] = self._counts.get(entry.project, 0) + 1
+            if count <= MOST:
+                self._append(_shortened(entry))
+            self._start()
 
     def finish(self, patience: float = 5.0) -> None:
         """Wait until all that was put is written, or was lost."""
         with self._changed:
             self._tell_counted(None)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._waiting and not self._busy, patience)
+            if self._waiting:
+                self._start()
+            if not self._changed.wait_for(lambda: not self._waiting and not self._busy, patience):
+                LOG.error("Entries of the audit are lost, since the store is slow: %d", len(self._waiting) + self._busy)
 
     def list(self, project: str, marker: str, limit: int | None, since: str) -> Page[Entry]:
         """A page, the latest first; ``project`` "": of all projects. ``since``: ISO 8601 or "".
@@ -92,48 +92,77 @@ class Trail:
             raise InvalidParameter("marker must be one that the link to the next page has.")
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MOST_LISTED)
         bound = _since(since)
-        page = self._documents.list(project, KIND, "", marker, size, self._clock.now())
+        page = self._documents.list(project, KIND, "", marker, size + 1, self._clock.now())
         found = [document for document in page.items if document.ref.name < bound]
-        more = len(found) == size
-        return Page([_decode(document.value) for document in found], found[-1].ref.name if more else None)
+        shown = found[:size]
+        return Page([_decode(document.value) for document in shown], shown[-1].ref.name if found[size:] else None)
+
+    def _append(self, entry: Entry) -> None:
+        if len(self._waiting) < ROOM:
+            self._waiting.append(entry)
+        else:
+            self._dropped += 1
 
     def _tell_counted(self, second: int | None) -> None:
-        """Put an entry with the number of those that were only counted before this second; None: whenever."""
-        for project, (when, _, counted) in list(self._accounts.items()):
-            if when != second:
-                del self._accounts[project]
-                if counted:
-                    why = f"{counted} more changes within a second are not listed"
-                    self._waiting.append(Entry(project=project, outcome="counted", why=why))
+        """Put an entry with the number of those that were only counted before this second; None: until now."""
+        if second == self._second:
+            return
+        counts, self._counts, self._second = self._counts, {}, second
+        for project, count in counts.items():
+            if count > MOST:
+                why = f"{count - MOST} more changes within a second are not listed"
+                self._append(Entry(project=project, outcome="counted", why=why))
 
-    def _write_all(self) -> None:
-        while True:
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
-                counted = any(account[2] for account in self._accounts.values())
-                if not self._waiting:
-                    self._changed.wait(1.0 if counted else None)
+    def _start(self) -> None:
+        """Have a writer, which ends when it has nothing to do; without one what waits is for that of the next entry."""
+        if self._writer is None or not self._writer.is_alive():
+            writer = threading.Thread(target=self._run, name="zq-trail", daemon=True)
+            try:
+                writer.start()
+            except RuntimeError:  # the process may have no more threads, or ends
+                LOG.exception("Entries of the audit cannot be written now.")
+                return
+            self._writer = writer
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while (entry := self._next()) is not None:
+            self._write(entry)
+
+    def _next(self) -> Entry | None:
+        """The next entry to write; None: there was none for a while, and the writer is discharged."""
+        entry = None
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+            self._tell_counted(int(time.monotonic()))
+            if not self._changed.wait_for(lambda: self._waiting, IDLE):
                 self._tell_counted(int(time.monotonic()))
-                entries, self._waiting = self._waiting, deque()
-                self._busy = bool(entries)
-            for entry in entries:
-                self._write(entry)
+            if self._waiting:
+                self._busy, entry = True, self._waiting.popleft()
+            else:
+                self._writer = None
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            LOG.error("Entries of the audit are lost, since %d waited to be written: %d", ROOM, dropped)
+        return entry
 
     def _write(self, entry: Entry) -> None:
         try:
             now = self._clock.now()
             self._last = max(self._last + 1, int(now * 1_000_000))
             name = f"{END - self._last:018d}.{urandom(4).hex()}"
-            value = msgspec.json.encode(structs.replace(entry, time=_text(now)))
+            value = encoded(structs.replace(entry, time=timestamp(int(now * 1000) / 1000)))
             for project in dict.fromkeys((entry.project, "")):
                 self._documents.put(DocumentRef(project, KIND, name), value, now, expires=now + self.ttl)
-        except Exception:  # the edge of this thread, which must outlive any one failure
-            LOG.exception("An entry of the audit is lost: %s", msgspec.json.encode(entry).decode())
+        except BaseException:  # the edge of this thread, which must outlive any one failure, as a panic of an extension
+            LOG.exception("An entry of the audit is lost: %r", entry)
 
 
-def _text(now: Seconds) -> str:
-    return datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+def _shortened(entry: Entry) -> Entry:
+    """An entry whose texts, some of which callers choose, have a bound."""
+    told = {name: text[:MOST_TEXT] for name, text in structs.asdict(entry).items() if isinstance(text, str)}
+    return structs.replace(entry, **told)
 
 
 def _since(given: str) -> str:

@@ -2,6 +2,7 @@
 """``Client`` and ``AsyncClient``: a project at a server."""
 
 from collections.abc import AsyncGenerator, Generator, Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -117,7 +118,7 @@ class ClientVerbs:
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
         """The project's tokens, without their secrets; ``page``: tokens in a request."""
-        return _token_page(path("tokens"), {"limit": page})
+        return _document_page("tokens", path("tokens"), {"limit": page})
 
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
@@ -146,6 +147,15 @@ class ClientVerbs:
     def revoke_token(self, id: str) -> Call[None]:
         """End a token of the project. No error if there is none."""
         return Call(method="DELETE", path=path("tokens", id), read=nothing)
+
+    @listing
+    def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+        """What was changed, and by whom, the latest first: in the project, for administrators in all.
+
+        ``since``: what was done then or later, UTC unless it has a zone; ``page``: entries in a request.
+        """
+        told = None if since is None else since.isoformat()
+        return _document_page("entries", path("audit"), {"limit": page, "since": told})
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
@@ -202,11 +212,11 @@ def _document(answer: Answer) -> dict[str, Any]:
     return msgspec.json.decode(answer.body, type=dict[str, Any])
 
 
-def _token_page(target: str, params: Params) -> Call[Page[dict[str, Any]]]:
+def _document_page(member: str, target: str, params: Params) -> Call[Page[dict[str, Any]]]:
     def read(answer: Answer) -> Page[dict[str, Any]]:
         found = _document(answer)
-        links = found["links"]
-        return Page(found["tokens"], _token_page(f"{target.partition('?')[0]}?{_query(links)}", {}) if links else None)
+        links, more = found["links"], f"{target.partition('?')[0]}?"
+        return Page(found[member], _document_page(member, more + _query(links), {}) if links else None)
 
     return Call(method="GET", path=target, params=params, read=read)
 

@@ -95,6 +95,7 @@ def _entry(req: falcon.Request, status: int, behind_proxy: bool) -> Entry:
     """The audit log's line of a request."""
     context = req.context
     identity = getattr(context, "identity", None)
+    messages = getattr(context, "removed", getattr(context, "messages", None))
     return Entry(
         request_id=context.request_id,
         project=identity.project if identity else "",
@@ -105,7 +106,7 @@ def _entry(req: falcon.Request, status: int, behind_proxy: bool) -> Entry:
         object=_object(req),
         outcome="refused" if status in REFUSED else "done" if status < 400 else f"failed with {status}",
         why=getattr(context, "why", ""),
-        messages=getattr(context, "messages", UNSET),
+        messages=UNSET if messages is None else messages,
     )
 
 
