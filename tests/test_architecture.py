@@ -107,6 +107,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
         *("zq.console", "zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),
+        "zq.lifecycle",
     ],
     "zq.server": [
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),

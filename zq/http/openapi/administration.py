@@ -123,7 +123,7 @@ def schemas() -> Json:
         "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
         "Project": _object(said | use),
         "ProjectPage": _object(page),
-        "AuditEntry": _object(dict.fromkeys(Entry.__struct_fields__[:-1], TEXT)),
+        "AuditEntry": _audit_entry(),
         "AuditPage": _object(
             {
                 "entries": {"type": "array", "items": reference("schemas", "AuditEntry")},
@@ -176,6 +176,13 @@ def _shares() -> Json:
         },
         "Share": _object({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
     }
+
+
+def _audit_entry() -> Json:
+    texts = _object(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
+    texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
+    texts["properties"]["messages"] = integer(0, MOST) | {"description": "How many it was about, where that is known."}
+    return texts
 
 
 def _object(properties: Json) -> Json:
