@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tests.servers import CLIENT
 
-FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health")
-"""Paths that succeed only where callers prove who they are: test_quota and test_tokens ask them."""
+FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health", "/v2/servers")
+"""Paths that succeed only where callers prove who they are: test_quota, test_tokens and test_figures ask them."""
 SUBSCRIBER = "mailto:somebody@example.org"
 """Nothing is sent there: no page is configured on which it could agree."""
 NASTY = [
@@ -101,10 +101,17 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
     told: list[tuple[str, str, object]] = [
         *(("GET", path, None) for path in ("/", "/v2/", "/v2/ping", "/v2/limits", "/healthz", "/readyz")),
         *(("GET", path, None) for path in ("/v2/queues?detailed=true&with_count=true&limit=5", "/v2/topics?limit=2")),
-        *(("GET", f"{jobs}{path}", None) for path in ("", "/stats", "/depth", f"/claims/{claim}", f"/messages/{free}")),
+        *(("GET", f"{jobs}{path}", None) for path in ("/figures?window=300", "/depth")),
+        *(
+            ("GET", f"/v2/figures{path}", None)
+            for path in ("?window=600", "/queues?kind=queues&sort=ready&order=asc&limit=5&name=j&marker=WyI")
+        ),
+        *(("GET", f"{jobs}{path}", None) for path in ("", "/stats", f"/claims/{claim}", f"/messages/{free}")),
         ("GET", f"{jobs}/messages?limit=5&echo=true&include_claimed=true&include_delayed=true&detailed=true", None),
         ("GET", f"{jobs}/messages?ids={free},{held}", None),
         ("GET", f"{jobs}/messages?marker=1&limit=2", None),
+        ("GET", f"{jobs}/messages?state=ready&marker=1.1.1&limit=2&bodies=start", None),
+        ("GET", f"/v2/messages/{free}?detailed=true", None),
         ("GET", f"{jobs}/history?limit=3", None),
         ("PUT", jobs, {"colour": "blue", "_max_claim_count": 3, "_dead_letter_queue": "dead"}),
         ("PATCH", jobs, patch),
@@ -178,7 +185,12 @@ def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
         *(("GET", f"{news}{path}", None) for path in pages),
         ("GET", f"{news}/messages/1?detailed=true", None),
         ("GET", f"{jobs}/history?since={SINCE}&until={UNTIL}&marker=1&detailed=true", None),
-        ("GET", f"{jobs}/history?state=all&marker=1&limit=3", None),
+        ("GET", f"{jobs}/history?state=all&marker=1&limit=3&bodies=start", None),
+        *(("GET", f"{jobs}/messages?state={state}&detailed=true", None) for state in ("delayed", "claimed")),
+        *(
+            ("GET", f"{path}?bodies=start", None)
+            for path in (f"{jobs}/claims/{claim}", f"{jobs}/messages/{held}", f"/v2/messages/{held}")
+        ),
         ("POST", f"{jobs}/history/replay", {"since": SINCE, "until": UNTIL, "limit": 3}),
         ("POST", f"{jobs}/redrive", {"to": "done", "limit": 5}),
         ("POST", f"{jobs}/redrive", {"ids": [held], "dry_run": True}),

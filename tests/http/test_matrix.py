@@ -34,6 +34,10 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("GET", "/v2/queues", None, ""),
     ("GET", "/v2/topics", None, ""),
     ("GET", f"{QUEUE}/depth", None, "observe"),
+    ("GET", f"{QUEUE}/figures", None, "observe"),
+    ("GET", "/v2/figures", None, ""),
+    ("GET", "/v2/figures/queues", None, ""),
+    ("GET", "/v2/messages/a", None, ""),
     *[
         route
         for thing in (QUEUE, TOPIC)
@@ -122,7 +126,16 @@ def test_the_table_above_names_every_route_of_the_router(scoped: Scoped) -> None
     known = {(method, path) for method, path, _, _ in ROUTES}
     for method, path, resource in built(scoped.app):
         if not getattr(resource, "open", False) and not path.startswith(
-            ("/metrics", "/v2/admin", "/v2/health", "/v2/tokens", "/v2/share", "/v2/audit", "/v2/queues/{queue}/share")
+            (
+                "/metrics",
+                "/v2/admin",
+                "/v2/health",
+                "/v2/servers",
+                "/v2/tokens",
+                "/v2/share",
+                "/v2/audit",
+                "/v2/queues/{queue}/share",
+            )
         ):
             values = {"message": "a", "claim": "c", "subscription": "s"}
             filled = path.format(queue="jobs", topic="jobs", name="jobs", producer="jobs", **values)
@@ -402,6 +415,8 @@ def test_each_rule_of_me_is_one_that_the_server_obeys(scoped: Scoped) -> None:
             ("queues:delete", "DELETE", "/v2/queues/absent"),
             ("messages:get_all", "GET", f"{QUEUE}/messages"),
             ("claims:create", "POST", f"{QUEUE}/claims"),
+            ("messages:delete_all", "DELETE", f"{QUEUE}/messages?ids=1"),
+            ("messages:delete_all", "POST", f"{QUEUE}/redrive"),
         ]:
             status = caller.call(method, path, None).status_int
             assert (status != 403) == (rule in rules), (verb, rule, status)

@@ -25,9 +25,9 @@ from zq.client.calls import (
 from zq.client.claims import fenced
 from zq.client.credentials import chosen_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
-from zq.client.resources import resource_page
+from zq.client.resources import linked, resource_page
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.values import Event, Gap, LastCommit, Listed
+from zq.client.values import Event, Gap, LastCommit, Listed, Located
 from zq.model import Committed, Fence
 from zq.wire import extensions
 
@@ -84,10 +84,40 @@ class ClientVerbs:
         return resource_page("topics", page, detailed, {"name": name, **filters})
 
     @operation
+    def figures(self, window: int = 600) -> Call[dict[str, Any]]:
+        """What matters in the project, and its past within so many seconds: 300, 600 or 10800."""
+        return Call(method="GET", path=path("figures"), params={"window": window}, read=_document)
+
+    @listing
+    def queue_figures(
+        self, /, *, sort: str = "oldest", order: str | None = None, name: str | None = None, page: int | None = None
+    ) -> Call[Page[dict[str, Any]]]:
+        """All queues with their figures, each once: by ``oldest``, ``ready``, ``delayed``, ``claimed``, ``in``, ``out``
+        or ``growth``, or by ``name``; ``order``: ``asc`` or ``desc``. ``page``: queues in a request, 100 at most."""
+        return _document_page(
+            "queues", path("figures", "queues"), {"sort": sort, "order": order, "name": name, "limit": page}
+        )
+
+    @operation
+    def servers(self) -> Call[list[dict[str, Any]]]:
+        """What each server process of the deployment says of itself; for administrators."""
+        return Call(method="GET", path=path("servers"), read=lambda answer: _document(answer)["servers"])
+
+    @operation
     def limits(self) -> Call[dict[str, int]]:
         """The limits that the server has in force."""
         read = msgspec.json.Decoder(dict[str, int]).decode
         return Call(method="GET", path=path("limits"), read=lambda answer: read(answer.body))
+
+    @operation
+    def find(self, message: str) -> Call[Located]:
+        """Where in the project a message is, by its id alone, or its latest record. Raises ``MessageNotFound``."""
+        return Call(
+            method="GET",
+            path=path("messages", message),
+            params={"detailed": True},
+            read=lambda answer: msgspec.json.decode(answer.body, type=Located),
+        )
 
     @operation
     def ping(self) -> Call[None]:
@@ -215,14 +245,9 @@ def _document(answer: Answer) -> dict[str, Any]:
 def _document_page(member: str, target: str, params: Params) -> Call[Page[dict[str, Any]]]:
     def read(answer: Answer) -> Page[dict[str, Any]]:
         found = _document(answer)
-        links, more = found["links"], f"{target.partition('?')[0]}?"
-        return Page(found[member], _document_page(member, more + _query(links), {}) if links else None)
+        return linked(target, found[member], found["links"], read)
 
     return Call(method="GET", path=target, params=params, read=read)
-
-
-def _query(links: list[dict[str, str]]) -> str:
-    return links[0]["href"].partition("?")[2]
 
 
 class Client(ClientVerbs, Blocking):

@@ -1,59 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 // One queue: its figures, its metadata in words, and below what can be looked at and done.
 
+import { useState } from "preact/hooks";
 import { get, queuePath } from "../api.js";
-import { useClock, useLive } from "../live.js";
+import { useLive } from "../live.js";
 import { Act } from "../parts/act.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
-import { age, clock, count, several, visible } from "../text.js";
+import { age, count, counted, several, visible } from "../text.js";
 import { at, go, to } from "../route.js";
 import { ByHand } from "./claim.js";
+import { Figures, useFigures } from "./figures.js";
 import { History } from "./history.js";
 import { Message } from "./message.js";
-import { Messages } from "./messages.js";
+import { Messages, STATES } from "./messages.js";
 import { Metadata } from "./metadata.js";
 import { PauseButton, Paused } from "./pausing.js";
 import { Post } from "./post.js";
 import { askToDelete, askToPurge } from "./queueacts.js";
 import { Redrive } from "./redrive.js";
 
-const FIGURES_EVERY = 2;
 const METADATA_EVERY = 20;
+const LETTERS_EVERY = 10;
 
 /** The page. */
 export function Queue({ route }) {
   const { queue, project } = route;
-  const stats = useLive(async () => (await get(queuePath(queue, "/stats"))).messages, FIGURES_EVERY, [queue]);
+  const figures = useFigures(route);
+  const depth = figures.value?.now;
   const metadata = useLive(() => get(queuePath(queue)), METADATA_EVERY, [queue]);
+  const dead = metadata.value?._dead_letter_queue;
+  const letters = useLive(async () => (dead ? get(queuePath(dead, "/depth")) : undefined), LETTERS_EVERY, [dead]);
+  const again = () => [figures, letters].forEach((found) => found.again());
   return html`<p class="crumb"><a href=${to(project)}>Queues</a></p>
     <div class="title">
       <h1>${visible(queue)}</h1>
       <div class="row">
         <${PauseButton} queue=${queue} metadata=${metadata.value} done=${metadata.again} />
-        <${Act} rule="queues:purge" onClick=${() => askToPurge([queue], stats.again)}>Purge…</${Act}>
+        <${Act} rule="queues:purge" onClick=${() => askToPurge([queue], again)}>Purge…</${Act}>
         <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete([queue], () => go(to(project)))}>Delete…</${Act}>
       </div>
     </div>
     <${Paused} queue=${queue} metadata=${metadata.value} done=${metadata.again} />
-    <${Stale} found=${stats} />
-    ${waiting(stats) ?? html`<${Tiles} stats=${stats} />`}
+    <${Stale} found=${figures} />
+    ${waiting(figures) ?? html`<${Figures} route=${route} found=${figures} dead=${dead} letters=${letters.value} />`}
     ${metadata.value && html`<${Words} project=${project} metadata=${metadata.value} />`}
-    <${Tabs} route=${route} stats=${stats.value} metadata=${metadata.value} />
-    <${Shown} route=${route} metadata=${metadata} stats=${stats} />`;
-}
-
-function Tiles({ stats }) {
-  const now = useClock();
-  const { free, claimed, total, oldest } = stats.value;
-  const late = stats.fault !== null || now - stats.at > 10000;
-  return html`<section aria-label="Figures" class=${late ? "tiles stale" : "tiles"}>
-    <div class="tile first"><span class="name">Oldest message</span><span class="figure">${age(oldest?.age)}</span></div>
-    <div class="tile"><span class="name">Waiting</span><span class="figure">${count(free)}</span><span class="quiet">ready or delayed</span></div>
-    <div class="tile"><span class="name">Claimed</span><span class="figure">${count(claimed)}</span></div>
-    <div class="tile"><span class="name">In all</span><span class="figure">${count(total)}</span></div>
-    ${late && html`<p class="quiet asof">As of ${clock(stats.at)}, ${age((now - stats.at) / 1000)} ago.</p>`}
-  </section>`;
+    <${Tabs} route=${route} depth=${depth} dead=${dead} letters=${letters.value} history=${metadata.value?._history_ttl > 0} />
+    <${Shown} route=${route} metadata=${metadata} dead=${dead} depth=${depth} again=${again} />`;
 }
 
 function Words({ project, metadata }) {
@@ -72,16 +65,17 @@ function Words({ project, metadata }) {
   </p>`;
 }
 
-function Tabs({ route, stats, metadata }) {
+function Tabs({ route, depth, dead, letters, history }) {
   const { project, queue, query } = route;
   const now = query.tab ?? query.state ?? "ready";
   const tab = (key, label, address) =>
     html`<li key=${key}><a href=${to(project, queue, address)} aria-current=${now === key ? "page" : undefined}>${label}</a></li>`;
-  const history = metadata?._history_ttl > 0 || now === "history";
+  const state = (key, label) => tab(key, depth ? `${label} ${counted(depth, key)}` : label, { state: key === "ready" ? "" : key });
   return html`<nav class="tabs" aria-label="Parts of the queue">
     <ul>
-      ${tab("ready", "Ready", {})} ${tab("all", `All ${stats ? count(stats.total) : ""}`, { state: "all" })}
-      ${history && tab("history", "History", { state: "history" })}
+      ${state("ready", "Ready")} ${state("delayed", "Delayed")} ${state("claimed", "Claimed")}
+      ${(dead || now === "dead") && tab("dead", letters ? `Dead letters ${count(letters.ready)}` : "Dead letters", { state: "dead" })}
+      ${(history || now === "history") && tab("history", "History", { state: "history" })}
       ${tab("post", "Post", { tab: "post" })} ${tab("claim", "Claim by hand", { tab: "claim" })}
       ${tab("redrive", "Redrive", { tab: "redrive" })}
       ${tab("metadata", "Metadata", { tab: "metadata" })} <li><a href=${at(project, "subscriptions", { queue })}>Subscriptions</a></li>
@@ -89,16 +83,27 @@ function Tabs({ route, stats, metadata }) {
   </nav>`;
 }
 
-function Shown({ route, metadata, stats }) {
+function Shown({ route, metadata, dead, depth, again }) {
   const { tab, m, state } = route.query;
-  if (tab === "post") return html`<${Post} route=${route} metadata=${metadata.value} done=${stats.again} />`;
+  const [turn, setTurn] = useState(0);
+  const changed = () => {
+    again();
+    setTurn(turn + 1);
+  };
+  if (tab === "post") return html`<${Post} route=${route} metadata=${metadata.value} done=${again} />`;
   if (tab === "claim") return html`<${ByHand} route=${route} metadata=${metadata.value} />`;
-  if (tab === "redrive") return html`<${Redrive} key=${route.queue} route=${route} done=${stats.again} />`;
+  if (tab === "redrive") return html`<${Redrive} key=${route.queue} route=${route} done=${again} />`;
   if (tab === "metadata") return html`<${Metadata} route=${route} done=${metadata.again} />`;
   if (tab) return html`<${Empty} title="There is no such part"></${Empty}>`;
-  const list = state === "history" ? html`<${History} route=${route} />` : html`<${Messages} key=${state} route=${route} total=${stats.value?.total} />`;
   return html`<div class=${m ? "split open" : "split"}>
-    <div class="list">${list}</div>
-    ${m && html`<${Message} key=${m} route=${route} id=${m} changed=${stats.again} />`}
+    <div class="list"><${Listing} key=${turn} route=${route} state=${state} dead=${dead} depth=${depth} known=${metadata.value} /></div>
+    ${m && html`<${Message} key=${m} route=${route} queue=${state === "dead" && dead ? dead : route.queue} id=${m} changed=${changed} />`}
   </div>`;
+}
+
+function Listing({ route, state, dead, depth, known }) {
+  if (state === "history") return html`<${History} route=${route} />`;
+  if (state !== "dead") return html`<${Messages} key=${state} route=${route} state=${state in STATES ? state : "ready"} depth=${depth} />`;
+  if (dead) return html`<${Messages} key=${dead} route=${route} queue=${dead} />`;
+  return known && html`<${Empty} title="It has no dead letter queue"><p>Its <a href=${to(route.project, route.queue, { tab: "metadata" })}>metadata</a> name none.</p></${Empty}>`;
 }

@@ -3,13 +3,13 @@
 
 import { useEffect } from "preact/hooks";
 import { refresh } from "../live.js";
-import { go, to } from "../route.js";
+import { at, go } from "../route.js";
 import { settings } from "../session.js";
 
 /** What the list of keys says. */
 export const KEYS = [
   ["/", "search"],
-  ["g q", "queues"],
+  ["g o, g q, g s", "overview, queues, server"],
   ["j, k", "next and former row"],
   ["Enter", "open the row"],
   ["x", "select the row"],
@@ -36,7 +36,9 @@ function press(event, project, help) {
   before = event.key;
   const acts = {
     "/": () => document.querySelector("[data-search]")?.focus(),
-    "g q": () => go(to(project)),
+    "g o": () => go(at(project, "overview")),
+    "g q": () => go(at(project, "queues")),
+    "g s": () => go(at(project, "server")),
     j: () => step(1),
     k: () => step(-1),
     x: () => current()?.querySelector("input[type=checkbox]")?.click(),
@@ -55,7 +57,7 @@ function current() {
 
 function step(by) {
   const rows = [...document.querySelectorAll("[data-row]")];
-  const at = rows.indexOf(current());
-  const next = rows[at === -1 ? 0 : Math.min(rows.length - 1, Math.max(0, at + by))];
+  const row = rows.indexOf(current());
+  const next = rows[row === -1 ? 0 : Math.min(rows.length - 1, Math.max(0, row + by))];
   next?.querySelector("a")?.focus();
 }
