@@ -13,6 +13,7 @@ export const PAGES = [
   ["overview", "Overview"],
   ["queues", "Queues"],
   ["subscriptions", "Subscriptions"],
+  ["audit", "Audit"],
   ["server", "Server"],
   ["admin", "Administration"],
 ];
