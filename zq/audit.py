@@ -32,9 +32,9 @@ STDERR: Final = "stderr"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. ``object``: what it was about, as ``queue jobs``; ``why``: of a refusal, the
-    sentence; of a token's rotation, its twin. ``messages``: how many it was about, where that
-    is known."""
+    """One line. ``route``: the path with the names of its parameters, as ``/v2/queues/{queue}/purge``; ``object``: what
+    it was about, as ``queue jobs``; ``why``: of a refusal, the sentence; of a token's rotation, its twin. ``messages``:
+    how many it was about, where that is known."""
 
     time: str = ""
     request_id: str = ""
@@ -42,6 +42,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     credential: str = ""
     peer: str = ""
     method: str = ""
+    route: str = ""
     rule: str = ""
     object: str = ""
     outcome: str

@@ -169,7 +169,7 @@ def test_what_was_changed_is_listed(zq: Zq) -> None:
     assert zq("audit", "--limit", "1") == entries[:1]
     assert zq("audit", "--since", "2020-01-01") == entries
     assert zq("audit", "--since", "2999-01-01") == []
-    assert "queues:purge" in zq.run("audit", "--table", COLUMNS="200").stdout
+    assert "/v2/queues/{queue}/purge" in zq.run("audit", "--table", COLUMNS="200").stdout
     zq.refused(2, "audit", "--since", "yesterday")
 
 

@@ -48,6 +48,7 @@ def test_a_refusal_has_a_line_that_says_who_was_refused_what(scoped: Scoped, log
         "credential": "test",
         "peer": line["peer"],
         "method": "POST",
+        "route": "/v2/queues/{queue}/messages",
         "rule": "messages:create",
         "object": "queue jobs",
         "outcome": "refused",

@@ -56,16 +56,20 @@ def test_changes_are_listed_the_latest_first(caller: Api, trail: Trail) -> None:
     assert "messages" not in failed
     assert done["request_id"] == purged.headers["X-OpenStack-Request-ID"]
     assert (done["object"], done["rule"], done["outcome"]) == ("queue jobs", "queues:purge", "done")
+    assert (redriven["method"], redriven["route"]) == ("POST", "/v2/queues/{queue}/redrive")
     assert done["time"].endswith("Z")
 
 
-def test_daily_work_and_refusals_are_not_listed(caller: Api, trail: Trail) -> None:
+def test_daily_work_refusals_and_dry_runs_are_not_listed(caller: Api, trail: Trail, scoped: Scoped) -> None:
     caller.put(QUEUE, 201)
+    caller.post(f"{QUEUE}/redrive", 200, {"dry_run": True})
+    caller.post(f"{QUEUE}/history/replay", 200, {"ids": ["a" * 32], "dry_run": True})
     (message,) = caller.send("jobs", 1)
     claim, _ = caller.claim("jobs")
     caller.post(f"{claim}/settle", 200, {"delete": "*"})
     caller.delete(f"{QUEUE}/messages/{message}", 204)
     caller.get(QUEUE, 200)
+    scoped.api("observe:**").delete(QUEUE, 403)
     trail.finish()
     assert listed(caller) == []
 

@@ -30,7 +30,7 @@ until_option = click.option("--until", type=MOMENT, help="Finished before.")
 # Entries of the audit in one request.
 AUDIT_PAGE: Final = 100
 # What a table has of an entry.
-AUDITED: Final = ("time", "project", "credential", "rule", "object", "messages", "outcome", "request_id")
+AUDITED: Final = ("time", "project", "credential", "method", "route", "object", "messages", "outcome", "request_id")
 
 dlq_group = Group("dlq", help="Dead letters: messages that failed too often, or were buried.")
 

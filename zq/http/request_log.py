@@ -87,6 +87,8 @@ class RequestLog:
 
 def _is_change(req: falcon.Request) -> bool:
     """Whether the audit log has the request, which changes something."""
+    if getattr(req.context, "dry_run", False):
+        return False
     rule = getattr(req.context, "rule", "")
     return rule in CHANGES or rule.startswith(CHANGING) or (req.uri_template or "").endswith(ROUTES)
 
@@ -102,6 +104,7 @@ def _entry(req: falcon.Request, status: int, behind_proxy: bool) -> Entry:
         credential=identity.credential if identity else "",
         peer=peer_of(req.env, behind_proxy),
         method=req.method,
+        route=req.uri_template or "",
         rule=getattr(context, "rule", ""),
         object=_object(req),
         outcome="refused" if status in REFUSED else "done" if status < 400 else f"failed with {status}",

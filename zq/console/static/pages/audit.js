@@ -17,6 +17,12 @@ const PAGE = 50;
 const MOST = 1000;
 const WITHIN = [["", "All that is kept"], ["3600", "The last hour"], ["86400", "The last 24 hours"], ["604800", "The last 7 days"]];
 const QUEUE = "queue ";
+// What was done, by the end of the route that was asked for; else by the method.
+const ENDS = {
+  purge: "purge", redrive: "redrive", replay: "replay", share: "share", revoke: "revoke", rotate: "rotate", rekey: "rekey",
+  confirm: "confirm", secret: "renew secret",
+};
+const METHODS = { POST: "create", PUT: "set", PATCH: "change", DELETE: "delete" };
 
 /** The page. */
 export function Audit({ route }) {
@@ -74,7 +80,7 @@ function Table({ route, list }) {
   const { entries, next } = list.shown;
   if (!entries.length) return html`<${Nothing} within=${route.query.within} />`;
   const all = session.me.admin;
-  const columns = ["When", all && "Project", "Who", "Rule", "What", "#Messages", "Outcome", "Request"].filter(Boolean);
+  const columns = ["When", all && "Project", "Who", "Did", "What", "#Messages", "Outcome", "Request"].filter(Boolean);
   const over = (is) => () => (list.over.current = is);
   return html`<div onPointerEnter=${over(true)} onPointerLeave=${over(false)}>
       <${Rows} name="Changes" columns=${columns}>${entries.map((entry) => html`<${Row} key=${identity(entry)} entry=${entry} route=${route} all=${all} />`)}</${Rows}>
@@ -92,15 +98,23 @@ function Nothing({ within }) {
 
 function Row({ entry, route, all }) {
   return html`<tr data-row>
-    <th scope="row">${moment(entry.time)}</th>
+    <th scope="row" title=${moment(entry.time)}>${moment(entry.time).slice(0, 19)}</th>
     ${all && html`<td data-name="Project">${visible(entry.project || "–")}</td>`}
     <td data-name="Who">${visible(entry.credential || "nobody asked")} ${entry.peer && html`<span class="quiet">from ${visible(entry.peer)}</span>`}</td>
-    <td data-name="Rule"><code>${visible(entry.rule || "–")}</code></td>
+    <td data-name="Did">${did(entry)}</td>
     <td data-name="What"><${What} entry=${entry} route=${route} /></td>
     <td class="number" data-name="Messages">${count(entry.messages)}</td>
     <td data-name="Outcome"><${Outcome} entry=${entry} /></td>
     <td class="id" data-name="Request">${visible(entry.request_id || "–")}</td>
   </tr>`;
+}
+
+function did({ method, route }) {
+  const names = route.split("/").slice(3).filter((name) => !name.startsWith("{"));
+  const end = names.at(-1) ?? "";
+  const about = ["subscriptions", "deliveries"].find((part) => names.includes(part));
+  const act = ENDS[end] ?? METHODS[method] ?? "–";
+  return about ? `${act} (${about})` : act;
 }
 
 function What({ entry, route }) {
