@@ -101,7 +101,7 @@ function Row({ entry, route, all }) {
     <th scope="row" title=${moment(entry.time)}>${moment(entry.time).slice(0, 19)}</th>
     ${all && html`<td data-name="Project">${visible(entry.project || "–")}</td>`}
     <td data-name="Who">${visible(entry.credential || "nobody asked")} ${entry.peer && html`<span class="quiet">from ${visible(entry.peer)}</span>`}</td>
-    <td data-name="Did">${did(entry)}</td>
+    <td class="word" data-name="Did">${did(entry)}</td>
     <td data-name="What"><${What} entry=${entry} route=${route} /></td>
     <td class="number" data-name="Messages">${count(entry.messages)}</td>
     <td data-name="Outcome"><${Outcome} entry=${entry} /></td>
