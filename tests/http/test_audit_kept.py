@@ -11,6 +11,7 @@ import pytest
 
 from tests.http.api import Api
 from tests.http.scoped import Scoped
+from tests.http.stores import down
 from tests.servers import wait_for
 from zq.audit import Entry
 from zq.broker import trail as module
@@ -129,6 +130,10 @@ def test_bad_parameters_are_named(caller: Api, query: str, told: str) -> None:
     assert caller.get(f"/v2/audit?{query}", 400).json["description"].startswith(told)
 
 
+def test_a_store_that_is_down_is_said(gate: Callable[..., Api]) -> None:
+    gate(down).get("/v2/audit", 503)
+
+
 def test_a_store_that_is_away_loses_the_entry_and_not_the_answer(
     caller: Api, trail: Trail, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,7 +214,7 @@ def test_the_writer_outlives_whatever_is_raised(
     """Also what is no ``Exception``, as a panic of an extension module; its entry alone is lost, and logged."""
     monkeypatch.setattr(module, "IDLE", 60.0)
     caller.delete("/v2/queues/first", 204)
-    trail.finish()
+    wait_for(lambda: listed(caller), 10, "the first entry")
     writer = trail._writer
     with monkeypatch.context() as broken:
 
@@ -218,12 +223,11 @@ def test_the_writer_outlives_whatever_is_raised(
 
         broken.setattr(trail._documents, "put", failing)
         caller.delete("/v2/queues/lost", 204)
-        trail.finish()
-    assert "object='queue lost'" in caplog.text
+        wait_for(lambda: re.search("is lost: .*'queue lost'", caplog.text), 10, "the loss is logged")
     caller.delete("/v2/queues/mail", 204)
+    assert trail._writer is writer
     trail.finish()
     assert [entry["object"] for entry in listed(caller)] == ["queue mail", "queue first"]
-    assert trail._writer is writer
 
 
 def test_a_writer_that_died_has_a_successor(trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch) -> None:

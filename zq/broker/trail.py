@@ -61,7 +61,7 @@ class Trail:
         self._counts: dict[str, int] = {}
         """Of each project: its entries of this second."""
         self._dropped = 0
-        self._busy = False
+        self._finishing = False
         self._writer: threading.Thread | None = None
         self._last = 0
 
@@ -75,13 +75,16 @@ class Trail:
             self._start()
 
     def finish(self, patience: float = 5.0) -> None:
-        """Wait until all that was put is written, or was lost."""
+        """Wait until all that was put is written, or was lost, and the writer has ended."""
         with self._changed:
             self._tell_counted(None)
             if self._waiting:
                 self._start()
-            if not self._changed.wait_for(lambda: not self._waiting and not self._busy, patience):
-                LOG.error("Entries of the audit are lost, since the store is slow: %d", len(self._waiting) + self._busy)
+            self._finishing = True
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._writer is None, patience):
+                LOG.error("Entries of the audit are lost, since the store is slow: %d", len(self._waiting) + 1)
+            self._finishing = False
 
     def list(self, project: str, marker: str, limit: int | None, since: str) -> Page[Entry]:
         """A page, the latest first; ``project`` "": of all projects. ``since``: ISO 8601 or "".
@@ -133,15 +136,14 @@ class Trail:
         """The next entry to write; None: there was none for a while, and the writer is discharged."""
         entry = None
         with self._changed:
-            self._busy = False
-            self._changed.notify_all()
             self._tell_counted(int(time.monotonic()))
-            if not self._changed.wait_for(lambda: self._waiting, IDLE):
+            if not self._changed.wait_for(lambda: self._waiting or self._finishing, IDLE):
                 self._tell_counted(int(time.monotonic()))
             if self._waiting:
-                self._busy, entry = True, self._waiting.popleft()
+                entry = self._waiting.popleft()
             else:
                 self._writer = None
+                self._changed.notify_all()
             dropped, self._dropped = self._dropped, 0
         if dropped:
             LOG.error("Entries of the audit are lost, since %d waited to be written: %d", ROOM, dropped)
