@@ -43,6 +43,22 @@ def test_a_queue_lives_from_its_creation_to_its_end(client: Any) -> None:
     assert not jobs.exists()
 
 
+def test_what_was_changed_is_listed_the_latest_first(client: Any) -> None:
+    """Over pages; ``since`` ends the listing. The entry of a purge has its number of messages."""
+    begun = datetime.now(UTC) - timedelta(seconds=60)
+    for number in range(1, 6):
+        client.queue(f"q{number}").post_batch(list(range(number)))
+        client.queue(f"q{number}").purge()
+    entries = wait_for(lambda: [*client.audit(page=2)][4:] and [*client.audit(page=2)], 10, "five entries")
+    told = [(entry["rule"], entry["object"], entry["messages"]) for entry in entries]
+    assert told == [("queues:purge", f"queue q{number}", number) for number in reversed(range(1, 6))]
+    assert len([*client.audit(since=begun)]) == 5
+    assert [*client.audit(since=datetime.now(UTC) + timedelta(days=1))] == []
+    assert [*client.audit(since=datetime.fromisoformat(entries[2]["time"]), page=1)][:3] == entries[:3]
+    with pytest.raises(errors.Invalid, match="limit"):
+        [*client.audit(page=101)]
+
+
 def test_a_queue_is_paused_and_resumed(client: Any) -> None:
     """Claims and pops find nothing, posts raise; a queue that is not paused may be resumed, one that is missing not."""
     jobs = client.queue("jobs")

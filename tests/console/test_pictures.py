@@ -13,6 +13,7 @@ from tests.console.conftest import Watch, Watching
 from tests.servers import ZqServer, wait_for
 from tests.sink import CONFIG, Sink
 from zq.client import Client
+from zq.errors import InvalidBody
 
 pytestmark = [
     pytest.mark.slow,
@@ -79,6 +80,29 @@ def test_pictures(client: Client, watch: Watch) -> None:
     watch.open(MAIL)
     expect(page.locator("tbody tr").first).to_be_visible()
     page.screenshot(path=FOLDER / "queue-390.png")
+
+
+def test_picture_of_the_audit(tokened: tuple[ZqServer, Callable[..., str]], watching: Watching) -> None:
+    """Of two who have tokens; one of them tried what the server refused."""
+    server, make = tokened
+    token = make()
+    with Client(server.url, "acme", token=token) as client, Client(server.url, "acme", token=make()) as other:
+        fill(client)
+        client.queue("orders").update({"owner": "shop"})
+        other.queue("mail.dead").redrive("mail", limit=2)
+        client.queue("search-index").delete()
+        with pytest.raises(InvalidBody):
+            other.queue("mail").update({"_default_message_ttl": -1})
+        client.queue("orders").purge()
+        wait_for(lambda: len(list(client.audit())) >= 5, 20, "the entries")
+    watch = watching(server.url)
+    watch.expected.add(401)
+    watch.page.set_viewport_size({"width": 1280, "height": 560})
+    page = watch.open("#/p/acme/audit")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("row", name="purge")).to_be_visible()
+    page.screenshot(path=FOLDER / "audit-light.png")
 
 
 def test_pictures_of_subscriptions(watching: Watching) -> None:

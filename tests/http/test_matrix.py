@@ -134,6 +134,7 @@ def test_the_table_above_names_every_route_of_the_router(scoped: Scoped) -> None
                 "/v2/servers",
                 "/v2/tokens",
                 "/v2/share",
+                "/v2/audit",
                 "/v2/queues/{queue}/share",
             )
         ):

@@ -22,6 +22,7 @@ RULES = [
     ("DELETE", QUEUE, "queues:delete"),
     ("GET", f"{QUEUE}/stats", "queues:stats"),
     ("GET", f"{QUEUE}/depth", "queues:stats"),
+    ("GET", "/v2/audit", "audit:get_all"),
     ("GET", f"{QUEUE}/figures", "queues:stats"),
     ("GET", "/v2/figures", "queues:get_all"),
     ("GET", "/v2/figures/queues", "queues:get_all"),

@@ -118,7 +118,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         pipeline.pipeline_group,
     ],
     "Deliveries": [subscriptions.subscription_group, subscriptions.deliveries_group],
-    "What has been": [history.dlq_group, history.history, history.replay],
+    "What has been": [history.dlq_group, history.history, history.replay, history.audit],
     "Watching": [account.console, top.health, top.top, jobs.jobs_group, bench.bench],
     "Files": [export_import.export, export_import.import_file],
     "Rights": [account.login, account.logout, account.whoami, account.token_group, account.share, account.quota],

@@ -2,6 +2,7 @@
 """``Client`` and ``AsyncClient``: a project at a server."""
 
 from collections.abc import AsyncGenerator, Generator, Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from zq.client.calls import (
 from zq.client.claims import fenced
 from zq.client.credentials import chosen_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
-from zq.client.resources import linked, resource_page
+from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.values import Event, Gap, JobCommit, JobFence, JobStage, LastCommit, Listed, Located
 from zq.model import Committed, Fence
@@ -94,7 +95,8 @@ class ClientVerbs:
     ) -> Call[Page[dict[str, Any]]]:
         """All queues with their figures, each once: by ``oldest``, ``ready``, ``delayed``, ``claimed``, ``in``, ``out``
         or ``growth``, or by ``name``; ``order``: ``asc`` or ``desc``. ``page``: queues in a request, 100 at most."""
-        return _figures_page(path("figures", "queues"), {"sort": sort, "order": order, "name": name, "limit": page})
+        params: Params = {"sort": sort, "order": order, "name": name, "limit": page}
+        return _pages("queues", dict[str, Any], path("figures", "queues"), params)
 
     @operation
     def servers(self) -> Call[list[dict[str, Any]]]:
@@ -176,6 +178,15 @@ class ClientVerbs:
         """End a token of the project. No error if there is none."""
         return Call(method="DELETE", path=path("tokens", id), read=nothing)
 
+    @listing
+    def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+        """What was changed, and by whom, the latest first: in the project, for administrators in all.
+
+        ``since``: what was done then or later, UTC unless it has a zone; ``page``: entries in a request.
+        """
+        told = None if since is None else since.isoformat()
+        return _pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": told})
+
     @operation
     def fence(self, name: str) -> Call[Fence]:
         """The next epoch of a fence: jobs with an earlier one are refused from now on."""
@@ -244,14 +255,6 @@ class ClientVerbs:
 
 def _document(answer: Answer) -> dict[str, Any]:
     return msgspec.json.decode(answer.body, type=dict[str, Any])
-
-
-def _figures_page(target: str, params: Params) -> Call[Page[dict[str, Any]]]:
-    def read(answer: Answer) -> Page[dict[str, Any]]:
-        found = _document(answer)
-        return linked(target, found["queues"], found["links"], read)
-
-    return Call(method="GET", path=target, params=params, read=read)
 
 
 def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:

@@ -16,7 +16,7 @@ from zq.broker.pools import Pools
 from zq.events import NO_EVENTS, Events
 from zq.figures import Figures
 from zq.http import deliveries, faults, subscriptions
-from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument, Rekeying
+from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
@@ -120,7 +120,7 @@ def create_app(
     signatures = Signatures(share, documents, clock)
     authentication = Authentication(strategy, proxy, behind_proxy, signatures)
     middleware = (
-        RequestLog(log_requests, events, audit, behind_proxy),
+        RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
         Admission(trusting or guarded, allowed_hosts),
         authentication,
         Tenant(broker.limits, strict_client_id, trusting),
@@ -160,6 +160,7 @@ def _add_administration_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/admin/projects", ProjectCollection(broker))
     app.add_route("/v2/admin/project", ProjectItem(broker))
     app.add_route("/v2/admin/rekey", Rekeying(broker.sealing.keys))
+    app.add_route("/v2/audit", AuditCollection(broker.trail))
 
 
 def _add_figure_routes(app: App, figures: Figures | None) -> None:

@@ -6,6 +6,7 @@ import { useEffect, useState } from "preact/hooks";
 import { asking, get } from "./api.js";
 import { useChanges } from "./live.js";
 import { Administration } from "./pages/admin.js";
+import { Audit } from "./pages/audit.js";
 import { Jobs } from "./pages/jobs.js";
 import { Overview } from "./pages/overview.js";
 import { Queue } from "./pages/queue.js";
@@ -72,6 +73,7 @@ function Page({ route, asked, fault, again }) {
   if (route.page === "queue") return html`<${Queue} key=${route.queue} route=${route} />`;
   if (route.page === "subscriptions") return html`<${Subscriptions} key=${route.query.queue ?? route.query.topic} route=${route} />`;
   if (route.page === "jobs") return html`<${Jobs} />`;
+  if (route.page === "audit") return html`<${Audit} route=${route} />`;
   if (route.page === "admin") return html`<${Administration} key=${route.query.part} route=${route} />`;
   return html`<${Empty} title="There is no such page"><p><a href=${to(route.project)}>Queues of ${visible(route.project)}</a></p></${Empty}>`;
 }

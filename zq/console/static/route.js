@@ -14,6 +14,7 @@ export const PAGES = [
   ["queues", "Queues"],
   ["subscriptions", "Subscriptions"],
   ["jobs", "Jobs"],
+  ["audit", "Audit"],
   ["server", "Server"],
   ["admin", "Administration"],
 ];
