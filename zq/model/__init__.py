@@ -27,7 +27,19 @@ from zq.model.messages import (
     portion,
 )
 from zq.model.queues import UNBOUNDED, Edge, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
-from zq.model.transactions import MOST_STAGED, Bounds, ClaimRef, Commit, Committed, Fence, Unfinished
+from zq.model.transactions import (
+    MOST_STAGED,
+    Bounds,
+    ClaimRef,
+    Commit,
+    Committed,
+    Fence,
+    KnownFence,
+    KnownProducer,
+    KnownStage,
+    KnownWork,
+    Unfinished,
+)
 
 __all__ = [
     "MAX_LOOKS",
@@ -47,6 +59,10 @@ __all__ = [
     "Fence",
     "HistoryEntry",
     "IdempotencyKey",
+    "KnownFence",
+    "KnownProducer",
+    "KnownStage",
+    "KnownWork",
     "Lease",
     "ListFilter",
     "Located",

@@ -6,6 +6,8 @@ import { useEffect, useState } from "preact/hooks";
 import { asking, get } from "./api.js";
 import { useChanges } from "./live.js";
 import { Administration } from "./pages/admin.js";
+import { Audit } from "./pages/audit.js";
+import { Jobs } from "./pages/jobs.js";
 import { Overview } from "./pages/overview.js";
 import { Queue } from "./pages/queue.js";
 import { Queues } from "./pages/queues.js";
@@ -73,6 +75,8 @@ function Page({ route, asked, fault, again }) {
   if (route.page === "topics") return html`<${Topics} key=${route.query.tail} route=${route} />`;
   if (route.page === "topic") return html`<${Topic} key=${route.topic} route=${route} />`;
   if (route.page === "subscriptions") return html`<${Subscriptions} key=${route.query.queue ?? route.query.topic} route=${route} />`;
+  if (route.page === "jobs") return html`<${Jobs} />`;
+  if (route.page === "audit") return html`<${Audit} route=${route} />`;
   if (route.page === "admin") return html`<${Administration} key=${route.query.part} route=${route} />`;
   return html`<${Empty} title="There is no such page"><p><a href=${to(route.project)}>Queues of ${visible(route.project)}</a></p></${Empty}>`;
 }

@@ -14,6 +14,8 @@ export const PAGES = [
   ["queues", "Queues"],
   ["topics", "Topics"],
   ["subscriptions", "Subscriptions"],
+  ["jobs", "Jobs"],
+  ["audit", "Audit"],
   ["server", "Server"],
   ["admin", "Administration"],
 ];
