@@ -33,6 +33,23 @@ class Lease(Struct, frozen=True):
         return ttl, expires
 
 
+class Holder(Struct, frozen=True):
+    """Who made a claim: its ``Client-ID``, and the beginning of its ``User-Agent``. "" = not known."""
+
+    client: str = ""
+    agent: str = ""
+
+
+class ClaimSummary(Struct, frozen=True):
+    """A live claim without its messages: ``created`` as ``Claim`` has it; ``messages``: how many it holds."""
+
+    id: str
+    holder: Holder
+    created: Seconds
+    ends: Seconds
+    messages: int
+
+
 class ClaimRequest(Struct, frozen=True):
     """What a claim asks for: up to ``limit`` ready messages under ``lease``."""
 
@@ -48,6 +65,7 @@ class ClaimRequest(Struct, frozen=True):
     named: bool = False
     """If a claim of this id lives, it is the answer."""
     fence: Fence | None = None
+    holder: Holder = Holder()
     expected: bytes | None = None
     """The queue's metadata by which the other terms were chosen; None = whatever they are."""
 

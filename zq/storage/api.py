@@ -25,6 +25,7 @@ from zq.model import (
     Claim,
     Claimed,
     ClaimRequest,
+    ClaimSummary,
     Copies,
     Draft,
     Fence,
@@ -203,6 +204,14 @@ class ClaimController(Protocol):
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         """The live claim with all messages it holds, in sequence. Raises ``ClaimNotFound``."""
+        ...
+
+    def list(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[ClaimSummary]:
+        """Live claims with ids greater than ``after``, ascending in byte order.
+
+        A page may hold fewer than ``limit``, or none, though there are more: the work of one is bounded. ``next`` is
+        where to go on; None = there are no more.
+        """
         ...
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims. A claim is nothing but what its messages' records say of it: put on, found, renewed, settled, released."""
 
-from itertools import chain
+from itertools import chain, groupby
+from typing import Final
 
 from zq.errors import ClaimNotFound
 from zq.model import (
     Claim,
     Claimed,
     ClaimRequest,
+    ClaimSummary,
     Fence,
+    Holder,
     IdempotencyKey,
     Lease,
     Message,
     Outcome,
+    Page,
     QueueRef,
     Seconds,
     Settled,
@@ -26,6 +30,9 @@ from zq.storage.ordered.layout import Found
 from zq.storage.ordered.ready import Ready, take
 from zq.storage.ordered.registry import NO_METADATA, QueueState
 from zq.storage.ordered.store import Store
+
+# Groups that one page of claims looks at.
+STEPS: Final = 1000
 
 
 class ClaimController:
@@ -51,6 +58,11 @@ class ClaimController:
         if found is None:
             raise ClaimNotFound
         return found
+
+    def list(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[ClaimSummary]:
+        moment = layout.ms(now)
+        with self._handle as (store, registry), registry.locked(queue) as (state,):
+            return Page([], None) if state is None else _summaries(store, state, after, limit, moment)
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         moment = layout.ms(now)
@@ -139,6 +151,7 @@ class ClaimAttempt:
             if found is not None:
                 return Claimed(found, existing=True)
             change = Change(store)
+            change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _holder(request.holder)
             for item in take(store, state, request.limit, now, change, request.most_bytes):
                 self._meet(change, state, item)
             if self._spent:
@@ -209,6 +222,37 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
     ]
     terms = held[0][1]
     return Claim(claim, terms.lease, terms.claimed / 1000, messages)
+
+
+def _holder(holder: Holder) -> bytes:
+    """As groups have it; b"" = not known."""
+    return layout.encode((holder.client, holder.agent)) if holder.client or holder.agent else b""
+
+
+def _summaries(store: Store, state: QueueState, after: str, limit: int, now: int) -> Page[ClaimSummary]:
+    """Claims in the order of their ids; of at most ``STEPS`` groups and one claim more."""
+    lower, upper = state.bounds()
+    if after:
+        lower = layout.after(layout.claim_prefix(state.number, after))
+    found: list[ClaimSummary] = []
+    last = ""
+    entries = groupby(store.scan("claims", lower, upper, spare=True), lambda entry: entry[0][: -layout.number.size])
+    steps = 0
+    for prefix, groups in entries:
+        if len(found) == limit or steps >= STEPS:
+            return Page(found, last)
+        values = [value for _, value in groups]
+        steps += len(values)
+        last = prefix[layout.number.size : -1].decode("utf-8", "surrogatepass")
+        live = [value for value in values if layout.group_of(value)[0] > now]
+        sequences = [one for value in live for one in layout.group_of(value)[1] if one not in state.reserved]
+        if sequences:
+            [stored] = store.get_many("messages", [layout.pair.pack(state.number, sequences[0])])
+            if stored is not None:
+                record, holder = layout.decode_record(stored), layout.holder_of(live[-1])
+                whose = Holder(*layout.decode_holder(holder)) if holder else Holder()
+                found.append(ClaimSummary(last, whose, record.claimed / 1000, record.ends / 1000, len(sequences)))
+    return Page(found, None)
 
 
 def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
