@@ -26,6 +26,8 @@ allowed_networks = 127.0.0.0/8
 rate = 0
 """
 """Of a server that delivers to this machine."""
+REFUSAL = b"<img src=x\nonerror=alert(1)>"
+"""The body of whatever is no success."""
 
 
 class Delivery(NamedTuple):
@@ -108,10 +110,12 @@ class Sink:
                 status = answer(self) if callable(answer) else answer
                 if status:
                     self.send_response(status)
-                    self.send_header("Content-Length", "0")
+                    said = b"" if status < 300 else REFUSAL
+                    self.send_header("Content-Length", str(len(said)))
                     if 300 <= status < 400:
                         self.send_header("Location", f"{sink.url}/elsewhere")
                     self.end_headers()
+                    self.wfile.write(said)
 
             def log_message(self, *_: object) -> None:
                 """Nothing is printed."""

@@ -113,7 +113,8 @@ class Application:
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
-        console = Console(chosen.console.read_only) if chosen.console.enabled else None
+        pages = chosen.console
+        console = Console(pages.read_only, pages.grafana_url) if pages.enabled else None
         tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit)
         if (quotas := self.broker.quotas) is not None:
             tokens.most = lambda project: quotas.of(project).quota.tokens

@@ -143,6 +143,12 @@ class SubscriptionExists(Conflict):
     """The source has a subscription of that subscriber."""
 
 
+class NotAgreed(Conflict):
+    """Nothing is delivered to the subscriber: it has not agreed."""
+
+    sentence = "The subscriber has not agreed: nothing is delivered to it."
+
+
 class QueuePaused(Conflict):
     """Posts to the queue are paused; nothing has changed."""
 

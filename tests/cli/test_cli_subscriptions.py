@@ -68,6 +68,9 @@ def test_what_could_not_be_delivered_is_shown_tried_again_and_dropped(own: Zq) -
         wait_for(lambda: len(sink.came("/hook")) == before + 1, 20, "it")
         again = sink.came("/hook")[-1]
         assert verify(rotated["secret"], again.headers, again.body)
+        (tested,) = own("subscription", "test", *of)
+        wait_for(lambda: sink.came("/hook")[-1].headers["webhook-id"] == tested["message"], 20, "the test")
+        wait_for(lambda: own("deliveries", "list", *of, "--waiting") == [], 20, "all that waits")
         assert own("deliveries", "delete", *of, "--yes") == [{"id": made["id"], "dropped": "all"}]
         assert own("deliveries", "redrive", *of) == [{"id": made["id"], "moved": 0, "remaining": 0}]
 

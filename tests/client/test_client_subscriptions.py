@@ -84,7 +84,12 @@ def test_what_comes_is_signed_and_what_failed_is_redriven_or_dropped(source: Any
             one = dead[str(each.document["body"])]
             assert verify(secret, each.headers, each.body) == one.message_id
             assert verify(made.secret, each.headers, each.body) == one.message_id
+        message = source.test_subscription(made.id)
+        wait_for(lambda: sink.came("/hook")[-1].headers["webhook-id"] == message, 20, "the test")
+        wait_for(lambda: not list(source.waiting_deliveries(made.id)), 20, "all that waits")
         source.drop_deliveries(made.id)
         assert list(source.dead_deliveries(made.id)) == []
         source.confirm_subscription(made.id, False)
         assert not source.subscription(made.id).confirmed
+        with pytest.raises(errors.NotAgreed):
+            source.test_subscription(made.id)

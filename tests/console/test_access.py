@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who sees what: sign-in, tokens, other projects, a proxy's path and sign-on, and a console that changes nothing."""
 
+import os
+import shutil
+import socket
+import subprocess
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from urllib.parse import urlsplit
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from tests.console import crawl
 from tests.console.conftest import Watch, Watching
-from tests.servers import PROJECT, ZqServer, free_port
+from tests.servers import PROJECT, ZqServer, free_port, wait_for
+from tests.stores import missing
 from zq.client import Client
 
 pytestmark = pytest.mark.slow
@@ -97,65 +100,54 @@ def test_what_a_scope_leaves_out_is_told_by_the_server(tokened: Tokened, watchin
     expect(page.get_by_text("It names other; you are signed in for acme.")).to_be_visible()
 
 
-class Proxy:
-    """Serves another server below a path, to those whose cookie says that they have signed on."""
+CONF = """
+{user}daemon off;
+pid {folder}/pid;
+error_log stderr warn;
+events {{ }}
+http {{
+    access_log off;
+    {temporary}
+    server {{
+        listen 127.0.0.1:{port};
+        location /a/b/zq/ {{
+            if ($cookie_sso != yes) {{ return 302 /sso; }}
+            proxy_pass {target}/;
+        }}
+    }}
+}}
+"""
 
-    def __init__(self, target: str, path: str) -> None:
-        self.path, self.port = path, free_port()
-        kind = type("Handler", (Forwarding,), {"target": urlsplit(target).netloc, "below": path})
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), kind)
-        Thread(target=self._server.serve_forever, daemon=True).start()
+
+class Proxy:
+    """nginx before a server, below a path, for those whose cookie says that they have signed on."""
+
+    def __init__(self, target: str, folder: Path) -> None:
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        temporary = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+        user = "user root;" if os.getuid() == 0 else ""
+        conf = folder / "nginx.conf"
+        conf.write_text(CONF.format(user=user, folder=folder, temporary=temporary, port=self.port, target=target))
+        self._process = subprocess.Popen([shutil.which("nginx") or "", "-p", str(folder), "-c", str(conf)])
+
+    def up(self) -> bool:
+        assert self._process.poll() is None
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._process.terminate()
+        self._process.wait(20)
 
 
-class Forwarding(BaseHTTPRequestHandler):
-    """One request, as nginx hands it on with ``proxy_pass http://target/`` for ``location /below/``."""
-
-    target = below = ""
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        """Of whatever method."""
-        if self.path == self.below:
-            self.answer(301, [("Location", f"{self.below}/")], b"")
-        elif not self.path.startswith(f"{self.below}/"):
-            self.answer(404, [], b"")
-        elif "sso=yes" not in self.headers.get("Cookie", ""):
-            self.answer(302, [("Location", "/sso")], b"")
-        else:
-            self.hand_on()
-
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
-
-    def hand_on(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
-        kept = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
-        connection = HTTPConnection(self.target)
-        connection.request(self.command, self.path.removeprefix(self.below), body, kept)
-        reply = connection.getresponse()
-        dropped = ("transfer-encoding", "content-length", "connection", "date", "server")
-        headers = [(name, value) for name, value in reply.getheaders() if name.lower() not in dropped]
-        self.answer(reply.status, headers, reply.read())
-        connection.close()
-
-    def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.send_response(status)
-        for name, value in [*headers, ("Content-Length", str(len(body)))]:
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
-
-
-@pytest.fixture
-def proxy(server: ZqServer) -> Iterator[Proxy]:
-    opened = Proxy(server.url, "/a/b/zq")
+@pytest.fixture(scope="module")
+def proxy(server: ZqServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    if shutil.which("nginx") is None:
+        missing("nginx is missing, so the console is not tried below a path.", "nginx")
+    opened = Proxy(server.url, tmp_path_factory.mktemp("nginx"))
+    wait_for(opened.up, 10, "nginx listens")
     yield opened
     opened.close()
 
@@ -180,6 +172,18 @@ def test_it_works_below_any_path_of_a_proxy(client: Client, proxy: Proxy, watchi
     assert all(request.url.startswith(f"{proxy.url}/a/b/zq") for request in watch.requests)
 
 
+def test_every_page_is_there_below_a_path(client: Client, proxy: Proxy, watching: Watching) -> None:
+    """Acceptance 17: as ``crawl`` finds them; nothing is asked for beside the path."""
+    watch = watching(f"{proxy.url}/a/b/zq")
+    watch.context.add_cookies([{"name": "sso", "value": "yes", "url": proxy.url}])
+    watch.expected |= {400, 404}  # this server has no quotas and no pools
+    watch.hosts = {proxy.url.removeprefix("http://")}
+    found = crawl.pages(watch, crawl.fill(client))
+    assert len(found) > 10
+    expect(watch.page.locator(".banner")).to_have_count(0)
+    assert all(request.url.startswith(f"{proxy.url}/a/b/zq/") for request in watch.requests)
+
+
 def test_a_sign_on_of_a_proxy_that_has_ended_is_told(client: Client, proxy: Proxy, watching: Watching) -> None:
     """Its redirect is not followed; the page stays, and says what is to be done."""
     client.queue("mail").create()
@@ -193,7 +197,8 @@ def test_a_sign_on_of_a_proxy_that_has_ended_is_told(client: Client, proxy: Prox
 
 def test_a_console_that_changes_nothing_has_no_such_buttons(watching: Watching) -> None:
     """[console] read_only: and says that it is no protection."""
-    with ZqServer("memory:", env={"OS_CONSOLE__READ_ONLY": "true"}) as server, Client(server.url, PROJECT) as client:
+    env = {"OS_CONSOLE__READ_ONLY": "true", "OS_CONSOLE__GRAFANA_URL": "https://g.example/d/zq?a=1&b=2"}
+    with ZqServer("memory:", env=env) as server, Client(server.url, PROJECT) as client:
         client.queue("mail").post(1)
         watch = watching(server.url)
         watch.expected.add(0)  # the server ends before the page
@@ -201,3 +206,7 @@ def test_a_console_that_changes_nothing_has_no_such_buttons(watching: Watching) 
         expect(page.get_by_text("a reader's token is")).to_be_visible()
         expect(page.locator("tbody tr")).to_have_count(1)
         expect(page.get_by_role("button", name="Purge…")).to_have_count(0)
+        expect(page.get_by_role("button", name="Pause…")).to_have_count(0)
+        watch.expected.add(400)  # no quotas
+        watch.open("#/p/acme/admin")
+        expect(page.get_by_role("link", name="Grafana")).to_have_attribute("href", "https://g.example/d/zq?a=1&b=2")

@@ -2,12 +2,15 @@
 """The pictures of ``api-ref/console.md``: made with ``ZQ_SHOTS=1``, never compared."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.conftest import Watch
+from tests.console.conftest import Watch, Watching
+from tests.servers import ZqServer, wait_for
+from tests.sink import CONFIG, Sink
 from zq.client import Client
 
 pytestmark = [
@@ -60,3 +63,38 @@ def test_pictures(client: Client, watch: Watch) -> None:
     watch.open(f"{MAIL}?state=all")
     expect(page.locator("tbody tr").first).to_be_visible()
     page.screenshot(path=FOLDER / "queue-390.png")
+
+
+def test_pictures_of_subscriptions(watching: Watching) -> None:
+    """One who refuses, one who has not agreed."""
+    with ZqServer("memory:", config=CONFIG) as server, Sink() as sink, Client(server.url, "acme") as client:
+        queue = client.queue("orders")
+        sink.answers["/invoices"] = 302
+        one, _ = (queue.subscribe(f"{sink.url}{path}", ttl=86400) for path in ("/invoices", "/stock"))
+        queue.confirm_subscription(one.id)
+        queue.post_batch([{"order": number} for number in range(3)])
+        wait_for(lambda: len(list(queue.dead_deliveries(one.id))) >= 3, 20, "dead deliveries")
+        watch = watching(server.url)
+        watch.expected.add(0)  # the server ends before the page
+        watch.page.set_viewport_size({"width": 1280, "height": 720})
+        page = watch.open(f"#/p/acme/subscriptions?queue=orders&s={one.id}")
+        expect(page.get_by_role("region", name="Given up")).to_be_visible()
+        page.screenshot(path=FOLDER / "subscriptions-light.png")
+
+
+def test_pictures_of_administration(tokened: tuple[ZqServer, Callable[..., str]], watching: Watching) -> None:
+    """A secret that is shown once."""
+    server, make = tokened
+    watch = watching(server.url)
+    watch.expected.add(401)
+    watch.page.set_viewport_size({"width": 1280, "height": 720})
+    page = watch.open("#/p/acme/admin?part=tokens")
+    page.get_by_label("Token").fill(make())
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Make a token…").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("nightly report")
+    page.get_by_role("dialog").get_by_label("Scopes").fill("observe:**")
+    page.get_by_role("dialog").get_by_role("button", name="Make").click()
+    expect(page.locator(".secret")).to_be_visible()
+    expect(page.get_by_role("row", name="nightly report")).to_be_visible()
+    page.screenshot(path=FOLDER / "admin-light.png")

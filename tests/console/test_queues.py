@@ -92,10 +92,21 @@ def test_a_purge_wants_the_name_and_says_what_goes(client: Client, watch: Watch)
     dialog.get_by_role("textbox").fill("mail")
     watch.check_accessible()
     dialog.get_by_role("textbox").press("Enter")
-    expect(page.locator(".announcer")).to_contain_text("mail was purged.")
+    expect(page.locator(".announcer")).to_contain_text("7 messages of mail were purged.")
     expect(dialog).to_have_count(0)
     assert (client.queue("mail").stats().total, client.queue("other").stats().total) == (0, 1)
     expect(page.get_by_role("button", name="Purge…")).to_be_focused()
+
+
+def test_a_purge_counts_what_is_there_now(client: Client, watch: Watch) -> None:
+    """What the page shows may be old, as where it is paused: the dialog tells what will go."""
+    client.queue("mail").post_batch(list(range(7)))
+    page = watch.open(f"{QUEUES}/mail")
+    expect(page.get_by_label("Figures", exact=True)).to_contain_text("7")
+    page.get_by_role("button", name="Live").click()
+    client.queue("mail").post_batch(list(range(3)))
+    page.get_by_role("button", name="Purge…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("10 messages as counted now")
 
 
 def test_selected_queues_are_deleted_each_of_them_named(client: Client, watch: Watch) -> None:

@@ -158,3 +158,10 @@ def test_the_command_opens_the_browser(monkeypatch: pytest.MonkeyPatch, tmp_path
         done = CliRunner().invoke(cli, ["console"], env=told)
         assert (done.exit_code, done.stdout) == (0, "" if there else "http://localhost:8888/console/#/p/acme\n")
     assert opened == ["http://localhost:8888/console/#/p/acme"] * 2
+
+
+def test_the_address_of_grafana_is_an_attribute_and_nothing_else() -> None:
+    """Whatever its text, it ends no attribute; without it there is none."""
+    document = page.Console(False, 'https://g.example/?a=1&b="><script>')._document._raw.decode()
+    assert 'data-grafana="https://g.example/?a=1&amp;b=&quot;&gt;&lt;script&gt;"' in document
+    assert 'data-grafana=""' in page.Console(False)._document._raw.decode()

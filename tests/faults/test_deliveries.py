@@ -90,6 +90,24 @@ def test_what_fails_is_tried_again_until_it_succeeds(server: ZqServer, sink: Sin
 
 
 @pytest.mark.parametrize("kind", ["queue", "topic"])
+@pytest.mark.one_store
+def test_a_test_reaches_its_subscriber_and_a_refusal_is_told(server: ZqServer, sink: Sink, kind: str) -> None:
+    """Nobody else gets it; the reason has the status, and how the answer begins."""
+    made = sink.subscribe(server.url, "jobs", "/test", kind)
+    sink.subscribe(server.url, "jobs", "/other", kind)
+    path = f"/v2/{kind}s/jobs/subscriptions/{made['subscription_id']}/deliveries"
+    told = ask(server.url, "POST", path)
+    assert told.status == 202
+    [came] = wait_for(lambda: sink.came("/test"), 10, "the test")
+    assert (came.document["body"], came.headers["webhook-id"]) == ({"test": True}, told.document["message_id"])
+    sink.answers["/test"] = 302
+    ask(server.url, "POST", path)
+    [dead] = wait_for(lambda: ask(server.url, "GET", path).document["deliveries"], 10, "a refusal")
+    assert dead["reason"] == "status 302: <img src=x onerror=alert(1)>"
+    assert sink.came("/other") == []
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
 def test_what_was_given_up_is_shown_tried_again_and_dropped(server: ZqServer, sink: Sink, kind: str) -> None:
     """Under the same id as before, with all attempts anew; two that redrive at once deliver each once."""
     made = sink.subscribe(server.url, "jobs", "/dead", kind)

@@ -148,6 +148,8 @@ def of_subscriptions(source: str, subscription: str) -> list[tuple[str, str, obj
         ("PUT", f"{one}/confirm", {"confirmed": True}),
         ("POST", f"{one}/secret", None),
         ("GET", f"{one}/deliveries?limit=2&marker=1", None),
+        ("GET", f"{one}/deliveries?state=waiting", None),
+        ("POST", f"{one}/deliveries", None),
         ("POST", f"{one}/deliveries/redrive", {"limit": 3}),
         ("DELETE", f"{one}/deliveries?ids=a,b", None),
         ("DELETE", f"{source}/subscriptions/none", None),

@@ -111,7 +111,7 @@ def furnish(storage: Storage, project: str, now: float) -> None:
     storage.documents.put(DocumentRef(project, KIND, "news"), NO_METADATA, now)
     storage.topics.publish(TopicRef(project, "news"), [Entry(b'{"a": 1}', 600, "MD5:0")], now, DEFAULT_KEEP)
     for source in (Source(project, "queue", "jobs"), Source(project, "topic", "news")):
-        one = Subscription(SUBSCRIPTION, SUBSCRIBER, 600, now, {})
+        one = Subscription(SUBSCRIPTION, SUBSCRIBER, 600, now, {}, confirmed=0)
         SubscriptionDocuments(storage, ManualClock(now)).change(source, lambda all, one=one: (all.replace(one), None))
 
 

@@ -56,6 +56,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
             ("PUT", f"{thing}/subscriptions/s/confirm", {}, "manage"),
             ("POST", f"{thing}/subscriptions/s/secret", None, "manage"),
             ("GET", f"{thing}/subscriptions/s/deliveries", None, "manage"),
+            ("POST", f"{thing}/subscriptions/s/deliveries", None, "manage"),
             ("DELETE", f"{thing}/subscriptions/s/deliveries", None, "manage"),
             ("POST", f"{thing}/subscriptions/s/deliveries/redrive", {}, "manage"),
         ]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from zq.broker.claims import Claims
 from zq.broker.data_keys import DataKeys
-from zq.broker.deliveries import DeadDeliveries
+from zq.broker.deliveries import Deliveries
 from zq.broker.encryption import Sealing
 from zq.broker.following import Following
 from zq.broker.health import Health
@@ -102,7 +102,7 @@ class Broker:
         self.subscriptions = subscriptions = Subscribing(storage, clock, limits, subscribed)
         self.following = Following(storage, clock, subscriptions)
         self.pushes = Pushes(storage, clock, self.sealing)
-        self.deliveries = DeadDeliveries(storage, clock, limits, subscribed, self.sealing)
+        self.deliveries = Deliveries(storage, clock, limits, subscribed, self.sealing)
         self.queues.first_metadata = self.messages.first_metadata = subscribed.mark_of_queue
         self.messages.copies = subscriptions.copies
         self.queues.unsubscribe = subscriptions.end_queue

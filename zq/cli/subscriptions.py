@@ -19,7 +19,7 @@ from zq.client import DeadDelivery, Queue, Subscription, Topic
 from zq.limits import MAX_IDS
 
 subscription_group = Group("subscription", help="Who gets the messages of a queue or topic by HTTP or mail.")
-deliveries_group = Group("deliveries", help="Deliveries to a subscription that were given up.")
+deliveries_group = Group("deliveries", help="Deliveries to a subscription that were given up, or wait.")
 source_argument = name_argument("source", "queues", metavar="QUEUE")
 topic_option = click.option("--topic", is_flag=True, help="QUEUE is the name of a topic.")
 id_argument = click.argument("subscription", metavar="SUBSCRIPTION")
@@ -147,6 +147,17 @@ def confirm(session: Session, source: str, subscription: str, refused: bool, top
     session.out.result({"id": subscription, "confirmed": not refused})
 
 
+@subscription_group.command("test")
+@source_argument
+@id_argument
+@topic_option
+@pass_session
+def test(session: Session, source: str, subscription: str, topic: bool) -> None:
+    """Have {"test": true} delivered to this subscriber alone."""
+    message = source_of(session, source, topic).test_subscription(subscription)
+    session.out.result({"id": subscription, "message": message})
+
+
 @subscription_group.command("secret")
 @source_argument
 @id_argument
@@ -161,11 +172,14 @@ def secret(session: Session, source: str, subscription: str, topic: bool) -> Non
 @source_argument
 @id_argument
 @limit_option(100, " (0 = all)")
+@click.option("--waiting", is_flag=True, help="What is still to be delivered.")
 @topic_option
 @pass_session
-def list_dead(session: Session, source: str, subscription: str, limit: int, topic: bool) -> None:
+def list_dead(session: Session, source: str, subscription: str, limit: int, waiting: bool, topic: bool) -> None:
     """List what could not be delivered."""
-    found = islice(source_of(session, source, topic).dead_deliveries(subscription), limit or None)
+    handle = source_of(session, source, topic)
+    all = handle.waiting_deliveries(subscription) if waiting else handle.dead_deliveries(subscription)
+    found = islice(all, limit or None)
     session.out.rows(("id", "message", "attempts", "reason", "body"), found, cells)
 
 

@@ -27,6 +27,10 @@ class _Deliveries(Struct):
     links: list[dict[str, str]]
 
 
+class _Tested(Struct):
+    message_id: str
+
+
 class _Secret(Struct):
     secret: str
 
@@ -106,13 +110,32 @@ class SubscriptionVerbs(ResourceVerbs):
     @listing
     def dead_deliveries(self, id: str, *, page: int | None = None) -> Call[Page[DeadDelivery]]:
         """What could not be delivered to it, the first that was given up first; ``page``: how many in a request."""
+        return self._deliveries(id, {"limit": page})
+
+    @listing
+    def waiting_deliveries(self, id: str, *, page: int | None = None) -> Call[Page[DeadDelivery]]:
+        """What is to be delivered to it, tried already or not; ``page``: how many in a request."""
+        return self._deliveries(id, {"limit": page, "state": "waiting"})
+
+    def _deliveries(self, id: str, params: Params) -> Call[Page[DeadDelivery]]:
         where = self._path(_SEGMENT, id, "deliveries")
 
         def read(answer: Answer) -> Page[DeadDelivery]:
             found = msgspec.json.decode(answer.body, type=_Deliveries)
             return linked(where, found.deliveries, found.links, read)
 
-        return Call(method="GET", path=where, params={"limit": page}, read=read)
+        return Call(method="GET", path=where, params=params, read=read)
+
+    @operation
+    def test_subscription(self, id: str) -> Call[str]:
+        """Have ``{"test": true}`` delivered to this subscriber alone, and return its message's id. Raises ``Conflict``
+        unless it has agreed."""
+        return Call(
+            method="POST",
+            path=self._path(_SEGMENT, id, "deliveries"),
+            read=lambda answer: msgspec.json.decode(answer.body, type=_Tested).message_id,
+            repeat=Repeat.UNSENT,
+        )
 
     @operation
     def redrive_deliveries(self, id: str, *, limit: int | None = None) -> Call[Redriven]:

@@ -272,7 +272,8 @@ class Subscription(Struct, frozen=True):
 
 
 class DeadDelivery(Struct, frozen=True, dict=True):
-    """What could not be delivered: of which message, how often it was tried, and why the last time failed."""
+    """What could not be delivered, or waits: of which message, how often it was tried, and why the last time failed
+    (known of what was given up)."""
 
     id: str
     message_id: str

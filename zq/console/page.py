@@ -6,6 +6,7 @@ The files are read and packed once. All addresses within are relative, so that i
 
 import base64
 import gzip
+import html
 import json
 from collections.abc import Mapping
 from hashlib import sha256
@@ -83,10 +84,10 @@ def _file(name: str, raw: bytes) -> File:
 class Console:
     """The routes of the console. ``tree`` is the version of its files."""
 
-    def __init__(self, read_only: bool) -> None:
+    def __init__(self, read_only: bool, grafana: str = "") -> None:
         self._tree = read_tree()
         self.tree = self._tree.version
-        self._document = _Document(self._tree, read_only)
+        self._document = _Document(self._tree, read_only, grafana)
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         """Serve it at ``/console/``."""
@@ -115,7 +116,7 @@ class _Moved(_Static):
 class _Document(_Static):
     """``/console/``"""
 
-    def __init__(self, tree: Tree, read_only: bool) -> None:
+    def __init__(self, tree: Tree, read_only: bool, grafana: str) -> None:
         imports = json.dumps({"imports": {name: f"./{tree.version}/{path}" for name, path in IMPORTS.items()}})
         modules = [name for name in tree.files if name.endswith((".js", ".mjs"))]
         preloads = [f'<link rel="modulepreload" href="{tree.version}/{name}">' for name in modules]
@@ -125,6 +126,7 @@ class _Document(_Static):
             ("{{modules}}", "\n".join(preloads)),
             ("{{tree}}", tree.version),
             ("{{read_only}}", "yes" if read_only else "no"),
+            ("{{grafana}}", html.escape(grafana)),
         ):
             text = text.replace(mark, value)
         self._raw = text.encode()

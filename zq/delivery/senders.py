@@ -31,8 +31,9 @@ LOOKUPS: Final = 64
 PATIENCE: Final = 3.0
 CONNECT: Final = 3.0
 WHOLE: Final = 10.0
-# Bytes of an answer that are read, and dropped.
+# Bytes of an answer that are read; and characters of a refusal that its subscription's owner is told.
 ANSWER: Final = 65536
+TOLD: Final = 120
 # Mails that are sent, and tokens that Keystone is asked for, at a time.
 THREADS: Final = 8
 
@@ -118,9 +119,9 @@ class Senders:
         try:
             self._policy.check_url(url)
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
-                await answer.content.read(ANSWER)
+                said = await answer.content.read(ANSWER)
                 good = answer.status < 300
-                return Outcome(good, answer.status, "" if good else f"status {answer.status}", answer.status < 400)
+                return Outcome(good, answer.status, "" if good else _refusal(answer.status, said), answer.status < 400)
         except Invalid as refusal:
             return Outcome(False, 0, str(refusal), final=True)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as failure:
@@ -185,6 +186,12 @@ class Senders:
                 server.login(chosen.user, chosen.password)
             sender = message["From"].addresses[0].addr_spec if message["From"] else chosen.user or "zq@localhost"
             server.send_message(message, from_addr=sender, to_addrs=[to])
+
+
+def _refusal(status: int, said: bytes) -> str:
+    """The status, and how the answer begins, on one line."""
+    start = "".join(each if each.isprintable() else " " for each in said[: 4 * TOLD].decode(errors="replace"))
+    return f"status {status}: {' '.join(start.split())[:TOLD]}".removesuffix(": ")
 
 
 def _text(headers: Any) -> Mapping[str, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``…/subscriptions/{subscription}/deliveries``, what could not be delivered, and trying it again."""
+"""``…/subscriptions/{subscription}/deliveries``: what waits, what could not be delivered, and trying it again."""
 
 from typing import Any, Final
 
@@ -8,8 +8,8 @@ from msgspec import UNSET, Raw
 
 from zq import wire
 from zq.broker import Broker
-from zq.broker.deliveries import DeadDelivery
-from zq.errors import Invalid
+from zq.broker.deliveries import Delivery
+from zq.errors import Invalid, InvalidParameter
 from zq.http import query
 from zq.limits import within
 from zq.model import Seconds
@@ -17,16 +17,18 @@ from zq.model.subscriptions import Source
 from zq.wire import answers, extensions
 
 _LAST: Final = 2**63 - 1
+# The values of ``state``: by whether what waits is meant.
+_STATES: Final = {"dead": False, "waiting": True}
 
 
-def _shown(one: DeadDelivery, now: Seconds) -> dict[str, Any]:
+def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
     """Without ``body`` where it has none, or cannot be opened."""
     stored = one.stored
     shown = {
         "id": stored.id,
         "message_id": one.notice.message,
         "Message_Type": one.notice.confirmation or "Notification",
-        "attempts": stored.origin_claim_count,
+        "attempts": stored.origin_claim_count or stored.claim_count,
         "reason": stored.reason,
         "age": stored.age(now),
         "ttl": stored.ttl,
@@ -34,10 +36,10 @@ def _shown(one: DeadDelivery, now: Seconds) -> dict[str, Any]:
     return shown if one.body is None else shown | {"body": Raw(one.body)}
 
 
-class DeadDeliveryCollection:
+class DeliveryCollection:
     """``…/deliveries``"""
 
-    policy = {"GET": "subscription:get", "DELETE": "subscription:update"}
+    policy = {"GET": "subscription:get", "POST": "subscription:update", "DELETE": "subscription:update"}
 
     def __init__(self, broker: Broker, word: str) -> None:
         self._deliveries = broker.deliveries
@@ -45,19 +47,29 @@ class DeadDeliveryCollection:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         limit, marker = query.integer(req, "limit"), within("marker", query.integer(req, "marker") or 0, 0, _LAST)
-        seen = self._deliveries.list(_source(req, self._word), subscription, marker, limit)
+        state = query.text(req, "state")
+        if state and state not in _STATES:
+            raise InvalidParameter("state must be dead or waiting.")
+        source, waiting = _source(req, self._word), _STATES[state or "dead"]
+        seen = self._deliveries.list(source, subscription, marker, limit, waiting)
         links = []
         if seen.value.next is not None:
-            links = [answers.next_link(req.path, query.repeated({"limit": limit}) | {"marker": seen.value.next})]
+            given = query.repeated({"limit": limit, "state": state or None}) | {"marker": seen.value.next}
+            links = [answers.next_link(req.path, given)]
         items = [_shown(each, seen.now) for each in seen.value.items]
         resp.data = wire.encode({"deliveries": items, "links": links})
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        """Try the subscriber."""
+        message = self._deliveries.test(_source(req, self._word), subscription)
+        resp.status, resp.data = falcon.HTTP_202, wire.encode({"message_id": message})
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         self._deliveries.delete(_source(req, self._word), subscription, query.values(req, "ids"))
         resp.status = falcon.HTTP_204
 
 
-class DeadDeliveryRedrive:
+class DeliveryRedrive:
     """``…/deliveries/redrive``"""
 
     policy = {"POST": "subscription:update"}
@@ -86,5 +98,5 @@ def add_routes(app: "falcon.App[Any, Any]", broker: Broker) -> None:
     """The routes of both."""
     for word in ("queue", "topic"):
         path = f"/v2/{word}s/{{{word}}}/subscriptions/{{subscription}}/deliveries"
-        app.add_route(path, DeadDeliveryCollection(broker, word))
-        app.add_route(f"{path}/redrive", DeadDeliveryRedrive(broker, word))
+        app.add_route(path, DeliveryCollection(broker, word))
+        app.add_route(f"{path}/redrive", DeliveryRedrive(broker, word))

@@ -13,6 +13,12 @@ CONSOLE: Final[list[cfg.Opt]] = [
         default=False,
         help="Show nothing in the console that changes anything. That protects nothing: a token of a reader does.",
     ),
+    cfg.StrOpt(
+        "grafana_url",
+        default="",
+        regex=r"^(https?://\S+)?$",
+        help="Where the console's link to Grafana leads, as https://grafana.example.org/d/zq; empty: there is none.",
+    ),
 ]
 
 
@@ -21,8 +27,9 @@ class ConsoleOptions(Struct, frozen=True):
 
     enabled: bool
     read_only: bool
+    grafana_url: str
 
 
 def console_options(conf: Any) -> ConsoleOptions:
     """What the options say."""
-    return ConsoleOptions(conf.console.enabled, conf.console.read_only)
+    return ConsoleOptions(conf.console.enabled, conf.console.read_only, conf.console.grafana_url)

@@ -2,20 +2,26 @@
 // Polling: each request begins after the last one has ended, a hidden tab asks nothing, failures are asked about less.
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import { call } from "./api.js";
 import { listen, settings, tell } from "./session.js";
 
 const LONGEST = 30;
+// Seconds after which a page that has asked for nothing asks whether the store answers.
+const QUIET = 2.5;
 
 /** What is wrong with the server as a whole; `fault` null = nothing. `since`: milliseconds. */
 export const trouble = { fault: null, since: 0 };
 
+const SKIPPED = Symbol("skipped");
 const polls = new Set();
 let ticked = 0;
+let asked = Date.now();
 document.addEventListener("visibilitychange", () => polls.forEach((poll) => poll.wake()));
 listen(() => polls.forEach((poll) => poll.wake()));
 
-function noticed(fault) {
-  const passing = fault?.passing ? fault : null;
+/** The trouble is that of any poll: another one may have asked for what needs no store. */
+function noticed() {
+  const passing = [...polls].map((poll) => poll.fault).find((fault) => fault?.passing) ?? null;
   if (passing === null && trouble.fault === null) return;
   const since = trouble.fault ? trouble.since : Date.now();
   const changed = (passing === null) !== (trouble.fault === null) || passing?.title !== trouble.fault?.title;
@@ -26,7 +32,7 @@ function noticed(fault) {
 /** One thing that is asked for again and again, until `end`. */
 class Poll {
   constructor(load, seconds, told) {
-    Object.assign(this, { load, seconds, told, failures: 0, busy: false, ended: false, timer: 0, due: 0 });
+    Object.assign(this, { load, seconds, told, failures: 0, fault: null, busy: false, ended: false, timer: 0, due: 0 });
     polls.add(this);
     this.run();
   }
@@ -38,9 +44,7 @@ class Poll {
     let wait = this.seconds;
     try {
       const value = await this.load();
-      this.failures = 0;
-      noticed(null);
-      if (!this.ended) this.told({ value, fault: null, at: Date.now() });
+      if (value !== SKIPPED) this.succeeded(value);
     } catch (fault) {
       wait = this.failed(fault);
     }
@@ -49,10 +53,20 @@ class Poll {
     this.wake();
   }
 
+  succeeded(value) {
+    const others = this.fault?.passing ? [...polls].filter((poll) => poll !== this && poll.fault?.passing) : [];
+    asked = Date.now();
+    Object.assign(this, { failures: 0, fault: null });
+    noticed();
+    if (!this.ended) this.told({ value, fault: null, at: asked });
+    for (const poll of others) poll.run();
+  }
+
   failed(fault) {
     if (fault.status === undefined) throw fault;
-    this.failures += 1;
-    noticed(fault);
+    asked = Date.now();
+    Object.assign(this, { failures: this.failures + 1, fault });
+    noticed();
     if (!this.ended) this.told({ fault });
     return Math.max(fault.retry, Math.min(LONGEST, this.seconds * 2 ** this.failures));
   }
@@ -92,6 +106,11 @@ export function useLive(load, seconds, inputs) {
   }, inputs);
   if (poll.current) poll.current.seconds = seconds;
   return { ...found, again: () => poll.current?.run() };
+}
+
+/** Notice within seconds that the store or the server is away, on a page that asks for nothing, or seldom, too. */
+export function useHeartbeat() {
+  useLive(() => (Date.now() - asked > QUIET * 800 ? call("GET", "ping") : SKIPPED), QUIET, []);
 }
 
 /** Draw again whenever what is in `session` or `trouble` changes. */

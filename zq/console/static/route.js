@@ -5,8 +5,15 @@ import { useEffect, useState } from "preact/hooks";
 
 /**
  * @typedef {{project: string, page: string, queue: string, query: Record<string, string>}} Route
- *   `page`: "" = sign in, "queues", "queue", or "nowhere"
+ *   `page`: "" = sign in, one of `PAGES`, "queue", or "nowhere"
  */
+
+/** The pages of a project, as addresses and people name them. */
+export const PAGES = [
+  ["queues", "Queues"],
+  ["subscriptions", "Subscriptions"],
+  ["admin", "Administration"],
+];
 
 /**
  * @param {string} hash as "#/p/acme/queues/mail?state=all"
@@ -18,8 +25,8 @@ export function parsed(hash) {
   const names = path.split("/").slice(1).map(decoded);
   const [mark = "", project = "", page = "queues", queue = ""] = names;
   if (mark === "" && names.length < 2) return { project: "", page: "", queue: "", query };
-  const known = mark === "p" && project !== "" && page === "queues" && names.length <= 4;
-  return { project, page: known ? (queue ? "queue" : "queues") : "nowhere", queue, query };
+  const known = mark === "p" && project !== "" && PAGES.some(([name]) => name === page) && names.length <= (page === "queues" ? 4 : 3);
+  return { project, page: known ? (queue ? "queue" : page) : "nowhere", queue, query };
 }
 
 function decoded(text) {
@@ -37,9 +44,22 @@ function decoded(text) {
  * @returns {string} what an href says
  */
 export function to(project, queue = "", query = {}) {
-  const path = `#/p/${encodeURIComponent(project)}/queues${queue ? `/${encodeURIComponent(queue)}` : ""}`;
+  return written(`#/p/${encodeURIComponent(project)}/queues${queue ? `/${encodeURIComponent(queue)}` : ""}`, query);
+}
+
+function written(path, query) {
   const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();
   return search ? `${path}?${search}` : path;
+}
+
+/**
+ * @param {string} project
+ * @param {string} page one of `PAGES`
+ * @param {Record<string, string | undefined>} [query] what is empty is left out
+ * @returns {string} what an href says
+ */
+export function at(project, page, query = {}) {
+  return written(`#/p/${encodeURIComponent(project)}/${page}`, query);
 }
 
 /** @returns {Route} where the browser is */

@@ -19,6 +19,9 @@ export const session = { me: null };
 /** Whether the operator hides what changes anything. */
 export const readOnly = document.documentElement.dataset.readOnly === "yes";
 
+/** Where the operator's Grafana is; "": nowhere that this page knows. */
+export const grafana = document.documentElement.dataset.grafana;
+
 /** The version of the files of this page. */
 export const tree = document.documentElement.dataset.tree;
 

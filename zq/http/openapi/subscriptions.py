@@ -82,11 +82,21 @@ def _of(word: str, source: str, limits: Limits) -> Json:
         },
         f"{path}/{{subscription}}/deliveries": {
             "get": operation(
-                f"list_{word}_dead_deliveries",
-                "What could not be delivered",
-                {200: answer("A page, the first that was given up first.", "DeadDeliveryPage")},
-                parameters=[query("marker", SEQUENCES, "Where the page before has ended."), paging[1]],
+                f"list_{word}_deliveries",
+                "What could not be delivered, or waits",
+                {200: answer("A page, the first first.", "DeliveryPage")},
+                parameters=[
+                    query("marker", SEQUENCES, "Where the page before has ended."),
+                    paging[1],
+                    query("state", {"enum": ["dead", "waiting"], "default": "dead"}, "What was given up, or waits."),
+                ],
                 errors=(404,),
+            ),
+            "post": operation(
+                f"test_{word}_subscription",
+                "Have a test delivered to this subscriber alone",
+                {202: answer("It is on its way.", "Tested")},
+                errors=(404, 409),
             ),
             "delete": operation(
                 f"delete_{word}_dead_deliveries",
@@ -125,7 +135,7 @@ def schemas() -> Json:
     count = integer(0, 1 << 53)
     dead = dict.fromkeys(("id", "message_id", "Message_Type", "reason"), TEXT)
     dead |= {"attempts": count, "age": count, "ttl": ttl}
-    deliveries = {"type": "array", "items": reference("schemas", "DeadDelivery")}
+    deliveries = {"type": "array", "items": reference("schemas", "Delivery")}
     most = integer(1, MAX_BATCH, default=DEFAULT_BATCH)
     made = {"subscription_id": TEXT, "secret": TEXT}
     rest = {"ttl": ttl, "options": {"type": ["object", "null"]}}
@@ -135,8 +145,9 @@ def schemas() -> Json:
         "SubscriptionTerms": {"type": "object", "properties": {**rest, "subscriber": TEXT}, "required": ["subscriber"]},
         "SubscriptionChange": {"type": "object", "properties": {**rest, "subscriber": {"type": ["string", "null"]}}},
         "Subscribed": {"type": "object", "properties": made, "required": ["subscription_id"]},
-        "DeadDelivery": _object(dead) | {"properties": {**dead, "body": {}}},
-        "DeadDeliveryPage": _object({"deliveries": deliveries, "links": links}),
+        "Delivery": _object(dead) | {"properties": {**dead, "body": {}}},
+        "DeliveryPage": _object({"deliveries": deliveries, "links": links}),
+        "Tested": _object({"message_id": TEXT}),
         "DeliveryRedriveTerms": {"type": "object", "properties": {"limit": most}},
         "Agreement": _object({"confirmed": {"type": "boolean"}}),
         "Secret": _object({"secret": TEXT}),

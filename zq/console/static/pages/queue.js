@@ -7,12 +7,13 @@ import { Act } from "../parts/act.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { age, clock, count, several, visible } from "../text.js";
-import { go, to } from "../route.js";
+import { at, go, to } from "../route.js";
 import { ByHand } from "./claim.js";
 import { History } from "./history.js";
 import { Message } from "./message.js";
 import { Messages } from "./messages.js";
 import { Metadata } from "./metadata.js";
+import { PauseButton, Paused } from "./pausing.js";
 import { Post } from "./post.js";
 import { askToDelete, askToPurge } from "./queueacts.js";
 import { Redrive } from "./redrive.js";
@@ -29,10 +30,12 @@ export function Queue({ route }) {
     <div class="title">
       <h1>${visible(queue)}</h1>
       <div class="row">
+        <${PauseButton} queue=${queue} metadata=${metadata.value} done=${metadata.again} />
         <${Act} rule="queues:purge" onClick=${() => askToPurge([queue], stats.again)}>Purge…</${Act}>
         <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete([queue], () => go(to(project)))}>Delete…</${Act}>
       </div>
     </div>
+    <${Paused} queue=${queue} metadata=${metadata.value} done=${metadata.again} />
     <${Stale} found=${stats} />
     ${waiting(stats) ?? html`<${Tiles} stats=${stats} />`}
     ${metadata.value && html`<${Words} project=${project} metadata=${metadata.value} />`}
@@ -81,7 +84,7 @@ function Tabs({ route, stats, metadata }) {
       ${history && tab("history", "History", { state: "history" })}
       ${tab("post", "Post", { tab: "post" })} ${tab("claim", "Claim by hand", { tab: "claim" })}
       ${tab("redrive", "Redrive", { tab: "redrive" })}
-      ${tab("metadata", "Metadata", { tab: "metadata" })}
+      ${tab("metadata", "Metadata", { tab: "metadata" })} <li><a href=${at(project, "subscriptions", { queue })}>Subscriptions</a></li>
     </ul>
   </nav>`;
 }

@@ -27,9 +27,9 @@ export function askToCreate(project) {
 
 /** Ask whether all messages go. `done`: told the names that were purged. */
 export function askToPurge(names, done) {
-  const act = async () => {
+  const act = async (total) => {
     for (const name of names) await call("POST", queuePath(name, "/purge"));
-    announce(`${listed(names)} ${names.length === 1 ? "was" : "were"} purged.`);
+    announce(`${several(total, "message")} of ${listed(names)} were purged.`);
     done(names);
   };
   askCounted(names, "Purge", ofPurge, act);
@@ -50,13 +50,13 @@ export function askToDelete(names, done) {
   askCounted(names, "Delete", body, act);
 }
 
-/** Count first what is there, so that the dialog never tells what it does not know. */
+/** Count first what is there, so that the dialog never tells what it does not know. `act` is told the sum. */
 function askCounted(names, verb, body, act) {
   const counted = Promise.all(names.map(async (name) => [name, (await get(queuePath(name, "/stats"))).messages]));
   const open = (stats) => {
     const total = stats.reduce((sum, [, { total: here }]) => sum + here, 0);
     const whole = html`<${Named} stats=${stats} />${body(total)}`;
-    ask({ title: `${verb} ${listed(names)}`, verb, typed: typed(names), body: whole, act });
+    ask({ title: `${verb} ${listed(names)}`, verb, typed: typed(names), body: whole, act: () => act(total) });
   };
   counted.then(open, (fault) => announce(fault.message, true));
 }

@@ -9,6 +9,7 @@ import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { age, count, several, visible } from "../text.js";
 import { go, to } from "../route.js";
+import { PausedMark } from "./pausing.js";
 import { askToCreate, askToDelete, askToPurge } from "./queueacts.js";
 
 const PAGE = 20;
@@ -149,7 +150,7 @@ function Row({ route, queue, seen, now, chosen, choose }) {
   const late = seen && now - seen.at > 10000;
   return html`<tr data-row class=${checked ? "chosen" : undefined}>
     <td><label class="tick"><input type="checkbox" aria-label=${`Select ${queue.name}`} checked=${checked} onChange=${toggle} /></label></td>
-    <th scope="row"><a href=${to(route.project, queue.name)}>${visible(queue.name)}</a></th>
+    <th scope="row"><a href=${to(route.project, queue.name)}>${visible(queue.name)}</a><${PausedMark} metadata=${queue.metadata} /></th>
     <td class="number" data-name="Waiting">${count(seen?.free)}</td>
     <td class="number" data-name="Claimed">${count(seen?.claimed)}</td>
     <td class="number" data-name="Oldest">${age(seen?.oldest?.age)}</td>

@@ -3,7 +3,8 @@
 
 import { useState } from "preact/hooks";
 import { choose, readOnly, session, settings, signedIn, signOut, tree } from "../session.js";
-import { go, to } from "../route.js";
+import { useHeartbeat } from "../live.js";
+import { at, go, PAGES } from "../route.js";
 import { visible } from "../text.js";
 import { html } from "./html.js";
 import { KEYS, useKeys } from "./keys.js";
@@ -16,12 +17,13 @@ const LOOPBACK = /^(localhost|.*\.localhost|127\.\d+\.\d+\.\d+|\[::1\])$/;
 /** The page, below the bar. */
 export function Frame({ route, children }) {
   const [help, setHelp] = useState(false);
+  useHeartbeat();
   useKeys(route.project, () => setHelp(true));
   return html`<a class="skip" href="#main" onClick=${skip}>To the content</a>
     <header class="bar">
       <a class="brand" href="#/" aria-label="zq: all projects"><span aria-hidden="true">zq</span></a>
       <span class="project">${visible(route.project)}</span>
-      <nav aria-label="Pages"><a href=${to(route.project)} aria-current=${route.page === "queues" ? "page" : undefined}>Queues</a></nav>
+      <nav aria-label="Pages">${PAGES.map(([page, name]) => html`<a key=${page} href=${at(route.project, page)} aria-current=${route.page === page ? "page" : undefined}>${name}</a>`)}</nav>
       <${Wishes} help=${() => setHelp(true)} />
     </header>
     <${Notices} />

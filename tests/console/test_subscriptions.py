@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of subscriptions: who is delivered to, what became of it, and what is done about it."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.conftest import Watching
+from tests.servers import PROJECT, ZqServer, wait_for
+from tests.sink import CONFIG, Sink
+from zq.client import Client, Queue, Topic
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def delivering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
+    with ZqServer("memory:", config=CONFIG) as started:
+        yield started
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
+    delivering: ZqServer, watching: Watching, kind: str
+) -> None:
+    """What it refused is shown as text, is redelivered, and dropped."""
+    with Sink() as sink, Client(delivering.url, PROJECT) as client:
+        source: Queue | Topic = client.queue("news") if kind == "queue" else client.topic("news")
+        made = source.subscribe(f"{sink.url}/hook-{kind}")
+        wait_for(lambda: sink.asked(f"/hook-{kind}"), 20, "the question")
+        watch = watching(delivering.url)
+        page = watch.open("#/p/acme/subscriptions")
+        page.get_by_label("Of a").select_option(kind)
+        page.get_by_label("Name").fill("news")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator("tbody [data-name=State]")).to_have_text("has not agreed")
+        page.locator("tbody th a").click()
+        test = page.get_by_role("button", name="Test delivery")
+        expect(test).to_have_attribute("title", "The subscriber has not agreed.")
+        page.get_by_role("button", name="Confirm").click()
+        expect(page.locator("tbody [data-name=State]")).to_have_text("is delivered to")
+        test.click()
+        wait_for(lambda: sink.bodies(f"/hook-{kind}") == [{"test": True}], 20, "the test")
+
+        sink.answers[f"/hook-{kind}"] = 302
+        test.click()
+        given_up = page.get_by_role("region", name="Given up")
+        expect(given_up.locator("[data-name='Last failure']")).to_have_text("status 302: <img src=x onerror=alert(1)>")
+        expect(given_up.locator("[data-name=Body]")).to_have_text('{"test":true}')
+        assert page.locator("main img").count() == 0
+        watch.check_accessible()
+        sink.answers.clear()
+        page.get_by_role("button", name="Redeliver…").click()
+        page.get_by_role("dialog").get_by_role("button", name="Redeliver").click()
+        expect(page.locator(".announcer")).to_contain_text("1 message to be delivered again; 0 remain.")
+        wait_for(lambda: len(sink.came(f"/hook-{kind}")) == 3, 20, "it again")
+        expect(given_up).to_have_count(0)
+
+        page.get_by_role("button", name="Pause…").click()
+        page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        expect(page.locator("tbody [data-name=State]").first).to_have_text("has not agreed")
+        assert not source.subscription(made.id).confirmed
+        page.get_by_role("button", name="Delete…").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(page.get_by_text("Nobody has subscribed")).to_be_visible()
+        assert list(source.subscriptions()) == []
+
+
+def test_what_was_given_up_is_dropped_by_the_word(delivering: ZqServer, watching: Watching) -> None:
+    """Bodies are digit by digit; the page is reached from that of its queue."""
+    with Sink() as sink, Client(delivering.url, PROJECT) as client:
+        queue = client.queue("mail")
+        made = queue.subscribe(f"{sink.url}/dead")
+        wait_for(lambda: sink.asked("/dead"), 20, "the question")
+        queue.confirm_subscription(made.id)
+        sink.answers["/dead"] = 302
+        queue.post({"n": 9007199254740993})
+        page = watching(delivering.url).open("#/p/acme/queues/mail")
+        page.locator(".tabs").get_by_role("link", name="Subscriptions").click()
+        page.locator("tbody th a").click()
+        expect(page.get_by_role("region", name="Given up").locator("[data-name=Body]")).to_have_text(
+            '{"n":9007199254740993}'
+        )
+        page.get_by_role("button", name="Drop all…").click()
+        page.get_by_role("dialog").get_by_role("textbox").fill("drop")
+        page.get_by_role("dialog").get_by_role("button", name="Drop all").click()
+        expect(page.get_by_text("Nothing was given up.", exact=True)).to_be_visible()
+        assert list(queue.dead_deliveries(made.id)) == []

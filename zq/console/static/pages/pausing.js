@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// A queue that takes no new work: what of it is paused, and the way there and back.
+
+import { call, queuePath } from "../api.js";
+import { Act, announce } from "../parts/act.js";
+import { ask } from "../parts/confirm.js";
+import { html } from "../parts/html.js";
+import { visible } from "../text.js";
+
+const SAYS = {
+  claims: "Claims of this queue are paused: nobody is handed a message, and posts go on.",
+  posts: "Posts to this queue are paused: they are refused with 409, and claims go on.",
+  all: "This queue is paused: nobody is handed a message, and posts are refused with 409.",
+};
+const CHOICES = [
+  ["all", "Claims and posts"],
+  ["claims", "Claims: consumers get nothing, posts go on"],
+  ["posts", "Posts: they are refused, claims go on"],
+];
+
+/** Beside the name of a queue that is paused. */
+export function PausedMark({ metadata }) {
+  const paused = metadata?._paused;
+  if (!(paused in SAYS)) return null;
+  return html` <span class="mark paused">${paused === "all" ? "paused" : `${paused} paused`}</span>`;
+}
+
+/** Above the page of a queue that is paused: what that means, and the way back. */
+export function Paused({ queue, metadata, done }) {
+  const paused = metadata?._paused;
+  if (!(paused in SAYS)) return null;
+  const resume = () => change(queue, null).then(() => said(`${visible(queue)} goes on.`, done), (fault) => announce(fault.message, true));
+  return html`<div class="state paused">
+    <p class="state-title">Paused</p>
+    <p>${SAYS[paused]} What is claimed already can be finished.</p>
+    <p><${Act} rule="queues:update" kind="main" onClick=${resume}>Resume</${Act}></p>
+  </div>`;
+}
+
+/** The button. `done`: called when the queue was paused. */
+export function PauseButton({ queue, metadata, done }) {
+  if (!metadata || metadata._paused in SAYS) return null;
+  return html`<${Act} rule="queues:update" onClick=${() => askToPause(queue, done)}>Pause…</${Act}>`;
+}
+
+function askToPause(queue, done) {
+  const body = html`<fieldset><legend>What is paused</legend>${CHOICES.map(choice)}</fieldset>
+    <p>What is claimed already can be finished, and everything stays where it is. It holds at every server until somebody resumes the queue.</p>`;
+  const act = async () => {
+    await change(queue, document.querySelector("dialog input[name=paused]:checked").value);
+    said(`${visible(queue)} is paused.`, done);
+  };
+  ask({ title: `Pause ${visible(queue)}`, verb: "Pause", harmless: true, body, act });
+}
+
+function choice([value, label]) {
+  return html`<label class="check" key=${value}>
+    <input type="radio" name="paused" value=${value} defaultChecked=${value === "all"} /><span>${label}</span>
+  </label>`;
+}
+
+function said(text, done) {
+  announce(text);
+  done();
+}
+
+async function change(queue, paused) {
+  const operation = { op: "add", path: "/metadata/_paused", value: paused };
+  await call("PATCH", queuePath(queue), { body: JSON.stringify([operation]) });
+}
