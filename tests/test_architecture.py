@@ -20,7 +20,7 @@ from zq.storage.api import Storage
 ROOT = Path(__file__).parent.parent
 VALUES = ["zq.errors", "zq.model"]
 ABOVE_STORES = [*VALUES, "zq.limits", "zq.wire", "zq.clock", "zq.events", "zq.storage.api", "zq.storage.capabilities"]
-PROMISE = [*VALUES, "zq.storage.api", "zq.storage.capabilities", "zq.storage.concurrency"]
+PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency"))]
 ROCKSDB = [f"zq.storage.rocksdb.{name}" for name in ("files", "housekeeping", "rescue", "store", "survey", "tuning")]
 
 MAY_IMPORT: dict[str, list[str]] = {
@@ -37,10 +37,11 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.cli.pipeline": ["zq.cli", "zq.spark"],
     "zq.spark": ["zq.client", "zq.clock", "zq.errors", "zq.model", "zq.wire"],
     "zq.spark.jobs": ["zq.spark", "zq.client", "zq.errors", "zq.cli"],
-    "zq.storage.api": [*VALUES, "zq.storage.capabilities"],
+    "zq.storage.api": [*VALUES, "zq.storage.browsing", "zq.storage.capabilities"],
+    "zq.storage.browsing": [*VALUES, "zq.storage.api", "zq.storage.capabilities"],
     "zq.storage.capabilities": VALUES,
     "zq.storage.concurrency": ["zq.errors"],
-    "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.capabilities"],
+    "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.browsing", "zq.storage.capabilities"],
     "zq.storage.memory": [*PROMISE, "zq.prompt", "zq.storage.ordered", "zq.storage.ordered.store"],
     "zq.storage.mongodb": PROMISE,
     "zq.storage.redis": PROMISE,
@@ -168,6 +169,7 @@ SHORT = 120
 LONGEST = 400
 # Short modules with one importer that stay apart, and why. An entry goes when its module has gone.
 APART: dict[str, str] = {
+    "zq.broker.browsing": "use cases as their neighbours are; the broker only puts them together",
     "zq.broker.pushes": "what a connection is sent, as that of workers; the broker only puts it together",
     "zq.websocket.pushes": "a thread of its own beside the session's",
     "zq.websocket.calls": "how the application is asked, of which a session knows nothing",

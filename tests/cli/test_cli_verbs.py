@@ -176,3 +176,19 @@ def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:
 def test_health_says_how_it_is(zq: Zq) -> None:
     """Once."""
     assert zq("health")[0]["status"] == "ok"
+
+
+def test_messages_of_one_state_are_listed_and_one_is_found(zq: Zq) -> None:
+    """``list --state`` and ``find``; what cannot go together is refused."""
+    zq("queue", "create", "jobs", "_default_message_delay=60")
+    [posted] = zq("post", "jobs", '{"n": 1}')
+    assert zq("list", "jobs", "--state", "ready") == []
+    [late] = zq("list", "jobs", "--state", "delayed", "--starts")
+    assert (late["body_start"], late["body_bytes"], "body" in late) == ('{"n": 1}', 8, False)
+    assert zq("list", "jobs", "--state", "delayed")[0]["body"] == {"n": 1}
+    assert '{"n": 1}' in zq.run("list", "jobs", "--state", "delayed", "--starts", "--table").stdout
+    [found] = zq("find", late["id"])
+    assert (found["queue"], found["state"], found["id"], found["body"]) == ("jobs", "delayed", late["id"], {"n": 1})
+    zq.refused(3, "find", "none")
+    zq.refused(2, "list", "jobs", "--state", "ready", "--claimed")
+    assert posted

@@ -76,6 +76,34 @@ def test_any_name_of_a_queue_is_one_path_segment(client: Any, name: str) -> None
     assert not client.queue(name).exists()
 
 
+def test_messages_of_one_state_are_listed_and_one_is_found(client: Any) -> None:
+    """Over pages; of bodies only the start, where that is wanted, which is not to be taken for a body."""
+    jobs = client.queue("jobs")
+    jobs.create({"_default_message_delay": 60, "_history_ttl": 600})
+    for number in range(3):
+        jobs.post(f"ready {number}", delay=0)
+    jobs.post_batch(["late", "later"])
+    claim = jobs.claim(limit=1)
+    assert bodies(jobs.list(state="ready", page=1)) == ["ready 1", "ready 2"]
+    assert bodies(jobs.list(state="delayed")) == ["late", "later"]
+    assert bodies(jobs.list(state="claimed")) == ["ready 0"]
+    [held] = jobs.list(state="claimed", bodies="start")
+    assert (held.body_start, held.body_bytes, held.content, held.claim) == ('"ready 0"', 9, b"", claim.id)
+    with pytest.raises(ValueError, match="Only the start"):
+        _ = held.body
+    assert "ready 0" in repr(held)
+    with pytest.raises(errors.Invalid):
+        list(jobs.list(state="ready", claimed=True))
+    located = client.find(held.id)
+    assert (located.queue, located.state, located.message.body) == ("jobs", "claimed", "ready 0")
+    jobs.settle(claim.id, delete="*")
+    assert [one.body_start for one in jobs.history(bodies="start")] == ['"ready 0"']
+    located = client.find(held.id)
+    assert (located.state, located.message.outcome, located.message.body) == ("finished", "deleted", "ready 0")
+    with pytest.raises(errors.MessageNotFound):
+        client.find("none")
+
+
 def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
     """One and several, with ttl and delay of their own, raw JSON, and bodies decoded to a type."""
     queue = client.queue("jobs")

@@ -61,7 +61,7 @@ def test_a_reader_acts_nowhere(tokened: Tokened, watching: Watching) -> None:
         for button in page.locator("main button:not([aria-disabled=true]):not([data-close])").all():
             button.click()
             expect(page.get_by_role("dialog")).to_have_count(0)
-    assert {request.method for request in watch.requests} == {"GET"}
+    assert [request.url for request in watch.requests if request.method != "GET"] == []
     rules = {str(reason).split(" in ")[0] for reason in reasons}
     assert {
         f"Your credential does not allow queues:{name}" for name in ("create", "update", "purge", "delete")
@@ -82,6 +82,7 @@ def test_a_store_that_is_down_is_told_on_every_page(watching: Watching) -> None:
         headings = [watch.page.locator("main h1").all_inner_texts() for watch in opened]
         store.kill()
         _told(opened, ".banner.down", "The store cannot serve")
+        _heartbeats_failed(opened)
         assert [watch.page.locator("main h1").all_inner_texts() for watch in opened] == headings
         store.start()
         _fresh(opened)
@@ -119,6 +120,14 @@ def _all_pages(watching: Watching, server: ZqServer, known: list[str]) -> list[W
 def _told(opened: list[Watch], banner: str, sentence: str) -> None:
     for watch in opened:
         expect(watch.page.locator(banner), watch.page.url).to_contain_text(sentence, timeout=5000)
+
+
+def _heartbeats_failed(opened: list[Watch]) -> None:
+    """Each page has asked whether the store answers, and heard that it does not: that ends only by its own success."""
+    for watch in opened:
+        failed = [request for request in watch.requests if request.url.endswith("/ping")]
+        while not failed or not (answer := failed[-1].response()) or answer.status != 503:
+            failed.append(watch.page.wait_for_event("request", lambda request: request.url.endswith("/ping")))
 
 
 def _fresh(opened: list[Watch]) -> None:

@@ -105,6 +105,8 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
         ("GET", f"{jobs}/messages?limit=5&echo=true&include_claimed=true&include_delayed=true&detailed=true", None),
         ("GET", f"{jobs}/messages?ids={free},{held}", None),
         ("GET", f"{jobs}/messages?marker=1&limit=2", None),
+        ("GET", f"{jobs}/messages?state=ready&marker=1.1.1&limit=2&bodies=start", None),
+        ("GET", f"/v2/messages/{free}?detailed=true", None),
         ("GET", f"{jobs}/history?limit=3", None),
         ("PUT", jobs, {"colour": "blue", "_max_claim_count": 3, "_dead_letter_queue": "dead"}),
         ("PATCH", jobs, patch),
@@ -177,7 +179,12 @@ def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
         *(("GET", f"{news}{path}", None) for path in pages),
         ("GET", f"{news}/messages/1?detailed=true", None),
         ("GET", f"{jobs}/history?since={SINCE}&until={UNTIL}&marker=1&detailed=true", None),
-        ("GET", f"{jobs}/history?state=all&marker=1&limit=3", None),
+        ("GET", f"{jobs}/history?state=all&marker=1&limit=3&bodies=start", None),
+        *(("GET", f"{jobs}/messages?state={state}&detailed=true", None) for state in ("delayed", "claimed")),
+        *(
+            ("GET", f"{path}?bodies=start", None)
+            for path in (f"{jobs}/claims/{claim}", f"{jobs}/messages/{held}", f"/v2/messages/{held}")
+        ),
         ("POST", f"{jobs}/history/replay", {"since": SINCE, "until": UNTIL, "limit": 3}),
         ("POST", f"{jobs}/redrive", {"to": "done", "limit": 5}),
         ("POST", f"{jobs}/redrive", {"ids": [held], "dry_run": True}),

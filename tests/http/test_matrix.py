@@ -34,6 +34,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("GET", "/v2/queues", None, ""),
     ("GET", "/v2/topics", None, ""),
     ("GET", f"{QUEUE}/depth", None, "observe"),
+    ("GET", "/v2/messages/a", None, ""),
     *[
         route
         for thing in (QUEUE, TOPIC)
@@ -402,6 +403,8 @@ def test_each_rule_of_me_is_one_that_the_server_obeys(scoped: Scoped) -> None:
             ("queues:delete", "DELETE", "/v2/queues/absent"),
             ("messages:get_all", "GET", f"{QUEUE}/messages"),
             ("claims:create", "POST", f"{QUEUE}/claims"),
+            ("messages:delete_all", "DELETE", f"{QUEUE}/messages?ids=1"),
+            ("messages:delete_all", "POST", f"{QUEUE}/redrive"),
         ]:
             status = caller.call(method, path, None).status_int
             assert (status != 403) == (rule in rules), (verb, rule, status)

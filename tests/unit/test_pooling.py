@@ -15,6 +15,7 @@ from zq.model.pools import BINDING, Pool, pool_ref
 from zq.settings import Configuration
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.storage.pooling import PooledStorage
 from zq.storage.pooling.bindings import AGE, Bindings, by_weight
 from zq.storage.pooling.stores import GRACE, PAUSE, Stores
 
@@ -168,6 +169,23 @@ def test_a_dead_letter_never_leaves_its_pool(catalogue: Storage, bindings: Bindi
     bindings.bind(QUEUE)
     with pytest.raises(PoolsApart, match=r"jobs.*dead"):
         bindings.beside(QUEUE, QueueRef("acme", "dead"))
+
+
+def test_a_message_is_not_said_to_be_nowhere_while_a_pool_is_away(catalogue: Storage, opened: Opened) -> None:
+    """One that another store has is found all the same."""
+    now = catalogue.now()
+    catalogue.messages.post(QUEUE, [Draft("a", b"1", 600, 0, "c")], now)
+    put(catalogue, "p", "u")
+    pooled = PooledStorage(catalogue, opened, virtual=True)
+    assert pooled.locate("acme", "none", now) is None
+    put(catalogue, "q", "v")
+    opened.dead = True
+    away = PooledStorage(catalogue, opened, virtual=True)
+    found = away.locate("acme", "a", now)
+    assert found is not None
+    assert found.queue == QUEUE
+    with pytest.raises(Unavailable):
+        away.locate("acme", "none", now)
 
 
 def test_stores_of_one_process_are_no_pools_of_many(tmp_path: Path) -> None:

@@ -28,11 +28,13 @@ ADMINISTRATORS: Final = f"role:{ADMIN}"
 
 class Rule(Struct, frozen=True):
     """Who may: a check as oslo.policy writes it. ``verb``: what a scope must allow besides; None = nothing, or more
-    than one thing, which the resource knows. ``everywhere``: on all of the project, not on one name."""
+    than one thing, which the resource knows. ``most``: the greatest of those; ``/v2/me`` tells the rule to nobody
+    else. ``everywhere``: on all of the project, not on one name."""
 
     check: str = EVERYONE
     verb: Verb | None = None
     everywhere: bool = False
+    most: Verb | None = None
 
 
 def _rules(word: str, verbs: Mapping[str, Verb]) -> dict[str, Rule]:
@@ -53,7 +55,7 @@ RULES: Final[dict[str, Rule]] = {
     **_rules("queues", _METADATA | {"share": Verb.MANAGE}),
     **_rules("messages", {"create": Verb.PRODUCE, "get_all": Verb.OBSERVE, "get": Verb.OBSERVE}),
     "messages:delete": Rule(verb=Verb.CONSUME),
-    "messages:delete_all": Rule(),
+    "messages:delete_all": Rule(most=Verb.MANAGE),
     **_rules("claims", dict.fromkeys(("create", "get", "update", "delete"), Verb.CONSUME)),
     **_rules("topics", _METADATA | {"publish": Verb.PRODUCE}),
     **_rules("topics", dict.fromkeys(("get_messages", "get_message", "stream"), Verb.OBSERVE)),

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 
+from zq.broker.browsing import Browsing
 from zq.broker.claims import Claims
 from zq.broker.data_keys import DataKeys
 from zq.broker.deliveries import Deliveries
@@ -77,6 +78,7 @@ class Broker:
         self._clock, self.limits = clock, limits
         self.queues = Queues(storage, clock, limits, rules_cache, sealing.keys)
         self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
+        self.browsing = Browsing(storage, clock, limits, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
         self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing)
         self.redriving = Redriving(storage, clock, rules_cache, events)

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
 from zq.cli.names import name_argument, not_missing
+from zq.cli.output import as_builtins
 from zq.cli.param_types import BATCH, CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, WAIT, Count
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Buried, Moved, Released
@@ -47,11 +48,31 @@ def as_json(text: str, never: bool = False) -> Raw:
 @limit_option(100, " (0 = all)")
 @click.option("--claimed", is_flag=True, help="Claimed ones too.")
 @click.option("--delayed", is_flag=True, help="Delayed ones too.")
+@click.option(
+    "--state",
+    type=click.Choice(["ready", "delayed", "claimed"]),
+    help="Those of the state alone, in the order of claims.",
+)
+@click.option("--starts", is_flag=True, help="Only where bodies begin.")
 @pass_session
-def list_messages(session: Session, queue: str, limit: int, claimed: bool, delayed: bool) -> None:
+def list_messages(
+    session: Session, queue: str, limit: int, claimed: bool, delayed: bool, state: Any, starts: bool
+) -> None:
     """List the messages of a queue in the order of posting."""
-    found = session.queue(queue).list(claimed=claimed, delayed=delayed)
+    if state is not None and (claimed or delayed):
+        raise click.UsageError("--claimed and --delayed do not go with --state.")
+    bodies: Literal["start", "whole"] = "start" if starts else "whole"
+    found = session.queue(queue).list(claimed=claimed, delayed=delayed, state=state, bodies=bodies)
     session.out.messages(not_missing(session, queue, islice(found, limit or None)))
+
+
+@click.command("find", cls=Command)
+@click.argument("message", metavar="ID")
+@pass_session
+def find(session: Session, message: str) -> None:
+    """Tell where in the project a message is, or what became of it."""
+    located = session.client.find(message)
+    session.out.result({"queue": located.queue, "state": located.state, **as_builtins(located.message)})
 
 
 @click.command("get", cls=Command)

@@ -260,8 +260,8 @@ def note(sentence: str, error: bool = False) -> None:
 
 
 def body(message: Message) -> str:
-    """A body as it is written."""
-    return message.content.decode()
+    """A body as it is written, or where it begins if no more was asked for."""
+    return message.content.decode() or message.body_start
 
 
 def _cell(column: str, value: object, full: bool) -> str:

@@ -107,7 +107,7 @@ def cli(run: click.Context) -> None:
 # All commands, as the help shows them.
 SECTIONS: dict[str, list[click.Command]] = {
     "Queues and topics": [queue_group, topic_group, topics.tail],
-    "Messages": [post.post, messages.list_messages, messages.get, messages.pop],
+    "Messages": [post.post, messages.list_messages, messages.get, messages.find, messages.pop],
     "Work": [
         consume.consume,
         messages.claim,

@@ -26,7 +26,7 @@ from zq.client.credentials import chosen_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.values import Event, Gap, LastCommit, Listed
+from zq.client.values import Event, Gap, LastCommit, Listed, Located
 from zq.model import Committed, Fence
 from zq.wire import extensions
 
@@ -87,6 +87,16 @@ class ClientVerbs:
         """The limits that the server has in force."""
         read = msgspec.json.Decoder(dict[str, int]).decode
         return Call(method="GET", path=path("limits"), read=lambda answer: read(answer.body))
+
+    @operation
+    def find(self, message: str) -> Call[Located]:
+        """Where in the project a message is, by its id alone, or its latest record. Raises ``MessageNotFound``."""
+        return Call(
+            method="GET",
+            path=path("messages", message),
+            params={"detailed": True},
+            read=lambda answer: msgspec.json.decode(answer.body, type=Located),
+        )
 
     @operation
     def ping(self) -> Call[None]:

@@ -34,6 +34,7 @@ from zq.client.values import (
     ReplayDryRun,
     Stretch,
 )
+from zq.errors import Invalid
 from zq.model import Fence, Settled
 from zq.wire import extensions
 
@@ -41,6 +42,10 @@ T = TypeVar("T")
 
 # The path in a patch of the metadata that pause a queue.
 PAUSED: Final = "/metadata/_paused"
+
+
+# Whether bodies are wanted whole, or only where they begin.
+Bodies = Literal["start", "whole"]
 
 
 class QueueVerbs(SubscriptionVerbs):
@@ -270,21 +275,35 @@ class QueueVerbs(SubscriptionVerbs):
         since: datetime | None = None,
         until: datetime | None = None,
         living: bool = False,
+        bodies: Bodies = "whole",
         page: int | None = None,
     ) -> Call[Page[Finished]]:
         """What has finished, in the order of finishing; with ``living``, all messages in the order of posting."""
-        return finished_pages(self._path("history"), _history_params(since, until, living, page))
+        params = _history_params(since, until, living, page)
+        return finished_pages(self._path("history"), {**params, "bodies": _wanted(bodies)})
 
     @listing
     def list(
-        self, *, own: bool = True, claimed: bool = False, delayed: bool = False, page: int | None = None
+        self,
+        *,
+        own: bool = True,
+        claimed: bool = False,
+        delayed: bool = False,
+        state: Literal["ready", "delayed", "claimed"] | None = None,
+        bodies: Bodies = "whole",
+        page: int | None = None,
     ) -> Call[Page[Message]]:
         """The messages in the order of posting; those that this client posted, are claimed, or delayed only if wanted.
 
-        ``page``: messages in a request.
+        ``state``: those of the state alone, whoever posted them, ready and delayed ones in the order of claims.
+        ``bodies`` "start": with ``body_start`` and ``body_bytes`` and without bodies. ``page``: messages in a request.
         """
-        flags = {"echo": own, "include_claimed": claimed, "include_delayed": delayed}
-        return message_pages(self._path("messages"), {**flags, "limit": page, "detailed": True})
+        if state is not None and (claimed or delayed or not own):
+            raise Invalid("own, claimed and delayed do not go with state.")
+        flags: Params = {"echo": own, "include_claimed": claimed, "include_delayed": delayed}
+        shown: Params = flags if state is None else {"state": state}
+        params = {**shown, "limit": page, "bodies": _wanted(bodies), "detailed": True}
+        return message_pages(self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
@@ -315,6 +334,10 @@ class QueueVerbs(SubscriptionVerbs):
         """Asks, at the first delay for a queue, whether the queue ignores delays."""
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
         return self.transport.warnings.check_delays(self.name) if delayed else None
+
+
+def _wanted(bodies: Bodies) -> str | None:
+    return None if bodies == "whole" else bodies
 
 
 def _history_params(since: datetime | None, until: datetime | None, living: bool, page: int | None) -> Params:

@@ -15,6 +15,8 @@ T = TypeVar("T")
 # Characters of a body in the ``repr`` of a message.
 REPR_BODY: Final = 200
 M_co = TypeVar("M_co", bound="Message", covariant=True)
+# The body of a message of which only the start was asked for.
+NO_BODY: Final = Raw()
 # What becomes of a message; its id alone means that it is deleted.
 Decision = str | Released | Moved | Buried
 
@@ -25,8 +27,8 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     id: str
     ttl: int
     age: int
-    raw: Raw = field(name="body")
-    """The body as it travels: JSON."""
+    raw: Raw = field(name="body", default=NO_BODY)
+    """The body as it travels: JSON. Empty where only ``body_start`` was asked for."""
     href: str = ""
     checksum: str = ""
     claim_count: int = 0
@@ -37,13 +39,17 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     origin: str = ""
     origin_claim_count: int = 0
     reason: str = ""
+    body_start: str = ""
+    """The first 256 characters of a body that was not asked for whole."""
+    body_bytes: int = 0
+    """How many bytes such a body has."""
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __repr__(self) -> str:
         """The body, shortened, and what is set of the rest."""
-        body = self.content.decode(errors="replace")
+        body = self.content.decode(errors="replace") or f"{self.body_start}…"
         if len(body) > REPR_BODY:
             body = f"{body[:REPR_BODY]}…"
         shown = {name: getattr(self, name) for name in ("ttl", "age", "claim_count", "reason", "claim")}
@@ -52,7 +58,9 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
 
     @cached_property
     def body(self) -> Any:
-        """The body, decoded."""
+        """The body, decoded. Raises ``ValueError`` where only its start was asked for."""
+        if not self.content:
+            raise ValueError("Only the start of the body was asked for: it is body_start.")
         return msgspec.json.decode(self.raw)
 
     @property
@@ -140,6 +148,15 @@ class Finished(Message, frozen=True, dict=True, omit_defaults=True):
 
     finished: datetime | None = None
     outcome: str = ""
+
+
+class Located(Struct, frozen=True):
+    """Where a message is: its queue, and its state there: ``ready``, ``delayed``, ``claimed``; or ``finished``, and
+    ``message`` has how."""
+
+    queue: str
+    state: str
+    message: Finished
 
 
 class Claim(Struct, frozen=True):

@@ -22,7 +22,7 @@ from zq.http.authorization import Answer, Authorization
 from zq.http.claims import ClaimCollection, ClaimItem
 from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
-from zq.http.messages import MessageCollection, MessageItem
+from zq.http.messages import MessageCollection, MessageItem, MessageLocation
 from zq.http.openapi import OpenApiDocument
 from zq.http.pools import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
 from zq.http.publishing import TopicMessage, TopicMessages
@@ -187,6 +187,7 @@ def _add_queue_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/queues/{queue}/purge", ResourcePurge(broker.queues, "queue"))
     app.add_route("/v2/queues/{queue}/messages", MessageCollection(broker))
     app.add_route("/v2/queues/{queue}/messages/{message}", MessageItem(broker))
+    app.add_route("/v2/messages/{message}", MessageLocation(broker))
     app.add_route("/v2/queues/{queue}/claims", ClaimCollection(broker))
     app.add_route("/v2/queues/{queue}/claims/{claim}", ClaimItem(broker))
     app.add_route("/v2/queues/{queue}/claims/{claim}/settle", ClaimSettle(broker))

@@ -38,9 +38,9 @@ class ClaimItem:
         self._waiters = broker.waiters
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
-        detailed = query.boolean(req, "detailed")
+        detailed, starts = query.boolean(req, "detailed"), query.starts(req)
         seen = self._claims.get(req.context.queue, claim)
-        resp.data = answers.claim(queue, seen.value, seen.now, bool(detailed))
+        resp.data = answers.claim(queue, seen.value, seen.now, bool(detailed), starts)
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)

@@ -21,13 +21,14 @@ class QueueHistory:
         self._history = broker.history
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
-        limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
+        limit, detailed, starts = query.integer(req, "limit"), query.boolean(req, "detailed"), query.starts(req)
         given = {name: query.text(req, name) for name in ("state", "since", "until")}
         seen = self._list(req.context.queue, _marker(query.text(req, "marker")), limit, **given)
         page, link = seen.value, None
         if page.next is not None:
-            link = query.repeated({**given, "limit": limit, "detailed": detailed}) | {"marker": page.next}
-        resp.data = answers.history_page(queue, page.items, seen.now, link, bool(detailed))
+            repeated = {**given, "limit": limit, "detailed": detailed, "bodies": query.text(req, "bodies")}
+            link = query.repeated(repeated) | {"marker": page.next}
+        resp.data = answers.history_page(queue, page.items, seen.now, link, bool(detailed), starts)
 
     def _list(
         self, queue: QueueRef, marker: int, limit: int | None, state: str, since: str, until: str

@@ -2,6 +2,7 @@
 """``/v2/queues/{queue}/messages`` and below (contract 7)."""
 
 from functools import partial
+from typing import ClassVar, Final
 
 import falcon
 
@@ -13,6 +14,9 @@ from zq.limits import MAX_IDS
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers, extensions
 
+# What says of other listings what they show.
+NOT_OF_A_STATE: Final = ("ids", "echo", "include_claimed", "include_delayed", "wait")
+
 
 class MessageCollection:
     """``/v2/queues/{queue}/messages``"""
@@ -21,6 +25,7 @@ class MessageCollection:
 
     def __init__(self, broker: Broker) -> None:
         self._messages = broker.messages
+        self._browsing = broker.browsing
         self._waiters = broker.waiters
         self._upload = partial(
             idempotency.upload,
@@ -41,13 +46,15 @@ class MessageCollection:
         resp.data = answers.post_result(queue, posted.value)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
-        detailed = query.boolean(req, "detailed")
-        if ids := query.values(req, "ids"):
+        detailed, starts = query.boolean(req, "detailed"), query.starts(req)
+        if state := query.text(req, "state"):
+            self._browse(req, resp, queue, state, detailed, starts)
+        elif ids := query.values(req, "ids"):
             _refuse_wait(req)
             seen = self._messages.get_many(req.context.queue, ids)
-            resp.data = answers.messages(queue, seen.value, seen.now, bool(detailed))
+            resp.data = answers.messages(queue, seen.value, seen.now, bool(detailed), starts)
         else:
-            self._list(req, resp, queue, detailed)
+            self._list(req, resp, queue, detailed, starts)
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         ids, pop = query.values(req, "ids"), query.integer(req, "pop")
@@ -78,7 +85,23 @@ class MessageCollection:
         resp.status = falcon.HTTP_202
         resp.data = extensions.staged(staged.value)
 
-    def _list(self, req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None) -> None:
+    def _browse(
+        self, req: falcon.Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
+    ) -> None:
+        """Messages of one state; whose they are does not matter."""
+        if given := next((name for name in NOT_OF_A_STATE if query.text(req, name)), None):
+            raise Invalid(f"{given} does not go with state.")
+        limit, marker = query.integer(req, "limit"), query.text(req, "marker")
+        seen = self._browsing.browse(req.context.queue, state, marker, limit, starts)
+        link = None
+        if seen.value.next is not None:
+            repeated = {"state": state, "limit": limit, "detailed": detailed, "bodies": query.text(req, "bodies")}
+            link = query.repeated(repeated) | {"marker": seen.value.next}
+        resp.data = answers.message_page(queue, seen.value.items, seen.now, link, bool(detailed), starts)
+
+    def _list(
+        self, req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, starts: bool
+    ) -> None:
         limit, flags, marker = query.integer(req, "limit"), _flags(req), query.text(req, "marker") or "0"
         ask = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
         listed = polled(req, resp, self._waiters, ask, takes=False)
@@ -86,8 +109,9 @@ class MessageCollection:
         if listed.page.next is not None:
             if listed.delayed:
                 flags["include_delayed"] = True
-            link = query.repeated({"limit": limit, **flags, "detailed": detailed}) | {"marker": listed.page.next}
-        resp.data = answers.message_page(queue, listed.page.items, listed.now, link, bool(detailed))
+            repeated = {"limit": limit, **flags, "detailed": detailed, "bodies": query.text(req, "bodies")}
+            link = query.repeated(repeated) | {"marker": listed.page.next}
+        resp.data = answers.message_page(queue, listed.page.items, listed.now, link, bool(detailed), starts)
 
 
 def _flags(req: falcon.Request) -> dict[str, bool]:
@@ -110,10 +134,25 @@ class MessageItem:
         self._messages = broker.messages
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, message: str) -> None:
-        detailed = query.boolean(req, "detailed")
+        detailed, starts = query.boolean(req, "detailed"), query.starts(req)
         seen = self._messages.get(req.context.queue, message)
-        resp.data = answers.message(queue, seen.value, seen.now, bool(detailed))
+        resp.data = answers.message(queue, seen.value, seen.now, bool(detailed), starts)
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str, message: str) -> None:
         self._messages.delete(req.context.queue, message, query.text(req, "claim_id"))
         resp.status = falcon.HTTP_204
+
+
+class MessageLocation:
+    """``/v2/messages/{message}``"""
+
+    policy: ClassVar[dict[str, str]] = {"GET": "messages:get"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._browsing = broker.browsing
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, message: str) -> None:
+        detailed, starts = query.boolean(req, "detailed"), query.starts(req)
+        may_see = partial(req.context.allowance.allows, "messages:get", Verb.OBSERVE, Kind.QUEUE)
+        seen = self._browsing.locate(req.context.project, message, may_see)
+        resp.data = answers.located(seen.value, seen.now, bool(detailed), starts)

@@ -57,6 +57,14 @@ def boolean(req: falcon.Request, name: str) -> bool | None:
     raise InvalidParameter(f"{name} must be true or false.")
 
 
+def starts(req: falcon.Request) -> bool:
+    """``bodies``: whether only the starts of bodies are wanted."""
+    value = text(req, "bodies") if "bodies" in req.params else ""
+    if value not in ("", "start", "whole"):
+        raise InvalidParameter("bodies must be start or whole.")
+    return value == "start"
+
+
 def values(req: falcon.Request, name: str) -> list[str]:
     """All values, whether repeated or separated by commas; duplicates stay."""
     value = req.params.get(name, [])

@@ -179,13 +179,14 @@ def _allowed(allowance: Allowance, rule: str) -> bool:
     known, scopes = RULES[rule], allowance.scopes
     if not allowance.permits(rule):
         return False
-    if scopes is None or known.verb is None:
+    verb = known.verb or known.most
+    if scopes is None or verb is None:
         return True
     if known.everywhere:
-        return scopes.everywhere(known.verb)
+        return scopes.everywhere(verb)
     word = rule.partition(":")[0].removesuffix("s")
     kinds = [Kind(word)] if word in (Kind.QUEUE, Kind.TOPIC) else list(Kind)
-    return any(scopes.meets(known.verb, kind, "**") for kind in kinds)
+    return any(scopes.meets(verb, kind, "**") for kind in kinds)
 
 
 class TokenCollection(_Collection):

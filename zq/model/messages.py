@@ -29,6 +29,14 @@ class Copies(NamedTuple):
     drafts: Sequence[Draft]
 
 
+class State(StrEnum):
+    """In what state a living message is."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    CLAIMED = "claimed"
+
+
 class Message(Struct, frozen=True):
     """A message as one verb saw it at one moment. ``claim`` is set only while that claim lives.
 
@@ -55,6 +63,12 @@ class Message(Struct, frozen=True):
     def age(self, now: Seconds) -> int:
         """Whole seconds since creation, never negative."""
         return max(0, int(now - self.created))
+
+    def state(self, now: Seconds) -> State:
+        """In what state it is."""
+        if self.claim:
+            return State.CLAIMED
+        return State.DELAYED if self.available > now else State.READY
 
 
 Messages = list[Message]
@@ -99,6 +113,30 @@ class HistoryEntry(Struct, frozen=True):
     outcome: Outcome | None = None
     finished: Seconds = 0.0
     position: int = 0
+
+
+class Position(NamedTuple):
+    """Behind what a listing of one state goes on: a moment in ms and a sequence, as messages stand in the order of
+    claims; ``lane``: a sequence of the driver's own, where that order is made of two. Of claimed messages the sequence
+    alone counts."""
+
+    available: int = 0
+    sequence: int = 0
+    lane: int = 0
+
+
+class Located(NamedTuple):
+    """Where a message is, or the latest record of it."""
+
+    queue: QueueRef
+    entry: HistoryEntry
+
+
+class Browsed(NamedTuple):
+    """Messages of one state; ``next``: the position behind which there may be more, None if nothing was found."""
+
+    items: Sequence[Message]
+    next: Position | None
 
 
 class Span(NamedTuple):

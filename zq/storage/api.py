@@ -18,10 +18,11 @@ The laws L1 to L10 that all this must keep are in ``api-ref/laws.md``; ``zq/conf
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 from zq.model import (
     UNBOUNDED,
+    Browsed,
     Claim,
     Claimed,
     ClaimRequest,
@@ -32,22 +33,26 @@ from zq.model import (
     IdempotencyKey,
     Lease,
     ListFilter,
+    Located,
     Message,
     Messages,
     Move,
     Page,
+    Position,
     Queue,
     QueueRef,
     Ready,
     Seconds,
     Settled,
     Settlement,
+    State,
     Stats,
 )
 from zq.model.documents import Document, DocumentRef
 from zq.model.expiry import Expiry, Pace
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
+from zq.storage import browsing
 from zq.storage.capabilities import (
     NO_HISTORY,
     NO_TOPICS,
@@ -56,9 +61,6 @@ from zq.storage.capabilities import (
     TopicController,
     TransactionController,
 )
-
-# Queues that the count which a driver inherits reads at a time.
-PAGE: Final = 1000
 
 
 class QueueController(Protocol):
@@ -82,10 +84,7 @@ class QueueController(Protocol):
 
     def count(self, project: str) -> int:
         """How many queues the project has. A driver may inherit this: it pages through ``list``."""
-        count, after = 0, ""
-        while (page := self.list(project, after, PAGE)).next is not None:
-            count, after = count + len(page.items), page.next
-        return count
+        return sum(1 for _ in browsing.queues(self, project))
 
     def delete(self, queue: QueueRef) -> None:
         """Remove the queue with all messages, claims, history and known keys. A missing queue is fine.
@@ -153,6 +152,15 @@ class MessageController(Protocol):
         """
         ...
 
+    def browse(
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Browsed:
+        """Messages of one state behind a position: ready, delayed in the order of claims, claimed in sequence. Pages
+        neither skip nor repeat what stays in its state; one may end early, but not without any if there are any.
+        A driver may inherit this: it walks over the whole queue.
+        """
+        return browsing.browse(self, queue, state, after, limit, now, most_bytes)
+
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
@@ -184,7 +192,7 @@ class MessageController(Protocol):
         """Move those of the messages that are ready, each in one step (L7); their ids, in the order of ``moves``.
 
         They join the other queue's order as a fresh post does, in this order; a missing queue is created, without
-        metadata. Moving into the queue where it is gives a message a new place there.
+        metadata. Moving into the queue where it is gives a message a new position there.
         """
         ...
 
@@ -340,6 +348,10 @@ class Storage(Protocol):
         zeros for a missing queue."""
         ...
 
+    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+        """In which queue of the project the message of this id is, or, if it lives in none, its latest record."""
+        ...
+
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """What this store has to be watched, besides its queues: ``api-ref/metrics.md`` tells each. Costs little."""
         ...
@@ -384,6 +396,10 @@ class Defaults:
         queues = cast(Storage, self).queues
         stats, ready = queues.stats(queue, now), queues.ready(queue, most, now).count
         return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)
+
+    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+        """By all queues of the project."""
+        return browsing.locate(cast(Storage, self), project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """None."""

@@ -4,15 +4,19 @@
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from msgspec import Raw, Struct
 from msgspec.structs import asdict
 
-from zq.model import Claim, Edge, HistoryEntry, Message, Seconds, Stats, age
+from zq.model import Claim, Edge, HistoryEntry, Located, Message, Seconds, Stats, age
 from zq.model.stats import Depth
 from zq.wire import encode
+
+# Characters of a body that a listing of starts shows, and bytes that one has at the most.
+START: Final = 256
+MOST_BYTES: Final = 4
 
 
 class MessageOut(Struct, omit_defaults=True):
@@ -65,29 +69,49 @@ def _encoded(given: tuple[tuple[str, str], ...]) -> str:
 
 
 def message_page(
-    queue: str, messages: Sequence[Message], now: Seconds, query: dict[str, str] | None, detailed: bool = False
+    queue: str,
+    messages: Sequence[Message],
+    now: Seconds,
+    query: dict[str, str] | None,
+    detailed: bool = False,
+    starts: bool = False,
 ) -> bytes:
-    """A listing; ``query`` is what the next page's link repeats, None on an empty page."""
-    return _page(f"/v2/queues/{queue}/messages", _outs(queue, messages, now, detailed), query)
+    """A listing; ``query`` is what the next page's link repeats, None on an empty page. ``starts``, here and below:
+    of bodies only where they begin."""
+    return _page(f"/v2/queues/{queue}/messages", _outs(queue, messages, now, detailed, starts), query)
 
 
 def history_page(
-    queue: str, finished: Sequence[HistoryEntry], now: Seconds, query: dict[str, str] | None, detailed: bool
+    queue: str,
+    finished: Sequence[HistoryEntry],
+    now: Seconds,
+    query: dict[str, str] | None,
+    detailed: bool,
+    starts: bool = False,
 ) -> bytes:
     """A page of history; what lives still has neither ``finished`` nor ``outcome`` (extensions 5)."""
-    outs = _outs(queue, [record.message for record in finished], now, detailed)
+    outs = _outs(queue, [record.message for record in finished], now, detailed, starts)
     shown = [_finished(out, record) for out, record in zip(outs, finished, strict=True)]
     return _page(f"/v2/queues/{queue}/history", shown, query)
 
 
-def message(queue: str, message: Message, now: Seconds, detailed: bool = False) -> bytes:
+def message(queue: str, message: Message, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
     """One representation (contract 7.1)."""
-    return encode(_outs(queue, [message], now, detailed)[0])
+    return encode(_outs(queue, [message], now, detailed, starts)[0])
 
 
-def messages(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
+def located(found: Located, now: Seconds, detailed: bool, starts: bool) -> bytes:
+    """Where a message is: its queue, its state there, or that it has finished, and its representation."""
+    [out] = _outs(found.queue.name, [found.entry.message], now, detailed, starts)
+    state = found.entry.message.state(now).value if found.entry.outcome is None else "finished"
+    return encode({"queue": found.queue.name, "state": state, "message": _finished(out, found.entry)})
+
+
+def messages(
+    queue: str, messages: Sequence[Message], now: Seconds, detailed: bool = False, starts: bool = False
+) -> bytes:
     """Representations without links: by ids, or claimed."""
-    return encode({"messages": _outs(queue, messages, now, detailed)})
+    return encode({"messages": _outs(queue, messages, now, detailed, starts)})
 
 
 def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
@@ -101,14 +125,14 @@ def post_result(queue: str, ids: Sequence[str]) -> bytes:
     return encode({"resources": [message_href(queue, message) for message in ids]})
 
 
-def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False) -> bytes:
+def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
     """A claim with its messages (contract 8.2)."""
     return encode(
         {
             "age": age(claim.created, now),
             "ttl": claim.ttl,
             "href": claim_href(queue, claim.id),
-            "messages": _outs(queue, claim.messages, now, detailed),
+            "messages": _outs(queue, claim.messages, now, detailed, starts),
         }
     )
 
@@ -157,9 +181,9 @@ def _page(path: str, shown: Sequence[object], query: dict[str, str] | None) -> b
     return encode({"messages": shown, "links": [] if query is None else [next_link(path, query)]})
 
 
-def _outs(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool) -> list[Any]:
+def _outs(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool, starts: bool = False) -> list[Any]:
     prefix = f"/v2/queues/{queue}/messages/"
-    outs = [
+    outs: list[Any] = [
         MessageOut(
             m.id,
             f"{prefix}{m.id}?claim_id={m.claim}" if m.claim else prefix + m.id,
@@ -170,7 +194,17 @@ def _outs(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool)
         )
         for m in messages
     ]
+    if starts:
+        outs = [_started(out, message.body) for out, message in zip(outs, messages, strict=True)]
     return _with_details(outs, messages) if detailed else outs
+
+
+def _started(out: MessageOut, body: bytes) -> dict[str, Any]:
+    """A representation with the first characters of a body, and how many bytes it has, in its place."""
+    members = _members(out)
+    del members["body"]
+    start = body[: MOST_BYTES * START].decode("utf-8", "ignore")[:START]
+    return members | {"body_start": start, "body_bytes": len(body)}
 
 
 def _finished(out: Any, record: HistoryEntry) -> Any:
@@ -179,7 +213,7 @@ def _finished(out: Any, record: HistoryEntry) -> Any:
     return _members(out) | {"finished": timestamp(record.finished), "outcome": record.outcome}
 
 
-def _with_details(outs: Iterable[Struct], messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _with_details(outs: Iterable[Any], messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [_members(out) | _details(message) for out, message in zip(outs, messages, strict=True)]
 
 

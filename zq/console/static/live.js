@@ -5,7 +5,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "./api.js";
 import { listen, settings, tell } from "./session.js";
 
-const LONGEST = 30;
+// Seconds between two requests at most, whatever failed: all is to be fresh 30 s after a server is back.
+const LONGEST = 15;
 // Seconds after which a page that has asked for nothing asks whether the store answers.
 const QUIET = 2.5;
 
@@ -43,7 +44,7 @@ class Poll {
     this.busy = true;
     let wait = this.seconds;
     try {
-      const value = await this.load();
+      const value = await this.load(this);
       if (value !== SKIPPED) this.succeeded(value);
     } catch (fault) {
       wait = this.failed(fault);
@@ -91,7 +92,7 @@ export function refresh() {
 
 /**
  * What `load` returns, now and every so many seconds. `value` stays when a request fails; `fault` says why.
- * @param {() => Promise<any>} load
+ * @param {(poll: {fault: any}) => Promise<any>} load is told how it ended last
  * @param {number} seconds
  * @param {unknown[]} inputs what `load` depends on
  * @returns {{value: any, fault: any, at: number, again: () => void}}
@@ -108,9 +109,12 @@ export function useLive(load, seconds, inputs) {
   return { ...found, again: () => poll.current?.run() };
 }
 
-/** Notice within seconds that the store or the server is away, on a page that asks for nothing, or seldom, too. */
+/**
+ * Notice within seconds that the store or the server is away, on a page that asks for nothing, or seldom, too.
+ * What has failed is asked for again whatever others ask: only its own success ends its fault.
+ */
 export function useHeartbeat() {
-  useLive(() => (Date.now() - asked > QUIET * 800 ? call("GET", "ping") : SKIPPED), QUIET, []);
+  useLive((poll) => (poll.fault || Date.now() - asked > QUIET * 800 ? call("GET", "ping") : SKIPPED), QUIET, []);
 }
 
 /** Draw again whenever what is in `session` or `trouble` changes. */

@@ -4,6 +4,7 @@
 from typing import Final
 
 from zq.http.openapi.operations import (
+    BODIES,
     CLAIM_NAMES,
     DETAILED,
     FENCE,
@@ -24,6 +25,7 @@ from zq.http.openapi.operations import (
     wait,
 )
 from zq.limits import DEFAULT_PAGE, MAX_IDS, Limits
+from zq.model import State
 
 
 def messages(limits: Limits) -> Json:
@@ -36,7 +38,7 @@ def _listing(limits: Limits) -> list[Json]:
     return [
         several(
             "ids",
-            "Get these, wherever they are; then wait is refused and the rest but detailed ignored.",
+            "Get these, wherever they are; then wait is refused and the rest but detailed and bodies ignored.",
             maxItems=MAX_IDS,
         ),
         query(
@@ -45,9 +47,16 @@ def _listing(limits: Limits) -> list[Json]:
             "List messages after this one, as the link to the next page has it, or after the one of this id.",
         ),
         query("limit", integer(1, page, default=DEFAULT_PAGE), "Messages in the page."),
+        query(
+            "state",
+            {"enum": list(State)},
+            "List messages of this state alone, whoever posted them, ready and delayed ones in the order of claims, "
+            "claimed ones in sequence. Only marker, limit, bodies and detailed go with it.",
+        ),
         flag("echo", "List the caller's own messages too."),
         flag("include_claimed", "List claimed messages too."),
         flag("include_delayed", "List delayed messages too; always on a queue without a default delay."),
+        BODIES,
         DETAILED,
         wait(limits),
     ]
@@ -103,12 +112,25 @@ def _one_message() -> Json:
     return {
         QUEUE + "/messages/{message}": {
             "get": operation(
-                "get_message", "Get a message", {200: answer("It.", "Message")}, parameters=[DETAILED], errors=[404]
+                "get_message",
+                "Get a message",
+                {200: answer("It.", "Message")},
+                parameters=[BODIES, DETAILED],
+                errors=[404],
             ),
             "delete": operation(
                 "delete_message", "Delete a message", {204: answer("It is not there now.")}, parameters=[claim]
             ),
-        }
+        },
+        "/v2/messages/{message}": {
+            "get": operation(
+                "find_message",
+                "Where in the project a message is, or its latest record",
+                {200: answer("Its queue, its state, and it.", "Located")},
+                parameters=[BODIES, DETAILED],
+                errors=[404],
+            )
+        },
     }
 
 
@@ -120,6 +142,7 @@ def _history(limits: Limits) -> Json:
         query("until", moment, "What finished before this moment. Not with state."),
         query("marker", TEXT | {"pattern": "^[0-9]+$"}, "Continue after this position."),
         query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Messages in the page."),
+        BODIES,
         DETAILED,
     ]
     return {
@@ -190,7 +213,7 @@ def _claiming(limits: Limits) -> Json:
 def _one_claim(limits: Limits) -> Json:
     return {
         "get": operation(
-            "get_claim", "Get a claim", {200: answer("It.", "Claim")}, parameters=[DETAILED], errors=[404]
+            "get_claim", "Get a claim", {200: answer("It.", "Claim")}, parameters=[BODIES, DETAILED], errors=[404]
         ),
         "patch": operation(
             "renew_claim",

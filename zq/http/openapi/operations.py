@@ -167,6 +167,7 @@ def shared(name: str) -> Json:
 
 # References to parameters that many operations have.
 DETAILED: Final = shared("detailed")
+BODIES: Final = shared("bodies")
 FENCE: Final = shared("fence")
 KEY: Final = shared("Idempotency-Key")
 CLIENT: Final = shared("Client-ID")
@@ -182,6 +183,11 @@ def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
         "fence",
         TEXT | {"pattern": rf"^{FREE_NAME.pattern}:[1-9][0-9]{{0,18}}$"},
         f"<name>:<epoch> as the fence gave it, the epoch at most {MAX_BODY_NUMBER}; 409 after a newer one was given.",
+    )
+    bodies = query(
+        "bodies",
+        {"enum": ["start", "whole"], "default": "whole"},
+        "start: body_start, the first 256 characters of the raw JSON, and body_bytes in place of body.",
     )
     detailed = flag("detailed", "Add sequence, moments, claim count and a dead letter's origin to each message.")
     return {
@@ -201,6 +207,7 @@ def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
         ),
         "fence": epoch,
         "detailed": detailed,
+        "bodies": bodies,
         "queue": in_path("queue", QUEUE_NAMES, "The name of a queue."),
         "topic": in_path("topic", QUEUE_NAMES, "The name of a topic."),
         "subscription": in_path("subscription", TEXT, "The id of a subscription."),

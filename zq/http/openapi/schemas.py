@@ -11,7 +11,7 @@ from zq.broker.metadata import metadata_schema, shown_defaults, topic_defaults
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.service import FIXED
 from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_NAMED, MAX_REASON, MIN_TTL, Limits
-from zq.model import Outcome, Settled
+from zq.model import Outcome, Settled, State
 from zq.wire import answers, extensions
 from zq.wire.tokens import TokenTerms
 
@@ -147,7 +147,7 @@ def _entries(metadata: str) -> Json:
 
 def _messages() -> Json:
     message, popped = _struct(answers.MessageOut), _struct(answers.PoppedOut)
-    details = {
+    more = {
         **dict.fromkeys(("sequence", "claim_count", "origin_claim_count"), COUNT),
         **dict.fromkeys(("created", "expires", "available_at"), MOMENT),
         **dict.fromkeys(("origin", "reason"), TEXT),
@@ -158,13 +158,22 @@ def _messages() -> Json:
         "finished": ["outcome"],
     }
     end = {"finished": MOMENT, "outcome": {"enum": [outcome.value for outcome in Outcome]}}
+    start = {"body_start": TEXT | {"maxLength": answers.START}, "body_bytes": COUNT}
+    message["required"] = [name for name in message["required"] if name != "body"]
+    message["oneOf"] = [{"required": ["body"]}, {"required": list(start)}]
+    details = more | start
 
     return {
         "Message": _also(message, details, together),
-        "PoppedMessage": _also(popped, details, together),
+        "PoppedMessage": _also(popped, more, together),
         "FinishedMessage": _also(message, details | end, together),
         "MessagePage": _record("links", messages=_list(reference("schemas", "Message")), links=LINKS),
         "HistoryPage": _record(messages=_list(reference("schemas", "FinishedMessage")), links=LINKS),
+        "Located": _record(
+            queue=TEXT,
+            state={"enum": [*(state.value for state in State), "finished"]},
+            message=reference("schemas", "FinishedMessage"),
+        ),
         "Messages": _record(messages=_list(reference("schemas", "Message"))),
         "PoppedMessages": _record(messages=_list(reference("schemas", "PoppedMessage"))),
         "Claim": _record(age=COUNT, ttl=COUNT, href=TEXT, messages=_list(reference("schemas", "Message"))),

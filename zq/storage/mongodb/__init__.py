@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from zq.errors import StartRefused, Unavailable
-from zq.model import QueueRef, Seconds
+from zq.model import Located, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
+from zq.storage import browsing
 from zq.storage.api import Defaults
 from zq.storage.mongodb import layout, startup
 from zq.storage.mongodb.claims import ClaimController
@@ -25,6 +26,7 @@ from zq.storage.mongodb.expiry import ActiveExpiry, PendingDeletes
 from zq.storage.mongodb.feed import Feed
 from zq.storage.mongodb.history import HistoryController
 from zq.storage.mongodb.messages import MessageController
+from zq.storage.mongodb.observing import locate
 from zq.storage.mongodb.producers import CommitEvents
 from zq.storage.mongodb.queue_claimer import QueueClaimers
 from zq.storage.mongodb.queues import Figures, QueueController
@@ -96,6 +98,11 @@ class MongoStorage(Defaults):
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._figures.depth(layout.key(queue), layout.ms(now), most)
+
+    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+        with self._client.verb():
+            living = locate(self._client, project, message, layout.ms(now))
+        return living or browsing.latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))

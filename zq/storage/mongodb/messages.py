@@ -17,6 +17,7 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import (
     UNBOUNDED,
+    Browsed,
     Copies,
     Draft,
     IdempotencyKey,
@@ -26,13 +27,15 @@ from zq.model import (
     Move,
     Outcome,
     Page,
+    Position,
     QueueRef,
     Seconds,
+    State,
     portion,
 )
 from zq.model.quotas import OVERHEAD
 from zq.storage.concurrency import GroupCommit
-from zq.storage.mongodb import layout
+from zq.storage.mongodb import layout, observing
 from zq.storage.mongodb.changes import (
     Ending,
     counters,
@@ -303,7 +306,7 @@ class MessageController:
         expected: bytes | None = None,
     ) -> Page[Message]:
         moment, key = layout.ms(now), layout.key(queue)
-        shown = _shown(list_filter, moment)
+        shown = observing.shown(list_filter, moment)
         where = self._client.where(key, k={"$gt": min(marker, layout.LARGEST_MARKER)}, e={"$gt": DatetimeMS(moment)})
         counter = {"_id": key.counter, "s": key.shard}
         with self._client.verb():
@@ -320,6 +323,12 @@ class MessageController:
             return Page([], None, metadata)
         messages = [layout.message(key, document, moment) for document in portion(found, most_bytes, layout.body_of)]
         return Page(messages, str(messages[-1].sequence) if messages else None)
+
+    def browse(
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Browsed:
+        with self._client.verb():
+            return observing.page(self._client, layout.key(queue), state, after, limit, layout.ms(now), most_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -380,19 +389,6 @@ class MessageController:
                 self._announce(queue._replace(name=name))
             moved += done
         return [one.id for one in moved]
-
-
-def _shown(list_filter: ListFilter, now: int) -> BsonDocument:
-    """The conditions of a list_filter. A held message is never available before its claim ends."""
-    conditions: BsonDocument = {}
-    if not list_filter.delayed:
-        due = {"d": {"$lte": now}}
-        conditions = {"$or": [due, {"c.e": {"$gt": now}}]} if list_filter.claimed else due
-    elif not list_filter.claimed:
-        conditions["c.e"] = {"$not": {"$gt": now}}
-    if list_filter.without:
-        conditions["u"] = {"$ne": layout.text(list_filter.without)}
-    return conditions
 
 
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:

@@ -140,10 +140,9 @@ class Change:
             self._tally(state).fresh_head = fresh_head
 
     def stay(self, state: QueueState) -> None:
-        """Claims go on where they did: some of what they walked over is still ready."""
+        """Claims go on in the index where they did: some of what they walked over is still ready. None of it is fresh:
+        what claims meet is rewritten."""
         self._heads.pop(state, None)
-        if state in self._tallies:
-            self._tallies[state].fresh_head = state.tally.fresh_head
 
     def remember(self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
         """Let the queue know the key, and what it was answered; None = nothing."""

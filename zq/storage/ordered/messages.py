@@ -3,9 +3,11 @@
 
 from collections.abc import Sequence
 
+from zq import prompt
 from zq.errors import ClaimNotHeld, MessageClaimed, OtherMetadata
 from zq.model import (
     UNBOUNDED,
+    Browsed,
     Copies,
     Draft,
     IdempotencyKey,
@@ -15,10 +17,12 @@ from zq.model import (
     Move,
     Outcome,
     Page,
+    Position,
     QueueRef,
     Seconds,
+    State,
 )
-from zq.storage.ordered import layout, scans
+from zq.storage.ordered import browsing, layout, scans
 from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.layout import Found
@@ -102,6 +106,16 @@ class MessageController:
                 return Page([], None)
             messages = scans.page(store, state, marker, limit, list_filter, layout.ms(now), most_bytes)
         return Page(messages, str(messages[-1].sequence) if messages else None)
+
+    def browse(
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Browsed:
+        prompt.may_take_long()
+        with self._handle as (store, registry):
+            found = registry.find(queue)
+            if found is None:
+                return Browsed([], None)
+            return browsing.page(store, found, state, after, limit, layout.ms(now), most_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0

@@ -183,10 +183,10 @@ class _Scan:
             yield available, sequence, layout.number.unpack(value)[0], True, None
 
 
-def fresh(store: Store, state: QueueState) -> Iterator[Candidate]:
-    """All fresh messages, in order."""
+def fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
+    """All fresh messages above a sequence, in order."""
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
-    at, last = tally.fresh_head + 1, tally.fresh_tail
+    at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:
         try:
             for key, value in store.scan("messages", pack(state.number, at), pack(state.number, last + 1)):

@@ -10,11 +10,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from zq import prompt
 from zq.errors import StoreDamaged, Unavailable
-from zq.model import QueueRef, Seconds
+from zq.model import MAX_LOOKS, HistoryEntry, Located, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.quotas import OVERHEAD, Usage
 from zq.model.stats import Depth, Measure
+from zq.storage import browsing
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import layout, stages, startup
 from zq.storage.ordered.claims import ClaimController
@@ -106,6 +108,18 @@ class OrderedStorage:
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._figures.depth(queue, layout.ms(now), most)
+
+    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+        for _ in range(MAX_LOOKS):  # it may move meanwhile
+            with self._handle as (store, registry):
+                place = store.get("ids", layout.id_key(layout.project_prefix(project), message))
+                state = registry.by_number(layout.pair.unpack(place)[0]) if place else None
+            if state is None:
+                break
+            for found in self.messages.get(state.ref, [message], now):
+                return Located(state.ref, HistoryEntry(found))
+        prompt.may_take_long()
+        return browsing.latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))

@@ -10,10 +10,11 @@ from itertools import islice
 from typing import Final, cast
 
 from zq.errors import Unavailable
-from zq.model import QueueRef, Seconds
+from zq.model import Located, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
+from zq.storage import browsing
 from zq.storage.api import ClaimController, MessageController, QueueController, Storage
 from zq.storage.capabilities import HistoryController, Missing, TransactionController
 from zq.storage.pooling.bindings import AGE, Bindings
@@ -98,6 +99,22 @@ class PooledStorage:
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._stores.of(self._bindings.find(queue)).depth(queue, now, most)
+
+    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+        """Where it lives; else the latest record of all stores. Raises ``Unavailable`` if one that may have it is."""
+        found, absent = list[Located](), False
+        for store in (self._catalogue, *self._stores.by_name().values()):
+            try:
+                located = None if store is None else store.locate(project, message, now)
+            except Unavailable:
+                store = located = None
+            absent |= store is None
+            if located is not None and located.entry.outcome is None:
+                return located
+            found += [] if located is None else [located]
+        if absent:
+            raise Unavailable
+        return browsing.latest_of(found)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """The sum of all stores', and of what is no sum, the largest."""

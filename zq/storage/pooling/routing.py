@@ -32,7 +32,8 @@ from zq.model import (
 )
 from zq.model.pools import BINDING, DEFAULT_POOL, read_binding
 from zq.model.transactions import Bounds
-from zq.storage.api import PAGE, ClaimController, MessageController, QueueController, Storage
+from zq.storage.api import ClaimController, MessageController, QueueController, Storage
+from zq.storage.browsing import PAGE
 from zq.storage.capabilities import BOUNDS, HistoryController, TransactionController
 from zq.storage.pooling.bindings import Bindings, called
 from zq.storage.pooling.stores import Stores
@@ -175,7 +176,7 @@ class Queues(Controller):
             self._bindings.beside(queue, QueueRef(queue.project, target))
 
 
-@_routing("messages", MessageController, "get", "list", "delete", "pop")
+@_routing("messages", MessageController, "get", "list", "browse", "delete", "pop")
 class Messages(Controller):
     """Messages of all pools."""
 

@@ -22,11 +22,12 @@ from redis.exceptions import (
 )
 
 from zq.errors import StartRefused, Unavailable
-from zq.model import QueueRef, Seconds
+from zq.model import Located, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
+from zq.storage import browsing
 from zq.storage.api import Defaults
 from zq.storage.redis import address, layout, network, scripts
 from zq.storage.redis.address import Address
@@ -36,7 +37,7 @@ from zq.storage.redis.connections import Reply
 from zq.storage.redis.documents import DocumentController
 from zq.storage.redis.history import HistoryController
 from zq.storage.redis.maintenance import ActiveExpiry, StoreStats
-from zq.storage.redis.messages import MessageController
+from zq.storage.redis.messages import MessageController, locate
 from zq.storage.redis.notices import LogSubscriber, QueueSubscriber
 from zq.storage.redis.queues import QueueController
 from zq.storage.redis.store import Store
@@ -52,7 +53,7 @@ class RedisStorage(Defaults):
     def __init__(self, client: Client, expiry: Expiry, database: int) -> None:
         self._client = client
         self._expiry = expiry
-        store = Store(client)
+        self._store = store = Store(client)
         self._active_expiry = ActiveExpiry(store)
         self._figures = StoreStats(store)
         self._follower = LogSubscriber(client.network, database)
@@ -89,6 +90,12 @@ class RedisStorage(Defaults):
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._figures.depth(queue, layout.ms(now), most)
+
+    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+        for queues in browsing.pages(self.queues, project):
+            if located := locate(self._store, queues, message, layout.ms(now)):
+                return located
+        return browsing.latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))

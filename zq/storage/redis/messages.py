@@ -9,16 +9,21 @@ from zq.errors import OtherMetadata
 from zq.model import (
     MAX_LOOKS,
     UNBOUNDED,
+    Browsed,
     Copies,
     Draft,
+    HistoryEntry,
     IdempotencyKey,
     ListFilter,
+    Located,
     Message,
     Messages,
     Move,
     Page,
+    Position,
     QueueRef,
     Seconds,
+    State,
     portion,
 )
 from zq.storage.redis import layout, scripts
@@ -26,6 +31,8 @@ from zq.storage.redis.store import Store, checked, packed_ids, plan_moves, sched
 
 # Front of a pop's reply: whether to look again, how many expired messages went.
 POPPED: Final = Packing(">BI")
+# Front of a page of one state: whether to look again, and the position to go on behind.
+BROWSED: Final = Packing(">BQQQ")
 
 
 class MessageController:
@@ -99,6 +106,19 @@ class MessageController:
             if not position or len(found) < len(read):
                 return Page(found, str(found[-1].sequence) if found else None)
 
+    def browse(
+        self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
+    ) -> Browsed:
+        moment, again, position = layout.ms(now), 1, _within(after)
+        terms = b"%d" % moment, state.encode()
+        messages: Messages = []
+        while again:
+            numbers = [b"%d" % number for number in (*position, limit, most_bytes)]
+            blob = self._store.run(scripts.BROWSE, queue, *terms, *numbers)
+            again, *position = BROWSED.unpack_from(blob)
+            messages = layout.messages(blob, BROWSED.size, moment)
+        return Browsed(messages, Position(*position) if messages else None)
+
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
@@ -140,3 +160,17 @@ class MessageController:
         terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % len(plan.targets)
         blob = self._store.run(scripts.MOVE, queue, *terms, *plan.terms, more=more)
         return layout.ids(schedule_arrivals(self._store, plan.targets, blob, moment))
+
+
+def _within(position: Position) -> Sequence[int]:
+    """The position, or one behind which nothing is either, in numbers that scripts keep exactly."""
+    return [min(number, layout.FAR) for number in position]
+
+
+def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> Located | None:
+    """In which of the queues a message lives. Each has its own ids; many are asked in one round trip."""
+    asked = [store.question(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
+    for queue, blob in zip(queues, store.client.each(asked), strict=True):
+        for found in layout.messages(blob, 0, now):
+            return Located(queue, HistoryEntry(found))
+    return None

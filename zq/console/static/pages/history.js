@@ -3,25 +3,23 @@
 
 import { useState } from "preact/hooks";
 import { call, queuePath } from "../api.js";
-import { write } from "../json.js";
 import { useLive } from "../live.js";
 import { Act, announce } from "../parts/act.js";
-import { Body } from "../parts/body.js";
 import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { to } from "../route.js";
 import { bytes, count, moment, several, visible } from "../text.js";
+import { Whole } from "./message.js";
 import { page } from "./messages.js";
 
-const PAGE = 20;
 const EVERY = 5;
 const START = 120;
 
 /** The tab. */
 export function History({ route }) {
   const path = queuePath(route.queue, "/history");
-  const load = async (marker) => page((await call("GET", path, { query: { limit: PAGE, detailed: true, marker } })).text);
+  const load = (marker) => page(path, { marker });
   const found = useLive(() => load(), EVERY, [route.queue]);
   const [more, setMore] = useState({ rows: [], next: undefined });
   const [chosen, choose] = useState([]);
@@ -67,7 +65,6 @@ function Table({ route, rows, next, extend, chosen, choose }) {
 function Row({ entry, opened, open, chosen, choose }) {
   const checked = chosen.includes(entry.id);
   const toggle = () => choose(checked ? chosen.filter((id) => id !== entry.id) : [...chosen, entry.id]);
-  const text = write(entry.body);
   const is = opened === keyOf(entry);
   return html`<tr data-row class=${checked ? "chosen" : undefined}>
       <td><label class="tick"><input type="checkbox" aria-label=${`Select ${entry.id}`} checked=${checked} onChange=${toggle} /></label></td>
@@ -77,10 +74,10 @@ function Row({ entry, opened, open, chosen, choose }) {
       <td data-name="Outcome"><span class="mark finished">${visible(entry.outcome).replace("_", " ")}</span></td>
       <td data-name="Finished">${moment(entry.finished)}</td>
       <td class="number" data-name="Claims">${count(entry.claim_count)}</td>
-      <td class="number" data-name="Size">${bytes(text.length)}</td>
-      <td class="start" data-name="Body"><code>${visible(text.slice(0, START))}</code></td>
+      <td class="number" data-name="Size">${bytes(entry.body_bytes)}</td>
+      <td class="start" data-name="Body"><code>${visible(entry.body_start.slice(0, START))}</code></td>
     </tr>
-    ${is && html`<tr><td colspan="7"><${Body} value=${entry.body} raw=${text} name=${`message-${entry.id}.json`} /></td></tr>`}`;
+    ${is && html`<tr><td colspan="7"><${Whole} message=${entry} path=${`messages/${encodeURIComponent(entry.id)}`} member="message" /></td></tr>`}`;
 }
 
 function Replay({ route, ids, done }) {

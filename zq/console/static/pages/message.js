@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One message: its body and all that zq keeps of it.
 
-import { call, queuePath } from "../api.js";
+import { useEffect, useState } from "preact/hooks";
+import { call, get, queuePath } from "../api.js";
 import { parse, write } from "../json.js";
 import { useClock, useLive } from "../live.js";
 import { Act, announce } from "../parts/act.js";
@@ -10,21 +11,20 @@ import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { Empty, Fault, Loading } from "../parts/states.js";
 import { go, to } from "../route.js";
-import { age, moment, several, visible } from "../text.js";
+import { client, may } from "../session.js";
+import { age, bytes, moment, several, visible } from "../text.js";
 import { State, stateOf } from "./messages.js";
 import { draft } from "./post.js";
 
-const EVERY = 5;
-const PASSED = { claimed: "claim ends", delayed: "can be claimed", ready: "could be claimed" };
+const EVERY = 15;
+// Bytes of a body that is shown whole without being asked for.
+const SMALL = 65536;
+const PASSED = { claimed: "can be claimed again, if its claim is not renewed", delayed: "can be claimed", ready: "could be claimed", finished: "could be claimed" };
 
 /** Beside the listing, or in its place where there is no room. `changed`: called when it was deleted. */
-export function Message({ route, id, changed }) {
-  const path = queuePath(route.queue, `/messages/${encodeURIComponent(id)}`);
-  const load = async () => {
-    const { text } = await call("GET", path, { query: { detailed: true } });
-    return { ...JSON.parse(text), body: parse(text).body, raw: text };
-  };
-  const found = useLive(load, EVERY, [route.queue, id]);
+export function Message({ route, queue, id, changed }) {
+  const path = queuePath(queue, `/messages/${encodeURIComponent(id)}`);
+  const found = useLive(() => get(path, { detailed: true, bodies: "start" }), EVERY, [queue, id]);
   const back = to(route.project, route.queue, { ...route.query, m: undefined });
   const gone = found.fault?.status === 404;
   return html`<section class="message" aria-label="Message">
@@ -33,25 +33,38 @@ export function Message({ route, id, changed }) {
       <a class="button" data-close href=${back}>Close</a>
     </div>
     <p class="id whole">${visible(id)}</p>
-    ${gone && html`<${Gone} route=${route} />`}
+    ${gone && html`<${Elsewhere} route=${route} queue=${queue} id=${id} />`}
     ${found.fault && !gone && !found.fault.passing && html`<${Fault} fault=${found.fault} again=${found.again} />`}
     ${!found.value && !found.fault && html`<${Loading} />`}
-    ${found.value && !gone && html`<${Whole} route=${route} message=${found.value} path=${path} back=${back} changed=${changed} />`}
+    ${found.value && !gone && html`<${Living} route=${route} queue=${queue} message=${found.value} path=${path} back=${back} changed=${changed} />`}
   </section>`;
 }
 
-function Gone({ route }) {
-  const history = to(route.project, route.queue, { state: "history" });
-  return html`<${Empty} title="It is not in this queue any more">
-    <p>It was finished, moved, purged, or has expired. If the queue keeps one, its <a href=${history}>history</a> may have it.</p>
-  </${Empty}>`;
+/** It is not in the queue: where it is now, or what is left of it. */
+function Elsewhere({ route, queue, id }) {
+  const path = `messages/${encodeURIComponent(id)}`;
+  const found = useLive(() => get(path, { detailed: true, bodies: "start" }), EVERY, [id]);
+  if (found.fault?.status === 404) {
+    return html`<${Empty} title="It is not in this queue any more">
+      <p>Nor is it in another one: it was finished, purged, or has expired, and no queue that you may see has a record of it.</p>
+    </${Empty}>`;
+  }
+  if (!found.value) return found.fault ? html`<${Fault} fault=${found.fault} again=${found.again} />` : html`<${Loading} />`;
+  const { queue: name, state, message } = found.value;
+  const finished = state === "finished";
+  const href = to(route.project, name, finished ? { state: "history" } : { m: id, state: state === "ready" ? "" : state });
+  return html`<${Empty} title=${finished ? "It has finished" : "It is in another queue now"}>
+      <p>${finished ? `It was ${visible(message.outcome).replace("_", " ")}: ` : `It is ${state} in `}<a href=${href}>${finished ? `the history of ${visible(name)}` : visible(name)}</a>.</p>
+    </${Empty}>
+    <${Facts} message=${message} queue=${name} state=${state} />
+    ${(finished || name !== queue) && html`<${Whole} key=${id} message=${message} path=${path} member="message" />`}`;
 }
 
-function Whole({ route, message, path, back, changed }) {
-  const again = () => {
-    draft.text = write(message.body, 2);
-    draft.queue = route.queue;
-    go(to(route.project, route.queue, { tab: "post" }));
+function Living({ route, queue, message, path, back, changed }) {
+  const again = async () => {
+    draft.text = write((await whole(path)).body, 2);
+    draft.queue = queue;
+    go(to(route.project, queue, { tab: "post" }));
   };
   const act = async () => {
     await call("DELETE", path);
@@ -59,30 +72,74 @@ function Whole({ route, message, path, back, changed }) {
     go(back);
     changed();
   };
+  const repeat = () => again().catch((fault) => announce(fault.message, true));
   const body = html`<p>The message goes for good; all others stay. One that a claim holds is not deleted: its holder is at work.</p>`;
-  return html`<${Facts} message=${message} />
-    <${Body} value=${message.body} raw=${message.raw} name=${`message-${message.id}.json`} />
+  return html`<${Facts} message=${message} queue=${queue} />
+    <${Whole} key=${message.id} message=${message} path=${path} />
     <div class="row">
-      <button type="button" onClick=${() => copy(curl(route, message), "The command")}>Copy as curl</button>
-      <${Act} rule="messages:create" onClick=${again}>Post again…</${Act}>
+      ${Object.entries(commands(route.project, queue, message.id)).map(
+        ([name, text]) => html`<button key=${name} type="button" onClick=${() => copy(text, "The command")}>Copy as ${name}</button>`,
+      )}
+      <${Act} rule="messages:create" onClick=${repeat}>Post again as new…</${Act}>
       <${Act} rule="messages:delete" kind="danger" onClick=${() => ask({ title: "Delete the message", verb: "Delete", body, act })}>Delete…</${Act}>
     </div>`;
 }
 
-function curl(route, message) {
-  const url = new URL(`../v2/${queuePath(route.queue, `/messages/${message.id}`)}?detailed=true`, document.baseURI);
-  return `curl -H 'Client-ID: ${crypto.randomUUID?.() ?? "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f"}' -H 'X-Project-ID: ${route.project.replaceAll("'", "")}' '${url}'`;
+/**
+ * The whole body, by itself if it is small, else when it is asked for. `member`: of the answer, in which the message is.
+ * @returns {unknown}
+ */
+export function Whole({ message, path, member }) {
+  const small = message.body_bytes <= SMALL;
+  const [{ found, fault }, show] = useState({});
+  const load = () => whole(path, member).then((read) => show({ found: read }), (refused) => show({ fault: refused }));
+  useEffect(() => void (small && load()), []);
+  if (found) return html`<${Body} value=${found.body} raw=${found.raw} name=${`message-${message.id}.json`} />`;
+  return html`<section class="body" aria-label="Body">
+    <div class="row"><h3>Body</h3><span class="quiet">${bytes(message.body_bytes)}</span>
+      ${!small && html`<button type="button" onClick=${load}>Show the whole body</button>`}</div>
+    ${fault && html`<${Fault} fault=${fault} again=${load} />`}
+    <pre tabindex="0" aria-label="Start of the body">${visible(message.body_start)}${message.body_start.length < message.body_bytes && "…"}</pre>
+  </section>`;
 }
 
-function Facts({ message }) {
+/** The body of a message, exact, and the answer as it came. */
+async function whole(path, member) {
+  const { text } = await call("GET", path);
+  const read = parse(text);
+  return { body: (member ? read[member] : read).body, raw: text };
+}
+
+function quoted(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+function commands(project, queue, id) {
+  const base = new URL("../", document.baseURI).href.replace(/\/$/, "");
+  const url = `${base}/v2/${queuePath(queue, `/messages/${encodeURIComponent(id)}`)}?detailed=true`;
+  return {
+    curl: `curl -H ${quoted(`Client-ID: ${client()}`)} -H ${quoted(`X-Project-ID: ${project}`)} ${quoted(url)}`,
+    zq: `zq --url ${quoted(base)} --project ${quoted(project)} get ${quoted(queue)} ${quoted(id)}`,
+    Python: [
+      "from zq.client import Client",
+      "",
+      `with Client(${JSON.stringify(base)}, ${JSON.stringify(project)}) as client:`,
+      `    print(client.queue(${JSON.stringify(queue)}).get(${JSON.stringify(id)}))`,
+    ].join("\n"),
+  };
+}
+
+function Facts({ message, queue, state: known }) {
   const now = useClock();
-  const state = stateOf(message, now);
+  const state = known ?? stateOf(message, now);
   const due = (Date.parse(message.available_at) - now) / 1000;
+  const ahead = (when) => `in ${age(Math.max(0, (Date.parse(when) - now) / 1000))}, ${moment(when)}`;
   const rows = [
     ["State", html`<${State} name=${state} />`],
-    [state === "claimed" ? "Claim ends" : "Available", due > 0 ? `in ${age(due)}, ${moment(message.available_at)}` : moment(message.available_at)],
+    ["Finished", message.finished && moment(message.finished)],
+    ["Available", due > 0 ? ahead(message.available_at) : moment(message.available_at)],
     ["Posted", `${age((now - Date.parse(message.created)) / 1000)} ago, ${moment(message.created)}`],
-    ["Expires", `in ${age(Math.max(0, (Date.parse(message.expires) - now) / 1000))}, ${moment(message.expires)}`],
+    ["Expires", !message.finished && ahead(message.expires)],
     ["Life (ttl)", age(message.ttl)],
     ["Claims", several(message.claim_count, "claim")],
     ["Sequence", visible(message.sequence)],
@@ -90,21 +147,44 @@ function Facts({ message }) {
     ["From the queue", message.origin && visible(message.origin)],
     ["Claims there", message.origin_claim_count],
     ["Reason", message.reason && visible(message.reason)],
-  ].filter(([, value]) => value !== undefined && value !== "");
+  ].filter(([, value]) => value !== undefined && value !== "" && value !== false);
   return html`<dl class="facts">${rows.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
-    <${Timeline} message=${message} state=${state} now=${now} />`;
+    <${Timeline} message=${message} queue=${queue} state=${state} now=${now} />`;
 }
 
-function Timeline({ message, state, now }) {
+/** What is still known of it, in the order of time. */
+function Timeline({ message, queue, state, now }) {
+  const claim = useClaim(queue, message);
+  const { origin, origin_claim_count: times, reason } = message;
   const steps = [
     [message.created, "posted"],
-    message.origin && [message.created, `came from ${visible(message.origin)}${message.reason ? `: ${visible(message.reason)}` : ""}`],
+    origin && [message.created, `came from ${visible(origin)} after ${several(times, "claim")} there${reason ? `: ${visible(reason)}` : ""}`],
+    claim && [claim.since, "claimed"],
+    claim && [claim.until, "its claim ends"],
     [message.available_at, PASSED[state]],
-    [message.expires, "expires"],
+    message.finished ? [message.finished, visible(message.outcome).replace("_", " ")] : [message.expires, "expires"],
   ].filter(Boolean);
+  const sorted = steps.map(([when, what]) => [new Date(when).getTime(), what]).toSorted(([one], [other]) => one - other);
+  const earlier = message.claim_count - (state === "claimed" ? 1 : 0);
   return html`<h3>Timeline</h3>
     <ol class="timeline">
-      ${steps.map(([when, what]) => html`<li key=${what} class=${Date.parse(when) > now ? "ahead" : undefined}><span class="when">${moment(when)}</span> ${what}</li>`)}
+      ${sorted.map(([when, what]) => html`<li key=${what} class=${when > now ? "ahead" : undefined}><span class="when">${moment(when)}</span> ${what}</li>`)}
     </ol>
-    <p class="quiet">Earlier claims are not recorded, nor who holds it now.</p>`;
+    <p class="quiet">${earlier > 0 && `It was claimed ${several(earlier, "time")} before. `}Earlier claims are not recorded.</p>`;
+}
+
+/** Since when and until when its claim holds it, to the second, if the caller may see claims. */
+function useClaim(queue, message) {
+  const id = new URL(message.href, location.href).searchParams.get("claim_id");
+  const [claim, setClaim] = useState(null);
+  useEffect(() => {
+    setClaim(null);
+    if (!id || !may("claims:get")) return;
+    const path = queuePath(queue, `/claims/${encodeURIComponent(id)}`);
+    get(path, { bodies: "start" }).then(
+      ({ age: seconds, ttl }) => setClaim({ since: Date.now() - seconds * 1000, until: Date.now() + (ttl - seconds) * 1000 }),
+      () => {}, // it has ended meanwhile
+    );
+  }, [id, message.available_at]);
+  return claim;
 }

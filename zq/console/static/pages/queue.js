@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One queue: its figures, its metadata in words, and below what can be looked at and done.
 
+import { useState } from "preact/hooks";
 import { get, queuePath } from "../api.js";
 import { useClock, useLive } from "../live.js";
 import { Act } from "../parts/act.js";
@@ -11,7 +12,7 @@ import { at, go, to } from "../route.js";
 import { ByHand } from "./claim.js";
 import { History } from "./history.js";
 import { Message } from "./message.js";
-import { Messages } from "./messages.js";
+import { Messages, STATES } from "./messages.js";
 import { Metadata } from "./metadata.js";
 import { PauseButton, Paused } from "./pausing.js";
 import { Post } from "./post.js";
@@ -20,18 +21,25 @@ import { Redrive } from "./redrive.js";
 
 const FIGURES_EVERY = 2;
 const METADATA_EVERY = 20;
+const DEPTH_EVERY = 10;
+// What a server counts of a state, unless it was told otherwise.
+const MOST_COUNTED = 10000;
 
 /** The page. */
 export function Queue({ route }) {
   const { queue, project } = route;
   const stats = useLive(async () => (await get(queuePath(queue, "/stats"))).messages, FIGURES_EVERY, [queue]);
   const metadata = useLive(() => get(queuePath(queue)), METADATA_EVERY, [queue]);
+  const depth = useLive(() => get(queuePath(queue, "/depth")), DEPTH_EVERY, [queue]);
+  const dead = metadata.value?._dead_letter_queue;
+  const letters = useLive(async () => (dead ? get(queuePath(dead, "/depth")) : undefined), METADATA_EVERY, [dead]);
+  const again = () => [stats, depth, letters].forEach((figures) => figures.again());
   return html`<p class="crumb"><a href=${to(project)}>Queues</a></p>
     <div class="title">
       <h1>${visible(queue)}</h1>
       <div class="row">
         <${PauseButton} queue=${queue} metadata=${metadata.value} done=${metadata.again} />
-        <${Act} rule="queues:purge" onClick=${() => askToPurge([queue], stats.again)}>Purge…</${Act}>
+        <${Act} rule="queues:purge" onClick=${() => askToPurge([queue], again)}>Purge…</${Act}>
         <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete([queue], () => go(to(project)))}>Delete…</${Act}>
       </div>
     </div>
@@ -39,8 +47,8 @@ export function Queue({ route }) {
     <${Stale} found=${stats} />
     ${waiting(stats) ?? html`<${Tiles} stats=${stats} />`}
     ${metadata.value && html`<${Words} project=${project} metadata=${metadata.value} />`}
-    <${Tabs} route=${route} stats=${stats.value} metadata=${metadata.value} />
-    <${Shown} route=${route} metadata=${metadata} stats=${stats} />`;
+    <${Tabs} route=${route} depth=${depth.value} dead=${dead} letters=${letters.value} history=${metadata.value?._history_ttl > 0} />
+    <${Shown} route=${route} metadata=${metadata} dead=${dead} depth=${depth.value} again=${again} />`;
 }
 
 function Tiles({ stats }) {
@@ -72,16 +80,17 @@ function Words({ project, metadata }) {
   </p>`;
 }
 
-function Tabs({ route, stats, metadata }) {
+function Tabs({ route, depth, dead, letters, history }) {
   const { project, queue, query } = route;
   const now = query.tab ?? query.state ?? "ready";
   const tab = (key, label, address) =>
     html`<li key=${key}><a href=${to(project, queue, address)} aria-current=${now === key ? "page" : undefined}>${label}</a></li>`;
-  const history = metadata?._history_ttl > 0 || now === "history";
+  const state = (key, label, number) => tab(key, number === undefined ? label : `${label} ${counted(number)}`, { state: key === "ready" ? "" : key });
   return html`<nav class="tabs" aria-label="Parts of the queue">
     <ul>
-      ${tab("ready", "Ready", {})} ${tab("all", `All ${stats ? count(stats.total) : ""}`, { state: "all" })}
-      ${history && tab("history", "History", { state: "history" })}
+      ${state("ready", "Ready", depth?.ready)} ${state("delayed", "Delayed", depth?.delayed)} ${state("claimed", "Claimed", depth?.claimed)}
+      ${(dead || now === "dead") && state("dead", "Dead letters", letters?.ready)}
+      ${(history || now === "history") && tab("history", "History", { state: "history" })}
       ${tab("post", "Post", { tab: "post" })} ${tab("claim", "Claim by hand", { tab: "claim" })}
       ${tab("redrive", "Redrive", { tab: "redrive" })}
       ${tab("metadata", "Metadata", { tab: "metadata" })} <li><a href=${at(project, "subscriptions", { queue })}>Subscriptions</a></li>
@@ -89,16 +98,31 @@ function Tabs({ route, stats, metadata }) {
   </nav>`;
 }
 
-function Shown({ route, metadata, stats }) {
+function counted(number) {
+  return number < MOST_COUNTED ? count(number) : `${count(number)}+`;
+}
+
+function Shown({ route, metadata, dead, depth, again }) {
   const { tab, m, state } = route.query;
-  if (tab === "post") return html`<${Post} route=${route} metadata=${metadata.value} done=${stats.again} />`;
+  const [turn, setTurn] = useState(0);
+  const changed = () => {
+    again();
+    setTurn(turn + 1);
+  };
+  if (tab === "post") return html`<${Post} route=${route} metadata=${metadata.value} done=${again} />`;
   if (tab === "claim") return html`<${ByHand} route=${route} metadata=${metadata.value} />`;
-  if (tab === "redrive") return html`<${Redrive} key=${route.queue} route=${route} done=${stats.again} />`;
+  if (tab === "redrive") return html`<${Redrive} key=${route.queue} route=${route} done=${again} />`;
   if (tab === "metadata") return html`<${Metadata} route=${route} done=${metadata.again} />`;
   if (tab) return html`<${Empty} title="There is no such part"></${Empty}>`;
-  const list = state === "history" ? html`<${History} route=${route} />` : html`<${Messages} key=${state} route=${route} total=${stats.value?.total} />`;
   return html`<div class=${m ? "split open" : "split"}>
-    <div class="list">${list}</div>
-    ${m && html`<${Message} key=${m} route=${route} id=${m} changed=${stats.again} />`}
+    <div class="list"><${Listing} key=${turn} route=${route} state=${state} dead=${dead} depth=${depth} known=${metadata.value} /></div>
+    ${m && html`<${Message} key=${m} route=${route} queue=${state === "dead" && dead ? dead : route.queue} id=${m} changed=${changed} />`}
   </div>`;
+}
+
+function Listing({ route, state, dead, depth, known }) {
+  if (state === "history") return html`<${History} route=${route} />`;
+  if (state !== "dead") return html`<${Messages} key=${state} route=${route} state=${state in STATES ? state : "ready"} depth=${depth} />`;
+  if (dead) return html`<${Messages} key=${dead} route=${route} queue=${dead} />`;
+  return known && html`<${Empty} title="It has no dead letter queue"><p>Its <a href=${to(route.project, route.queue, { tab: "metadata" })}>metadata</a> name none.</p></${Empty}>`;
 }

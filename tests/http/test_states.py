@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of one state, bodies of which only the start is asked for, and where a message is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.http.api import OTHER_CLIENT, Api
+from tests.http.scoped import Scoped
+from zq.clock import ManualClock
+
+pytestmark = pytest.mark.every_store
+
+QUEUE = "/v2/queues/jobs"
+URL = f"{QUEUE}/messages"
+
+
+def walk(api: Api, state: str, more: str = "&limit=2") -> list[Any]:
+    """The bodies of all pages, by the links from one to the next."""
+    seen, path = [], f"{URL}?state={state}{more}"
+    while True:
+        page = api.get(path, 200).json
+        if not page["messages"]:
+            assert page["links"] == []
+            return seen
+        seen += [message["body"] for message in page["messages"]]
+        [link] = page["links"]
+        assert link["rel"] == "next"
+        path = link["href"]
+
+
+@pytest.fixture
+def furnished(api: Api, clock: ManualClock) -> Api:
+    """A queue with messages of each state, some of other clients."""
+    api.put(QUEUE, 201, {"_default_message_delay": 30})
+    api.send("jobs", "c1", "c2", "c3", delay=0)
+    api.claim("jobs", 3)
+    clock.advance(1)
+    api.send("jobs", "r1", "r2", delay=0)
+    api.tenant(client=OTHER_CLIENT).send("jobs", "r3", delay=0)
+    api.send("jobs", "d2", "d3", delay=60)
+    api.send("jobs", "d1", delay=20)
+    return api
+
+
+def test_each_state_shows_its_own(furnished: Api) -> None:
+    """Whoever posted them, in order, over pages."""
+    assert walk(furnished, "ready") == ["r1", "r2", "r3"]
+    assert walk(furnished, "delayed") == ["d1", "d2", "d3"]
+    assert walk(furnished, "claimed") == ["c1", "c2", "c3"]
+    assert walk(furnished, "ready", "") == ["r1", "r2", "r3"]
+
+
+def test_what_is_shown_is_as_in_other_listings(furnished: Api) -> None:
+    """Representations, and what ``detailed`` adds; a link repeats what was asked for."""
+    for state in ("ready", "delayed", "claimed"):
+        page = furnished.get(f"{URL}?state={state}&detailed=true&limit=1", 200).json
+        [message] = page["messages"]
+        ids = furnished.get(f"{URL}?ids={message['id']}&detailed=true", 200).json["messages"]
+        assert [message] == ids
+        assert f"state={state}&limit=1&detailed=true&marker=" in page["links"][0]["href"]
+    assert message["claim_count"] == 1
+
+
+def test_looking_takes_nothing(furnished: Api, clock: ManualClock) -> None:
+    """A claim then gets what was listed, in this order and for the first time."""
+    assert walk(furnished, "ready") == ["r1", "r2", "r3"]
+    claim, messages = furnished.claim("jobs", 2)
+    assert [message["body"] for message in messages] == ["r1", "r2"]
+    assert walk(furnished, "ready") == ["r3"]
+    furnished.delete(claim, 204)
+    clock.advance(60)
+    assert walk(furnished, "ready") == ["r1", "r2", "r3", "d1", "d2", "d3"]
+
+
+def test_a_missing_queue_is_empty(api: Api) -> None:
+    """As in other listings; it is not created."""
+    for state in ("ready", "delayed", "claimed"):
+        assert walk(api, state) == []
+    assert api.queues() == []
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("state=dead", "state must be ready, delayed, claimed."),
+        ("state=READY", "state must be ready, delayed, claimed."),
+        ("state=ready&echo=true", "echo does not go with state."),
+        ("state=ready&include_claimed=false", "include_claimed does not go with state."),
+        ("state=claimed&include_delayed=true", "include_delayed does not go with state."),
+        ("state=ready&ids=1,2", "ids does not go with state."),
+        ("state=ready&wait=1", "wait does not go with state."),
+        ("state=ready&limit=0", "limit must be from 1 to 1000; it is 0."),
+        ("state=ready&limit=1001", "limit must be from 1 to 1000; it is 1001."),
+        ("state=ready&limit=x", "limit must be an integer."),
+        ("state=ready&marker=17", "marker must be one that goes with state, as the link to the next page has it."),
+        ("state=ready&marker=1.2.-3", "marker must be one that goes with state, as the link to the next page has it."),
+        ("state=ready&marker=1.2.3.4", "marker must be one that goes with state, as the link to the next page has it."),
+        ("state=ready&bodies=end", "bodies must be start or whole."),
+        ("bodies=1", "bodies must be start or whole."),
+        ("ids=1&bodies=START", "bodies must be start or whole."),
+    ],
+)
+def test_bad_input_is_named(api: Api, query: str, told: str) -> None:
+    """400, and nothing is listed."""
+    assert api.get(f"{URL}?{query}", 400).json["description"] == told
+
+
+def test_bodies_must_be_known_everywhere(api: Api) -> None:
+    """In history, in claims, by id."""
+    [message] = api.send("jobs", 1)
+    claim, _ = api.claim("jobs")
+    for path in (f"{QUEUE}/history", claim, f"{URL}/{message}", f"/v2/messages/{message}"):
+        assert api.get(f"{path}?bodies=all", 400).json["description"] == "bodies must be start or whole."
+        api.get(f"{path}?bodies=whole", 200)
+
+
+LONG = '{"text": "' + "é€😀" * 200 + '"}'
+
+
+def test_of_bodies_only_the_start(api: Api) -> None:
+    """The first 256 characters of the JSON as it was posted, and how many bytes it has: in each listing, and by id."""
+    api.put(QUEUE, 201, {"_history_ttl": 600})
+    raw = b'{"messages": [{"body": ' + LONG.encode() + b'}, {"body": 9007199254740993}, {"body": {"m":  1.10}}]}'
+    posted = api.post(URL, 201, raw).json["resources"]
+    starts = [(LONG[:256], len(LONG.encode())), ("9007199254740993", 16), ('{"m":  1.10}', 12)]
+
+    def told(path: str) -> list[tuple[str, int]]:
+        messages = api.get(path, 200).json["messages"]
+        assert all("body" not in message for message in messages)
+        return [(message["body_start"], message["body_bytes"]) for message in messages]
+
+    assert told(f"{URL}?state=ready&bodies=start") == starts
+    assert told(f"{URL}?echo=true&bodies=start&detailed=true") == starts
+    ids = [href.rpartition("/")[2] for href in posted]
+    assert told(f"{URL}?ids={','.join(ids)}&bodies=start") == starts
+    one = api.get(f"{posted[0]}?bodies=start", 200).json
+    assert (one["body_start"], one["body_bytes"], one["id"]) == (*starts[0], ids[0])
+    claim, _ = api.claim("jobs", 3)
+    assert told(f"{claim}?bodies=start") == starts
+    api.delete(f"{URL}?ids={','.join(ids)}", 204)
+    assert told(f"{QUEUE}/history?bodies=start&detailed=true") == starts
+
+
+def test_links_repeat_what_is_wanted_of_bodies(api: Api) -> None:
+    """Of messages and of history."""
+    api.put(QUEUE, 201, {"_history_ttl": 600})
+    api.send("jobs", 1, 2)
+    for path in (f"{URL}?echo=true", f"{URL}?state=ready", f"{QUEUE}/history?state=all"):
+        [link] = api.get(f"{path}&limit=1&bodies=start", 200).json["links"]
+        [message] = api.get(link["href"], 200).json["messages"]
+        assert (message["body_start"], message["body_bytes"]) == ("2", 1)
+
+
+def test_starts_make_a_page_of_large_bodies_small(compose: Callable[..., Api]) -> None:
+    """More than an answer may carry whole is on one page."""
+    api = compose(max_messages_post_size=70_000, max_answer_bytes=80_000)
+    for at in range(4):
+        api.send("jobs", str(at) * 60_000)
+    assert len(api.get(f"{URL}?state=ready", 200).json["messages"]) == 1
+    answer = api.get(f"{URL}?state=ready&bodies=start", 200)
+    assert [message["body_start"][1] for message in answer.json["messages"]] == ["0", "1", "2", "3"]
+    assert len(answer.body) < 3000
+
+
+def test_what_is_encrypted_is_shown_in_clear(compose: Callable[..., Api]) -> None:
+    """The start of what was posted, and its bytes."""
+    api = compose(encryption_keys={"k": b"k" * 32})
+    api.put(QUEUE, 201, {"_enable_encrypt_messages": True})
+    [id] = api.send("jobs", "secret")
+    [message] = api.get(f"{URL}?state=ready&bodies=start", 200).json["messages"]
+    assert (message["body_start"], message["body_bytes"]) == ('"secret"', 8)
+    assert api.get(f"/v2/messages/{id}", 200).json["message"]["body"] == "secret"
+
+
+def test_a_message_is_found_by_its_id(api: Api, clock: ManualClock) -> None:
+    """Its queue and state, and it as there; then where it was moved to; then its record; then 404."""
+    api.put(QUEUE, 201, {"_default_message_delay": 30, "_dead_letter_queue": "dead"})
+    api.put("/v2/queues/dead", 201, {"_history_ttl": 600})
+    [id] = api.send("jobs", 1, delay=10)
+
+    def found(more: str = "") -> Any:
+        return api.get(f"/v2/messages/{id}{more}", 200).json
+
+    def where() -> tuple[str, str]:
+        told = found("?detailed=true")
+        if told["state"] != "finished":
+            assert told["message"] == api.get(f"/v2/queues/{told['queue']}/messages/{id}?detailed=true", 200).json
+        return told["queue"], told["state"]
+
+    assert where() == ("jobs", "delayed")
+    clock.advance(10)
+    assert where() == ("jobs", "ready")
+    claim, _ = api.claim("jobs")
+    assert where() == ("jobs", "claimed")
+    api.post(f"{claim}/settle", 200, {"bury": [{"id": id, "reason": "late"}]})
+    assert where() == ("dead", "ready")
+    assert found("?detailed=true&bodies=start")["message"]["reason"] == "late"
+    api.delete(f"/v2/queues/dead/messages/{id}", 204)
+    assert where() == ("dead", "finished")
+    assert found()["message"]["outcome"] == "deleted"
+    clock.advance(600)
+    assert api.get(f"/v2/messages/{id}", 404).json["description"] == "There is no such message in the project."
+    api.get("/v2/messages/none", 404)
+
+
+def test_nobody_finds_what_he_may_not_see(scoped: Scoped) -> None:
+    """Another project's message, or one of a queue out of scope, is as if it were not there."""
+    [id] = scoped.api().send("jobs", 1)
+    path = f"/v2/messages/{id}"
+    assert scoped.api("observe:jobs").get(path, 200).json["queue"] == "jobs"
+    for other in (scoped.api("observe:others"), scoped.api("consume:jobs"), scoped.api(project="other")):
+        assert other.get(path, 404).json["description"] == "There is no such message in the project."
+    assert len(scoped.api("observe:jobs").get(f"{URL}?state=ready", 200).json["messages"]) == 1
+    scoped.api("produce:jobs").get(f"{URL}?state=ready", 403)

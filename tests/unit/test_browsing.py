@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of one state: what drivers inherit is what the others answer, and what a page reads of a long queue."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from zq.clock import ManualClock
+from zq.conformance.builders import Scene
+from zq.conformance.test_states import located, mixed
+from zq.model import Position, QueueRef, State
+from zq.storage import browsing, connect
+from zq.storage.memory import MemoryStore
+from zq.storage.ordered.storage import OrderedStorage
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+@pytest.mark.parametrize("state", State)
+def test_what_is_inherited_is_the_same(state: State, limit: int) -> None:
+    """Page by page."""
+    scene = Scene(connect("memory:"), clock := ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
+    mixed(scene)
+    scene.post(5, delay=100)
+    scene.take(4)
+    after, pages = Position(), 0
+    while True:
+        terms = (scene.queue, state, after, limit, clock.now())
+        inherited = browsing.browse(scene.storage.messages, *terms, most_bytes=1_000_000)
+        own = scene.storage.messages.browse(*terms)
+        assert list(inherited.items) == list(own.items)
+        if own.next is None:
+            assert inherited.next is None
+            break
+        after, pages = own.next, pages + 1
+    assert pages >= 1
+
+
+def test_what_is_inherited_finds_messages_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queue by queue; of records the latest."""
+    scene = Scene(connect("memory:"), ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
+    monkeypatch.setattr(OrderedStorage, "locate", browsing.locate)
+    other = scene.at("other")
+    [id], [moved] = scene.post(1), scene.post(1)
+    scene.move([moved], "other", history=600)
+    assert located(scene, id) == ("jobs", None)
+    assert located(scene, moved) == ("other", None)
+    other.pop(history=600)
+    assert located(scene, moved) == ("other", "popped")
+    assert located(scene, "none") is None
+
+
+class Counting(MemoryStore):
+    """A store that counts what is read of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: Counter[str] = Counter()
+
+    def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
+        self.read[family] += len(keys)
+        return super().get_many(family, keys, spare)
+
+    def scan(
+        self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for item in super().scan(family, lower, upper, backwards, spare):
+            self.read[family] += 1
+            yield item
+
+
+def test_a_page_of_a_long_queue_reads_little() -> None:
+    """3,000 ready, 600 delayed, 300 claimed: wherever a page begins, it reads what it shows and little more; of claims
+    only numbers; a page of delayed messages may have to step over what is claimed."""
+    store = Counting()
+    scene = Scene(OrderedStorage(lambda: store), ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
+    scene.post(300)
+    for _ in range(15):
+        scene.take(20)
+    for _ in range(30):
+        scene.tick(0.1)
+        scene.post(100)
+    scene.post(600, delay=600)
+    for state, steps in ((State.READY, 0), (State.DELAYED, 300), (State.CLAIMED, 0)):
+        after: Position | None = Position()
+        pages = 0
+        while after is not None:
+            store.read.clear()
+            after = scene.storage.messages.browse(scene.queue, state, after, 20, scene.now).next
+            assert store.read["messages"] + store.read["available"] <= 100 + (4 * steps if pages == 0 else 0)
+            assert store.read["claims"] <= (15 if state is State.CLAIMED else 0)
+            pages += 1
+        assert pages == {State.READY: 151, State.DELAYED: 31, State.CLAIMED: 16}[state]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What observers ask the MongoDB store for: conditions of listings, messages of one state, a message by its id."""
+
+from collections.abc import Sequence
+
+from bson.datetime_ms import DatetimeMS
+
+from zq.model import Browsed, HistoryEntry, ListFilter, Located, Position, QueueRef, State, portion
+from zq.storage.mongodb import layout
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.queue_claimer import CLAIM_ORDER
+
+
+def shown(list_filter: ListFilter, now: int) -> BsonDocument:
+    """The conditions of a list_filter. A held message is never available before its claim ends."""
+    conditions: BsonDocument = {}
+    if not list_filter.delayed:
+        due = {"d": {"$lte": now}}
+        conditions = {"$or": [due, {"c.e": {"$gt": now}}]} if list_filter.claimed else due
+    elif not list_filter.claimed:
+        conditions["c.e"] = {"$not": {"$gt": now}}
+    if list_filter.without:
+        conditions["u"] = {"$ne": layout.text(list_filter.without)}
+    return conditions
+
+
+def page(
+    client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
+) -> Browsed:
+    """As ``MessageController.browse``. What is claimed is sorted for each page: no index has it in sequence."""
+    after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
+    is_claimed = state is State.CLAIMED
+    found: list[BsonDocument] = []
+    for conditions in _in_state(state, after, now):
+        if len(found) < limit:
+            found += client.find(
+                client.where(key, e={"$gt": DatetimeMS(now)}, **conditions),
+                limit=limit - len(found),
+                sort={"k": 1} if is_claimed else CLAIM_ORDER,
+                hint=layout.CLAIMS,
+                committed=True,
+                most_bytes=most_bytes,
+            )
+    items = [layout.message(key, document, now) for document in portion(found, most_bytes, layout.body_of)]
+    if not items:
+        return Browsed([], None)
+    last = found[len(items) - 1]
+    return Browsed(items, Position(0 if is_claimed else int(last["d"]), int(last["k"])))
+
+
+def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
+    """The conditions of a state behind a position, in parts that follow each other in the order of claims; claimed
+    messages stand there among delayed ones."""
+    if state is State.CLAIMED:
+        return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
+    beside = {"d": after.available, "k": {"$gt": after.sequence}}
+    if state is State.READY:
+        return [beside, {"d": {"$gt": after.available, "$lte": now}}] if after.available <= now else []
+    free: BsonDocument = {"c.e": {"$not": {"$gt": now}}}
+    behind = {"d": {"$gt": max(after.available, now)}, **free}
+    return [{**beside, **free}, behind] if after.available > now else [behind]
+
+
+def locate(client: StoreClient, project: str, message: str, now: int) -> Located | None:
+    """Where a message lives. Its id is its document's, whatever queue it is in."""
+    doc_id = layout.key(QueueRef(project, "")).project + layout.text(message)
+    for document in client.find({"_id": doc_id, "e": {"$gt": DatetimeMS(now)}}, hint="_id_", committed=True):
+        if document["q"].startswith("m"):  # else it is a record
+            key = layout.key(layout.queue_of(document["s"]))
+            return Located(key.ref, HistoryEntry(layout.message(key, document, now)))
+    return None

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of one state, page by page: what the order of claims has, and what claims hold. Nothing is locked.
+
+What is ready lies in two orders, as ``ready`` has it, and a ``Position`` says how far both were read.
+"""
+
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from zq.model import Browsed, Message, Position, State
+from zq.storage.ordered import layout
+from zq.storage.ordered.changes import bodies
+from zq.storage.ordered.layout import StoredMessage
+from zq.storage.ordered.ready import fresh
+from zq.storage.ordered.registry import RESERVED, QueueState
+from zq.storage.ordered.store import Store
+
+# Records that are read at a time, at first and at the most.
+FIRST: Final = 16
+MOST: Final = 512
+
+
+# Available-at, sequence, record.
+Candidate = tuple[int, int, StoredMessage]
+
+
+class Met(NamedTuple):
+    """A message of the state, and the position behind it."""
+
+    position: Position
+    record: StoredMessage
+
+
+def page(
+    store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, most_bytes: int
+) -> Browsed:
+    """Up to ``limit`` messages of the state behind a position, with up to ``most_bytes`` of bodies unless it is one."""
+    met = _claimed(store, state, after, now) if wanted is State.CLAIMED else _waiting(store, state, wanted, after, now)
+    items: list[Message] = []
+    position: Position | None = None
+    while len(items) < limit and (some := list(islice(met, min(FIRST, limit - len(items))))):
+        texts = bodies(store, state.number, [(one.position.sequence, one.record) for one in some], spare=True)
+        for one, body in zip(some, texts, strict=True):
+            if not body:  # it expired, or was removed, meanwhile; or it cannot be read
+                continue
+            most_bytes -= len(body)
+            if most_bytes < 0 and items:
+                return Browsed(items, position)
+            items.append(layout.message(one.position.sequence, one.record, body, now))
+            position = one.position
+    return Browsed(items, position)
+
+
+def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Met]:
+    """In sequence. Each page reads which messages claims hold: eight bytes of each."""
+    held = {sequence for sequence in state.reserved if sequence > after.sequence}
+    for _, value in store.scan("claims", *state.bounds(), spare=True):
+        ends, sequences = layout.group_of(value)
+        if ends > now:
+            held.update(sequence for sequence in sequences if sequence > after.sequence)
+    for _, sequence, record in _records(store, state, ((0, sequence) for sequence in sorted(held)), now):
+        if record.held(now):
+            yield Met(Position(0, sequence), record)
+
+
+def _waiting(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Met]:
+    """What is ready, or delayed, in the order of claims."""
+    lane = after.lane
+    both = merge(
+        _indexed(store, state, wanted, after, now), _fresh(store, state, wanted, after, now), key=itemgetter(0, 1)
+    )
+    for available, sequence, record in both:
+        if not record.indexed:
+            lane = sequence
+        yield Met(Position(available, sequence, lane), record)
+
+
+def _indexed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
+    """Those of the index ``available``, which has claimed ones too."""
+    number, is_ready = state.number, wanted is State.READY
+    present = layout.pair.pack(number, now + 1)
+    lower = max(layout.triple.pack(number, after.available, after.sequence) + b"\0", state.bounds()[0])
+    lower = max(lower, state.ready_cursor.head) if is_ready else max(lower, present)
+    entries = store.scan("available", lower, present if is_ready else state.bounds()[1], spare=True)
+    positions = (layout.triple.unpack(key)[1:] for key, _ in entries)
+    for available, sequence, record in _records(store, state, positions, now):
+        if record.indexed and record.available == available and not record.held(now):
+            yield available, sequence, record
+
+
+def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
+    """Fresh messages, whose moments rise along with their sequences."""
+    if wanted is State.READY:
+        for available, sequence, expires, _, record in fresh(store, state, after.lane):
+            if available > now:
+                return
+            if record is not None and expires > now:
+                yield available, sequence, record
+    else:
+        yield from _fresh_later(store, state, after, now)
+
+
+def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
+    """Those whose moment has not come, from the last one back: none, unless clocks went back."""
+    first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
+    found: list[Candidate] = []
+    if first < last:
+        bounds = layout.pair.pack(state.number, first), layout.pair.pack(state.number, last)
+        for key, value in store.scan("messages", *bounds, backwards=True, spare=True):
+            record = layout.decode_record(value)
+            if record.indexed:
+                continue
+            if record.available <= now:
+                break
+            if record.expires > now:
+                found.append((record.available, layout.pair.unpack(key)[1], record))
+    return found[::-1]
+
+
+def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
+    """The living messages among these; those that a commit has reserved stay held."""
+    count = FIRST
+    while some := list(islice(positions, count)):
+        values = store.get_many(
+            "messages", [layout.pair.pack(state.number, position[1]) for position in some], spare=True
+        )
+        for (available, sequence), value in zip(some, values, strict=True):
+            record = layout.decode_record(value) if value else None
+            if record is not None and record.expires > now:
+                if sequence in state.reserved:
+                    record.ends = RESERVED
+                yield available, sequence, record
+        count = min(2 * count, MOST)
