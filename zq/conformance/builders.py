@@ -161,10 +161,17 @@ class Scene:
         return redelivery.claim(self.storage, self.queue, request, dead_letters, self.now).claim
 
     def take(
-        self, limit: int = 10, *, ttl: int = 300, grace: int = 60, name: str = "", redelivery: Redelivery = AT_ONCE
+        self,
+        limit: int = 10,
+        *,
+        ttl: int = 300,
+        grace: int = 60,
+        name: str = "",
+        redelivery: Redelivery = AT_ONCE,
+        **terms: object,
     ) -> Claim:
-        """A claim that must not come back empty."""
-        claim = self.claim(limit, ttl=ttl, grace=grace, name=name, redelivery=redelivery)
+        """A claim that must not come back empty; ``terms`` as for ``request``."""
+        claim = self.claim(limit, ttl=ttl, grace=grace, name=name, redelivery=redelivery, **terms)
         assert claim is not None
         return claim
 

@@ -44,6 +44,7 @@ class ClaimSummary(Struct, frozen=True):
     """A live claim without its messages: ``created`` as ``Claim`` has it; ``messages``: how many it holds."""
 
     id: str
+    queue: str
     holder: Holder
     created: Seconds
     ends: Seconds
@@ -109,6 +110,7 @@ class Claim(Struct, frozen=True):
     """A live claim: ``created`` is its creation or last renewal.
 
     ``lapsed``: how many of its messages it took over from claims that had lapsed; told when it is made only.
+    ``holder``: told when it is asked for only.
     """
 
     id: str
@@ -116,6 +118,7 @@ class Claim(Struct, frozen=True):
     created: Seconds
     messages: list[Message]
     lapsed: int = 0
+    holder: Holder = Holder()
 
 
 class Claimed(Struct, frozen=True):
