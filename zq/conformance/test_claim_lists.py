@@ -109,7 +109,7 @@ def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
     purged or deleted."""
     expected = []
     for number in range(7):
-        at = scene.at(f"queue-{number}")
+        at = scene.at(f"queue-{number}" if number % 2 else f"~own/queue-{number}")
         at.post(4)
         for name in ("same", f"own-{number}"):
             at.take(2, name=name, holder=WHO)
@@ -121,8 +121,8 @@ def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
         assert names(claims(scene, limit, whole_project=True)) == sorted(expected)
     assert names(claims(beside, whole_project=True)) == [("queue-1", "same")]
     assert names(claims(scene.at("queue-3"))) == [("queue-3", "own-3"), ("queue-3", "same")]
-    scene.storage.queues.purge(QueueRef(scene.queue.project, "queue-0"))
-    scene.storage.queues.delete(QueueRef(scene.queue.project, "queue-6"))
+    scene.storage.queues.purge(QueueRef(scene.queue.project, "queue-1"))
+    scene.storage.queues.delete(QueueRef(scene.queue.project, "~own/queue-6"))
     assert names(claims(scene, 2, whole_project=True)) == sorted(expected)[2:-2]
 
 

@@ -19,7 +19,7 @@ from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
-from zq.http.claims import ClaimCollection, ClaimItem
+from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
 from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
@@ -189,6 +189,7 @@ def _add_queue_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/queues/{queue}/messages/{message}", MessageItem(broker))
     app.add_route("/v2/messages/{message}", MessageLocation(broker))
     app.add_route("/v2/queues/{queue}/claims", ClaimCollection(broker))
+    app.add_route("/v2/claims", ProjectClaims(broker))
     app.add_route("/v2/queues/{queue}/claims/{claim}", ClaimItem(broker))
     app.add_route("/v2/queues/{queue}/claims/{claim}/settle", ClaimSettle(broker))
     app.add_route("/v2/queues/{queue}/redrive", QueueRedrive(broker))

@@ -34,10 +34,14 @@ class Lease(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """Who made a claim: its ``Client-ID``, and the beginning of its ``User-Agent``. "" = not known."""
+    """Who made a claim: its ``Client-ID``, and the beginning of its ``User-Agent``; both are "" if it is not known."""
 
     client: str = ""
     agent: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.client or self.agent)
 
 
 class ClaimSummary(Struct, frozen=True):

@@ -280,7 +280,7 @@ def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
         moments = [ends + wait * 1000 for wait in request.waits]
         available = {"$arrayElemAt": [moments, {"$min": [count, len(moments) - 1]}]}
     who = request.holder
-    known = {"h": {"$literal": [text(who.client), text(who.agent)]}} if who != Holder() else {}
+    known = {"h": {"$literal": [text(who.client), text(who.agent)]}} if who.is_known else {}
     return _under_claim(request.lease, now, {"n": {"$add": [count, 1]}, "d": "$d", **known}, available)
 
 

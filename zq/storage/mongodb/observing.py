@@ -92,7 +92,7 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
 def claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
     """As ``ClaimController.list``: by ids, then by queues; ``next`` is ``id/queue``, or an id and a slash behind all of
     that id."""
-    claim, _, name = after.rpartition("/")
+    claim, _, name = after.partition("/")
     behind = layout.text(claim), layout.key(QueueRef(project, name)).messages if name else END
     bounded: list[BsonDocument] = [{"$sort": {"c.i": 1}}, {"$limit": STEPS}]
     ours = _ours(project, queue)

@@ -32,7 +32,6 @@ from zq.storage.ordered.ready import Ready, take
 from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry
 from zq.storage.ordered.store import Store
 
-NOBODY: Final = Holder()
 # Groups and queues that one page of claims looks at.
 STEPS: Final = 1000
 # Bytes of a group's key behind those of its claim.
@@ -230,13 +229,13 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
 
 def _holder(holder: Holder) -> bytes:
     """As groups have it; b"" = not known."""
-    return layout.encode((holder.client, holder.agent)) if holder != NOBODY else b""
+    return layout.encode((holder.client, holder.agent)) if holder.is_known else b""
 
 
 def _read_holder(group: bytes) -> Holder:
     """Who holds what is listed there."""
     known = layout.holder_of(group) if group else b""
-    return Holder(*layout.decode_holder(known)) if known else NOBODY
+    return Holder(*layout.decode_holder(known)) if known else Holder()
 
 
 class ClaimPage:
@@ -254,7 +253,7 @@ class ClaimPage:
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
         """Claims behind ``after``, of one queue if it is named; of at most ``STEPS`` groups and queues, and one claim
         more."""
-        name, _, claim = after.partition("/")
+        name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
         for each in names:
             self._steps += 1

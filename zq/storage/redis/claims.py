@@ -71,7 +71,7 @@ class ClaimController:
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """By the names of queues, then by ids; ``next`` is ``queue/id``, or the next name that there could be and a
         slash."""
-        first, _, claim = after.partition("/")
+        first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
         found: list[ClaimSummary] = []
         for asked, name in enumerate(self._claimed(project, names)):
@@ -138,7 +138,7 @@ def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[byt
 
 
 def _holder(holder: Holder) -> bytes:
-    return layout.text(f"{holder.client}\n{holder.agent}") if holder != Holder() else b""
+    return layout.text(f"{holder.client}\n{holder.agent}") if holder.is_known else b""
 
 
 def _read_holder(stored: bytes) -> Holder:
