@@ -52,6 +52,8 @@ def test_a_claim_is_listed_with_who_holds_it(api: Api, clock: ManualClock) -> No
         "queue": "jobs",
         "href": path,
         "messages": 2,
+        "age": 5,
+        "ttl": 120,
         "client": CLIENT.replace("-", ""),
         "agent": "tool/1",
         "created": answers.timestamp(made),

@@ -85,9 +85,10 @@ class ClaimItem:
 
 def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
     limit = query.integer(req, "limit")
-    page = claims.list(req.context.project, queue, query.text(req, "marker"), limit).value
+    seen = claims.list(req.context.project, queue, query.text(req, "marker"), limit)
+    page = seen.value
     link = None if page.next is None else query.repeated({"limit": limit}) | {"marker": page.next}
-    return answers.claims(path, page.items, link)
+    return answers.claims(path, page.items, seen.now, link)
 
 
 def _holder(req: falcon.Request) -> Holder:

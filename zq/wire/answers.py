@@ -136,10 +136,17 @@ def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts
     return encode(shown | (_holding(claim.holder, claim.created, claim.created + claim.ttl) if detailed else {}))
 
 
-def claims(path: str, found: Sequence[ClaimSummary], query: dict[str, str] | None) -> bytes:
+def claims(path: str, found: Sequence[ClaimSummary], now: Seconds, query: dict[str, str] | None) -> bytes:
     """A page of live claims; ``query`` is what the link to the next page repeats, None on the last one."""
     shown = [
-        {"id": one.id, "queue": one.queue, "href": claim_href(one.queue, one.id), "messages": one.messages}
+        {
+            "id": one.id,
+            "queue": one.queue,
+            "href": claim_href(one.queue, one.id),
+            "age": age(one.created, now),
+            "ttl": round(one.ends - one.created),
+            "messages": one.messages,
+        }
         | _holding(one.holder, one.created, one.ends)
         for one in found
     ]

@@ -186,7 +186,10 @@ def _messages() -> Json:
             **holding,
         ),
         "ClaimPage": _record(
-            claims=_list(_record(id=TEXT, queue=TEXT, href=TEXT, messages=COUNT, **holding)), links=LINKS
+            claims=_list(
+                _record(id=TEXT, queue=TEXT, href=TEXT, **dict.fromkeys(("age", "ttl", "messages"), COUNT), **holding)
+            ),
+            links=LINKS,
         ),
         "PostedHrefs": _record(resources=_list(TEXT)),
     }
