@@ -6,6 +6,7 @@ import { useEffect, useState } from "preact/hooks";
 import { asking, get } from "./api.js";
 import { useChanges } from "./live.js";
 import { Administration } from "./pages/admin.js";
+import { Claims } from "./pages/claims.js";
 import { Queue } from "./pages/queue.js";
 import { Queues } from "./pages/queues.js";
 import { SignIn } from "./pages/signin.js";
@@ -65,6 +66,7 @@ function Page({ route, asked, fault, again }) {
   if (me.project !== route.project) return html`<${Other} route=${route} me=${me} />`;
   if (route.page === "queues") return html`<${Queues} route=${route} />`;
   if (route.page === "queue") return html`<${Queue} key=${route.queue} route=${route} />`;
+  if (route.page === "claims") return html`<${Claims} route=${route} />`;
   if (route.page === "subscriptions") return html`<${Subscriptions} key=${route.query.queue ?? route.query.topic} route=${route} />`;
   if (route.page === "admin") return html`<${Administration} key=${route.query.part} route=${route} />`;
   return html`<${Empty} title="There is no such page"><p><a href=${to(route.project)}>Queues of ${visible(route.project)}</a></p></${Empty}>`;

@@ -11,6 +11,7 @@ import { useEffect, useState } from "preact/hooks";
 /** The pages of a project, as addresses and people name them. */
 export const PAGES = [
   ["queues", "Queues"],
+  ["claims", "Claims"],
   ["subscriptions", "Subscriptions"],
   ["admin", "Administration"],
 ];

@@ -3,13 +3,14 @@
 
 import { useEffect } from "preact/hooks";
 import { refresh } from "../live.js";
-import { go, to } from "../route.js";
+import { at, go, to } from "../route.js";
 import { settings } from "../session.js";
 
 /** What the list of keys says. */
 export const KEYS = [
   ["/", "search"],
   ["g q", "queues"],
+  ["g c", "claims"],
   ["j, k", "next and former row"],
   ["Enter", "open the row"],
   ["x", "select the row"],
@@ -37,6 +38,7 @@ function press(event, project, help) {
   const acts = {
     "/": () => document.querySelector("[data-search]")?.focus(),
     "g q": () => go(to(project)),
+    "g c": () => go(at(project, "claims")),
     j: () => step(1),
     k: () => step(-1),
     x: () => current()?.querySelector("input[type=checkbox]")?.click(),
@@ -55,7 +57,7 @@ function current() {
 
 function step(by) {
   const rows = [...document.querySelectorAll("[data-row]")];
-  const at = rows.indexOf(current());
-  const next = rows[at === -1 ? 0 : Math.min(rows.length - 1, Math.max(0, at + by))];
+  const from = rows.indexOf(current());
+  const next = rows[from === -1 ? 0 : Math.min(rows.length - 1, Math.max(0, from + by))];
   next?.querySelector("a")?.focus();
 }
