@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.maintenance": ABOVE_STORES,
     "zq.metrics": ABOVE_STORES,
     "zq.broker": [*ABOVE_STORES, "zq.storage.concurrency"],
+    "zq.figures": [*ABOVE_STORES, "zq.broker"],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.auth.signatures": [
         *(*VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
@@ -76,6 +77,7 @@ MAY_IMPORT: dict[str, list[str]] = {
             "zq.limits",
             "zq.wire",
             "zq.broker",
+            "zq.figures",
             "zq.events",
         ),
         *("zq.audit", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.tokens", "zq.lifecycle"),
@@ -108,6 +110,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
         *("zq.console", "zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),
+        "zq.figures",
     ],
     "zq.server": [
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),

@@ -71,6 +71,7 @@ HELD_BY = [
     ),
     ("api-ref/concepts.md", "python", "", MOVED),
     ("api-ref/concepts.md", "text", "", DRAWING),
+    ("api-ref/figures.md", "json", "", "tests/test_blocks.py::test_a_row_of_figures_has_the_form_of_the_page"),
     ("api-ref/expiry.md", "ini", "", "tests/test_blocks.py::test_the_options_of_queue_ttl_are_read"),
     ("api-ref/pools.md", "ini", "", "tests/test_blocks.py::test_the_options_of_pools_are_read"),
     ("api-ref/queues.md", "yaml", "", "tests/test_blocks.py::test_the_trigger_of_the_page_asks_for_what_is_told"),
@@ -342,6 +343,12 @@ def test_the_rights_of_the_page_are_enough(tmp_path: Path) -> None:
             client.topic("news").publish("Oslo")
             (message,) = client.queue("orders").pop(1)
             assert message.body == {"order": 1}
+
+
+def test_a_row_of_figures_has_the_form_of_the_page() -> None:
+    """The members of the schema, and no others."""
+    row = msgspec.json.decode(only("api-ref/figures.md", "json"))
+    assert set(row) == set(document(Limits())["components"]["schemas"]["FiguresRow"]["properties"])
 
 
 def test_the_trigger_of_the_page_asks_for_what_is_told() -> None:

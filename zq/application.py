@@ -25,7 +25,10 @@ from zq.clock import Clock, StoreClock
 from zq.console.page import Console
 from zq.engines.tls import ServerTls
 from zq.errors import Invalid, Unavailable
-from zq.events import Events
+from zq.events import Events, joined
+from zq.figures import Figures
+from zq.figures.counting import Counts
+from zq.figures.exchange import About
 from zq.http.app import App, create_app
 from zq.http.authentication import peer_of, set_aside
 from zq.maintenance import Upkeep
@@ -61,7 +64,10 @@ class Application:
         self._storage = open_stores(chosen)
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
-        self.broker = make_broker(chosen, timed(self._storage, self._metrics, monitor), self._clock, self._metrics)
+        self._counts = Counts()
+        self._events = joined(self._metrics, self._counts) if chosen.console.enabled else self._metrics
+        self.broker = make_broker(chosen, timed(self._storage, self._metrics, monitor), self._clock, self._events)
+        self._figures = Figures(self.broker, self._counts, _about(chosen)) if chosen.console.enabled else None
         if isinstance(self._storage, PooledStorage):
             self.broker.health.pools = self._storage.pools
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
@@ -91,6 +97,9 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
+        if self._figures is not None:
+            self._figures.sampler.start()
+            atexit.register(self._figures.sampler.stop)  # before the store is closed
 
     def _pools(self) -> Pools | None:
         """What administrators do with pools, if there may be any."""
@@ -128,7 +137,7 @@ class Application:
             trusting=chosen.trust_network,
             allowed_hosts=lambda: configuration.current.allowed_hosts,
             log_requests=lambda: configuration.current.log_requests,
-            events=self._metrics,
+            events=self._events,
             metrics_page=self._metrics.page if chosen.metrics_on_main_port else None,
             strategy=None if isinstance(self._strategy, ProxySecrets) else self._strategy,
             proxy=self._proxy,
@@ -138,6 +147,7 @@ class Application:
             pools=self._pools(),
             auth=chosen.auth.strategy,
             console=console.tree if console else "",
+            figures=self._figures,
         )
         if console:
             console.add_routes(app)
@@ -269,6 +279,12 @@ def subscription_policy(chosen: Settings) -> SubscriptionPolicy:
     """What the settings say of subscriptions."""
     options = chosen.delivery
     return SubscriptionPolicy(options.types, options.default_ttl, options.confirm, options.keep)
+
+
+def _about(chosen: Settings) -> About:
+    """What this process says of itself to others."""
+    store = chosen.uri.partition(":")[0]
+    return About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
 
 
 def _shown(chosen: Settings) -> Options:

@@ -2,12 +2,12 @@
 """What happens in a server, for observers: ``zq.metrics`` is one, and none is needed."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
-from zq.model.topics import Entry
+from zq.model.topics import Entry, TopicRef
 
 
 class Events:
@@ -28,22 +28,24 @@ class Events:
 
     # The use cases.
 
-    def posted(self, drafts: Sequence[Draft]) -> None:
+    def posted(self, queue: QueueRef, drafts: Sequence[Draft]) -> None:
         """Messages were stored for the first time."""
 
-    def claimed(self, claim: Claim, now: Seconds) -> None:
+    def claimed(self, queue: QueueRef, claim: Claim, now: Seconds) -> None:
         """A claim was made, not found again under its name."""
 
-    def popped(self, messages: Messages, now: Seconds) -> None:
+    def popped(self, queue: QueueRef, messages: Messages, now: Seconds) -> None:
         """Messages were removed from a queue without a claim."""
 
-    def finished(self, outcome: Outcome, count: int) -> None:
-        """Messages finished, as far as the answer said: popped ones come with ``popped`` instead."""
+    def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
+        """Messages of a queue finished, as far as the answer said: popped ones come with ``popped`` instead.
+
+        For a commit that settles claims of several queues, it is a queue without a name."""
 
     def committed(self, commit: Committed) -> None:
         """A commit was made, or answered again."""
 
-    def published(self, entries: Sequence[Entry]) -> None:
+    def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:
         """Messages were published to a topic for the first time."""
 
     def waiting(self, change: int) -> None:
@@ -86,6 +88,26 @@ class Events:
 
 # The events of a server without observers.
 NO_EVENTS: Final = Events()
+
+
+def joined(first: Events, second: Events) -> Events:
+    """Both are told of everything. What one of them does not listen to costs nothing more."""
+    both = Events()
+    for name in [name for name in vars(Events) if not name.startswith("_")]:
+        calls = [
+            getattr(each, name) for each in (first, second) if getattr(type(each), name) is not getattr(Events, name)
+        ]
+        if calls:
+            setattr(both, name, calls[0] if len(calls) == 1 else _in_turn(*calls))
+    return both
+
+
+def _in_turn(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
+    def call(*args: Any) -> None:
+        first(*args)
+        second(*args)
+
+    return call
 
 
 class Refusal(StrEnum):

@@ -17,7 +17,7 @@ from tests.cli.conftest import Process, Zq
 from tests.servers import wait_for
 from zq.cli.session import Session
 from zq.cli.top import SORTS, Figures, Sample, Sampler, figures, ordered, summed
-from zq.client import Stats
+from zq.client import Client, Stats
 
 
 class Screen:
@@ -56,8 +56,8 @@ def watched(zq: Zq, *words: str, lines: int = 24) -> Iterator[tuple[Screen, Proc
     os.close(screen.there)
 
 
-def sampler_of(zq: Zq, limit: int = 100) -> Sampler:
-    return Sampler(Session({"url": zq.env["ZQ_URL"], "project": zq.project}), None, limit)
+def sampler_of(zq: Zq, limit: int = 100, sort: str = "messages") -> Sampler:
+    return Sampler(Session({"url": zq.env["ZQ_URL"], "project": zq.project}), None, limit, sort)
 
 
 def test_rates_say_what_came_and_what_left(zq: Zq) -> None:
@@ -120,6 +120,17 @@ def test_the_sum_is_of_all_that_were_looked_at(zq: Zq) -> None:
     total = summed(sampler.sample(), sampler.more)
     assert (total.came, total.left, total.change) == (0, 0, 0)
     assert summed([], more=False) == Figures("0 queues", 0, 0, 0)
+
+
+def test_of_too_many_the_first_in_the_order_are_looked_at(zq: Zq) -> None:
+    """As the server has counted all of them, whatever their names."""
+    for name, count in (("a", 1), ("b", 2), ("c", 3)):
+        zq("post", name, given="1\n" * count)
+    counted = Client(zq.env["ZQ_URL"], zq.project)
+    wait_for(lambda: [row["ready"] for row in counted.queue_figures(sort="ready")] == [3, 2, 1], 30, "counted")
+    assert [row.name for row in sampler_of(zq, limit=2).sample()] == ["c", "b"]
+    assert [row.name for row in sampler_of(zq, limit=2, sort="name").sample()] == ["a", "b"]
+    counted.close()
 
 
 def test_what_is_not_known_comes_last() -> None:

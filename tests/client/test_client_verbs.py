@@ -61,6 +61,20 @@ def test_a_queue_is_paused_and_resumed(client: Any) -> None:
             change()
 
 
+def test_figures_are_of_the_project_of_a_queue_and_of_servers(client: Any) -> None:
+    """A listing over pages has each queue once; servers are for administrators."""
+    for number in range(5):
+        client.queue(f"q{number}").post_batch([1] * (number + 1))
+    wait_for(lambda: len([*client.queue_figures()]) == 5, 30, "all queues are counted")
+    assert [row["name"] for row in client.queue_figures(sort="ready", page=2)] == ["q4", "q3", "q2", "q1", "q0"]
+    assert [row["name"] for row in client.queue_figures(sort="name", order="desc", name="1")] == ["q1"]
+    assert client.figures(window=10800)["step"] == 60
+    points = client.queue("q3").figures(window=300)
+    assert (points["now"]["ready"], len(points["depth"]["ready"])) == (4, 150)
+    with pytest.raises(errors.NotAuthorized):
+        client.servers()
+
+
 @pytest.mark.parametrize("name", ["a", "-", "..", "z" * 64])
 def test_any_name_of_a_queue_is_one_path_segment(client: Any, name: str) -> None:
     """Dots alone mean a folder elsewhere; ``exists`` is not misled by neighbours."""

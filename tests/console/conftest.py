@@ -38,6 +38,8 @@ RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "r
 WITHIN = 10_000
 """Milliseconds that the browser waits for what is expected."""
 expect.set_options(timeout=WITHIN)
+NOTHING = "\N{EN DASH}"
+"""What the console writes where nothing is known."""
 STATUS = re.compile(r"status of (\d{3})")
 
 

@@ -96,7 +96,7 @@ def test_addresses_are_read_as_they_are_written(client: Client, watch: Watch) ->
     for project, queue, query in [("a/b?c#d%", "q.1", {"m": "x&y=z"}), ("acme", "", {"name": "%"}), ("é ", "q", {})]:
         route = run(watch, "route", "loaded.parsed(loaded.to(...given))", [project, queue, query])
         assert (route["project"], route["queue"], route["query"]) == (project, queue, query)
-    pages = {"": "", "#/": "", "#/p/a": "queues", "#/p/a/queues/q": "queue", "#/p/a/b": "nowhere", "#/x": "nowhere"}
+    pages = {"": "", "#/": "", "#/p/a": "overview", "#/p/a/queues/q": "queue", "#/p/a/b": "nowhere", "#/x": "nowhere"}
     assert run(watch, "route", "given.map((hash) => loaded.parsed(hash).page)", list(pages)) == list(pages.values())
 
 

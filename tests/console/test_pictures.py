@@ -2,6 +2,7 @@
 """The pictures of ``api-ref/console.md``: made with ``ZQ_SHOTS=1``, never compared."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,16 +44,31 @@ def fill(client: Client) -> None:
             client.queue(name).post_batch([{"n": number} for number in range(count)])
 
 
+def go_on(client: Client) -> None:
+    """For two minutes, so that there is something to draw."""
+    mail, orders = client.queue("mail"), client.queue("orders")
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        mail.post({"to": "user@example.org", "template": "receipt"})
+        orders.post_batch([1] * (3 + int(until - time.monotonic()) % 7))
+        orders.pop(6)
+        time.sleep(0.2)
+
+
 def test_pictures(client: Client, watch: Watch) -> None:
     """Light, dark, and 390 px wide."""
     fill(client)
     FOLDER.mkdir(exist_ok=True)
+    go_on(client)
     page = watch.page
     page.set_viewport_size({"width": 1280, "height": 720})
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
+        watch.open("#/p/acme")
+        expect(page.locator(".plot canvas")).to_be_visible()
+        page.screenshot(path=FOLDER / f"overview-{theme}.png")
         watch.open("#/p/acme/queues")
-        expect(page.get_by_text("…", exact=True)).to_have_count(0)
+        expect(page.locator("tbody tr").first).to_be_visible()
         page.screenshot(path=FOLDER / f"queues-{theme}.png")
         watch.open(MAIL)
         page.locator("tbody th a").nth(2).click()

@@ -26,23 +26,27 @@ def test_an_empty_project_says_how_a_queue_begins(client: Client, watch: Watch) 
 
 
 def test_queues_are_listed_with_their_counts_and_each_once(client: Client, watch: Watch) -> None:
-    """Thirty: a page and its rest; a search by a part of the name; a link to the dead letters."""
+    """Thirty, by name and by what waits longest; a search by a part of the name; a link to the dead letters."""
     names = [f"jobs.{number:02}" for number in range(29)]
     for name in names:
         client.queue(name).create({"_dead_letter_queue": "other", "_max_claim_count": 3})
     client.queue("other").post_batch([1, 2, 3])
-    page = watch.open(QUEUES)
+    page = watch.open(f"{QUEUES}?sort=name")
     rows = page.locator("tbody tr")
-    expect(rows).to_have_count(20)
-    expect(rows.first.get_by_role("link", name="other")).to_be_visible()
-    page.get_by_role("button", name="Load more").click()
     expect(rows).to_have_count(30)
+    expect(rows.first.locator("[data-name=Dead]").get_by_role("link", name="3")).to_be_visible()
     assert page.locator("tbody th").all_inner_texts() == [*names, "other"]
-    expect(page.locator("tbody tr", has_text="other").last.locator("[data-name=Waiting]")).to_have_text("3")
-    expect(page.get_by_text("30 in the project")).to_be_visible()
+    expect(rows.last.locator("[data-name=Ready]")).to_have_text("3")
+    expect(page.get_by_text("30 queues, counted now")).to_be_visible()
+    page.get_by_role("button", name="Ready").click()
+    expect(rows.first.locator("th")).to_have_text("other")
+    expect(page.locator("[aria-sort=descending]")).to_contain_text("Ready")
+    page.get_by_role("button", name="Ready").click()
+    expect(rows.last.locator("th")).to_have_text("other")
+    assert "sort=ready&order=asc" in page.url
     page.get_by_label("Part of a queue's name").fill("oth")
     expect(rows).to_have_count(1)
-    assert page.url.endswith("?name=oth")
+    assert page.url.endswith("&name=oth")
     page.reload()
     expect(rows).to_have_count(1)
 
@@ -54,7 +58,7 @@ def test_at_rest_it_asks_once_a_second_at_most(client: Client, watch: Watch) -> 
     hide = "Object.defineProperty(document, 'hidden', {get: () => window.away === true})"
     watch.page.add_init_script(hide)
     page = watch.open(QUEUES)
-    expect(page.locator("[data-name=Waiting]").last).to_have_text("0")
+    expect(page.locator("[data-name=Ready]").last).to_have_text("0")
     asked = count(watch, 6)
     assert 1 <= asked <= 7
     page.evaluate("window.away = true; document.dispatchEvent(new Event('visibilitychange'))")

@@ -19,6 +19,8 @@ from tests.http.stores import BrokenStore, untouched
 from tests.stores import Stores
 from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.figures import Figures
+from zq.figures.counting import Counts
 from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
 from zq.model.topics import Retention
@@ -63,8 +65,10 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
         patience: float = 5.0,
         encryption_keys: dict[str, bytes] | None = None,
         max_counted: int = 10_000,
+        counts: Counts | None = None,
         **limits: int,
     ) -> Api:
+        counts = counts or Counts()
         broker = Broker(
             storage,
             clock,
@@ -77,8 +81,10 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             patience=patience,
             encryption_keys=encryption_keys,
             max_counted=max_counted,
+            events=counts,
         )
-        built = create_app(broker, **{"strict_client_id": True, "admin_mode": False, **(app or {})})
+        own = {"strict_client_id": True, "admin_mode": False, "figures": Figures(broker, counts)}
+        built = create_app(broker, **{**own, **(app or {})})
         return Api(Promptly(built) if storage.prompt else built, project_suffix)
 
     return build

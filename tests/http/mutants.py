@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tests.servers import CLIENT
 
-FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health")
-"""Paths that succeed only where callers prove who they are: test_quota and test_tokens ask them."""
+FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health", "/v2/servers")
+"""Paths that succeed only where callers prove who they are: test_quota, test_tokens and test_figures ask them."""
 SUBSCRIBER = "mailto:somebody@example.org"
 """Nothing is sent there: no page is configured on which it could agree."""
 NASTY = [
@@ -101,7 +101,12 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
     told: list[tuple[str, str, object]] = [
         *(("GET", path, None) for path in ("/", "/v2/", "/v2/ping", "/v2/limits", "/healthz", "/readyz")),
         *(("GET", path, None) for path in ("/v2/queues?detailed=true&with_count=true&limit=5", "/v2/topics?limit=2")),
-        *(("GET", f"{jobs}{path}", None) for path in ("", "/stats", "/depth", f"/claims/{claim}", f"/messages/{free}")),
+        *(("GET", f"{jobs}{path}", None) for path in ("/figures?window=300", "/depth")),
+        *(
+            ("GET", f"/v2/figures{path}", None)
+            for path in ("?window=600", "/queues?kind=queues&sort=ready&order=asc&limit=5&name=j&marker=WyI")
+        ),
+        *(("GET", f"{jobs}{path}", None) for path in ("", "/stats", f"/claims/{claim}", f"/messages/{free}")),
         ("GET", f"{jobs}/messages?limit=5&echo=true&include_claimed=true&include_delayed=true&detailed=true", None),
         ("GET", f"{jobs}/messages?ids={free},{held}", None),
         ("GET", f"{jobs}/messages?marker=1&limit=2", None),

@@ -26,6 +26,8 @@ from zq.broker import Broker
 from zq.broker.subscription_documents import SubscriptionDocuments
 from zq.broker.topics import KIND, NO_METADATA
 from zq.clock import ManualClock
+from zq.figures import Figures
+from zq.figures.counting import Counts
 from zq.http.app import create_app
 from zq.http.openapi import OPEN, document, resources
 from zq.limits import DEFAULT_KEEP, Limits
@@ -52,13 +54,14 @@ UNSAID = re.compile(
     "|goes with|go with|Exactly one|Give one of|Give either|another queue|has no queue"
     "|has no _dead_letter_queue|does not hold|beyond the log's end|does not encrypt messages|takes one value"
     "|until the year 9999|only queues can be paused|marker must be from 0 to"
+    "|sort must be one of in, name|marker must be one that a listing"
 )
 """Of rules between members, or with what is in the store; and of what is not built."""
 STORE = os.environ.get("ZQ_FUZZ_STORE", "rocksdb")
 NUMBERS = count()
 """Of projects."""
 # Of which no request can break a schema.
-NOTHING_WRONG = ("/v2/admin/rekey",)
+NOTHING_WRONG = ("/v2/admin/rekey", "/v2/servers")
 EXAMPLES = 10 * int(os.environ.get("ZQ_FUZZ", "1"))
 FREE, HELD, LEASED, NAMED, GONE, DEAD, STAGED = (digit * 32 for digit in "1234567")
 CLAIM, NAME, SUBSCRIPTION = "c" * 32, "a.b", "5" * 32
@@ -235,7 +238,9 @@ def ask(
     """
     clock = ManualClock(store.now())
     broker = Broker(store, clock, LIMITS, checksum=True)
-    operation.schema.app = app = create_app(broker, share=lambda: ShareOptions(secrets=("k" * 32,)))
+    operation.schema.app = app = create_app(
+        broker, share=lambda: ShareOptions(secrets=("k" * 32,)), figures=Figures(broker, Counts())
+    )
     came = Counter[tuple[int, str]]()
 
     def one(case: Any) -> None:

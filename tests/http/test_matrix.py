@@ -34,6 +34,9 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("GET", "/v2/queues", None, ""),
     ("GET", "/v2/topics", None, ""),
     ("GET", f"{QUEUE}/depth", None, "observe"),
+    ("GET", f"{QUEUE}/figures", None, "observe"),
+    ("GET", "/v2/figures", None, ""),
+    ("GET", "/v2/figures/queues", None, ""),
     ("GET", "/v2/messages/a", None, ""),
     *[
         route
@@ -125,7 +128,15 @@ def test_the_table_above_names_every_route_of_the_router(scoped: Scoped) -> None
     known = {(method, path) for method, path, _, _ in ROUTES}
     for method, path, resource in built(scoped.app):
         if not getattr(resource, "open", False) and not path.startswith(
-            ("/metrics", "/v2/admin", "/v2/health", "/v2/tokens", "/v2/share", "/v2/queues/{queue}/share")
+            (
+                "/metrics",
+                "/v2/admin",
+                "/v2/health",
+                "/v2/servers",
+                "/v2/tokens",
+                "/v2/share",
+                "/v2/queues/{queue}/share",
+            )
         ):
             values = {"message": "a", "claim": "c", "subscription": "s"}
             filled = path.format(queue="jobs", topic="jobs", name="jobs", producer="jobs", **values)

@@ -90,10 +90,10 @@ def message(claim_count: int, created: float = NOW - 3) -> Message:
 def test_work_is_counted(metrics: Metrics) -> None:
     """Each event adds to its metrics, and to those only."""
     before = shown(metrics)
-    metrics.posted([Draft("1", b"1", 60, 0, "c"), Draft("2", b"1", 300, 0, "c")])
-    metrics.claimed(Claim("c", 60, NOW, [message(1), message(2), message(5)], lapsed=2), NOW)
-    metrics.popped([message(0), message(1)], NOW)
-    metrics.finished(Outcome.DELETED, 4)
+    metrics.posted(A, [Draft("1", b"1", 60, 0, "c"), Draft("2", b"1", 300, 0, "c")])
+    metrics.claimed(A, Claim("c", 60, NOW, [message(1), message(2), message(5)], lapsed=2), NOW)
+    metrics.popped(A, [message(0), message(1)], NOW)
+    metrics.finished(A, Outcome.DELETED, 4)
     metrics.committed(Committed(1, 5, 3))
     metrics.committed(Committed(1, 5, 3, replayed=True))
     metrics.turned_away()

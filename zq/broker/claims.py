@@ -103,7 +103,7 @@ class Claims:
                 break
             rules = self._rules_cache.remember(queue, made.metadata)
         if made.claim is not None and not made.existing:
-            self._events.claimed(made.claim, now)
+            self._events.claimed(queue, made.claim, now)
         return ClaimAnswer(made.claim and self._opened(queue, made.claim, now), now, made.existing)
 
     def _opened(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:

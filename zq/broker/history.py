@@ -175,7 +175,7 @@ class History:
         if refusal is not None:
             raise refusal
         self._messages.post(queue, drafts, now)
-        self._events.posted(drafts)
+        self._events.posted(queue, drafts)
         return [draft.id for draft in drafts]
 
     def _page_size(self, limit: int | None) -> int:

@@ -125,7 +125,7 @@ class Messages:
             except Repeated as first:
                 return Applied(first.answer, replayed=True)
             if metadata is None:
-                self._events.posted(drafts)
+                self._events.posted(queue, drafts)
                 return Applied([draft.id for draft in drafts])
             rules = self._rules_cache.remember(queue, metadata)
 
@@ -156,7 +156,7 @@ class Messages:
             self._stage_copies(queue, stage, again, rules, now, upload.hops, idempotency_key)
             return Applied(len(first.answer), replayed=True)
         self._stage_copies(queue, stage, drafts, rules, now, upload.hops, idempotency_key)
-        self._events.posted(drafts)
+        self._events.posted(queue, drafts)
         return Applied(len(drafts))
 
     def _stage_copies(
@@ -262,7 +262,7 @@ class Messages:
         """Remove one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
         claims = (claim,) if claim else ()
         self._messages.delete(queue, (message,), self._clock.now(), claims, self._rules_cache.recent(queue).history_ttl)
-        self._events.finished(Outcome.DELETED, 1)
+        self._events.finished(queue, Outcome.DELETED, 1)
 
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Remove messages by id, claimed or not; where the server wants claim ids, only under these, else none."""
@@ -278,7 +278,7 @@ class Messages:
                 self._messages.delete(queue, ids[start : start + step], self._clock.now(), holders, history)
         except MessageClaimed:  # by none of them: this verb has one refusal (contract 7.7)
             raise ClaimNotHeld from None
-        self._events.finished(Outcome.DELETED, len(ids))
+        self._events.finished(queue, Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
         """Remove and return up to ``limit`` ready messages, or as many as an answer carries.
@@ -290,7 +290,7 @@ class Messages:
             raise Invalid("claim_ids does not go with pop.")
         rules, now, popped = self._popped(queue, limit)
         if popped:
-            self._events.popped(popped, now)
+            self._events.popped(queue, popped, now)
         shown = self._sealing.opened(queue.project, popped)
         if len(shown) < len(popped) and not rules.history_ttl:
             read = {message.id for message in shown}

@@ -84,7 +84,7 @@ class Publishing:
             first = self._log.publish(topic, entries, self._clock.now(), self.retention, idempotency_key)
         except Repeated as earlier:
             return Applied(range(earlier.answer, earlier.answer + len(entries)), replayed=True)
-        self._events.published(entries)
+        self._events.published(topic, entries)
         return Applied(range(first, first + len(entries)))
 
     def list(

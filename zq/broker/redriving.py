@@ -111,7 +111,7 @@ class Redriving:
             moved, lost = self._move_named(queue, ways, terms.ids)
         if not moved:
             ways.check_paused()
-        self._events.finished(Outcome.MOVED, moved)
+        self._events.finished(queue, Outcome.MOVED, moved)
         return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> DryRun:

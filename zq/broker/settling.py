@@ -86,9 +86,9 @@ class Settling:
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:
             return Applied(first.answer, replayed=True)
-        self._events.finished(Outcome.DELETED, settled.deleted)
-        self._events.finished(Outcome.MOVED, settled.moved)
-        self._events.finished(Outcome.DEAD_LETTERED, settled.buried)
+        self._events.finished(queue, Outcome.DELETED, settled.deleted)
+        self._events.finished(queue, Outcome.MOVED, settled.moved)
+        self._events.finished(queue, Outcome.DEAD_LETTERED, settled.buried)
         return Applied(settled)
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:

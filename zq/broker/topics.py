@@ -11,7 +11,7 @@ from zq import wire
 from zq.broker.data_keys import DataKeys
 from zq.broker.markers import Markers
 from zq.broker.metadata import ENCRYPTS, NO_TOPIC, NOT_ENCRYPTED, PAUSED, MetadataSchema, topic_defaults
-from zq.broker.resources import MetadataResource
+from zq.broker.resources import READ_AHEAD, MetadataResource
 from zq.broker.rules import DefaultTtls, ReadThroughCache, post_size
 from zq.clock import Clock
 from zq.errors import TopicNotFound
@@ -69,6 +69,10 @@ class Topics(MetadataResource[TopicRef, Topic]):
     def rules(self, topic: TopicRef) -> TopicRules:
         """What holds for a message that is published now, as the cache has it; a missing topic is created."""
         return self._recent.get(topic)
+
+    def stored(self, project: str, after: str) -> Page[Topic]:
+        """Topics with names greater than ``after``, as they are stored."""
+        return self._store.list(project, after, READ_AHEAD)
 
     def _stored(self, topic: TopicRef) -> TopicRules:
         stored = self._store.get(topic)

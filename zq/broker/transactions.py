@@ -82,7 +82,9 @@ class Transactions:
         for stage in commit.publish:
             self.work_ended(commit.project, Work.STAGE, stage)
         if not committed.replayed:
-            self._events.finished(Outcome.DELETED, committed.deleted)
+            settled = {queue for queue, _ in held}
+            queue = settled.pop() if len(settled) == 1 else QueueRef(commit.project, "")
+            self._events.finished(queue, Outcome.DELETED, committed.deleted)
         self._events.committed(committed)
         return committed
 

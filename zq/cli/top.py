@@ -23,8 +23,8 @@ from zq.cli.failures import Failure, exit_code, sentence
 from zq.cli.output import console, table
 from zq.cli.param_types import Count, Seconds
 from zq.cli.session import Command, Session, pass_session
-from zq.client import Listed, Stats
-from zq.errors import Unavailable, ZqError
+from zq.client import Stats
+from zq.errors import NotBuilt, Unavailable, ZqError
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -67,6 +67,8 @@ SORTS: Final[dict[str, Callable[[Figures], float | None]]] = {
     "out": lambda row: row.left,
     "oldest": lambda row: row.oldest,
 }
+# What the server calls an order, if it has another name for it.
+FIGURES: Final = {"messages": "ready"}
 # The key of each order.
 KEYS: Final = {"n": "name", "m": "messages", "i": "in", "o": "out", "a": "oldest"}
 
@@ -82,8 +84,9 @@ class Sample(NamedTuple):
 class Sampler:
     """Samples the queues whose names hold ``part``, ``limit`` of them at most."""
 
-    def __init__(self, session: Session, part: str | None, limit: int) -> None:
+    def __init__(self, session: Session, part: str | None, limit: int, sort: str) -> None:
         self._client = session.client
+        self._sort = FIGURES.get(sort, sort)
         self._part = part
         self._limit = limit
         self._before: dict[str, Sample] = {}
@@ -94,14 +97,21 @@ class Sampler:
         """Figures of each queue, with rates since the sample before if it had the queue."""
         listed = [*islice(self._client.queues(name=self._part, detailed=True), self._limit + 1)]
         self.more = len(listed) > self._limit
-        now = {one.name: self._sample(one) for one in listed[: self._limit]}
+        chosen = {one.name: (one.metadata or {}).get("_paused") for one in listed[: self._limit]}
+        if self.more:
+            chosen = self._first() or chosen
+        now = {name: Sample(self._client.queue(name).stats(), time.monotonic(), chosen[name]) for name in chosen}
         rows = [figures(name, sample, self._before.get(name)) for name, sample in now.items()]
         self._before = now
         return rows
 
-    def _sample(self, one: Listed) -> Sample:
-        paused = (one.metadata or {}).get("_paused")
-        return Sample(self._client.queue(one.name).stats(), time.monotonic(), paused)
+    def _first(self) -> dict[str, str | None]:
+        """The first queues in the order wanted, as the server counted them, and what is paused; none if it does not."""
+        try:
+            rows = self._client.queue_figures(sort=self._sort, name=self._part)
+            return {row["name"]: row["paused"] for row in islice(rows, self._limit)}
+        except NotBuilt:
+            return {}
 
 
 def figures(name: str, now: Sample, before: Sample | None) -> Figures:
@@ -216,7 +226,9 @@ def health(session: Session) -> None:
 @click.option("--name", metavar="PART", help="Only queues whose names hold this.")
 @click.option("--sort", type=click.Choice([*SORTS]), default="messages", help="What comes first; messages.")
 @click.option("--rows", type=Count(1), help="Show so many queues; else as many as fit, as JSON all.")
-@click.option("--limit", type=Count(1), default=200, help="Look at so many queues, by name; 200.")
+@click.option(
+    "--limit", type=Count(1), default=200, help="Look at so many queues, the first in the order of --sort; 200."
+)
 @click.option("--interval", type=Seconds(0.1), default=2.0, metavar="SECONDS", help="Between looks; 2.")
 @click.option("--looks", type=Count(1), help="End after so many; else when interrupted, without a terminal after one.")
 @click.option("--once", is_flag=True, help="Show one look, and end.")
@@ -236,7 +248,7 @@ def top(
     Rates are those since the look before, one interval ago. On a terminal keys change the order.
     """
     session.patient = True
-    sampler = Sampler(session, name, limit)
+    sampler = Sampler(session, name, limit, sort)
     if session.out.for_people and sys.stdout.isatty() and not once:
         live_top(sampler, sort, rows, interval, looks)
         return

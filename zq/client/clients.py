@@ -24,7 +24,7 @@ from zq.client.calls import (
 from zq.client.claims import fenced, list_call
 from zq.client.credentials import chosen_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
-from zq.client.resources import resource_page
+from zq.client.resources import linked, resource_page
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.values import Event, Gap, LastCommit, Listed, LiveClaim, Located
 from zq.model import Committed, Fence
@@ -81,6 +81,24 @@ class ClientVerbs:
     ) -> Call[Page[Listed]]:
         """As ``queues``."""
         return resource_page("topics", page, detailed, {"name": name, **filters})
+
+    @operation
+    def figures(self, window: int = 600) -> Call[dict[str, Any]]:
+        """What matters in the project, and its past within so many seconds: 300, 600 or 10800."""
+        return Call(method="GET", path=path("figures"), params={"window": window}, read=_document)
+
+    @listing
+    def queue_figures(
+        self, /, *, sort: str = "oldest", order: str | None = None, name: str | None = None, page: int | None = None
+    ) -> Call[Page[dict[str, Any]]]:
+        """All queues with their figures, each once: by ``oldest``, ``ready``, ``delayed``, ``claimed``, ``in``, ``out``
+        or ``growth``, or by ``name``; ``order``: ``asc`` or ``desc``. ``page``: queues in a request, 100 at most."""
+        return _figures_page(path("figures", "queues"), {"sort": sort, "order": order, "name": name, "limit": page})
+
+    @operation
+    def servers(self) -> Call[list[dict[str, Any]]]:
+        """What each server process of the deployment says of itself; for administrators."""
+        return Call(method="GET", path=path("servers"), read=lambda answer: _document(answer)["servers"])
 
     @operation
     def limits(self) -> Call[dict[str, int]]:
@@ -215,6 +233,14 @@ class ClientVerbs:
 
 def _document(answer: Answer) -> dict[str, Any]:
     return msgspec.json.decode(answer.body, type=dict[str, Any])
+
+
+def _figures_page(target: str, params: Params) -> Call[Page[dict[str, Any]]]:
+    def read(answer: Answer) -> Page[dict[str, Any]]:
+        found = _document(answer)
+        return linked(target, found["queues"], found["links"], read)
+
+    return Call(method="GET", path=target, params=params, read=read)
 
 
 def _token_page(target: str, params: Params) -> Call[Page[dict[str, Any]]]:

@@ -142,6 +142,16 @@ class QueueVerbs(SubscriptionVerbs):
         )
 
     @operation
+    def figures(self, window: int = 600) -> Call[dict[str, Any]]:
+        """Its past within so many seconds, 300, 600 or 10800: messages by state, and rates; None = nobody looked."""
+        return Call(
+            method="GET",
+            path=self._path("figures"),
+            params={"window": window},
+            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
+        )
+
+    @operation
     def pause(self, what: Literal["claims", "posts", "all"] = "all") -> Call[dict[str, Any]]:
         """Let claims and pops find nothing, have posts refused, or both, until ``resume``; its metadata.
 

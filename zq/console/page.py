@@ -44,7 +44,11 @@ POLICY: Final = (
     "trusted-types 'none'"
 )
 # The vendored modules, by the names under which modules import them.
-IMPORTS: Final = {"preact": "vendor/preact.mjs", "preact/hooks": "vendor/hooks.mjs", "htm": "vendor/htm.mjs"}
+IMPORTS: Final = {
+    "preact": "vendor/preact.mjs",
+    "preact/hooks": "vendor/hooks.mjs",
+    "htm": "vendor/htm.mjs",
+}
 # How long a file whose path has its version may be kept: a year.
 FOREVER: Final = "public, max-age=31536000, immutable"
 
@@ -118,7 +122,8 @@ class _Document(_Static):
 
     def __init__(self, tree: Tree, read_only: bool, grafana: str) -> None:
         imports = json.dumps({"imports": {name: f"./{tree.version}/{path}" for name, path in IMPORTS.items()}})
-        modules = [name for name in tree.files if name.endswith((".js", ".mjs"))]
+        scripts = [name for name in tree.files if name.endswith((".js", ".mjs"))]
+        modules = [name for name in scripts if f'src="{{{{tree}}}}/{name}"' not in tree.document]
         preloads = [f'<link rel="modulepreload" href="{tree.version}/{name}">' for name in modules]
         text = tree.document
         for mark, value in (

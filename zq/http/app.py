@@ -14,12 +14,14 @@ from zq.auth.tokens import Tokens
 from zq.broker import Broker
 from zq.broker.pools import Pools
 from zq.events import NO_EVENTS, Events
+from zq.figures import Figures
 from zq.http import deliveries, faults, subscriptions
 from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
 from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
+from zq.http.figures import ProjectFigures, QueueFigures, QueuePoints, ServerCollection
 from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
@@ -96,6 +98,7 @@ def create_app(
     pools: Pools | None = None,
     auth: str = "",
     console: str = "",
+    figures: Figures | None = None,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
 
@@ -106,6 +109,7 @@ def create_app(
     ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
     ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
+    ``figures``: None = there are none.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
     served.
@@ -131,6 +135,7 @@ def create_app(
     app.add_route(
         "/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id, admin_mode and pools is not None)
     )
+    _add_figure_routes(app, figures)
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
     if admin_mode:
         app.add_route("/v2/health", HealthReport(broker))
@@ -154,6 +159,13 @@ def _add_administration_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/admin/projects", ProjectCollection(broker))
     app.add_route("/v2/admin/project", ProjectItem(broker))
     app.add_route("/v2/admin/rekey", Rekeying(broker.sealing.keys))
+
+
+def _add_figure_routes(app: App, figures: Figures | None) -> None:
+    app.add_route("/v2/figures", ProjectFigures(figures))
+    app.add_route("/v2/figures/queues", QueueFigures(figures))
+    app.add_route("/v2/queues/{queue}/figures", QueuePoints(figures))
+    app.add_route("/v2/servers", ServerCollection(figures))
 
 
 def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None:

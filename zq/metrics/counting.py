@@ -20,7 +20,7 @@ from zq.metrics import multiprocess
 from zq.metrics.collector import StoreCollector
 from zq.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind, Options
 from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
-from zq.model.topics import Entry
+from zq.model.topics import Entry, TopicRef
 from zq.storage.api import Storage
 
 # Buffered values of one metric from which on they are added without waiting for a reader of the page.
@@ -181,12 +181,12 @@ class Metrics(Events):
             times = self._verb(verb)
         times.note(seconds)
 
-    def posted(self, drafts: Sequence[Draft]) -> None:
+    def posted(self, queue: QueueRef, drafts: Sequence[Draft]) -> None:
         self._ttls.extend([draft.ttl for draft in drafts])
         if len(self._ttls) >= ENOUGH:
             self._flush()
 
-    def claimed(self, claim: Claim, now: Seconds) -> None:
+    def claimed(self, queue: QueueRef, claim: Claim, now: Seconds) -> None:
         self._claimed.note(len(claim.messages))
         for message in claim.messages:
             if message.claim_count > 1:
@@ -196,11 +196,11 @@ class Metrics(Events):
         if claim.lapsed:
             self._metrics["messages_lapsed_total"].inc(claim.lapsed)
 
-    def popped(self, messages: Messages, now: Seconds) -> None:
+    def popped(self, queue: QueueRef, messages: Messages, now: Seconds) -> None:
         self._finished[Outcome.POPPED].note(len(messages))
         self._dwelt.extend([max(0.0, now - message.created) for message in messages if not message.claim_count])
 
-    def finished(self, outcome: Outcome, count: int) -> None:
+    def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
         self._finished[outcome].note(count)
 
     def committed(self, commit: Committed) -> None:
@@ -217,7 +217,7 @@ class Metrics(Events):
     def turned_away(self) -> None:
         self._metrics["waits_turned_away_total"].inc()
 
-    def published(self, entries: Sequence[Entry]) -> None:
+    def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:
         self._published.note(len(entries))
 
     def streams(self, change: int) -> None:

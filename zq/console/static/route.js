@@ -10,9 +10,11 @@ import { useEffect, useState } from "preact/hooks";
 
 /** The pages of a project, as addresses and people name them. */
 export const PAGES = [
+  ["overview", "Overview"],
   ["queues", "Queues"],
   ["claims", "Claims"],
   ["subscriptions", "Subscriptions"],
+  ["server", "Server"],
   ["admin", "Administration"],
 ];
 
@@ -24,7 +26,7 @@ export function parsed(hash) {
   const [path, search = ""] = hash.replace(/^#/, "").split("?");
   const query = Object.fromEntries(new URLSearchParams(search));
   const names = path.split("/").slice(1).map(decoded);
-  const [mark = "", project = "", page = "queues", queue = ""] = names;
+  const [mark = "", project = "", page = "overview", queue = ""] = names;
   if (mark === "" && names.length < 2) return { project: "", page: "", queue: "", query };
   const known = mark === "p" && project !== "" && PAGES.some(([name]) => name === page) && names.length <= (page === "queues" ? 4 : 3);
   return { project, page: known ? (queue ? "queue" : page) : "nowhere", queue, query };

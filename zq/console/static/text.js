@@ -37,6 +37,34 @@ export function age(seconds) {
 }
 
 /**
+ * @param {number | null} number messages in a second
+ * @returns {string} as 12.4; a dash where nothing is known
+ */
+export function rate(number) {
+  if (number === undefined || number === null) return "–";
+  return number === 0 ? "0" : count(Number(number.toFixed(Math.abs(number) < 9.95 ? 1 : 0))).replace(/^-?0$/, "<0.1");
+}
+
+/**
+ * @param {number} number
+ * @param {boolean} atLeast whether it was counted up to a bound
+ * @returns {string} as 10,000+
+ */
+export function bounded(number, atLeast) {
+  return atLeast ? `${count(number)}+` : count(number);
+}
+
+/**
+ * @param {{ready: number, delayed: number, claimed: number, at_least: boolean}} depth
+ * @param {"ready" | "delayed" | "claimed"} state
+ * @returns {string} how many messages are in it, as far as they were counted
+ */
+export function counted(depth, state) {
+  const most = Math.max(depth.ready, depth.delayed, depth.claimed);
+  return bounded(depth[state], depth.at_least && depth[state] === most);
+}
+
+/**
  * @param {number} number
  * @returns {string} as 12.5 KiB
  */

@@ -13,7 +13,7 @@ from typing import Any, Final
 import falcon
 
 from zq import __version__, wire
-from zq.http.openapi import messages, pooling, resources, schemas, subscriptions
+from zq.http.openapi import figures, messages, pooling, resources, schemas, subscriptions
 from zq.http.openapi.administration import administration, sharing, tokens
 from zq.http.openapi.administration import schemas as administrative_schemas
 from zq.http.openapi.operations import (
@@ -46,6 +46,7 @@ TAGS = {
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
     "subscriptions": "Who is told of messages, by HTTP or by mail.",
+    "figures": "What queues hold and what goes through them, now and before: for people and dashboards.",
     "tokens": "Tokens and signed URLs, by which callers prove who they are.",
     "pools": "Pools and flavors, of servers with admin_mode and pooling; others answer 404.",
     "service": "Versions, limits, probes and metrics.",
@@ -81,7 +82,7 @@ def _encoded(limits: Limits, strict_client_id: bool, pools: bool) -> bytes:
 def document(limits: Limits, strict_client_id: bool = True, pools: bool = False) -> dict[str, Any]:
     """What a server with these limits serves and takes. ``pools``: with pools and flavors."""
     named = {name: described for name, described in TAGS.items() if pools or name != "pools"}
-    bodies = schemas.schemas(limits) | administrative_schemas() | subscriptions.schemas()
+    bodies = schemas.schemas(limits) | administrative_schemas() | subscriptions.schemas() | figures.schemas()
     bodies |= pooling.schemas(bodies["HealthReport"]) if pools else {}
     return {
         "openapi": "3.1.0",
@@ -117,6 +118,7 @@ def _paths(limits: Limits, pools: bool) -> Json:
         "transactions": messages.transactions(),
         "subscriptions": subscriptions.subscriptions(limits),
         "tokens": tokens() | sharing(),
+        "figures": figures.figures(),
         "pools": pooling.pools(limits) | pooling.flavors(limits) if pools else {},
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
     }
@@ -128,7 +130,7 @@ def _paths(limits: Limits, pools: bool) -> Json:
 
 
 def _shared(path: str) -> Json:
-    given = [] if path in OPEN or path.startswith("/v2/admin/") else [CLIENT, PROJECT]
+    given = [] if path in (*OPEN, figures.SERVERS) or path.startswith("/v2/admin/") else [CLIENT, PROJECT]
     if path == resources.DEPTH:
         given = [PROJECT]
     given += [shared(name) for name in re.findall(r"{(\w+)}", path)]

@@ -19,8 +19,7 @@ const CHOICES = [
 ];
 
 /** Beside the name of a queue that is paused. */
-export function PausedMark({ metadata }) {
-  const paused = metadata?._paused;
+export function PausedMark({ paused }) {
   if (!(paused in SAYS)) return null;
   return html` <span class="mark paused">${paused === "all" ? "paused" : `${paused} paused`}</span>`;
 }

@@ -3,13 +3,14 @@
 
 import { useState } from "preact/hooks";
 import { get, queuePath } from "../api.js";
-import { useClock, useLive } from "../live.js";
+import { useLive } from "../live.js";
 import { Act } from "../parts/act.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
-import { age, clock, count, several, visible } from "../text.js";
+import { age, count, counted, several, visible } from "../text.js";
 import { at, go, to } from "../route.js";
 import { ByHand } from "./claim.js";
+import { Figures, useFigures } from "./figures.js";
 import { History } from "./history.js";
 import { Message } from "./message.js";
 import { Messages, STATES } from "./messages.js";
@@ -19,21 +20,18 @@ import { Post } from "./post.js";
 import { askToDelete, askToPurge } from "./queueacts.js";
 import { Redrive } from "./redrive.js";
 
-const FIGURES_EVERY = 2;
 const METADATA_EVERY = 20;
-const DEPTH_EVERY = 10;
-// What a server counts of a state, unless it was told otherwise.
-const MOST_COUNTED = 10000;
+const LETTERS_EVERY = 10;
 
 /** The page. */
 export function Queue({ route }) {
   const { queue, project } = route;
-  const stats = useLive(async () => (await get(queuePath(queue, "/stats"))).messages, FIGURES_EVERY, [queue]);
+  const figures = useFigures(route);
+  const depth = figures.value?.now;
   const metadata = useLive(() => get(queuePath(queue)), METADATA_EVERY, [queue]);
-  const depth = useLive(() => get(queuePath(queue, "/depth")), DEPTH_EVERY, [queue]);
   const dead = metadata.value?._dead_letter_queue;
-  const letters = useLive(async () => (dead ? get(queuePath(dead, "/depth")) : undefined), METADATA_EVERY, [dead]);
-  const again = () => [stats, depth, letters].forEach((figures) => figures.again());
+  const letters = useLive(async () => (dead ? get(queuePath(dead, "/depth")) : undefined), LETTERS_EVERY, [dead]);
+  const again = () => [figures, letters].forEach((found) => found.again());
   return html`<p class="crumb"><a href=${to(project)}>Queues</a></p>
     <div class="title">
       <h1>${visible(queue)}</h1>
@@ -44,24 +42,11 @@ export function Queue({ route }) {
       </div>
     </div>
     <${Paused} queue=${queue} metadata=${metadata.value} done=${metadata.again} />
-    <${Stale} found=${stats} />
-    ${waiting(stats) ?? html`<${Tiles} stats=${stats} />`}
+    <${Stale} found=${figures} />
+    ${waiting(figures) ?? html`<${Figures} route=${route} found=${figures} dead=${dead} letters=${letters.value} />`}
     ${metadata.value && html`<${Words} project=${project} metadata=${metadata.value} />`}
-    <${Tabs} route=${route} depth=${depth.value} dead=${dead} letters=${letters.value} history=${metadata.value?._history_ttl > 0} />
-    <${Shown} route=${route} metadata=${metadata} dead=${dead} depth=${depth.value} again=${again} />`;
-}
-
-function Tiles({ stats }) {
-  const now = useClock();
-  const { free, claimed, total, oldest } = stats.value;
-  const late = stats.fault !== null || now - stats.at > 10000;
-  return html`<section aria-label="Figures" class=${late ? "tiles stale" : "tiles"}>
-    <div class="tile first"><span class="name">Oldest message</span><span class="figure">${age(oldest?.age)}</span></div>
-    <div class="tile"><span class="name">Waiting</span><span class="figure">${count(free)}</span><span class="quiet">ready or delayed</span></div>
-    <div class="tile"><span class="name">Claimed</span><span class="figure">${count(claimed)}</span></div>
-    <div class="tile"><span class="name">In all</span><span class="figure">${count(total)}</span></div>
-    ${late && html`<p class="quiet asof">As of ${clock(stats.at)}, ${age((now - stats.at) / 1000)} ago.</p>`}
-  </section>`;
+    <${Tabs} route=${route} depth=${depth} dead=${dead} letters=${letters.value} history=${metadata.value?._history_ttl > 0} />
+    <${Shown} route=${route} metadata=${metadata} dead=${dead} depth=${depth} again=${again} />`;
 }
 
 function Words({ project, metadata }) {
@@ -85,21 +70,17 @@ function Tabs({ route, depth, dead, letters, history }) {
   const now = query.tab ?? query.state ?? "ready";
   const tab = (key, label, address) =>
     html`<li key=${key}><a href=${to(project, queue, address)} aria-current=${now === key ? "page" : undefined}>${label}</a></li>`;
-  const state = (key, label, number) => tab(key, number === undefined ? label : `${label} ${counted(number)}`, { state: key === "ready" ? "" : key });
+  const state = (key, label) => tab(key, depth ? `${label} ${counted(depth, key)}` : label, { state: key === "ready" ? "" : key });
   return html`<nav class="tabs" aria-label="Parts of the queue">
     <ul>
-      ${state("ready", "Ready", depth?.ready)} ${state("delayed", "Delayed", depth?.delayed)} ${state("claimed", "Claimed", depth?.claimed)}
-      ${(dead || now === "dead") && state("dead", "Dead letters", letters?.ready)}
+      ${state("ready", "Ready")} ${state("delayed", "Delayed")} ${state("claimed", "Claimed")}
+      ${(dead || now === "dead") && tab("dead", letters ? `Dead letters ${count(letters.ready)}` : "Dead letters", { state: "dead" })}
       ${(history || now === "history") && tab("history", "History", { state: "history" })}
       ${tab("post", "Post", { tab: "post" })} ${tab("claim", "Claim by hand", { tab: "claim" })}
       ${tab("redrive", "Redrive", { tab: "redrive" })}
       ${tab("metadata", "Metadata", { tab: "metadata" })} <li><a href=${at(project, "subscriptions", { queue })}>Subscriptions</a></li>
     </ul>
   </nav>`;
-}
-
-function counted(number) {
-  return number < MOST_COUNTED ? count(number) : `${count(number)}+`;
 }
 
 function Shown({ route, metadata, dead, depth, again }) {

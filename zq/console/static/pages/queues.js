@@ -1,111 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queues of a project, by name, each with its counts: these are asked for one queue after the other.
+// The queues of a project with their figures, as the server has counted them: sorted, searched and paged there.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, queuePath } from "../api.js";
+import { get } from "../api.js";
 import { useClock, useLive } from "../live.js";
 import { Act, announce } from "../parts/act.js";
+import { Spark } from "../parts/chart.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
-import { age, count, several, visible } from "../text.js";
-import { go, to } from "../route.js";
+import { age, count, counted, rate, several, visible } from "../text.js";
+import { go, parsed, to } from "../route.js";
 import { PausedMark } from "./pausing.js";
 import { askToCreate, askToDelete, askToPurge } from "./queueacts.js";
 
-const PAGE = 20;
-const LIST_EVERY = 10;
-const COUNTS_EVERY = 1.25;
-const AT_ONCE = 4;
+const PAGE = 100;
+const EVERY = 5;
+// Seconds after which counts are called old.
+const OLD = 10;
+// Headers by what they sort by; those without are not sorted by.
+const COLUMNS = [
+  ["Name", "name"],
+  ["Oldest", "oldest"],
+  ["Ready", "ready"],
+  ["Delayed", "delayed"],
+  ["Claimed", "claimed"],
+  ["Dead", ""],
+  ["In/s", "in"],
+  ["Out/s", "out"],
+  ["Ten minutes", ""],
+];
 
 /** The page. */
 export function Queues({ route }) {
-  const name = route.query.name ?? "";
-  const list = useQueues(name);
-  const stats = useStats(list.rows.map((row) => row.name));
+  const list = useQueues(route);
   const [chosen, setChosen] = useState([]);
   const selected = chosen.filter((one) => list.rows.some((row) => row.name === one));
   const gone = (names) => {
     list.drop(names);
     setChosen([]);
   };
-  return html`<div class="title"><h1>Queues</h1><span class="quiet">${list.total}</span></div>
+  return html`<div class="title"><h1>Queues</h1><${Counted} list=${list} /></div>
     <div class="row tools">
-      <${Search} project=${route.project} name=${name} />
+      <${Search} route=${route} />
       <${Act} rule="queues:create" kind="main" onClick=${() => askToCreate(route.project)}>Create a queue</${Act}>
       <${Selected} names=${selected} gone=${gone} />
     </div>
     <${Stale} found=${list.found} />
-    ${waiting(list.found) ?? html`<${Table} route=${route} list=${list} stats=${stats} chosen=${selected} choose=${setChosen} />`}`;
+    ${waiting(list.found) ?? html`<${Table} route=${route} list=${list} chosen=${selected} choose=${setChosen} />`}`;
 }
 
-function useQueues(name) {
-  const [more, setMore] = useState({ rows: [], next: undefined });
-  const query = { limit: PAGE, detailed: true, with_count: true, name };
-  const found = useLive(() => get("queues", query), LIST_EVERY, [name]);
-  useEffect(() => setMore({ rows: [], next: undefined }), [name]);
-  const first = found.value?.queues ?? [];
-  const last = first.at(-1)?.name ?? "";
-  const rows = [...first, ...more.rows.filter((row) => row.name > last)];
-  const next = more.next === undefined ? nextOf(found.value, name) : more.next;
+/** The first page, asked for again and again; or a later one in the order of that first page, which stays as it is. */
+function useQueues({ project, query }) {
+  const { name = "", sort = "oldest", order = "" } = query;
+  const asked = { limit: PAGE, name, sort, order };
+  const [later, setLater] = useState(null);
+  const [dropped, setDropped] = useState([]);
+  const found = useLive(() => get("figures/queues", asked), EVERY, [project, name, sort, order]);
+  useEffect(() => setLater(null), [project, name, sort, order]);
+  const page = later?.page ?? found.value;
+  const next = page?.links[0] && new URL(page.links[0].href, location.href).searchParams.get("marker");
   const load = async () => {
-    const page = await get("queues", { ...query, marker: next });
-    setMore({ rows: [...rows, ...page.queues], next: nextOf(page, name) });
+    const following = await get("figures/queues", { ...asked, marker: next });
+    setLater({ page: following, first: (later?.first ?? 1) + PAGE });
   };
   const drop = (names) => {
-    setMore({ ...more, rows: more.rows.filter((row) => !names.includes(row.name)) });
+    setDropped([...dropped, ...names.map((one) => ({ one, at: Date.now() }))]);
     found.again();
   };
-  const total = found.value && `${count(found.value.count ?? 0)} in the project`;
-  return { found, rows, next, load, drop, total };
+  const lately = dropped.filter(({ at }) => page && Date.parse(page.as_of) < at + 1000).map(({ one }) => one);
+  const rows = (page?.queues ?? []).filter((row) => !lately.includes(row.name));
+  return { found, page, rows, next, load, drop, first: later?.first ?? 1, back: () => setLater(null) };
 }
 
-/** Where the next page begins; null if this is the last. A page of a search may end early. */
-function nextOf(page, name) {
-  const link = page?.links[0]?.href;
-  const more = link && (name || page.queues.length >= PAGE);
-  return more ? new URL(link, location.href).searchParams.get("marker") : null;
+function Counted({ list }) {
+  const now = useClock();
+  if (!list.page) return null;
+  const old = (now - Date.parse(list.page.as_of)) / 1000;
+  const partial = list.page.complete ? "" : ", of those that are counted";
+  return html`<span class="quiet">${several(list.page.total, "queue")}${partial}, counted ${old > OLD ? `${age(old)} ago` : "now"}</span>`;
 }
 
-/** By name: what is known of it, and when; those that are not known first, then the oldest. */
-function useStats(names) {
-  const known = useRef(new Map());
-  const wanted = useRef(names);
-  wanted.current = names;
-  const load = async () => {
-    const missing = wanted.current.filter((name) => !known.current.has(name));
-    const oldest = wanted.current.toSorted((one, other) => known.current.get(one)?.at - known.current.get(other)?.at);
-    for (const group of grouped(missing.length ? missing : oldest.slice(0, 1))) {
-      await Promise.all(group.map((name) => look(known.current, name)));
-    }
-    return new Map(known.current);
-  };
-  const found = useLive(load, COUNTS_EVERY, []);
-  const missing = names.some((name) => !known.current.has(name));
-  useEffect(() => {
-    if (missing) found.again();
-  }, [missing, found.at]);
-  return found.value ?? new Map();
-}
-
-async function look(known, name) {
-  const { messages } = await get(queuePath(name, "/stats"));
-  known.set(name, { ...messages, at: Date.now() });
-}
-
-function grouped(names) {
-  const groups = [];
-  for (let at = 0; at < names.length; at += AT_ONCE) groups.push(names.slice(at, at + AT_ONCE));
-  return groups;
-}
-
-function Search({ project, name }) {
+function Search({ route }) {
+  const { name = "" } = route.query;
   const [text, setText] = useState(name);
   const timer = useRef(0);
   useEffect(() => setText(name), [name]);
   const typed = (event) => {
     setText(event.target.value);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => go(to(project, "", { name: event.target.value }), true), 300);
+    timer.current = setTimeout(() => go(to(route.project, "", { ...parsed(location.hash).query, name: event.target.value }), true), 300);
   };
   return html`<label class="search">
     <span class="hidden">Part of a queue's name</span>
@@ -120,50 +103,63 @@ function Selected({ names, gone }) {
     <${Act} rule="queues:delete" kind="danger" onClick=${() => askToDelete(names, gone)}>Delete…</${Act}>`;
 }
 
-function Table({ route, list, stats, chosen, choose }) {
-  const now = useClock();
+function Table({ route, list, chosen, choose }) {
   if (!list.rows.length) return html`<${Nothing} route=${route} />`;
-  const row = (queue) => html`<${Row} key=${queue.name} route=${route} queue=${queue} seen=${stats.get(queue.name)} now=${now} chosen=${chosen} choose=${choose} />`;
+  const row = (queue) => html`<${Row} key=${queue.name} route=${route} queue=${queue} chosen=${chosen} choose=${choose} />`;
   return html`<div class="scroll" role="region" aria-label="Queues" tabindex="0">
       <table class="cards">
         <thead>
           <tr>
             <th scope="col"><span class="hidden">Select</span></th>
-            <th scope="col">Name</th>
-            <th scope="col" class="number">Waiting</th>
-            <th scope="col" class="number">Claimed</th>
-            <th scope="col" class="number">Oldest</th>
-            <th scope="col">Dead letters go to</th>
-            <th scope="col" class="number">Counted</th>
+            ${COLUMNS.map(([name, sort]) => html`<${Head} key=${name} route=${route} name=${name} sort=${sort} />`)}
           </tr>
         </thead>
         <tbody>${list.rows.map(row)}</tbody>
       </table>
     </div>
-    <${More} list=${list} />`;
+    <${Pages} list=${list} />`;
 }
 
-function Row({ route, queue, seen, now, chosen, choose }) {
-  const dead = queue.metadata?._dead_letter_queue;
+function Head({ route, name, sort }) {
+  const { sort: now = "oldest", order } = route.query;
+  const kind = sort === "name" ? undefined : "number";
+  if (!sort) return html`<th scope="col" class="number">${name}</th>`;
+  const usual = sort === "name" ? "asc" : "desc";
+  const current = now === sort ? (order ?? usual) : "";
+  const other = current === usual ? (usual === "asc" ? "desc" : "asc") : "";
+  const choose = () => go(to(route.project, "", { ...route.query, sort, order: other }), true);
+  const said = { asc: "ascending", desc: "descending" }[current];
+  return html`<th scope="col" class=${kind} aria-sort=${said}>
+    <button type="button" class="plain" onClick=${choose}>${name}${current && html`<span aria-hidden="true">${current === "asc" ? " ▲" : " ▼"}</span>`}</button>
+  </th>`;
+}
+
+function figure(name, value) {
+  return html`<td class="number" data-name=${name}>${value}</td>`;
+}
+
+function Row({ route, queue, chosen, choose }) {
   const checked = chosen.includes(queue.name);
   const toggle = () => choose(checked ? chosen.filter((name) => name !== queue.name) : [...chosen, queue.name]);
-  const late = seen && now - seen.at > 10000;
+  const letters = queue.dead_letter_queue;
   return html`<tr data-row class=${checked ? "chosen" : undefined}>
     <td><label class="tick"><input type="checkbox" aria-label=${`Select ${queue.name}`} checked=${checked} onChange=${toggle} /></label></td>
-    <th scope="row"><a href=${to(route.project, queue.name)}>${visible(queue.name)}</a><${PausedMark} metadata=${queue.metadata} /></th>
-    <td class="number" data-name="Waiting">${count(seen?.free)}</td>
-    <td class="number" data-name="Claimed">${count(seen?.claimed)}</td>
-    <td class="number" data-name="Oldest">${age(seen?.oldest?.age)}</td>
-    <td data-name="Dead letters go to">${dead ? html`<a href=${to(route.project, dead)}>${visible(dead)}</a>` : html`<span class="quiet">–</span>`}</td>
-    <td class="number quiet" data-name="Counted">${seen ? (late ? `${age((now - seen.at) / 1000)} ago` : "now") : "…"}</td>
+    <th scope="row"><a href=${to(route.project, queue.name)}>${visible(queue.name)}</a><${PausedMark} paused=${queue.paused} /></th>
+    ${figure("Oldest", age(queue.oldest_ready))} ${figure("Ready", counted(queue, "ready"))} ${figure("Delayed", counted(queue, "delayed"))}
+    ${figure("Claimed", counted(queue, "claimed"))}
+    ${figure("Dead", letters ? html`<a href=${to(route.project, letters)} title=${`in ${visible(letters)}`}>${count(queue.dead)}</a>` : html`<span class="quiet">–</span>`)}
+    ${figure("In/s", rate(queue.in))} ${figure("Out/s", rate(queue.out))}
+    ${figure("Ten minutes", html`<${Spark} values=${queue.recent} />`)}
   </tr>`;
 }
 
-function More({ list }) {
+function Pages({ list }) {
   const load = () => list.load().catch((fault) => announce(fault.message, true));
-  return html`<p class="quiet">
-    ${several(list.rows.length, "queue")} loaded, by name. Waiting: ready or delayed. Counts are asked for one queue after the other.
-    ${list.next && html` <button type="button" onClick=${load}>Load more</button>`}
+  const last = list.first + list.rows.length - 1;
+  return html`<p class="row quiet">
+    <span>${count(list.first)} to ${count(last)} of ${count(list.page.total)}.${list.first > 1 ? " This page stays as it is." : ""}</span>
+    ${list.first > 1 && html`<button type="button" onClick=${list.back}>First page</button>`}
+    ${list.next && html`<button type="button" onClick=${load}>Next page</button>`}
   </p>`;
 }
 

@@ -3,14 +3,13 @@
 
 import { useEffect } from "preact/hooks";
 import { refresh } from "../live.js";
-import { at, go, to } from "../route.js";
+import { at, go } from "../route.js";
 import { settings } from "../session.js";
 
 /** What the list of keys says. */
 export const KEYS = [
   ["/", "search"],
-  ["g q", "queues"],
-  ["g c", "claims"],
+  ["g o, g q, g c, g s", "overview, queues, claims, server"],
   ["j, k", "next and former row"],
   ["Enter", "open the row"],
   ["x", "select the row"],
@@ -37,8 +36,10 @@ function press(event, project, help) {
   before = event.key;
   const acts = {
     "/": () => document.querySelector("[data-search]")?.focus(),
-    "g q": () => go(to(project)),
+    "g o": () => go(at(project, "overview")),
+    "g q": () => go(at(project, "queues")),
     "g c": () => go(at(project, "claims")),
+    "g s": () => go(at(project, "server")),
     j: () => step(1),
     k: () => step(-1),
     x: () => current()?.querySelector("input[type=checkbox]")?.click(),
@@ -57,7 +58,7 @@ function current() {
 
 function step(by) {
   const rows = [...document.querySelectorAll("[data-row]")];
-  const from = rows.indexOf(current());
-  const next = rows[from === -1 ? 0 : Math.min(rows.length - 1, Math.max(0, from + by))];
+  const row = rows.indexOf(current());
+  const next = rows[row === -1 ? 0 : Math.min(rows.length - 1, Math.max(0, row + by))];
   next?.querySelector("a")?.focus();
 }

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that takes figures, and how much it asks of the store."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.servers import wait_for
+from zq.broker import Broker
+from zq.clock import StoreClock
+from zq.errors import Unavailable
+from zq.figures import Figures
+from zq.figures.counting import REST, Counts
+from zq.figures.exchange import MOST_BYTES, Record, Server, Span, encoded
+from zq.figures.ranking import MOST_ROWS, Ranking
+from zq.figures.series import CLOSE, FINE, Ring, Series, Window
+from zq.model import QueueRef
+from zq.model.stats import Depth
+from zq.storage import connect
+from zq.storage.api import Storage
+
+QUEUE = QueueRef("acme", "jobs")
+SERVER = Server("a:1", 1, 0.0, 0.0, "0", "memory", "x", 0.0, None, 0, 0, 0, 0, 0.0, None)
+
+
+class Counting:
+    """A store that counts how often queues are looked at, or does not answer."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.looks = self.sweeps = 0
+        self.down = False
+
+    def depth(self, queue: QueueRef, now: float, most: int) -> Depth:
+        self.looks += 1
+        return self._storage.depth(queue, now, most)
+
+    def depths(self, now: float, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
+        if self.down:
+            raise Unavailable("down")
+        self.sweeps += 1
+        return self._storage.depths(now, queues, most)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+
+@pytest.fixture
+def store() -> Iterator[Counting]:
+    storage = connect("memory:")
+    yield Counting(storage)
+    storage.close()
+
+
+@pytest.fixture
+def figures(store: Counting) -> Iterator[Figures]:
+    made = Figures(Broker(store, StoreClock(store.now)), Counts())  # type: ignore[arg-type]
+    made.sampler.start()
+    yield made
+    made.sampler.stop()
+
+
+def within(seconds: float, ask: Callable[[], object], threads: int) -> None:
+    """So many threads ask again and again."""
+    until = time.monotonic() + seconds
+
+    def go_on() -> None:
+        while time.monotonic() < until:
+            ask()
+            time.sleep(0.1)
+
+    asking = [threading.Thread(target=go_on) for _ in range(threads)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+
+
+def test_twenty_viewers_cost_what_one_costs(store: Counting, figures: Figures) -> None:
+    """Acceptance 10: the store counts the queue once in two seconds, whoever looks; unwatched, it is not counted."""
+    within(3.0, lambda: figures.queue(QUEUE, 300), 20)
+    assert 1 <= store.looks <= 4
+
+
+def test_watched_queues_are_bounded(store: Counting, figures: Figures) -> None:
+    """Those beyond it have the points of the sweep alone."""
+    for number in range(80):
+        figures.sampler.watch(QueueRef("acme", f"q{number}"))
+    assert len(figures.sampler.watched) == 64
+    assert figures.queue(QueueRef("acme", "q79"), 300)["now"]["ready"] == 0
+
+
+def test_a_store_that_does_not_answer_leaves_no_zeros(store: Counting, figures: Figures) -> None:
+    """It is 503 meanwhile; later the points of that time are None."""
+    store.queues.create(QUEUE, b"{}")
+    figures.queue(QUEUE, 300)
+    store.down = True
+    wait_for(lambda: figures.sampler.failing, 30, "The store is seen to be down")
+    with pytest.raises(Unavailable):
+        figures.queue(QUEUE, 300)
+    store.down = False
+    wait_for(lambda: not figures.sampler.failing, 30, "The store is seen to be up")
+    ready = figures.queue(QUEUE, 600)["depth"]["ready"]
+    assert set(ready) <= {0.0, None}
+    assert ready.count(0.0) <= 4
+
+
+def test_sweeps_rest_in_proportion(store: Counting, figures: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that take long come less often, though somebody looks."""
+    monkeypatch.setattr("zq.figures.sampler.AT_MOST", 1e9)
+    figures.sampler.look("acme")
+    before = store.sweeps
+    within(3.0, lambda: figures.sampler.look("acme"), 1)
+    assert store.sweeps - before <= 1
+
+
+def test_a_ring_forgets_what_it_has_no_room_for() -> None:
+    """And what nobody put is None."""
+    ring = Ring(Window(1, 3), 2)
+    assert ring.column(0, 9) == [None, None, None]
+    ring.put(9, 0, [1, 2])
+    ring.put(11, 0, [3, 4])
+    ring.add(11, 1, [0.5])
+    ring.put(8, 0, [9, 9])
+    assert (ring.column(0, 11), ring.column(1, 11)) == ([1, None, 3], [2, None, 4.5])
+    assert ring.column(0, 12) == [None, 3, None]
+    ring.put(100, 0, [7])
+    assert ring.column(0, 100) == [None, None, 7]
+
+
+def test_rates_of_a_minute_are_the_mean_of_what_is_known() -> None:
+    """Of six spans that make a minute, those that were heard of; among points of two seconds each stands five times."""
+    series = Series(600.0)
+    for slot, rate in ((60, 2.0), (61, 4.0)):
+        series.went(slot, [rate, 0, 0, 0])
+    known = frozenset({60, 61})
+    assert series.rates(FINE, 629.0, known)["posted"][-3:] == [2, 4, None]
+    assert series.rates(Window(60, 180), 659.0, known)["posted"][-1] == 3
+    close = series.rates(CLOSE, 619.9, known)["posted"]
+    assert (len(close), close[-10:]) == (150, [2, 2, 2, 2, 2, 4, 4, 4, 4, 4])
+
+
+def test_a_record_is_bounded() -> None:
+    """Older spans go first, and then those with the least become the rest of their projects; no sum changes."""
+    rows = [(f"p{number % 3}", f"{number:04}" + "n" * 60, number, 0, 0, 0) for number in range(1000)]
+    spans = {slot: Span(10.0, rows, []) for slot in (1, 2, 3)}
+    value = encoded(SERVER, spans)
+    assert len(value) <= MOST_BYTES
+    record = msgspec.json.decode(value, type=Record)
+    assert list(record.spans) == [3]
+    kept = record.spans[3].queues
+    assert sum(row[2] for row in kept) == sum(row[2] for row in rows)
+    assert {row[0] for row in kept if row[1] == REST} == {"p0", "p1", "p2"}
+    assert kept[0][2] == 999
+
+
+def test_orders_are_remembered_within_a_bound() -> None:
+    """The oldest goes, and its marker is of use all the same."""
+    now = [0.0]
+    ranking = Ranking(lambda: now[0])
+    figures = {f"q{number}": float(number % 5) for number in range(20)}
+    first = ranking.page("acme", lambda: figures, "desc", "", 3)
+    assert first.next is not None
+    now[0] = 61.0
+    rest = ranking.page("acme", lambda: figures, "desc", first.next, 100)
+    assert sorted([*first.names, *rest.names]) == sorted(figures)
+    large = dict.fromkeys(map(str, range(MOST_ROWS)), 0.0)
+    for _ in range(3):
+        ranking.page("acme", lambda: large, "names", "", 1)
+    assert len(ranking._orders) == 1

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/figures`` and below, and ``/v2/servers``: the figures that people look at (decision 0108)."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import falcon
+from msgspec.structs import asdict
+
+from zq import limits, wire
+from zq.errors import InvalidParameter, NotBuilt
+from zq.figures import Figures
+from zq.figures.reports import SORTS, TOPIC_SORTS, Asked
+from zq.figures.series import WINDOWS
+from zq.http import query
+from zq.http.tenant import Audience
+from zq.model.allowance import Allowance
+from zq.model.scopes import Kind, Verb
+from zq.wire import answers
+
+# Queues in one page.
+MOST: Final = 100
+OFF: Final = "This server takes no figures: [console] enabled is false."
+
+
+class _Reports:
+    """``figures`` None: they are off."""
+
+    def __init__(self, figures: Figures | None) -> None:
+        self._given = figures
+
+    @property
+    def _figures(self) -> Figures:
+        if self._given is None:
+            raise NotBuilt(OFF)
+        return self._given
+
+
+class QueueFigures(_Reports):
+    """``/v2/figures/queues``: all queues of the project with their figures, or all topics."""
+
+    policy = {"GET": "queues:get_all"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        kind = _one_of(req, "kind", ("queues", "topics"))
+        allowance: Allowance = req.context.allowance
+        if kind == "topics" and not allowance.permits("topics:get_all"):
+            raise allowance.refusal("topics:get_all")
+        asked = _asked(req, TOPIC_SORTS if kind == "topics" else SORTS, allowance)
+        report = self._figures.topics if kind == "topics" else self._figures.queues
+        found = report(req.context.project, asked)
+        links = []
+        if (marker := found.pop("next")) is not None:
+            given = {"kind": kind, "sort": asked.sort, "order": asked.order, "name": asked.part, "limit": asked.limit}
+            links = [answers.next_link("/v2/figures/queues", query.repeated(given) | {"marker": marker})]
+        resp.data = wire.encode(_dated(found) | {"links": links})
+
+
+class QueuePoints(_Reports):
+    """``/v2/queues/{queue}/figures``: the past of one queue."""
+
+    policy = {"GET": "queues:stats"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        resp.data = wire.encode(_dated(self._figures.queue(req.context.queue, _window(req))))
+
+
+class ProjectFigures(_Reports):
+    """``/v2/figures``: the past of the project, and what matters in it."""
+
+    policy = {"GET": "queues:get_all"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        visible = req.context.allowance.visible(Verb.OBSERVE, Kind.QUEUE)
+        resp.data = wire.encode(_dated(self._figures.project(req.context.project, _window(req), visible)))
+
+
+class ServerCollection(_Reports):
+    """``/v2/servers``: what each process of the deployment says of itself."""
+
+    audience = Audience.OPERATOR
+    policy = {"GET": "admin:server"}
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode({"servers": [_dated(asdict(server)) for server in self._figures.servers()]})
+
+
+def _asked(req: falcon.Request, sorts: Sequence[str], allowance: Allowance) -> Asked:
+    sort = _one_of(req, "sort", sorts)
+    order = _one_of(req, "order", ("asc", "desc") if sort == "name" else ("desc", "asc"))
+    given = query.integer(req, "limit")
+    limit = limits.DEFAULT_PAGE if given is None else limits.within("limit", given, 1, MOST)
+    kind = Kind.TOPIC if sorts is TOPIC_SORTS else Kind.QUEUE
+    visible = allowance.visible(Verb.OBSERVE, kind)
+    return Asked(sort, order, query.text(req, "name"), query.text(req, "marker"), limit, visible)
+
+
+def _one_of(req: falcon.Request, name: str, words: Sequence[str]) -> str:
+    """One of some words; the first, if none is given."""
+    given = query.text(req, name) or words[0]
+    if given not in words:
+        raise InvalidParameter(f"{name} must be one of {', '.join(words)}.")
+    return given
+
+
+def _window(req: falcon.Request) -> int:
+    given = query.integer(req, "window") or 600
+    if given not in WINDOWS:
+        raise InvalidParameter(f"window must be one of {', '.join(map(str, WINDOWS))}.")
+    return given
+
+
+def _dated(found: dict[str, Any]) -> dict[str, Any]:
+    """The same with its moments as the extensions write them."""
+    moments = {name: answers.timestamp(found[name]) for name in ("as_of", "since") if name in found}
+    return found | moments
