@@ -142,6 +142,19 @@ def test_many_idle_queues_do_not_hide_a_claim(scene: Scene) -> None:
     assert names(claims(scene, 10, whole_project=True)) == [("the-last", "a")]
 
 
+def test_lapsed_claims_of_many_queues_do_not_hide_a_live_one(scene: Scene) -> None:
+    """More queues than one page asks for their claims."""
+    for number in range(120):
+        at = scene.at(f"lapsed-{number:03}")
+        at.post(1)
+        at.take(1, name="a", ttl=60)
+    scene.tick(61)
+    last = scene.at("the-last")
+    last.post(1)
+    last.take(1, name="a", holder=WHO)
+    assert names(claims(scene, 10, whole_project=True)) == [("the-last", "a")]
+
+
 def test_many_claims_are_listed_page_by_page(scene: Scene) -> None:
     """More of them, and of their messages, than one page looks at."""
     scene.post(1500)
