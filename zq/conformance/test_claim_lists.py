@@ -78,19 +78,24 @@ def test_who_takes_over_is_the_holder(scene: Scene) -> None:
     scene.named("a", 1, ttl=60, holder=WHO)
     assert [one.holder for one in claims(scene)] == [OTHER]
     scene.tick(61)
-    scene.named("a", 2, ttl=60, holder=WHO)
+    scene.named("a", 3, ttl=60, holder=WHO)
     [found] = claims(scene)
-    assert (found.holder, found.messages) == (WHO, 2)
+    assert (found.holder, found.messages) == (WHO, 3)
 
 
 def test_an_unknown_holder_who_takes_over_is_unknown(scene: Scene) -> None:
-    """Nobody is named who held a claim of that name before."""
-    scene.post(3)
+    """Nobody is named who held a claim of that name, or one of its messages, before."""
+    scene.post(2)
     scene.named("a", 1, ttl=60, holder=OTHER)
     scene.tick(61)
     scene.named("a", 2, ttl=60)
     [found] = claims(scene)
     assert (found.holder, found.messages) == (Holder(), 2)
+    scene.tick(61)
+    scene.take(2, name="b", holder=WHO)
+    scene.release("b")
+    scene.take(2, name="c")
+    assert [(one.id, one.holder) for one in claims(scene)] == [("c", Holder())]
 
 
 def test_messages_that_lapsed_are_not_counted(scene: Scene) -> None:
@@ -111,7 +116,7 @@ def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
     for number in range(7):
         at = scene.at(f"queue-{number}" if number % 2 else f"~own/queue-{number}")
         at.post(4)
-        for name in ("same", f"own-{number}"):
+        for name in ("same", f"own-{9 - number}"):
             at.take(2, name=name, holder=WHO)
             expected.append((at.queue.name, name))
     beside = scene.at("queue-1", "other")
@@ -120,7 +125,7 @@ def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
     for limit in (1, 3, 100):
         assert names(claims(scene, limit, whole_project=True)) == sorted(expected)
     assert names(claims(beside, whole_project=True)) == [("queue-1", "same")]
-    assert names(claims(scene.at("queue-3"))) == [("queue-3", "own-3"), ("queue-3", "same")]
+    assert names(claims(scene.at("queue-3"))) == [("queue-3", "own-6"), ("queue-3", "same")]
     scene.storage.queues.purge(QueueRef(scene.queue.project, "queue-1"))
     scene.storage.queues.delete(QueueRef(scene.queue.project, "~own/queue-6"))
     assert names(claims(scene, 2, whole_project=True)) == sorted(expected)[2:-2]

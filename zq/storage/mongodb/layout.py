@@ -280,23 +280,22 @@ def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
         moments = [ends + wait * 1000 for wait in request.waits]
         available = {"$arrayElemAt": [moments, {"$min": [count, len(moments) - 1]}]}
     who = request.holder
-    known = {"h": {"$literal": [text(who.client), text(who.agent)]}} if who.is_known else {}
-    return _under_claim(request.lease, now, {"n": {"$add": [count, 1]}, "d": "$d", **known}, available)
+    holder = {"$literal": [text(who.client), text(who.agent)]} if who.is_known else "$$REMOVE"
+    return _under_claim(request.lease, now, {"n": {"$add": [count, 1]}, "d": "$d", "h": holder}, available)
 
 
 def renewing(lease: Lease, now: int) -> list[BsonDocument]:
     """The update that starts anew the claim that messages are under; their wait stays theirs."""
-    kept = {field: f"$c.{field}" for field in "ndh"}
-    return _under_claim(lease, now, kept, {"$add": [now + lease.ttl * 1000, WAIT]})
+    return _under_claim(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 
 def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
-    """``more``: of the claim what the lease does not say."""
+    """``more``: of the claim what changes besides."""
     ends = now + lease.ttl * 1000
     claim = {"i": {"$literal": text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, **more}
     short = {"$lt": ["$e", DatetimeMS(ends)]}
     ttl, expires = lease.extend(0, ends - 1, ends, 1000)
-    # $c is replaced as a whole: what a former claim left in it must not stay. All "$..." are the values before.
+    # What is not named of $c stays, as a renewal wants it: a claim names all. All "$..." are the values before.
     return [
         {
             "$set": {

@@ -99,8 +99,7 @@ def claims(client: StoreClient, project: str, after: str, limit: int, now: int, 
     groups = _groups(client, {"$gte" if name else "$gt": behind[0]}, bounded, ours, now)
     last = max((group["last"] for group in groups), default="")
     is_cut = sum(group["n"] for group in groups) == STEPS
-    if is_cut:  # of the last claim some messages may not be among these
-        groups = [group for group in groups if group["_id"] and group["_id"]["i"] != last]
+    if is_cut:  # of the last claim some messages may not be among these: all of it stands in place of them
         groups += _groups(client, {"$eq": last}, [], ours, now)
     placed = {(group["_id"]["i"], group["_id"]["q"]): group for group in groups if group["_id"]}
     found = [_summary(placed[place]) for place in sorted(placed) if place > behind]

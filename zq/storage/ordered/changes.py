@@ -48,7 +48,7 @@ class Change:
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
         """(number, sequences) of the last one, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
-        """Who holds what is put under a claim, by ``layout.claim_prefix``; of others, as it was."""
+        """Who holds what is put under a claim, by ``layout.claim_prefix``, b"" = not known; of others, as it was."""
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
         """Sequences that leave a group, by the queue's number, claim and group."""
 
@@ -234,7 +234,8 @@ class Change:
                 self._writes.append(("claims", key, layout.group_value(ends, kept, holder) if kept else None))
                 former.setdefault(key[: -layout.number.size], holder)
         for key, (ends, sequences) in self._claimed.items():
-            holder = self.holders.get(key[: -layout.number.size]) or former.get(key[: -layout.number.size], b"")
+            claim = key[: -layout.number.size]
+            holder = self.holders.get(claim, former.get(claim, b""))
             self._writes.append(("claims", key, layout.group_value(ends, sequences, holder)))
 
     def _put_available(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
