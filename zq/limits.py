@@ -18,6 +18,9 @@ MIN_TTL: Final = 60
 MIN_DELAY: Final = 0
 # Entries of a page, and messages of a claim, for a request that names no limit.
 DEFAULT_PAGE: Final = 10
+# Claims that one page may have, and characters of a User-Agent that a claim keeps.
+MAX_CLAIMS: Final = 100
+MAX_AGENT: Final = 64
 # Messages that a read by ids, or a ``Location``, may name: no client follows links there, so it cannot end early.
 MAX_IDS: Final = 20
 # Characters of the name of a queue or a topic.
@@ -54,6 +57,8 @@ MAX_COMMIT_BODY: Final = 1 << 18
 MAX_COMMITTED: Final = 1000
 # Characters of the name of a fence, a stage, a producer or a claim.
 MAX_FREE_NAME: Final = 128
+# Stages, fences or producers in one page of a listing at most.
+MAX_WORK_PAGE: Final = 100
 # Seconds (100 years) that the largest ttl, grace or delay may be set to.
 MAX_LIFE: Final = 3_153_600_000
 # Seconds that the longest long poll may be set to.

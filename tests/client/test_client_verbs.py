@@ -43,6 +43,22 @@ def test_a_queue_lives_from_its_creation_to_its_end(client: Any) -> None:
     assert not jobs.exists()
 
 
+def test_what_was_changed_is_listed_the_latest_first(client: Any) -> None:
+    """Over pages; ``since`` ends the listing. The entry of a purge has its number of messages."""
+    begun = datetime.now(UTC) - timedelta(seconds=60)
+    for number in range(1, 6):
+        client.queue(f"q{number}").post_batch(list(range(number)))
+        client.queue(f"q{number}").purge()
+    entries = wait_for(lambda: [*client.audit(page=2)][4:] and [*client.audit(page=2)], 10, "five entries")
+    told = [(entry["rule"], entry["object"], entry["messages"]) for entry in entries]
+    assert told == [("queues:purge", f"queue q{number}", number) for number in reversed(range(1, 6))]
+    assert len([*client.audit(since=begun)]) == 5
+    assert [*client.audit(since=datetime.now(UTC) + timedelta(days=1))] == []
+    assert [*client.audit(since=datetime.fromisoformat(entries[2]["time"]), page=1)][:3] == entries[:3]
+    with pytest.raises(errors.Invalid, match="limit"):
+        [*client.audit(page=101)]
+
+
 def test_a_queue_is_paused_and_resumed(client: Any) -> None:
     """Claims and pops find nothing, posts raise; a queue that is not paused may be resumed, one that is missing not."""
     jobs = client.queue("jobs")
@@ -143,6 +159,25 @@ def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
     assert queue.pop() == []
     queue.post_batch(range(45))
     assert bodies(queue.list(page=10)) == list(range(45))
+
+
+def test_live_claims_are_listed_with_their_holders(client: Any) -> None:
+    """Of a queue and of the project, over pages; a claim that is asked for tells its holder, too."""
+    for name in ("jobs", "more"):
+        queue = client.queue(name)
+        queue.post_batch(range(6))
+        for _ in range(3):
+            queue.claim(2, ttl=90)
+    own = list(client.queue("jobs").claims(page=2))
+    assert [(one.queue, one.messages) for one in own] == [("jobs", 2)] * 3
+    assert {one.id for one in own} < {one.id for one in client.claims(page=1)}
+    assert sorted(one.queue for one in client.claims()) == ["jobs"] * 3 + ["more"] * 3
+    assert all((one.ends - one.created).total_seconds() == 90 and one.agent for one in own)
+    held = client.queue("jobs").held(own[0].id)
+    assert (held.client, held.agent) == (own[0].client, own[0].agent)
+    client.queue("jobs").release(own[0].id)
+    assert list(client.queue("jobs").claims()) == own[1:]
+    assert list(client.queue("none").claims()) == []
 
 
 def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
@@ -246,6 +281,25 @@ def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
         client.commit("etl", 18, fence=fence)
     with pytest.raises(errors.ProducerNotFound):
         client.committed("nobody")
+
+
+def test_what_jobs_have_is_listed_over_all_pages(client: Any) -> None:
+    """Stages, fences and producers with their figures, in the order of names."""
+    out = client.queue("out")
+    named = [f"job.{number}" for number in range(5)]
+    for name in named:
+        out.stage(name, [1, 2])
+        client.fence(name)
+        client.commit(name, 7)
+    assert [stage.name for stage in client.stages(page=2)] == named
+    assert [fence.name for fence in client.fences(page=5)] == named
+    assert [commit.producer for commit in client.commits(page=4)] == named
+    [stage, *_], [fence, *_], [commit, *_] = client.stages(), client.fences(), client.commits()
+    assert (stage.messages, stage.bytes, stage.expires[-1]) == (2, 2, "Z")
+    assert 3590 <= stage.dropped_in <= 3600
+    assert (fence.epoch, fence.advanced[-1], fence.age in range(9)) == (1, "Z", True)
+    assert (commit.batch, commit.published, commit.deleted, commit.open) == (7, 0, 0, False)
+    assert (commit.decided[-1], commit.age in range(9)) == ("Z", True)
 
 
 def test_each_refusal_raises_the_class_that_the_server_raised(client: Any) -> None:

@@ -232,6 +232,17 @@ def test_tenants_see_what_is_theirs(scoped: Scoped) -> None:
     assert names(scoped.api()) == ["jobs", "mail"]
 
 
+def test_a_row_tells_nothing_of_a_queue_that_is_not_seen(scoped: Scoped) -> None:
+    """Dead letters are counted for those who may see their queue."""
+    everybody = scoped.api()
+    everybody.put("/v2/queues/jobs", 201, {"_dead_letter_queue": "mail"})
+    everybody.send("mail", 1, 2)
+    assert [row["dead"] for row in everybody.get(QUEUES, 200).json["queues"] if row["name"] == "jobs"] == [2]
+    for caller, dead in ((scoped.api("observe:jobs"), None), (scoped.api("observe:**"), 2)):
+        rows = {row["name"]: row for row in caller.get(QUEUES, 200).json["queues"]}
+        assert (rows["jobs"]["dead_letter_queue"], rows["jobs"]["dead"]) == ("mail", dead)
+
+
 def test_servers_are_for_administrators(compose: Callable[..., Api], clock: ManualClock) -> None:
     """Each process: since when it serves, what goes through it, and how far its clock is off."""
     api = compose(app={"trusting": True})

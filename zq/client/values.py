@@ -166,6 +166,25 @@ class Claim(Struct, frozen=True):
     messages: list[Message]
     age: int = 0
     ttl: int = 0
+    client: str | None = None
+    """Of its holder, as ``agent`` is; None if that is not known, or was not asked for."""
+    agent: str | None = None
+
+
+class LiveClaim(Struct, frozen=True):
+    """A claim in a listing. ``client`` and ``agent`` of its holder: the Client-ID and the first 64 characters of the
+    User-Agent, None if they are not known. ``created``: when it was made or renewed last, ``age`` seconds ago."""
+
+    queue: str
+    id: str
+    client: str | None
+    agent: str | None
+    age: int
+    ttl: int
+    created: datetime
+    ends: datetime
+    messages: int
+    href: str = ""
 
 
 class Edge(Struct, frozen=True):
@@ -234,6 +253,38 @@ class LastCommit(Struct, frozen=True):
     batch: int
     published: int
     deleted: int
+
+
+class JobStage(Struct, frozen=True):
+    """Staged messages that wait for a commit, and the bytes of their bodies; ``dropped_in``: seconds."""
+
+    name: str
+    messages: int
+    bytes: int
+    expires: str
+    dropped_in: int
+
+
+class JobFence(Struct, frozen=True):
+    """A fence and its last epoch; when it was given out, and seconds since then: None where that is not known."""
+
+    name: str
+    epoch: int
+    advanced: str | None
+    age: int | None
+
+
+class JobCommit(Struct, frozen=True):
+    """A producer's last batch and what it does; ``open``: not all of it is done yet. ``decided`` and ``age``: as of a
+    fence."""
+
+    producer: str
+    batch: int
+    published: int
+    deleted: int
+    open: bool
+    decided: str | None
+    age: int | None
 
 
 class Redriven(Struct, frozen=True):

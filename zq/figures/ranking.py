@@ -114,10 +114,10 @@ def _read(marker: str) -> _Marker:
 
 
 class ProjectRows:
-    """One project's queues in the last snapshot."""
+    """One project's queues in the last snapshot. ``visible``: None = all; of others no row tells anything."""
 
-    def __init__(self, sampler: Sampler, project: str) -> None:
-        self._sampler, self._project = sampler, project
+    def __init__(self, sampler: Sampler, project: str, visible: Callable[[str], bool] | None) -> None:
+        self._sampler, self._project, self._visible = sampler, project, visible
         self.rows, self.as_of = sampler.snapshot.of(project), sampler.snapshot.as_of
         self._rates = latest_rates(sampler)
         self._former = sampler.former.of(project)
@@ -167,7 +167,6 @@ class ProjectRows:
     def row(self, name: str) -> Json:
         """What a list shows of a queue."""
         letters, paused = self._said.get(name, Said())
-        dead = self.rows.get(letters) if letters else None
         rates = {way: _rounded(self.rate(name, way)) for way in ("in", "out")}
         return {
             "name": name,
@@ -175,10 +174,15 @@ class ProjectRows:
             **rates,
             "growth": _rounded(self.growth(name)),
             "dead_letter_queue": letters,
-            "dead": total(dead) if dead is not None else None if letters is None else 0,
+            "dead": self._dead(letters),
             "paused": paused,
             "recent": self._recent(name),
         }
+
+    def _dead(self, letters: str | None) -> int | None:
+        if letters is None or (self._visible and not self._visible(letters)):
+            return None
+        return total(self.rows.get(letters, Depth()))
 
     def lists(self, names: Sequence[str], living: Sequence[str]) -> Json:
         """The first of several orders."""

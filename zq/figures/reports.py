@@ -72,7 +72,7 @@ class Figures:
         return self._once((project, asked), lambda: self._page(project, asked))
 
     def _page(self, project: str, asked: Asked) -> Json:
-        view = ProjectRows(self.sampler, project)
+        view = ProjectRows(self.sampler, project, asked.visible)
         listed = [name for name in view.rows if asked.shows(name)]
         page = self._ranking.page(
             project, lambda: view.keys(listed, asked.sort), asked.ranking, asked.marker, asked.limit
@@ -112,7 +112,7 @@ class Figures:
 
     def _matters(self, project: str, visible: Visible) -> Json:
         """The sums of what is seen of the project, and the lists."""
-        view = ProjectRows(self.sampler, project)
+        view = ProjectRows(self.sampler, project, visible)
         names = [name for name in view.rows if visible is None or visible(name)]
         living = [name for name in names if name not in view.receivers]
         state = self._state(summed(view.rows[name] for name in names), view.as_of) | {

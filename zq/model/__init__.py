@@ -7,7 +7,18 @@ Values of queues, messages, claims and transactions are imported from here, thos
 ``stats``, ``moments`` and ``expiry`` from their modules.
 """
 
-from zq.model.claims import MAX_LOOKS, Claim, Claimed, ClaimRequest, Lease, Release, Settled, Settlement
+from zq.model.claims import (
+    MAX_LOOKS,
+    Claim,
+    Claimed,
+    ClaimRequest,
+    ClaimSummary,
+    Holder,
+    Lease,
+    Release,
+    Settled,
+    Settlement,
+)
 from zq.model.messages import (
     Browsed,
     Copies,
@@ -27,7 +38,19 @@ from zq.model.messages import (
     portion,
 )
 from zq.model.queues import UNBOUNDED, Edge, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
-from zq.model.transactions import MOST_STAGED, Bounds, ClaimRef, Commit, Committed, Fence, Unfinished
+from zq.model.transactions import (
+    MOST_STAGED,
+    Bounds,
+    ClaimRef,
+    Commit,
+    Committed,
+    Fence,
+    KnownFence,
+    KnownProducer,
+    KnownStage,
+    KnownWork,
+    Unfinished,
+)
 
 __all__ = [
     "MAX_LOOKS",
@@ -38,6 +61,7 @@ __all__ = [
     "Claim",
     "ClaimRef",
     "ClaimRequest",
+    "ClaimSummary",
     "Claimed",
     "Commit",
     "Committed",
@@ -46,7 +70,12 @@ __all__ = [
     "Edge",
     "Fence",
     "HistoryEntry",
+    "Holder",
     "IdempotencyKey",
+    "KnownFence",
+    "KnownProducer",
+    "KnownStage",
+    "KnownWork",
     "Lease",
     "ListFilter",
     "Located",

@@ -12,7 +12,7 @@ from zq.settings.console import CONSOLE
 from zq.settings.delivery import NOTIFICATION, SUBSCRIPTIONS
 from zq.settings.object import OBJECT, SECTION
 from zq.settings.pools import CATALOG, POOLING
-from zq.settings.tenants import AUDIT, POLICY, QUOTA
+from zq.settings.tenants import AUDIT, AUDIT_TTL, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
 from zq.settings.transport import TRANSPORT
 from zq.settings.websocket import WEBSOCKET
@@ -297,6 +297,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "requests", default=False, mutable=True, help="Log a line for each request. Failures are always logged."
         ),
         AUDIT,
+        AUDIT_TTL,
     ],
     "probes": [
         cfg.StrOpt(

@@ -24,7 +24,7 @@ SAID: Final = {
     "growth": "Messages more in a second, over the last minute or two.",
     "in": "Messages posted, or published, in a second.",
     "out": "Messages finished in a second.",
-    "dead": "Messages in the queue's dead-letter queue.",
+    "dead": "Messages in the queue's dead-letter queue; null for who may not see that one.",
     "complete": "All queues of the store were counted.",
     "servers": "How many servers have told of themselves within half a minute.",
     "clock_offset": "For how many seconds the server's clock is ahead of the store's.",

@@ -37,7 +37,8 @@ LINKS: Final = {"type": "array", "maxItems": 1, "items": reference("schemas", "L
 
 def schemas(limits: Limits) -> Json:
     """Every schema, by its name."""
-    return _requests(limits) | _metadata(limits) | _messages() | _published() | _tokens() | _figures() | _service()
+    figures = _figures() | _work() | _service()
+    return _requests(limits) | _metadata(limits) | _messages() | _published() | _tokens() | figures
 
 
 def _requests(limits: Limits) -> Json:
@@ -162,7 +163,8 @@ def _messages() -> Json:
     message["required"] = [name for name in message["required"] if name != "body"]
     message["oneOf"] = [{"required": ["body"]}, {"required": list(start)}]
     details = more | start
-
+    unknown: Json = {"anyOf": [TEXT, {"type": "null"}]}
+    holding: Json = {"client": unknown, "agent": unknown, "created": MOMENT, "ends": MOMENT}
     return {
         "Message": _also(message, details, together),
         "PoppedMessage": _also(popped, more, together),
@@ -176,7 +178,20 @@ def _messages() -> Json:
         ),
         "Messages": _record(messages=_list(reference("schemas", "Message"))),
         "PoppedMessages": _record(messages=_list(reference("schemas", "PoppedMessage"))),
-        "Claim": _record(age=COUNT, ttl=COUNT, href=TEXT, messages=_list(reference("schemas", "Message"))),
+        "Claim": _record(
+            " ".join(holding),
+            age=COUNT,
+            ttl=COUNT,
+            href=TEXT,
+            messages=_list(reference("schemas", "Message")),
+            **holding,
+        ),
+        "ClaimPage": _record(
+            claims=_list(
+                _record(id=TEXT, queue=TEXT, href=TEXT, **dict.fromkeys(("age", "ttl", "messages"), COUNT), **holding)
+            ),
+            links=LINKS,
+        ),
         "PostedHrefs": _record(resources=_list(TEXT)),
     }
 
@@ -246,6 +261,23 @@ def _figures() -> Json:
         "Committed": _record(published=COUNT, deleted=COUNT, replayed={"type": "boolean"}),
         "LastCommit": _record(batch=COUNT, published=COUNT, deleted=COUNT),
         "Limits": _record(**dict.fromkeys(named, COUNT)),
+    }
+
+
+def _work() -> Json:
+    """What batch jobs name; moments that an earlier version did not note are null."""
+
+    def since(moment: str) -> Json:
+        return {moment: {"anyOf": [MOMENT, {"type": "null"}]}, "age": {"type": ["integer", "null"], "minimum": 0}}
+
+    counts = dict.fromkeys(("batch", "published", "deleted"), COUNT)
+    producer = {"producer": TEXT, "href": TEXT, **counts, "open": {"type": "boolean"}, **since("decided")}
+    named = {"name": TEXT, "href": TEXT}
+    stage = {**named, "messages": COUNT, "bytes": COUNT, "expires": MOMENT, "dropped_in": COUNT}
+    return {
+        "FencePage": _record(fences=_list(_record(**named, epoch=COUNT, **since("advanced"))), links=LINKS),
+        "StagePage": _record(stages=_list(_record(**stage)), links=LINKS),
+        "CommitPage": _record(commits=_list(_record(**producer)), links=LINKS),
     }
 
 

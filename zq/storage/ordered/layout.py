@@ -10,6 +10,7 @@ default   "dropped" n                          nothing: the same of a history or
 default   "removed" h                          bytes of history entries and answers of h that active expiry removed
 default   "commit" len(project) project name 00 OpenCommit: a commit that is decided and not done
 default   "fallen" n                           the key in ``logs``: index entries of trimmed batches are pending
+default   "advanced" len(project) project name when the last epoch of the fence was given out
 queues    len(project) project name            QueueRecord: its number, its metadata, the number h of its history
 hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for its keys
 numbers   q                                    the key in ``queues``
@@ -19,7 +20,7 @@ bodies    q sequence                           a longer raw JSON body, and 4 byt
 available q available-at sequence              expires: the order of claims, of all messages but fresh ones
 expiry    expires q sequence                   nothing: active expiry's order
 ids       len(project) project id              q sequence
-claims    q claim id 00 group                  claim end, sequences: what a claim holds, lapsed until someone takes over
+claims    q claim id 00 group                  end, sequences, holder: what a claim holds, until someone takes over
 history   h position                           StoredEntry: a finished message, its body included
 sequences h sequence                           position: history entries in the order of sequence
 endings   h id 00 position                     nothing: history entries of a message id
@@ -101,6 +102,7 @@ PENDING_NUMBER: Final = b"dropped"
 REMOVED: Final = b"removed"
 TRIMMED_LOG: Final = b"fallen"
 COMMIT: Final = b"commit"
+ADVANCED: Final = b"advanced"
 FAMILY_OF: Final = {
     kind.encode()[:1]: kind for kind in ("batches", "history", "keys", "producers", "records", "stages")
 }
@@ -234,16 +236,18 @@ class Staged(Struct, array_like=True):
 
 
 class Batch(Struct, array_like=True):
-    """A producer's last commit."""
+    """A producer's last commit. ``decided``: when; 0 = by a version that did not note it."""
 
     batch: int
     published: int
     deleted: int
+    decided: int = 0
 
 
 encode = msgpack.Encoder().encode
 decode_queue = msgpack.Decoder(QueueRecord).decode
 decode_tally = msgpack.Decoder(Tally).decode
+decode_holder = msgpack.Decoder(tuple[str, str]).decode
 decode_record = msgpack.Decoder(StoredMessage).decode
 decode_entry = msgpack.Decoder(StoredEntry).decode
 decode_known = msgpack.Decoder(Known).decode
@@ -303,15 +307,33 @@ def claim_key(queue: int, claim: str, group: int) -> bytes:
     return claim_prefix(queue, claim) + number.pack(group)
 
 
-def group_value(ends: int, sequences: Iterable[int]) -> bytes:
-    """What is listed there."""
-    return b"".join(map(number.pack, (ends, *sorted(sequences))))
+# What the last number of a group has above the length of the holder that stands before it; no sequence is so large.
+HELD: Final = 1 << 63
+
+
+def group_value(ends: int, sequences: Iterable[int], holder: bytes = b"") -> bytes:
+    """What is listed there; b"" = it is not known who holds it."""
+    listed = b"".join(map(number.pack, (ends, *sorted(sequences))))
+    return listed + holder + bytes(-len(holder) % number.size) + number.pack(HELD | len(holder)) if holder else listed
 
 
 def group_of(value: bytes) -> tuple[int, list[int]]:
     """(end, sequences) that are listed."""
     ends, *sequences = Packing(f">{len(value) // number.size}Q").unpack(value)
+    if sequences and sequences[-1] >= HELD:
+        del sequences[-1 - -(-(sequences[-1] - HELD) // number.size) :]
     return ends, sequences
+
+
+def holder_of(value: bytes) -> bytes:
+    """Who holds what is listed; b"" = it is not known."""
+    last = number.unpack(value[-number.size :])[0]
+    if last < HELD:
+        return b""
+    length = last - HELD
+    end = len(value) - number.size
+    start = end - length - (-length % number.size)
+    return value[start : start + length]
 
 
 def after(prefix: bytes) -> bytes:

@@ -20,6 +20,8 @@ zq:{t}:producing        sorted set   producers by that moment: for active expiry
 zq:{t}:stages           hash         name -> until when it is kept, bytes, queues
 zq:{t}:staging          sorted set   stages by that moment: for active expiry
 zq:open                 sorted set   project, producer and batch of commits that may be open, by when they were begun
+zq:{t}:work             sorted set   fences, producers and stages: first letter of the kind, name; in byte order
+zq:{t}:moments          hash         such a fence or producer -> when it came to its epoch or batch, and that one
 zq:{t}:open             hash         producer -> its commit that is decided and not done
 zq:{t}:phase            hash         producer -> how many of that commit's lists are done
 zq:{t}:open:n:producer  list         what is left of its n-th list: sequences to delete, by queue; then a stage each
@@ -47,7 +49,8 @@ zq:{t}:claimed:queue    sorted set   sequence by claim end, of what has a claim 
 zq:{t}:states:queue     hash         sequence -> state: what claims have made of a message
 zq:{t}:bodies:queue     hash         sequence -> the raw JSON body, where it has 1,024 bytes or more
 zq:{t}:ids:queue        hash         message id, packed -> sequence
-zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other
+zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other;
+                                     zero byte and claim id -> client and agent of its holder, a line each, if known
 zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer; queue "": the log
 zq:{t}:windows:queue    sorted set   such keys by that moment, a quarter of a ms less if they count: for active expiry
 zq:{t}:history:queue    sorted set   position by position: the order of finishing
@@ -91,7 +94,9 @@ FAR: Final = 10**15
 PROJECT_KINDS: Final = ("names", "queues", "floor", "usage")
 QUEUE_KINDS: Final = ("state", "avail", "stream", "expiry", "claimed", "states", "bodies", "ids", "claims")
 ANSWER_KINDS: Final = ("answers", "windows")
-TRANSACTION_KINDS: Final = ("fences", "producers", "producing", "stages", "staging", "open", "phase")
+TRANSACTION_KINDS: Final = (
+    *("fences", "producers", "producing", "stages", "staging", "open", "phase", "work", "moments"),
+)
 LOG_KINDS: Final = ("log", "counts", "topics", "fading", "purged")
 DOCUMENT_KINDS: Final = ("documents", "titles", "ends")
 HISTORY_KINDS: Final = ("history", "past", "forget", "finished", "remains", "latest")
@@ -112,6 +117,8 @@ MORE: Final = Packing(">QIHHH")
 STATE: Final = Packing(">QQQQQQQI")
 # Front of a message in a reply: length of the state, which follows; then entry and body.
 FRONT: Final = Packing(">H")
+# When a claim began and ends, how many messages it holds.
+SUMMARY: Final = Packing(">QQI")
 LENGTH: Final = Packing(">I")
 MOMENT: Final = Packing(">Q")
 # Front of a record of history: outcome, finished, position, end of its time; the message follows.
@@ -133,6 +140,7 @@ class Keys(NamedTuple):
     usage: bytes
     state: bytes
     stream: bytes
+    claims: bytes
     first: Block
     """The keys that each script on queues begins with: those of the project, then the queue's own."""
     queue: Block
@@ -173,7 +181,8 @@ def string(value: bytes) -> str:
 def keys(ref: QueueRef) -> Keys:
     """The keys of a queue; with the name "" those of its project alone."""
     names, metadata, floor, usage = own(ref.project, *PROJECT_KINDS)
-    fences, producers, producing, stages, staging, opened, phase = own(ref.project, *TRANSACTION_KINDS)
+    transactions = own(ref.project, *TRANSACTION_KINDS)
+    fences, producers, producing, stages, staging, opened, phase, *_ = transactions
     queue, answers, history = (
         own(ref.project, *(f"{kind}:{ref.name}" for kind in kinds))
         for kinds in (QUEUE_KINDS, ANSWER_KINDS, HISTORY_KINDS)
@@ -185,6 +194,7 @@ def keys(ref: QueueRef) -> Keys:
         usage=usage,
         state=queue[0],
         stream=queue[2],
+        claims=queue[8],
         first=(names, metadata, floor, usage, *queue),
         queue=queue,
         expiry=queue[3],
@@ -197,7 +207,7 @@ def keys(ref: QueueRef) -> Keys:
         open=opened,
         phase=phase,
         fences=(fences,),
-        transactions=(fences, producers, producing, stages, staging, opened, phase),
+        transactions=transactions,
         answers=answers,
         history=history,
     )
