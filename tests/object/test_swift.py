@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signing in to Swift by Keystone, which is played here with tokens that Swift takes; containers that are refused."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.request import Request, urlopen
+from uuid import uuid4
+
+import pytest
+
+from tests.swift import KEY, USER, Swift
+from zq.errors import StartRefused
+from zq.storage.object.objects import ObjectStoreRefuses
+from zq.storage.object.swift import SwiftObjects
+
+PASSWORD = {"OS_USERNAME": "zq", "OS_PASSWORD": "right", "OS_PROJECT_NAME": "queues", "OS_USER_DOMAIN_NAME": "ours"}
+CREDENTIAL = {"OS_APPLICATION_CREDENTIAL_ID": "id", "OS_APPLICATION_CREDENTIAL_SECRET": "right"}
+
+
+class Keystone:
+    """Hands out Swift's own tokens to who says "right"."""
+
+    def __init__(self, swift: Swift) -> None:
+        request = Request(swift.auth_url, headers={"X-Auth-User": USER, "X-Auth-Key": KEY})
+        with urlopen(request, timeout=20) as answer:
+            token, place = answer.headers["X-Auth-Token"], answer.headers["X-Storage-Url"]
+        self.asked: list[Any] = []
+        asked = self.asked
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                asked.append(document)
+                there = [{"interface": "admin", "region": "one", "url": "http://127.0.0.1:9"}]
+                there.append({"interface": "public", "region": "one", "url": place})
+                catalog = [{"type": "compute", "endpoints": []}, {"type": "object-store", "endpoints": there}]
+                self.send_response_only(201 if '"right"' in json.dumps(document) else 401)
+                self.send_header("X-Subject-Token", token)
+                self.end_headers()
+                self.wfile.write(json.dumps({"token": {"catalog": catalog}}).encode())
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.variables = {"OS_AUTH_URL": f"http://127.0.0.1:{self.server.server_port}/v3", "OS_REGION_NAME": "one"}
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def keystone(swift: Swift) -> Iterator[Keystone]:
+    played = Keystone(swift)
+    yield played
+    played.server.shutdown()
+    played.server.server_close()
+
+
+def objects(variables: dict[str, str]) -> SwiftObjects:
+    return SwiftObjects(f"swift://zq/{uuid4().hex}", variables)
+
+
+@pytest.mark.parametrize("who", [PASSWORD, CREDENTIAL], ids=["password", "application credential"])
+def test_keystone_lets_one_in(keystone: Keystone, who: dict[str, str]) -> None:
+    """By one token for all requests, to the public endpoint of the region."""
+    swift = objects(keystone.variables | who)
+    swift.prepare()
+    swift.put("name", b"value")
+    assert swift.get("name") == b"value"
+    (asked,) = keystone.asked
+    [method] = asked["auth"]["identity"]["methods"]
+    assert method == ("password" if who is PASSWORD else "application_credential")
+    if who is PASSWORD:
+        assert asked["auth"]["identity"]["password"]["user"]["domain"] == {"name": "ours"}
+        assert asked["auth"]["scope"]["project"] == {"name": "queues", "domain": {"name": "Default"}}
+
+
+def test_keystone_refuses(keystone: Keystone) -> None:
+    """A wrong password, a region without a Swift, and variables that are missing: each in a sentence."""
+    with pytest.raises(ObjectStoreRefuses, match="status 401"):
+        objects(keystone.variables | PASSWORD | {"OS_PASSWORD": "wrong"}).prepare()
+    with pytest.raises(ObjectStoreRefuses, match="names no object store"):
+        objects(keystone.variables | PASSWORD | {"OS_REGION_NAME": "two"}).prepare()
+    with pytest.raises(StartRefused, match="OS_PASSWORD"):
+        objects({**keystone.variables, "OS_USERNAME": "zq"})
+
+
+def test_a_container_that_keeps_old_versions_is_refused(swift: Swift) -> None:
+    """Every removal would keep its bytes."""
+    name = f"versions-{uuid4().hex}"
+    made = SwiftObjects(f"swift://{name}/prefix?auth=v1", swift.environment)
+    made.prepare()
+    assert made.ask("POST", name, {"X-Versions-Location": f"{name}-old"}).status == 204
+    with pytest.raises(StartRefused, match="keeps old versions"):
+        made.prepare()
