@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """An S3 on a free port: moto, which holds everything in memory.
 
-``python -m tests.s3 PORT`` serves until it is ended, for ``devstack/up``.
+``python -m tests.s3 PORT`` serves until it is ended, for ``devstack/up``. One request is served after the other: left
+to itself moto asks whether a name is there and then takes it, and several writers of one name may come between.
 """
 
-import signal
 import subprocess
 import sys
-from typing import Final
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
 from urllib.request import Request, urlopen
 
 from tests.servers import Startable, free_port, spawn, wait_for
 
 READY_WITHIN: Final = 60.0
 BUCKET: Final = "zq-stores"
+ROOT: Final = Path(__file__).parent.parent
 
 
 class S3(Startable):
     """One process; as a context manager nothing of it is left."""
 
-    def __init__(self, port: int = 0) -> None:
-        self.port = port or free_port()
+    def __init__(self) -> None:
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = {"AWS_ACCESS_KEY_ID": "zq", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_REGION": "us-east-1"}
         """What the store's driver signs in with, beside the endpoint in its URI."""
@@ -31,9 +35,9 @@ class S3(Startable):
         return f"s3://{BUCKET}/{prefix}?endpoint={self.url}"
 
     def start(self) -> "S3":
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        command = [sys.executable, "-m", "tests.s3", str(self.port)]
         quiet = subprocess.DEVNULL
-        self._process = spawn(command, stdin=quiet, stdout=quiet, stderr=quiet)
+        self._process = spawn(command, cwd=ROOT, stdin=quiet, stdout=quiet, stderr=quiet)
         wait_for(self._answers, READY_WITHIN, "moto answers")
         return self
 
@@ -46,13 +50,38 @@ class S3(Startable):
         assert self._process is not None
         assert self._process.poll() is None, "moto ended by itself"
         try:
-            with urlopen(Request(f"{self.url}/{BUCKET}", data=b"", method="PUT"), timeout=5):
+            with urlopen(f"{self.url}/{BUCKET}", timeout=5):
                 return True
         except OSError:
             return False
 
 
+def serve(port: int) -> None:
+    """Until the process is ended; the bucket is there."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import run_simple
+
+    moto = DomainDispatcherApplication(create_backend_app)
+    alone = threading.Lock()
+
+    def one_by_one(environment: dict[str, Any], begin: Callable[..., Any]) -> Iterable[bytes]:
+        with alone:
+            return list(moto(environment, begin))
+
+    def make_bucket() -> None:
+        request = Request(f"http://127.0.0.1:{port}/{BUCKET}", data=b"", method="PUT")
+
+        def made() -> bool:
+            try:
+                return bool(urlopen(request, timeout=5))
+            except OSError:
+                return False
+
+        wait_for(made, READY_WITHIN, "the bucket")
+
+    threading.Thread(target=make_bucket, daemon=True).start()
+    run_simple("127.0.0.1", port, one_by_one, threaded=True)
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    with S3(int(sys.argv[1])):
-        signal.pause()
+    serve(int(sys.argv[1]))

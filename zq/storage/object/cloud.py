@@ -40,6 +40,8 @@ NO_ELECTIONS: Final = (
     "This object store told several writers of one name that they were the first: it does not heed If-None-Match, so "
     "servers cannot agree on an owner there."
 )
+# Endpoints and buckets that elect, as this process has found.
+_tried: Final[set[tuple[str, str]]] = set()
 
 
 class CloudObjects(Objects):
@@ -53,6 +55,7 @@ class CloudObjects(Objects):
             raise StartRefused(SHAPE.format(uri))
         config = {name: values[-1] for name, values in options.items()}
         limit = timedelta(seconds=TIMEOUT)
+        self._bucket = config.get("endpoint", ""), parts.netloc
         plain = config.get("endpoint", "").startswith("http://")
         try:
             self._store = S3Store(
@@ -67,7 +70,7 @@ class CloudObjects(Objects):
 
     def prepare(self) -> None:
         """Before a first start, try whether the object store elects. Raises ``StartRefused`` if it does not."""
-        if self.elected(1):
+        if self._bucket in _tried or self.elected(1):
             return
         names = [f"probe/{uuid4().hex}" for _ in range(RACES)]
         with ThreadPoolExecutor(RACERS) as racers:
@@ -76,6 +79,7 @@ class CloudObjects(Objects):
                 if won > 1:
                     raise StartRefused(NO_ELECTIONS)
                 self.delete(name)
+        _tried.add(self._bucket)
 
     def put(self, name: str, value: bytes) -> bool:
         with _translated():
