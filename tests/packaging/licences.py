@@ -23,6 +23,7 @@ EXTRAS: Final = (
     "rocksdb",
     "mongodb",
     "redis",
+    "object",
     "granian",
     "jwt",
     "keystone",
