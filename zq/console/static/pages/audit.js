@@ -19,7 +19,7 @@ const WITHIN = [["", "All that is kept"], ["3600", "The last hour"], ["86400", "
 // Addresses of what has a page.
 const HREFS = new Map([["queue", to], ["topic", toTopic]]);
 // What was done, by the end of the route that was asked for; else by the method.
-const ENDS = ["purge", "redrive", "replay", "share", "revoke", "rotate", "rekey", "confirm", "secret"];
+const ENDS = ["purge", "redrive", "replay", "share", "revoke", "rotate", "rekey", "confirm"];
 const METHODS = new Map([["POST", "create"], ["PUT", "set"], ["PATCH", "change"], ["DELETE", "delete"]]);
 
 /** The page. */
@@ -111,7 +111,7 @@ function did({ method, route }) {
   const names = route.split("/").slice(3).filter((name) => !name.startsWith("{"));
   const end = names.at(-1);
   const about = ["subscriptions", "deliveries"].find((part) => names.includes(part));
-  const act = ENDS.includes(end) ? end : METHODS.get(method) ?? "–";
+  const act = end === "secret" ? "renew secret" : ENDS.includes(end) ? end : METHODS.get(method) ?? "–";
   return about ? `${act} (${about})` : act;
 }
 
