@@ -181,7 +181,6 @@ APART: dict[str, str] = {
     "zq.websocket.running": "imports what extras bring; the command says in a sentence that one is missing",
     "zq.engines.gunicorn": "imports gunicorn, which a server under Granian does without; the package picks one of them",
     "zq.spark.source": "imports pyspark, which the package does without until the data source is asked for",
-    "zq.model.claims": "a value of the model like its neighbours; the package holds nothing but their names",
     "zq.http.admission": "middleware is a step of its own; the app's table of contents stays one",
     "zq.http.openapi.pooling": "what only the documents of servers with pools have",
     "zq.offline": "check-store and salvage; the server's module is the command line that calls them",

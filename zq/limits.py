@@ -18,6 +18,9 @@ MIN_TTL: Final = 60
 MIN_DELAY: Final = 0
 # Entries of a page, and messages of a claim, for a request that names no limit.
 DEFAULT_PAGE: Final = 10
+# Claims that one page may have, and characters of a User-Agent that a claim keeps.
+MAX_CLAIMS: Final = 100
+MAX_AGENT: Final = 64
 # Messages that a read by ids, or a ``Location``, may name: no client follows links there, so it cannot end early.
 MAX_IDS: Final = 20
 # Characters of the name of a queue or a topic.

@@ -105,6 +105,25 @@ def test_claims_are_settled_moved_and_released_by_hand(zq: Zq) -> None:
     zq.refused(2, "settle", "jobs", "mine.1")
 
 
+def test_live_claims_are_listed(zq: Zq) -> None:
+    """Of a queue, or of all; as a table with how long ago, and how long still."""
+    zq("post", "jobs", "x")
+    zq("post", "more", "y")
+    assert zq("claims") == []
+    zq("claim", "jobs", "--name", "mine.1")
+    zq("claim", "more", "--name", "mine.2")
+    assert [(one["queue"], one["id"], one["messages"]) for one in zq("claims")] == [
+        ("jobs", "mine.1", 1),
+        ("more", "mine.2", 1),
+    ]
+    [own] = zq("claims", "jobs")
+    assert (own["id"], bool(own["client"]), bool(own["agent"])) == ("mine.1", True, True)
+    told = zq.run("claims", "jobs", "--table").stdout
+    assert "mine.1" in told
+    assert "5m" in told or "4m" in told
+    zq.refused(3, "claims", "none")
+
+
 def test_dead_letters_are_listed_and_go_back(zq: Zq) -> None:
     """ResourceLine by the queue that they come from, or by their own."""
     zq("queue", "create", "jobs", "_dead_letter_queue=jobs.dead")

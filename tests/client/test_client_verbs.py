@@ -161,6 +161,25 @@ def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
     assert bodies(queue.list(page=10)) == list(range(45))
 
 
+def test_live_claims_are_listed_with_their_holders(client: Any) -> None:
+    """Of a queue and of the project, over pages; a claim that is asked for tells its holder, too."""
+    for name in ("jobs", "more"):
+        queue = client.queue(name)
+        queue.post_batch(range(6))
+        for _ in range(3):
+            queue.claim(2, ttl=90)
+    own = list(client.queue("jobs").claims(page=2))
+    assert [(one.queue, one.messages) for one in own] == [("jobs", 2)] * 3
+    assert {one.id for one in own} < {one.id for one in client.claims(page=1)}
+    assert sorted(one.queue for one in client.claims()) == ["jobs"] * 3 + ["more"] * 3
+    assert all((one.ends - one.created).total_seconds() == 90 and one.agent for one in own)
+    held = client.queue("jobs").held(own[0].id)
+    assert (held.client, held.agent) == (own[0].client, own[0].agent)
+    client.queue("jobs").release(own[0].id)
+    assert list(client.queue("jobs").claims()) == own[1:]
+    assert list(client.queue("none").claims()) == []
+
+
 def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
     """Under a name of the client's or the caller's; each way out of it, and what is lost is reported."""
     queue = client.queue("jobs")

@@ -15,6 +15,7 @@ def fill(client: Client) -> list[str]:
     client.queue("mail.dead").create()
     client.queue("mail").create({"_dead_letter_queue": "mail.dead", "_history_ttl": 3600})
     ids = client.queue("mail").post_batch([{"n": number} for number in range(3)])
+    client.queue("mail").claim(1, ttl=3600)
     client.topic("news").publish({"n": 1})
     client.queue("mail").stage("night", [1])
     client.fence("etl")

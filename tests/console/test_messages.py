@@ -198,18 +198,19 @@ def test_a_long_queue_shows_each_state_and_asks_little(long: Client, watch: Watc
 
 
 def test_a_message_has_a_timeline(client: Client, watch: Watch) -> None:
-    """Of what zq keeps: posted, claimed since and until, available, expires; and commands that find it."""
+    """Of what zq keeps: posted, claimed by whom, since and until, available, expires; and commands that find it."""
     queue = client.queue("mail")
     queue.create({"_redelivery_delay": 30})
     id = queue.post({"order": "it's"})
     queue.release(queue.claim().id, delay=0)
     queue.claim(ttl=600)
+    [claim] = queue.claims()
     page = watch.open(f"{MAIL}?state=claimed&m={id}")
     steps = page.locator(".timeline li")
     expect(steps).to_have_count(5)
     assert [re.sub(r".* (UTC|local) ", "", text) for text in steps.all_inner_texts()] == [
         "posted",
-        "claimed",
+        f"claimed by {claim.agent} {str(claim.client)[:8]}",
         "its claim ends",
         "can be claimed again, if its claim is not renewed",
         "expires",

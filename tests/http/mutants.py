@@ -112,6 +112,7 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
         ("GET", f"{jobs}/messages?marker=1&limit=2", None),
         ("GET", f"{jobs}/messages?state=ready&marker=1.1.1&limit=2&bodies=start", None),
         ("GET", f"/v2/messages/{free}?detailed=true", None),
+        *(("GET", f"{path}/claims?limit=2&marker=am9icy8", None) for path in (jobs, "/v2")),
         ("GET", f"{jobs}/history?limit=3", None),
         ("PUT", jobs, {"colour": "blue", "_max_claim_count": 3, "_dead_letter_queue": "dead"}),
         ("PATCH", jobs, patch),

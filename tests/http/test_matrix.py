@@ -69,6 +69,8 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("DELETE", f"{QUEUE}/messages?ids=a", None, "manage"),
     ("DELETE", f"{QUEUE}/messages?pop=1", None, "consume"),
     ("DELETE", f"{QUEUE}/messages/a", None, "consume"),
+    ("GET", "/v2/claims", None, "observe"),
+    ("GET", f"{QUEUE}/claims", None, "observe"),
     ("POST", f"{QUEUE}/claims", {}, "consume"),
     ("GET", f"{QUEUE}/claims/c", None, "consume"),
     ("PUT", f"{QUEUE}/claims/a.b", {}, "consume"),
@@ -165,7 +167,7 @@ def test_a_scope_is_for_its_names_only(scoped: Scoped, method: str, path: str, b
 
 @SINGLE
 def test_a_scope_is_for_its_kind_only(scoped: Scoped, method: str, path: str, body: Any, verb: str) -> None:
-    kinds = {"queues": "queue", "topics": "topic", "stream?match=jobs&marker=x": "topic"}
+    kinds = {"queues": "queue", "claims": "queue", "topics": "topic", "stream?match=jobs&marker=x": "topic"}
     own = kinds.get(path.split("/")[2], "work")
     others = [f"*:{kind}/**" for kind in ("queue", "topic", "work") if kind != own]
     assert (scoped.api(*others).call(method, path, None, body).status_int == 403) is bool(verb)
@@ -415,6 +417,7 @@ def test_each_rule_of_me_is_one_that_the_server_obeys(scoped: Scoped) -> None:
             ("queues:purge", "POST", f"{QUEUE}/purge"),
             ("queues:delete", "DELETE", "/v2/queues/absent"),
             ("messages:get_all", "GET", f"{QUEUE}/messages"),
+            ("claims:get_all", "GET", f"{QUEUE}/claims"),
             ("claims:create", "POST", f"{QUEUE}/claims"),
             ("messages:delete_all", "DELETE", f"{QUEUE}/messages?ids=1"),
             ("messages:delete_all", "POST", f"{QUEUE}/redrive"),

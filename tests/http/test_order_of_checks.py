@@ -18,7 +18,8 @@ METHODS = {
     "/v2/queues/q/purge": {"POST"},
     "/v2/queues/q/messages": {"GET", "POST", "DELETE"},
     "/v2/queues/q/messages/m": {"GET", "DELETE"},
-    "/v2/queues/q/claims": {"POST"},
+    "/v2/claims": {"GET"},
+    "/v2/queues/q/claims": {"GET", "POST"},
     "/v2/queues/q/claims/c": {"GET", "PATCH", "DELETE", "PUT"},
     "/v2/queues/q/claims/c/settle": {"POST"},
     "/v2/queues/q/redrive": {"POST"},
@@ -173,7 +174,7 @@ def test_a_method_of_another_trade_is_refused(door: Api, method: str) -> None:
 def test_a_bad_queue_name_is_refused_on_every_route(door: Api, name: str) -> None:
     """1.7 [T]: 400 on every sub-resource and method, before anything else is looked at."""
     routes = [(path, method) for path in METHODS if "queues/q" in path for method in METHODS[path]]
-    assert len(routes) == 20
+    assert len(routes) == 21
     for path, method in routes:
         refused = door.call(method, path.replace("queues/q", f"queues/{name}"), 400).json
         assert refused["title"] == "Invalid queue identification"

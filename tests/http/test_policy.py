@@ -34,6 +34,8 @@ RULES = [
     ("DELETE", f"{QUEUE}/messages?pop=1", "messages:delete_all"),
     ("GET", f"{QUEUE}/messages/a", "messages:get"),
     ("DELETE", f"{QUEUE}/messages/a", "messages:delete"),
+    ("GET", f"{QUEUE}/claims", "claims:get_all"),
+    ("GET", "/v2/claims", "claims:get_all"),
     ("POST", f"{QUEUE}/claims", "claims:create"),
     ("GET", f"{QUEUE}/claims/c", "claims:get"),
     ("PATCH", f"{QUEUE}/claims/c", "claims:update"),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from zq.errors import PoolsApart, StartRefused, Unavailable
-from zq.model import Draft, QueueRef
+from zq.model import ClaimRequest, Draft, Lease, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.expiry import Expiry
 from zq.model.pools import BINDING, Pool, pool_ref
@@ -186,6 +186,34 @@ def test_a_message_is_not_said_to_be_nowhere_while_a_pool_is_away(catalogue: Sto
     assert found.queue == QUEUE
     with pytest.raises(Unavailable):
         away.locate("acme", "none", now)
+
+
+def test_claims_of_a_project_are_those_of_all_pools(catalogue: Storage, opened: Opened) -> None:
+    """Each once, page by page; a pool that is away is no pool without claims."""
+    for name in ("a", "b"):
+        put(catalogue, name, f"uri-{name}")
+    pooled = PooledStorage(catalogue, opened, virtual=True)
+    now, expected = pooled.now(), []
+    for number in range(12):
+        queue = QueueRef("acme", f"q{number}")
+        pooled.messages.post(queue, [Draft(f"m{number}", b"1", 60, 0, "c")], now)
+        pooled.claims.create(queue, ClaimRequest(Lease(f"c{number}", 60, 60), 1), now)
+        expected.append((queue.name, f"c{number}"))
+    for limit in (1, 5, 100):
+        found, after = [], ""
+        while True:
+            page = pooled.claims.list("acme", after, limit, now)
+            found += [(one.queue, one.id) for one in page.items]
+            if page.next is None:
+                break
+            after = page.next
+        assert sorted(found) == sorted(expected)
+    assert [one.id for one in pooled.claims.list("acme", "", 9, now, "q7").items] == ["c7"]
+    put(catalogue, "c", "uri-c")
+    opened.dead = True
+    later = PooledStorage(catalogue, opened, virtual=True)
+    with pytest.raises(Unavailable):
+        later.claims.list("acme", "", 100, now)
 
 
 def test_stores_of_one_process_are_no_pools_of_many(tmp_path: Path) -> None:

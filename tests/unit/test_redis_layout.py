@@ -86,6 +86,7 @@ def test_every_section_of_the_files_is_used():
         "get",
         "list",
         "claim_get",
+        "claim_list",
         "queue_list",
         "queue_stats",
         "depth",

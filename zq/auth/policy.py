@@ -57,6 +57,7 @@ RULES: Final[dict[str, Rule]] = {
     "messages:delete": Rule(verb=Verb.CONSUME),
     "messages:delete_all": Rule(most=Verb.MANAGE),
     **_rules("claims", dict.fromkeys(("create", "get", "update", "delete"), Verb.CONSUME)),
+    "claims:get_all": Rule(verb=Verb.OBSERVE),
     **_rules("topics", _METADATA | {"publish": Verb.PRODUCE}),
     **_rules("topics", dict.fromkeys(("get_messages", "get_message", "stream"), Verb.OBSERVE)),
     **_rules("subscription", dict.fromkeys((*_THINGS, "confirm"), Verb.MANAGE)),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on claims (contract 8)."""
 
+from base64 import b64decode, urlsafe_b64encode
 from contextlib import suppress
 
 from msgspec import UNSET, Struct, structs
@@ -11,10 +12,24 @@ from zq.broker.encryption import SET_ASIDE, Sealing
 from zq.broker.rules import RulesCache
 from zq.broker.values import Seen
 from zq.clock import Clock
-from zq.errors import ClaimNotFound
+from zq.errors import ClaimNotFound, InvalidParameter
 from zq.events import Events
-from zq.limits import MIN_DELAY, MIN_TTL, Limits, claim_name, within
-from zq.model import Claim, ClaimRequest, Fence, Lease, QueueRef, Release, Seconds, Settlement, new_ids
+from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MIN_DELAY, MIN_TTL, Limits, claim_name, within
+from zq.model import (
+    Claim,
+    ClaimRequest,
+    ClaimSummary,
+    Fence,
+    Holder,
+    Lease,
+    Page,
+    QueueRef,
+    Release,
+    Seconds,
+    Settlement,
+    new_ids,
+)
+from zq.model.subscriptions import HIDDEN
 from zq.storage.api import Storage
 
 # Messages of a claim without ``limit``.
@@ -22,6 +37,8 @@ DEFAULT_CLAIM = 10
 # Of a paused queue no message may be handed out once more: the store still answers with a claim that lives under the
 # name, checks the fence, and tells of metadata by which the queue is paused no longer.
 NEVER = 0
+# How often one request asks the store for claims: a page of the store may be short.
+LOOKS = 4
 
 
 class ClaimAnswer(Struct, frozen=True):
@@ -51,17 +68,17 @@ class Claims:
         self._rules_cache = rules_cache
         self._events = events
 
-    def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None) -> ClaimAnswer:
+    def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimAnswer:
         """Claim up to ``limit`` messages, or as many as an answer carries."""
         (claim,) = new_ids(1, self._clock.now())
-        return self._claim(queue, ClaimRequest(self._lease(claim, terms), self._size(limit)))
+        return self._claim(queue, ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder))
 
     def create_named(
-        self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None
+        self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None, holder: Holder
     ) -> ClaimAnswer:
         """The live claim of this name as it is; else a new one, if there is anything to claim."""
         lease = self._lease(claim_name(name), terms)
-        return self._claim(queue, ClaimRequest(lease, self._size(limit), named=True, fence=fence))
+        return self._claim(queue, ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder))
 
     def _claim(self, queue: QueueRef, request: ClaimRequest) -> ClaimAnswer:
         """Claim by the rules that this server remembers, or by those that the store says have come in their place.
@@ -112,6 +129,22 @@ class Claims:
         shown = [self._sealing.opened_one(queue.project, message) for message in found.messages]
         return Seen(structs.replace(found, messages=shown), now)
 
+    def list(self, project: str, queue: str, marker: str, limit: int | None) -> Seen[Page[ClaimSummary]]:
+        """A page of live claims of the project, or of its queue of that name; "" = of all queues but zq's own.
+
+        It may be short, or empty, though there are more, where the store looked at much that is none.
+        """
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_CLAIMS)
+        after, now = _opened(marker), self._clock.now()
+        found: list[ClaimSummary] = []
+        for _ in range(LOOKS):
+            page = self._claims.list(project, after, size - len(found), now, queue)
+            found += [claim for claim in page.items if not claim.queue.startswith(HIDDEN)]
+            after = page.next or ""
+            if not after or len(found) == size:
+                break
+        return Seen(Page(found, _sealed(after) if after else None), now)
+
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
         """Start a live claim anew; omitted terms are the server's defaults (contract 8.3).
 
@@ -143,3 +176,17 @@ class Claims:
 
     def _grace(self, terms: wire.ClaimTerms) -> int:
         return self._limits.default_claim_grace if terms.grace is UNSET else terms.grace
+
+
+def _sealed(after: str) -> str:
+    """Where the store goes on, as a marker that means nothing to a caller."""
+    return urlsafe_b64encode(after.encode()).decode().rstrip("=")
+
+
+def _opened(marker: str) -> str:
+    """The same back again. Raises ``InvalidParameter``."""
+    try:
+        padded = marker.encode("ascii") + b"=" * (-len(marker) % 4)
+        return b64decode(padded, b"-_", validate=True).decode("utf-8", "replace")
+    except ValueError as error:
+        raise InvalidParameter("marker must be one of claims, as the link to the next page has it.") from error

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq list``, ``get``, ``pop``, ``claim``, ``settle``, ``move``, ``release``: messages by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from zq.cli.names import name_argument, not_missing
 from zq.cli.output import as_builtins
 from zq.cli.param_types import BATCH, CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, WAIT, Count
 from zq.cli.session import Command, Session, pass_session
-from zq.client import Buried, Moved, Released
+from zq.client import Buried, LiveClaim, Moved, Released
 from zq.errors import MessageNotFound
 
 queue_argument = name_argument("queue", "queues")
@@ -112,6 +112,23 @@ def claim(
     """Claim messages to work on; then settle, move or release them."""
     claimed = session.queue(queue).claim(limit, ttl=ttl, grace=grace, wait=wait, name=name)
     session.out.messages(not_missing(session, queue, claimed.messages), claim=claimed.id)
+
+
+@click.command("claims", cls=Command)
+@name_argument("queue", "queues", required=False)
+@limit_option(100, " (0 = all)")
+@pass_session
+def list_claims(session: Session, queue: str | None, limit: int) -> None:
+    """List live claims of a queue, or of all, and who holds them."""
+    found = session.client.claims() if queue is None else session.queue(queue).claims()
+    shown = islice(found, limit or None)
+
+    def cells(claim: LiveClaim) -> Sequence[object]:
+        left = max(0, claim.ttl - claim.age)
+        return claim.queue, claim.id, claim.agent, claim.client, claim.messages, claim.age, left
+
+    columns = ("queue", "id", "agent", "client", "messages", "age", "ends in")
+    session.out.rows(columns, shown if queue is None else not_missing(session, queue, shown), cells)
 
 
 @click.command("settle", cls=Command)

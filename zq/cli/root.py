@@ -112,6 +112,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Work": [
         consume.consume,
         messages.claim,
+        messages.list_claims,
         messages.settle,
         messages.move,
         messages.release,

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.client.calls import EMPTY, Answer, Call, key_header, nothing, path, retry_after
-from zq.client.values import Claim, Delivery, Message
+from zq.client.calls import EMPTY, Answer, Call, Page, key_header, nothing, path, retry_after
+from zq.client.values import Claim, Delivery, LiveClaim, Message
 from zq.model import Fence, Settled
 from zq.wire import extensions
 
@@ -37,6 +37,13 @@ class _ShownClaim(Struct):
     messages: list[Message]
     age: int
     ttl: int
+    client: str | None = None
+    agent: str | None = None
+
+
+class _ListedClaims(Struct):
+    claims: list[LiveClaim]
+    links: list[dict[str, str]]
 
 
 def claim_call(
@@ -78,6 +85,17 @@ def read_deliveries(name: str, answer: Answer) -> ClaimedDeliveries:
     if answer.status == 204:
         return ClaimedDeliveries(name, [], retry_after(answer.headers))
     return ClaimedDeliveries(name, msgspec.json.decode(answer.body, type=_Delivered).messages)
+
+
+def list_call(where: str, page: int | None) -> Call[Page[LiveClaim]]:
+    """Live claims. A page may be short, or empty, before the last one, which alone has no link."""
+
+    def read(answer: Answer) -> Page[LiveClaim]:
+        found = msgspec.json.decode(answer.body, type=_ListedClaims)
+        queries = [link["href"].partition("?")[2] for link in found.links]
+        return Page(found.claims, Call(method="GET", path=f"{where}?{queries[0]}", read=read) if queries else None)
+
+    return Call(method="GET", path=where, params={"limit": page}, read=read)
 
 
 def get_call(queue: str, claim: str) -> Call[Claim]:
@@ -134,6 +152,6 @@ def _terms(ttl: int | None, grace: int | None) -> bytes:
 def _reader_of(claim: str) -> Callable[[Answer], Claim]:
     def read(answer: Answer) -> Claim:
         shown = msgspec.json.decode(answer.body, type=_ShownClaim)
-        return Claim(claim, shown.messages, shown.age, shown.ttl)
+        return Claim(claim, shown.messages, shown.age, shown.ttl, shown.client, shown.agent)
 
     return read

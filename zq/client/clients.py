@@ -22,12 +22,12 @@ from zq.client.calls import (
     operation,
     path,
 )
-from zq.client.claims import fenced
+from zq.client.claims import fenced, list_call
 from zq.client.credentials import chosen_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.values import Event, Gap, JobCommit, JobFence, JobStage, LastCommit, Listed, Located
+from zq.client.values import Event, Gap, JobCommit, JobFence, JobStage, LastCommit, Listed, LiveClaim, Located
 from zq.model import Committed, Fence
 from zq.wire import extensions
 
@@ -118,6 +118,11 @@ class ClientVerbs:
             params={"detailed": True},
             read=lambda answer: msgspec.json.decode(answer.body, type=Located),
         )
+
+    @listing
+    def claims(self, /, *, page: int | None = None) -> Call[Page[LiveClaim]]:
+        """The live claims of all queues of the project, with their holders; ``page``: claims in a request."""
+        return list_call(path("claims"), page)
 
     @operation
     def ping(self) -> Call[None]:

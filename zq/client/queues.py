@@ -27,6 +27,7 @@ from zq.client.values import (
     Depth,
     Draft,
     Finished,
+    LiveClaim,
     Message,
     Messages,
     RedriveDryRun,
@@ -186,8 +187,13 @@ class QueueVerbs(SubscriptionVerbs):
 
     @operation
     def held(self, claim: str) -> Call[Claim]:
-        """What a claim holds now. Raises ``ClaimNotFound``."""
+        """What a claim holds now, and who it is held by. Raises ``ClaimNotFound``."""
         return claims.get_call(self.name, claim)
+
+    @listing
+    def claims(self, *, page: int | None = None) -> Call[Page[LiveClaim]]:
+        """The queue's live claims, with their holders; ``page``: claims in a request."""
+        return claims.list_call(self._path("claims"), page)
 
     @operation
     def renew(

@@ -166,6 +166,25 @@ class Claim(Struct, frozen=True):
     messages: list[Message]
     age: int = 0
     ttl: int = 0
+    client: str | None = None
+    """Of its holder, as ``agent`` is; None if that is not known, or was not asked for."""
+    agent: str | None = None
+
+
+class LiveClaim(Struct, frozen=True):
+    """A claim in a listing. ``client`` and ``agent`` of its holder: the Client-ID and the first 64 characters of the
+    User-Agent, None if they are not known. ``created``: when it was made or renewed last, ``age`` seconds ago."""
+
+    queue: str
+    id: str
+    client: str | None
+    agent: str | None
+    age: int
+    ttl: int
+    created: datetime
+    ends: datetime
+    messages: int
+    href: str = ""
 
 
 class Edge(Struct, frozen=True):

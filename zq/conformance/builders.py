@@ -160,11 +160,9 @@ class Scene:
         request = self.request(limit, max_claims=dead_letters and dead_letters.max_claims, **terms)
         return redelivery.claim(self.storage, self.queue, request, dead_letters, self.now).claim
 
-    def take(
-        self, limit: int = 10, *, ttl: int = 300, grace: int = 60, name: str = "", redelivery: Redelivery = AT_ONCE
-    ) -> Claim:
-        """A claim that must not come back empty."""
-        claim = self.claim(limit, ttl=ttl, grace=grace, name=name, redelivery=redelivery)
+    def take(self, limit: int = 10, **terms: object) -> Claim:
+        """A claim that must not come back empty; ``terms`` as for ``claim``."""
+        claim = self.claim(limit, **terms)
         assert claim is not None
         return claim
 

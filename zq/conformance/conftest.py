@@ -15,7 +15,7 @@ from zq.errors import NotBuilt, PoolsApart
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.storage.api import Defaults, Storage
-from zq.storage.capabilities import NO_HISTORY, NO_TOPICS, NO_TRANSACTIONS
+from zq.storage.capabilities import NO_CLAIM_LISTS, NO_HISTORY, NO_TOPICS, NO_TRANSACTIONS
 
 MARKS = (
     "durable: only a store that holds what it held when it is opened again passes",
@@ -23,6 +23,8 @@ MARKS = (
     "needs(part): of drivers that do not inherit this part of the storage from zq.storage.api.Defaults",
     "every_server: of zq's own runs: where servers of one kind can differ",
 )
+
+MISSING = (NO_CLAIM_LISTS, NO_HISTORY, NO_TOPICS, NO_TRANSACTIONS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,7 +51,7 @@ def _skipping() -> Iterator[None]:
     try:
         yield
     except NotBuilt as error:
-        if str(error) not in (NO_HISTORY.sentence, NO_TRANSACTIONS.sentence, NO_TOPICS.sentence):
+        if str(error) not in {missing.sentence for missing in MISSING}:
             raise
         pytest.skip(str(error))
     except PoolsApart as error:  # of a store that is several: what they cannot do together

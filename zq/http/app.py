@@ -20,7 +20,7 @@ from zq.http.administration import AuditCollection, ProjectCollection, ProjectIt
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
-from zq.http.claims import ClaimCollection, ClaimItem
+from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
 from zq.http.figures import ProjectFigures, QueueFigures, QueuePoints, ServerCollection
 from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
@@ -205,6 +205,7 @@ def _add_queue_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/queues/{queue}/messages/{message}", MessageItem(broker))
     app.add_route("/v2/messages/{message}", MessageLocation(broker))
     app.add_route("/v2/queues/{queue}/claims", ClaimCollection(broker))
+    app.add_route("/v2/claims", ProjectClaims(broker))
     app.add_route("/v2/queues/{queue}/claims/{claim}", ClaimItem(broker))
     app.add_route("/v2/queues/{queue}/claims/{claim}/settle", ClaimSettle(broker))
     app.add_route("/v2/queues/{queue}/redrive", QueueRedrive(broker))

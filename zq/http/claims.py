@@ -1,31 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/queues/{queue}/claims`` and below (contract 8)."""
 
-from functools import partial
+from functools import lru_cache, partial
+from typing import ClassVar
 
 import falcon
 
 from zq import wire
 from zq.broker import Broker
-from zq.broker.claims import ClaimAnswer
+from zq.broker.claims import ClaimAnswer, Claims
 from zq.http import query
 from zq.http.waiting import polled
+from zq.limits import MAX_AGENT
+from zq.model import Holder
+from zq.model.allowance import Allowance
+from zq.model.scopes import Kind, Verb
 from zq.wire import answers
 
 
 class ClaimCollection:
     """``/v2/queues/{queue}/claims``"""
 
-    policy = {"POST": "claims:create"}
+    policy = {"GET": "claims:get_all", "POST": "claims:create"}
 
     def __init__(self, broker: Broker) -> None:
         self._claims = broker.claims
         self._waiters = broker.waiters
 
+    def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
+        resp.data = _page(req, self._claims, req.context.queue.name, f"/v2/queues/{queue}/claims")
+
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         detailed = query.boolean(req, "detailed")
-        ask = partial(self._claims.create, req.context.queue, _terms(req), query.integer(req, "limit"))
+        terms, limit = _terms(req), query.integer(req, "limit")
+        ask = partial(self._claims.create, req.context.queue, terms, limit, _holder(req))
         _show(req, resp, queue, polled(req, resp, self._waiters, ask, takes=True), detailed)
+
+
+class ProjectClaims:
+    """``/v2/claims``: those of all queues of the project, for callers who may look at each of them."""
+
+    policy: ClassVar[dict[str, str]] = {"GET": "claims:get_all"}
+
+    def __init__(self, broker: Broker) -> None:
+        self._claims = broker.claims
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        allowance: Allowance = req.context.allowance
+        if allowance.visible(Verb.OBSERVE, Kind.QUEUE) is not None:
+            raise allowance.refusal("claims:get_all")
+        resp.data = _page(req, self._claims, "", "/v2/claims")
 
 
 class ClaimItem:
@@ -55,8 +79,26 @@ class ClaimItem:
         """Extensions 9: the claim of this name, made if none lives."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
-        ask = partial(self._claims.create_named, req.context.queue, claim, terms, limit, fence)
+        ask = partial(self._claims.create_named, req.context.queue, claim, terms, limit, fence, _holder(req))
         _show(req, resp, queue, polled(req, resp, self._waiters, ask, takes=True), detailed)
+
+
+def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
+    limit = query.integer(req, "limit")
+    seen = claims.list(req.context.project, queue, query.text(req, "marker"), limit)
+    page = seen.value
+    link = None if page.next is None else query.repeated({"limit": limit}) | {"marker": page.next}
+    return answers.claims(path, page.items, seen.now, link)
+
+
+def _holder(req: falcon.Request) -> Holder:
+    return _named(req.context.client, req.env.get("HTTP_USER_AGENT", ""))
+
+
+@lru_cache(maxsize=4096)
+def _named(client: str, agent: str) -> Holder:
+    """``agent``: as WSGI has it, whose characters are bytes; clients send UTF-8."""
+    return Holder(client, agent.encode("latin-1", "replace").decode("utf-8", "replace")[:MAX_AGENT])
 
 
 def _terms(req: falcon.Request) -> wire.ClaimTerms:

@@ -7,7 +7,18 @@ Values of queues, messages, claims and transactions are imported from here, thos
 ``stats``, ``moments`` and ``expiry`` from their modules.
 """
 
-from zq.model.claims import MAX_LOOKS, Claim, Claimed, ClaimRequest, Lease, Release, Settled, Settlement
+from zq.model.claims import (
+    MAX_LOOKS,
+    Claim,
+    Claimed,
+    ClaimRequest,
+    ClaimSummary,
+    Holder,
+    Lease,
+    Release,
+    Settled,
+    Settlement,
+)
 from zq.model.messages import (
     Browsed,
     Copies,
@@ -50,6 +61,7 @@ __all__ = [
     "Claim",
     "ClaimRef",
     "ClaimRequest",
+    "ClaimSummary",
     "Claimed",
     "Commit",
     "Committed",
@@ -58,6 +70,7 @@ __all__ = [
     "Edge",
     "Fence",
     "HistoryEntry",
+    "Holder",
     "IdempotencyKey",
     "KnownFence",
     "KnownProducer",

@@ -33,6 +33,28 @@ class Lease(Struct, frozen=True):
         return ttl, expires
 
 
+class Holder(Struct, frozen=True):
+    """Who made a claim: its ``Client-ID``, and the beginning of its ``User-Agent``; both are "" if it is not known."""
+
+    client: str = ""
+    agent: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.client or self.agent)
+
+
+class ClaimSummary(Struct, frozen=True):
+    """A live claim without its messages: ``created`` as ``Claim`` has it; ``messages``: how many it holds."""
+
+    id: str
+    queue: str
+    holder: Holder
+    created: Seconds
+    ends: Seconds
+    messages: int
+
+
 class ClaimRequest(Struct, frozen=True):
     """What a claim asks for: up to ``limit`` ready messages under ``lease``."""
 
@@ -48,6 +70,7 @@ class ClaimRequest(Struct, frozen=True):
     named: bool = False
     """If a claim of this id lives, it is the answer."""
     fence: Fence | None = None
+    holder: Holder = Holder()
     expected: bytes | None = None
     """The queue's metadata by which the other terms were chosen; None = whatever they are."""
 
@@ -91,6 +114,7 @@ class Claim(Struct, frozen=True):
     """A live claim: ``created`` is its creation or last renewal.
 
     ``lapsed``: how many of its messages it took over from claims that had lapsed; told when it is made only.
+    ``holder``: told when it is asked for only.
     """
 
     id: str
@@ -98,6 +122,7 @@ class Claim(Struct, frozen=True):
     created: Seconds
     messages: list[Message]
     lapsed: int = 0
+    holder: Holder = Holder()
 
 
 class Claimed(Struct, frozen=True):

@@ -26,6 +26,7 @@ from zq.model import (
     Claim,
     Claimed,
     ClaimRequest,
+    ClaimSummary,
     Copies,
     Draft,
     Fence,
@@ -51,15 +52,8 @@ from zq.model.documents import Document, DocumentRef
 from zq.model.expiry import Expiry, Pace
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
-from zq.storage import browsing
-from zq.storage.capabilities import (
-    NO_HISTORY,
-    NO_TOPICS,
-    NO_TRANSACTIONS,
-    HistoryController,
-    TopicController,
-    TransactionController,
-)
+from zq.storage import browsing, capabilities
+from zq.storage.capabilities import HistoryController, TopicController, TransactionController
 
 
 class QueueController(Protocol):
@@ -213,6 +207,12 @@ class ClaimController(Protocol):
         """The live claim with all messages it holds, in sequence. Raises ``ClaimNotFound``."""
         ...
 
+    def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
+        """Live claims of a project, or of one queue, in the driver's order; ``after``: the last page's ``next``.
+        A page may end early, or have none, though there are more: its work is bounded. A driver may inherit a refusal.
+        """
+        return capabilities.NO_CLAIM_LISTS.list()
+
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         """Start ``lease.claim`` anew, with the lease's terms. Raises ``ClaimNotFound``."""
         ...
@@ -365,9 +365,9 @@ class Defaults:
     """What a driver may leave out and inherit: capabilities that it does not have, hints and figures that it does not
     give. A server answers a request for such a capability as for all that is not built (decision 0046)."""
 
-    history: HistoryController = cast(HistoryController, NO_HISTORY)
-    transactions: TransactionController = cast(TransactionController, NO_TRANSACTIONS)
-    topics: TopicController = cast(TopicController, NO_TOPICS)
+    history: HistoryController = cast(HistoryController, capabilities.NO_HISTORY)
+    transactions: TransactionController = cast(TransactionController, capabilities.NO_TRANSACTIONS)
+    topics: TopicController = cast(TopicController, capabilities.NO_TOPICS)
     prompt = False
 
     def doubted(self) -> Seconds:

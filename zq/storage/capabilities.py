@@ -213,3 +213,4 @@ class Missing:
 NO_HISTORY: Final = Missing("history")
 NO_TRANSACTIONS: Final = Missing("transactions")
 NO_TOPICS: Final = Missing("topics")
+NO_CLAIM_LISTS: Final = Missing("listings of claims")

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Raw, Struct
 from msgspec.structs import asdict
 
-from zq.model import Claim, Edge, HistoryEntry, Located, Message, Seconds, Stats, age
+from zq.model import Claim, ClaimSummary, Edge, HistoryEntry, Holder, Located, Message, Seconds, Stats, age
 from zq.model.stats import Depth
 from zq.wire import encode
 
@@ -126,15 +126,41 @@ def post_result(queue: str, ids: Sequence[str]) -> bytes:
 
 
 def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
-    """A claim with its messages (contract 8.2)."""
-    return encode(
+    """A claim with its messages (contract 8.2); ``detailed``: with its holder, and from when to when it lives."""
+    shown = {
+        "age": age(claim.created, now),
+        "ttl": claim.ttl,
+        "href": claim_href(queue, claim.id),
+        "messages": _outs(queue, claim.messages, now, detailed, starts),
+    }
+    return encode(shown | (_holding(claim.holder, claim.created, claim.created + claim.ttl) if detailed else {}))
+
+
+def claims(path: str, found: Sequence[ClaimSummary], now: Seconds, query: dict[str, str] | None) -> bytes:
+    """A page of live claims; ``query`` is what the link to the next page repeats, None on the last one."""
+    shown = [
         {
-            "age": age(claim.created, now),
-            "ttl": claim.ttl,
-            "href": claim_href(queue, claim.id),
-            "messages": _outs(queue, claim.messages, now, detailed, starts),
+            "id": one.id,
+            "queue": one.queue,
+            "href": claim_href(one.queue, one.id),
+            "age": age(one.created, now),
+            "ttl": round(one.ends - one.created),
+            "messages": one.messages,
         }
-    )
+        | _holding(one.holder, one.created, one.ends)
+        for one in found
+    ]
+    return encode({"claims": shown, "links": [] if query is None else [next_link(path, query)]})
+
+
+def _holding(holder: Holder, created: Seconds, ends: Seconds) -> dict[str, str | None]:
+    """Who holds a claim, None if it is not known, and from when to when."""
+    return {
+        "client": holder.client if holder.is_known else None,
+        "agent": holder.agent if holder.is_known else None,
+        "created": timestamp(created),
+        "ends": timestamp(ends),
+    }
 
 
 def depth(found: Depth, now: Seconds) -> bytes:

@@ -7,6 +7,7 @@ import { asking, get } from "./api.js";
 import { useChanges } from "./live.js";
 import { Administration } from "./pages/admin.js";
 import { Audit } from "./pages/audit.js";
+import { Claims } from "./pages/claims.js";
 import { Jobs } from "./pages/jobs.js";
 import { Overview } from "./pages/overview.js";
 import { Queue } from "./pages/queue.js";
@@ -74,6 +75,7 @@ function Page({ route, asked, fault, again }) {
   if (route.page === "queue") return html`<${Queue} key=${route.queue} route=${route} />`;
   if (route.page === "topics") return html`<${Topics} key=${route.query.tail} route=${route} />`;
   if (route.page === "topic") return html`<${Topic} key=${route.topic} route=${route} />`;
+  if (route.page === "claims") return html`<${Claims} route=${route} />`;
   if (route.page === "subscriptions") return html`<${Subscriptions} key=${route.query.queue ?? route.query.topic} route=${route} />`;
   if (route.page === "jobs") return html`<${Jobs} />`;
   if (route.page === "audit") return html`<${Audit} route=${route} />`;

@@ -13,6 +13,7 @@ export const PAGES = [
   ["overview", "Overview"],
   ["queues", "Queues"],
   ["topics", "Topics"],
+  ["claims", "Claims"],
   ["subscriptions", "Subscriptions"],
   ["jobs", "Jobs"],
   ["audit", "Audit"],

@@ -24,7 +24,7 @@ from zq.http.openapi.operations import (
     several,
     wait,
 )
-from zq.limits import DEFAULT_PAGE, MAX_IDS, MAX_WORK_PAGE, Limits
+from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MAX_IDS, MAX_WORK_PAGE, Limits
 from zq.model import State
 
 
@@ -172,6 +172,8 @@ def _history(limits: Limits) -> Json:
     }
 
 
+# The form of a marker of claims.
+MARKER: Final = "^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2,3})?$"
 # The path of a claim.
 CLAIM: Final = QUEUE + "/claims/{claim}"
 
@@ -184,7 +186,7 @@ def claims(limits: Limits) -> Json:
 
 
 def _claiming(limits: Limits) -> Json:
-    """POST and PUT, by path."""
+    """Those of many claims, POST and PUT, by path."""
     many = query("limit", integer(1, limits.max_messages_per_claim_or_pop, default=DEFAULT_PAGE), "Messages to claim.")
     parameters, terms = [many, DETAILED, wait(limits)], body("ClaimTerms", required=False)
     claimed = {
@@ -194,8 +196,10 @@ def _claiming(limits: Limits) -> Json:
     there = {200: answer("The claim lives; nothing was changed.", "Messages", "Location")}
     named = in_path("claim", CLAIM_NAMES, "A name with a dot.")
     return {
+        "/v2/claims": {"get": _claim_listing("list_project_claims", "Live claims of all queues")},
         f"{QUEUE}/claims": {
-            "post": operation("claim_messages", "Claim messages", claimed, parameters=parameters, body=terms)
+            "get": _claim_listing("list_claims", "Live claims of a queue"),
+            "post": operation("claim_messages", "Claim messages", claimed, parameters=parameters, body=terms),
         },
         CLAIM: {
             "put": operation(
@@ -208,6 +212,14 @@ def _claiming(limits: Limits) -> Json:
             )
         },
     }
+
+
+def _claim_listing(identity: str, summary: str) -> Json:
+    parameters = [
+        query("marker", TEXT | {"pattern": MARKER}, "Continue after this page, as its link has it."),
+        query("limit", integer(1, MAX_CLAIMS, default=DEFAULT_PAGE), "Claims in the page, which may have fewer."),
+    ]
+    return operation(identity, summary, {200: answer("A page.", "ClaimPage")}, parameters=parameters)
 
 
 def _one_claim(limits: Limits) -> Json:

@@ -163,7 +163,8 @@ def _messages() -> Json:
     message["required"] = [name for name in message["required"] if name != "body"]
     message["oneOf"] = [{"required": ["body"]}, {"required": list(start)}]
     details = more | start
-
+    unknown: Json = {"anyOf": [TEXT, {"type": "null"}]}
+    holding: Json = {"client": unknown, "agent": unknown, "created": MOMENT, "ends": MOMENT}
     return {
         "Message": _also(message, details, together),
         "PoppedMessage": _also(popped, more, together),
@@ -177,7 +178,20 @@ def _messages() -> Json:
         ),
         "Messages": _record(messages=_list(reference("schemas", "Message"))),
         "PoppedMessages": _record(messages=_list(reference("schemas", "PoppedMessage"))),
-        "Claim": _record(age=COUNT, ttl=COUNT, href=TEXT, messages=_list(reference("schemas", "Message"))),
+        "Claim": _record(
+            " ".join(holding),
+            age=COUNT,
+            ttl=COUNT,
+            href=TEXT,
+            messages=_list(reference("schemas", "Message")),
+            **holding,
+        ),
+        "ClaimPage": _record(
+            claims=_list(
+                _record(id=TEXT, queue=TEXT, href=TEXT, **dict.fromkeys(("age", "ttl", "messages"), COUNT), **holding)
+            ),
+            links=LINKS,
+        ),
         "PostedHrefs": _record(resources=_list(TEXT)),
     }
 

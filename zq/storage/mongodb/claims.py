@@ -20,17 +20,19 @@ from zq.model import (
     Claim,
     Claimed,
     ClaimRequest,
+    ClaimSummary,
     Fence,
     IdempotencyKey,
     Lease,
     Outcome,
+    Page,
     QueueRef,
     Release,
     Seconds,
     Settled,
     Settlement,
 )
-from zq.storage.mongodb import layout
+from zq.storage.mongodb import layout, observing
 from zq.storage.mongodb.changes import Ending, check_fence, counters, finish, held_by, held_filter, move, update_held
 from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
 from zq.storage.mongodb.group_commit import ShardGroups, key_ids, remember, unless_known
@@ -257,6 +259,10 @@ class ClaimController:
         if not found:
             raise ClaimNotFound
         return layout.claim(key, found, moment)
+
+    def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
+        with self._client.verb():
+            return observing.claims(self._client, project, after, limit, layout.ms(now), queue)
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         moment, key = layout.ms(now), layout.key(queue)

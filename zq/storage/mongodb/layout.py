@@ -22,7 +22,9 @@ field     of a message                           of a queue, which is its counte
 ``c``     claim, if there ever was one:          -
           ``i`` id, ``s`` start, ``t`` ttl,
           ``e`` end, ``n`` how often claimed,
-          ``d`` available-at before it
+          ``d`` available-at before it,
+          ``h`` client and agent of its holder,
+          if it is known
 ``o``     dead letters: ``q`` queue it came      -
           from, ``n`` how often claimed there
 ``r``     dead letters: reason                   -
@@ -62,7 +64,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
-from zq.model import Claim, ClaimRequest, Draft, Lease, Message, QueueRef, Seconds
+from zq.model import Claim, ClaimRequest, Draft, Holder, Lease, Message, QueueRef, Seconds
 
 BsonDocument = dict[str, Any]
 MESSAGES: Final = "messages"
@@ -235,13 +237,18 @@ def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
     """The model's claim, from what it holds."""
     terms = held[0].get("y", held[0])["c"]
     messages = [message(key, found, now) for found in sorted(held, key=lambda found: int(found["k"]))]
-    return Claim(original(terms["i"]), int(terms["t"]), terms["s"] / 1000, messages)
+    return Claim(original(terms["i"]), int(terms["t"]), terms["s"] / 1000, messages, holder=holder(terms))
+
+
+def holder(terms: Mapping[str, Any]) -> Holder:
+    """Who holds a claim of these terms."""
+    return Holder(*map(original, terms.get("h") or ()))
 
 
 NO_CLAIM: Final[BsonDocument] = {"n": 0}
 NO_ORIGIN: Final[BsonDocument] = {"q": "", "n": 0}
 # What goes with a claim; how often a message was claimed stays.
-CLAIM_FIELDS: Final = ["c.i", "c.s", "c.t", "c.e", "c.d"]
+CLAIM_FIELDS: Final = ["c.i", "c.s", "c.t", "c.e", "c.d", "c.h"]
 
 
 def names_claim(found: Mapping[str, Any]) -> bool:
@@ -272,20 +279,23 @@ def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
     if len(request.waits) > 1:
         moments = [ends + wait * 1000 for wait in request.waits]
         available = {"$arrayElemAt": [moments, {"$min": [count, len(moments) - 1]}]}
-    return _under_claim(request.lease, now, {"$add": [count, 1]}, "$d", available)
+    who = request.holder
+    holder = {"$literal": [text(who.client), text(who.agent)]} if who.is_known else "$$REMOVE"
+    return _under_claim(request.lease, now, {"n": {"$add": [count, 1]}, "d": "$d", "h": holder}, available)
 
 
 def renewing(lease: Lease, now: int) -> list[BsonDocument]:
     """The update that starts anew the claim that messages are under; their wait stays theirs."""
-    return _under_claim(lease, now, "$c.n", "$c.d", {"$add": [now + lease.ttl * 1000, WAIT]})
+    return _under_claim(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 
-def _under_claim(lease: Lease, now: int, count: object, former: str, available: object) -> list[BsonDocument]:
+def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
+    """``more``: of the claim what changes besides."""
     ends = now + lease.ttl * 1000
-    claim = {"i": {"$literal": text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, "n": count, "d": former}
+    claim = {"i": {"$literal": text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, **more}
     short = {"$lt": ["$e", DatetimeMS(ends)]}
     ttl, expires = lease.extend(0, ends - 1, ends, 1000)
-    # $c is replaced as a whole: what a former claim left in it must not stay. All "$..." are the values before.
+    # What is not named of $c stays, as a renewal wants it: a claim names all. All "$..." are the values before.
     return [
         {
             "$set": {

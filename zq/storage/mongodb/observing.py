@@ -1,15 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What observers ask the MongoDB store for: conditions of listings, messages of one state, a message by its id."""
+"""What observers ask the MongoDB store for: conditions of listings, messages of one state, a message by its id, live
+claims."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.model import Browsed, HistoryEntry, ListFilter, Located, Position, QueueRef, State, portion
+from zq.model import (
+    Browsed,
+    ClaimSummary,
+    HistoryEntry,
+    ListFilter,
+    Located,
+    Page,
+    Position,
+    QueueRef,
+    State,
+    portion,
+)
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import CLAIM_ORDER
+
+# Messages that one page of claims looks at: all that are claimed are in one index, whatever queue and project they are
+# of.
+STEPS: Final = 5000
 
 
 def shown(list_filter: ListFilter, now: int) -> BsonDocument:
@@ -70,3 +87,55 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
             key = layout.key(layout.queue_of(document["s"]))
             return Located(key.ref, HistoryEntry(layout.message(key, document, now)))
     return None
+
+
+def claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
+    """As ``ClaimController.list``: by ids, then by queues; ``next`` is ``id/queue``, or an id and a slash behind all of
+    that id."""
+    claim, _, name = after.partition("/")
+    behind = layout.text(claim), layout.key(QueueRef(project, name)).messages if name else END
+    bounded: list[BsonDocument] = [{"$sort": {"c.i": 1}}, {"$limit": STEPS}]
+    ours = _ours(project, queue)
+    groups = _groups(client, {"$gte" if name else "$gt": behind[0]}, bounded, ours, now)
+    last = max((group["last"] for group in groups), default="")
+    is_cut = sum(group["n"] for group in groups) == STEPS
+    if is_cut:  # of the last claim some messages may not be among these: all of it stands in place of them
+        groups += _groups(client, {"$eq": last}, [], ours, now)
+    placed = {(group["_id"]["i"], group["_id"]["q"]): group for group in groups if group["_id"]}
+    found = [_summary(placed[place]) for place in sorted(placed) if place > behind]
+    if len(found) > limit:
+        return Page(found[:limit], f"{found[limit - 1].id}/{found[limit - 1].queue}")
+    return Page(found, f"{layout.original(last)}/" if is_cut else None)
+
+
+# Above all that ``q`` can be.
+END: Final = "n"
+
+
+def _ours(project: str, queue: str) -> BsonDocument:
+    """Whether a message is of the project, or of its queue of that name."""
+    if queue:
+        return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
+    prefix = "m" + layout.project_prefix(project)
+    low, high = {"$gt": ["$q", {"$literal": prefix}]}, {"$lt": ["$q", {"$literal": layout.after(prefix)}]}
+    return {"$and": [low, high]}
+
+
+def _groups(
+    client: StoreClient, ids: BsonDocument, bounded: Sequence[BsonDocument], ours: BsonDocument, now: int
+) -> list[BsonDocument]:
+    """Messages of claims with such ids, by claim and queue; those together that are not ours, or not held any more."""
+    held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
+    group: BsonDocument = {
+        "_id": {"$cond": [held, {"i": "$c.i", "q": "$q"}, None]},
+        "n": {"$sum": 1},
+        "last": {"$max": "$c.i"},
+        **{field: {"$max": f"$c.{field}"} for field in "seh"},
+    }
+    return client.aggregate([{"$match": {"c.i": ids}}, *bounded, {"$group": group}], layout.HELD)
+
+
+def _summary(group: BsonDocument) -> ClaimSummary:
+    queue = layout.queue_of(group["_id"]["q"][1:]).name
+    claim, holder = layout.original(group["_id"]["i"]), layout.holder(group)
+    return ClaimSummary(claim, queue, holder, group["s"] / 1000, group["e"] / 1000, group["n"])

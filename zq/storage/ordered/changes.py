@@ -47,6 +47,8 @@ class Change:
         """(end, sequences) of each new group, by its key."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
         """(number, sequences) of the last one, by queue, claim and end."""
+        self.holders: dict[bytes, bytes] = {}
+        """Who holds what is put under a claim, by ``layout.claim_prefix``, b"" = not known; of others, as it was."""
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
         """Sequences that leave a group, by the queue's number, claim and group."""
 
@@ -221,15 +223,20 @@ class Change:
 
     def _write_groups(self) -> None:
         """New groups, and those that messages left; one that cannot be read stays as it is."""
-        for key, (ends, sequences) in self._claimed.items():
-            self._writes.append(("claims", key, layout.group_value(ends, sequences)))
         keys = [layout.claim_key(*place) for place in self._left]
         values = self._store.get_many("claims", keys, spare=True)
+        former: dict[bytes, bytes] = {}
         for key, left, value in zip(keys, self._left.values(), values, strict=True):
             if value:
                 ends, sequences = layout.group_of(value)
                 kept = [sequence for sequence in sequences if sequence not in left]
-                self._writes.append(("claims", key, layout.group_value(ends, kept) if kept else None))
+                holder = layout.holder_of(value)
+                self._writes.append(("claims", key, layout.group_value(ends, kept, holder) if kept else None))
+                former.setdefault(key[: -layout.number.size], holder)
+        for key, (ends, sequences) in self._claimed.items():
+            claim = key[: -layout.number.size]
+            holder = self.holders.get(claim, former.get(claim, b""))
+            self._writes.append(("claims", key, layout.group_value(ends, sequences, holder)))
 
     def _put_available(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         key = layout.triple.pack(state.number, record.available, sequence)

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims. A claim is nothing but what its messages' records say of it: put on, found, renewed, settled, released."""
 
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
+from typing import Final
 
 from zq.errors import ClaimNotFound
 from zq.model import (
     Claim,
     Claimed,
     ClaimRequest,
+    ClaimSummary,
     Fence,
+    Holder,
     IdempotencyKey,
     Lease,
     Message,
     Outcome,
+    Page,
     QueueRef,
     Seconds,
     Settled,
@@ -24,8 +29,13 @@ from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, che
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.ready import Ready, take
-from zq.storage.ordered.registry import NO_METADATA, QueueState
+from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry
 from zq.storage.ordered.store import Store
+
+# Groups and queues that one page of claims looks at.
+STEPS: Final = 1000
+# Bytes of a group's key behind those of its claim.
+SUFFIX: Final = layout.number.size
 
 
 class ClaimController:
@@ -51,6 +61,10 @@ class ClaimController:
         if found is None:
             raise ClaimNotFound
         return found
+
+    def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
+        with self._handle as (store, registry):
+            return ClaimPage(store, registry, limit, layout.ms(now)).read(project, after, queue)
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         moment = layout.ms(now)
@@ -139,6 +153,7 @@ class ClaimAttempt:
             if found is not None:
                 return Claimed(found, existing=True)
             change = Change(store)
+            change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _holder(request.holder)
             for item in take(store, state, request.limit, now, change, request.most_bytes):
                 self._meet(change, state, item)
             if self._spent:
@@ -208,7 +223,84 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
         if body is not None
     ]
     terms = held[0][1]
-    return Claim(claim, terms.lease, terms.claimed / 1000, messages)
+    group = store.get("claims", layout.claim_key(state.number, claim, terms.group))
+    return Claim(claim, terms.lease, terms.claimed / 1000, messages, holder=_read_holder(group or b""))
+
+
+def _holder(holder: Holder) -> bytes:
+    """As groups have it; b"" = not known."""
+    return layout.encode((holder.client, holder.agent)) if holder.is_known else b""
+
+
+def _read_holder(group: bytes) -> Holder:
+    """Who holds what is listed there."""
+    known = layout.holder_of(group) if group else b""
+    return Holder(*layout.decode_holder(known)) if known else Holder()
+
+
+class ClaimPage:
+    """A page of live claims, in the order of their queues' names and of their ids; its ``next`` is ``queue/id``, or the
+    next name that there could be and a slash."""
+
+    def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:
+        self._store = store
+        self._registry = registry
+        self._limit = limit
+        self._now = now
+        self._found: list[ClaimSummary] = []
+        self._steps = 0
+
+    def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
+        """Claims behind ``after``, of one queue if it is named; of at most ``STEPS`` groups and queues, and one claim
+        more."""
+        name, _, claim = after.rpartition("/")
+        names = [queue] if queue else self._names(project, name)
+        for each in names:
+            self._steps += 1
+            with self._registry.locked(QueueRef(project, each)) as (state,):
+                last = None if state is None else self._add(state, claim if each == name else "")
+            if last is not None:
+                return Page(self._found, f"{each}/{last}")
+            if self._is_over and not queue:
+                return Page(self._found, f"{each}\0/")
+        return Page(self._found, None)
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self._found) == self._limit or self._steps >= STEPS
+
+    def _names(self, project: str, first: str) -> Iterator[str]:
+        """Queues of the project from that name on."""
+        prefix = layout.project_prefix(project)
+        for key, _ in self._store.scan("queues", layout.queue_key(QueueRef(project, first)), layout.after(prefix)):
+            yield key[len(prefix) :].decode("utf-8", "surrogatepass")
+
+    def _add(self, state: QueueState, after: str) -> str | None:
+        """Add the queue's claims with ids above ``after``; the last one's that was looked at if there may be more."""
+        lower, upper = state.bounds()
+        if after:
+            lower = layout.after(layout.claim_prefix(state.number, after))
+        groups = groupby(self._store.scan("claims", lower, upper, spare=True), lambda entry: entry[0][:-SUFFIX])
+        last = ""
+        for prefix, entries in groups:
+            if self._is_over:
+                return last
+            last = prefix[layout.number.size : -1].decode("utf-8", "surrogatepass")
+            values = [value for _, value in entries]
+            self._steps += len(values)
+            self._found += self._summary(state, last, values)
+        return None
+
+    def _summary(self, state: QueueState, claim: str, values: Sequence[bytes]) -> list[ClaimSummary]:
+        """What the groups of a claim tell of it, if it lives."""
+        live = [value for value in values if layout.group_of(value)[0] > self._now]
+        held = [one for value in live for one in layout.group_of(value)[1] if one not in state.reserved]
+        [stored] = self._store.get_many("messages", [layout.pair.pack(state.number, held[0])]) if held else [None]
+        if stored is None:
+            return []
+        record = layout.decode_record(stored)
+        created, ends, holder = record.claimed / 1000, record.ends / 1000, _read_holder(live[-1])
+        return [ClaimSummary(claim, state.ref.name, holder, created, ends, len(held))]
 
 
 def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:

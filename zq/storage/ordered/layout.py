@@ -20,7 +20,7 @@ bodies    q sequence                           a longer raw JSON body, and 4 byt
 available q available-at sequence              expires: the order of claims, of all messages but fresh ones
 expiry    expires q sequence                   nothing: active expiry's order
 ids       len(project) project id              q sequence
-claims    q claim id 00 group                  claim end, sequences: what a claim holds, lapsed until someone takes over
+claims    q claim id 00 group                  end, sequences, holder: what a claim holds, until someone takes over
 history   h position                           StoredEntry: a finished message, its body included
 sequences h sequence                           position: history entries in the order of sequence
 endings   h id 00 position                     nothing: history entries of a message id
@@ -247,6 +247,7 @@ class Batch(Struct, array_like=True):
 encode = msgpack.Encoder().encode
 decode_queue = msgpack.Decoder(QueueRecord).decode
 decode_tally = msgpack.Decoder(Tally).decode
+decode_holder = msgpack.Decoder(tuple[str, str]).decode
 decode_record = msgpack.Decoder(StoredMessage).decode
 decode_entry = msgpack.Decoder(StoredEntry).decode
 decode_known = msgpack.Decoder(Known).decode
@@ -306,15 +307,33 @@ def claim_key(queue: int, claim: str, group: int) -> bytes:
     return claim_prefix(queue, claim) + number.pack(group)
 
 
-def group_value(ends: int, sequences: Iterable[int]) -> bytes:
-    """What is listed there."""
-    return b"".join(map(number.pack, (ends, *sorted(sequences))))
+# What the last number of a group has above the length of the holder that stands before it; no sequence is so large.
+HELD: Final = 1 << 63
+
+
+def group_value(ends: int, sequences: Iterable[int], holder: bytes = b"") -> bytes:
+    """What is listed there; b"" = it is not known who holds it."""
+    listed = b"".join(map(number.pack, (ends, *sorted(sequences))))
+    return listed + holder + bytes(-len(holder) % number.size) + number.pack(HELD | len(holder)) if holder else listed
 
 
 def group_of(value: bytes) -> tuple[int, list[int]]:
     """(end, sequences) that are listed."""
     ends, *sequences = Packing(f">{len(value) // number.size}Q").unpack(value)
+    if sequences and sequences[-1] >= HELD:
+        del sequences[-1 - -(-(sequences[-1] - HELD) // number.size) :]
     return ends, sequences
+
+
+def holder_of(value: bytes) -> bytes:
+    """Who holds what is listed; b"" = it is not known."""
+    last = number.unpack(value[-number.size :])[0]
+    if last < HELD:
+        return b""
+    length = last - HELD
+    end = len(value) - number.size
+    start = end - length - (-length % number.size)
+    return value[start : start + length]
 
 
 def after(prefix: bytes) -> bytes:

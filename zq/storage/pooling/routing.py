@@ -15,6 +15,7 @@ from zq.errors import InvalidBody, PoolsApart
 from zq.model import (
     Claimed,
     ClaimRequest,
+    ClaimSummary,
     Commit,
     Committed,
     Copies,
@@ -205,6 +206,24 @@ class Claims(Controller):
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
         return self._home(queue, request.fence).claims.create(queue, request, now)
+
+    def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
+        """Of a project pool by pool; ``next`` is ``pool/`` and the store's own."""
+        if queue:
+            return self._store(QueueRef(project, queue)).claims.list(project, after, limit, now, queue)
+        first, _, inner = after.partition("/")
+        pools = [pool for pool in sorted({DEFAULT_POOL, *self._bindings.pools()}) if pool >= first]
+        found: list[ClaimSummary] = []
+        for pool in pools:
+            if len(found) == limit:
+                return Page(found, f"{pool}/")
+            begin = inner if pool == first else ""
+            page = self._stores.of(pool).claims.list(project, begin, limit - len(found), now)
+            # Two pools may have one store, each with queues of its own.
+            found += [one for one in page.items if self._bindings.find(QueueRef(project, one.queue)) == pool]
+            if page.next is not None:
+                return Page(found, f"{pool}/{page.next}")
+        return Page(found, None)
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         self._home(queue, fence).claims.renew(queue, lease, now, fence)

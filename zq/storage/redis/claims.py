@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims in Redis. A claim is what its messages' states say of it, and a list of these messages."""
 
+from collections.abc import Sequence
+from itertools import repeat
 from struct import Struct as Packing
 from typing import Final
+
+from msgspec import structs
 
 from zq.model import (
     MAX_LOOKS,
     Claim,
     Claimed,
     ClaimRequest,
+    ClaimSummary,
     Fence,
+    Holder,
     IdempotencyKey,
     Lease,
+    Page,
     QueueRef,
     Seconds,
     Settled,
     Settlement,
 )
 from zq.storage.redis import layout, scripts
+from zq.storage.redis.client import Question
 from zq.storage.redis.store import Store, checked, plan_moves, schedule_arrivals, unpack_settled
 
 # Outcomes of a claim, as its script returns them.
@@ -25,6 +33,10 @@ CLAIMED, AGAIN, EXISTING, OTHER = range(4)
 # Front of a claim's reply: outcome, how many messages had lapsed, how many expired ones went, length of the spent ids.
 FRONT: Final = Packing(">BIII")
 NO_FENCE: Final = Fence("", 0)
+# Queues that one page of a project's claims looks at.
+QUEUES: Final = 1000
+# Of these, how many it asks what is claimed: of some all has lapsed.
+MOST_ASKED: Final = 100
 
 
 class ClaimController:
@@ -51,8 +63,41 @@ class ClaimController:
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment = layout.ms(now)
-        blob = self._store.run(scripts.CLAIM_GET, queue, b"%d" % moment, layout.text(claim))
-        return _read(checked(blob or [b"unclaimed"]), moment)
+        blob = checked(self._store.run(scripts.CLAIM_GET, queue, b"%d" % moment, layout.text(claim)) or [b"unclaimed"])
+        begin = layout.FRONT.size + layout.FRONT.unpack_from(blob)[0]
+        holder = _read_holder(blob[layout.FRONT.size : begin])
+        return structs.replace(_read(blob[begin:], moment), holder=holder)
+
+    def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
+        """By the names of queues, then by ids; ``next`` is ``queue/id``, or the next name that there could be and a
+        slash."""
+        first, _, claim = after.rpartition("/")
+        names, last = ([queue], None) if queue else self._names(project, first)
+        found: list[ClaimSummary] = []
+        for asked, name in enumerate(self._claimed(project, names)):
+            if len(found) == limit or asked == MOST_ASKED:
+                return Page(found, f"{name}/")
+            terms = b"%d" % layout.ms(now), layout.text(claim if name == first else ""), b"%d" % (limit - len(found))
+            more, *parts = self._store.run(scripts.CLAIM_LIST, QueueRef(project, name), *terms)
+            found += map(_summary, repeat(name), parts[::3], parts[1::3], parts[2::3])
+            if more:
+                return Page(found, f"{name}/{layout.string(more)}")
+        return Page(found, last)
+
+    def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
+        """Queues of the project from that name on, and where the next page begins."""
+        keys = layout.keys(QueueRef(project, ""))
+        start = b"[" + layout.text(first)
+        limit = b"BYLEX", b"LIMIT", b"0", b"%d" % QUEUES
+        found = self._store.client.command(keys.names, b"ZRANGE", keys.names, start, b"+", *limit)
+        names = [layout.string(name) for name in found]
+        return names, f"{names[-1]}\0/" if len(names) == QUEUES else None
+
+    def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
+        """Those of the queues in which there are claims."""
+        keys = [layout.keys(QueueRef(project, name)).claims for name in names]
+        counts = self._store.client.each([Question(key, (b"EXISTS", key)) for key in keys])
+        return [name for name, count in zip(names, counts, strict=True) if count]
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         terms = b"%d" % layout.ms(now), layout.text(lease.claim), b"%d" % lease.ttl, b"%d" % lease.grace
@@ -88,8 +133,22 @@ def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[byt
     lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
     numbers = request.limit, request.most_bytes, lease.ttl, lease.grace, request.named
     terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
-    terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", b"%d" % most]
+    terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", _holder(request.holder), b"%d" % most]
     return terms + [b"%d" % wait for wait in request.waits or (0,)]
+
+
+def _holder(holder: Holder) -> bytes:
+    return layout.text(f"{holder.client}\n{holder.agent}") if holder.is_known else b""
+
+
+def _read_holder(stored: bytes) -> Holder:
+    client, _, agent = layout.string(stored).partition("\n")
+    return Holder(client, agent)
+
+
+def _summary(queue: str, claim: bytes, holder: bytes, terms: bytes) -> ClaimSummary:
+    began, ends, messages = layout.SUMMARY.unpack(terms)
+    return ClaimSummary(layout.string(claim), queue, _read_holder(holder), began / 1000, ends / 1000, messages)
 
 
 def _fence(fence: Fence) -> tuple[bytes, bytes]:

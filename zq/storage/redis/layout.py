@@ -49,7 +49,8 @@ zq:{t}:claimed:queue    sorted set   sequence by claim end, of what has a claim 
 zq:{t}:states:queue     hash         sequence -> state: what claims have made of a message
 zq:{t}:bodies:queue     hash         sequence -> the raw JSON body, where it has 1,024 bytes or more
 zq:{t}:ids:queue        hash         message id, packed -> sequence
-zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other
+zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other;
+                                     zero byte and claim id -> client and agent of its holder, a line each, if known
 zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer; queue "": the log
 zq:{t}:windows:queue    sorted set   such keys by that moment, a quarter of a ms less if they count: for active expiry
 zq:{t}:history:queue    sorted set   position by position: the order of finishing
@@ -116,6 +117,8 @@ MORE: Final = Packing(">QIHHH")
 STATE: Final = Packing(">QQQQQQQI")
 # Front of a message in a reply: length of the state, which follows; then entry and body.
 FRONT: Final = Packing(">H")
+# When a claim began and ends, how many messages it holds.
+SUMMARY: Final = Packing(">QQI")
 LENGTH: Final = Packing(">I")
 MOMENT: Final = Packing(">Q")
 # Front of a record of history: outcome, finished, position, end of its time; the message follows.
@@ -137,6 +140,7 @@ class Keys(NamedTuple):
     usage: bytes
     state: bytes
     stream: bytes
+    claims: bytes
     first: Block
     """The keys that each script on queues begins with: those of the project, then the queue's own."""
     queue: Block
@@ -190,6 +194,7 @@ def keys(ref: QueueRef) -> Keys:
         usage=usage,
         state=queue[0],
         stream=queue[2],
+        claims=queue[8],
         first=(names, metadata, floor, usage, *queue),
         queue=queue,
         expiry=queue[3],

@@ -13,6 +13,7 @@ import { Empty, Fault, Loading } from "../parts/states.js";
 import { go, to } from "../route.js";
 import { client, may } from "../session.js";
 import { age, bytes, moment, several, visible } from "../text.js";
+import { Holder } from "./claims.js";
 import { State, stateOf } from "./messages.js";
 import { draft } from "./post.js";
 
@@ -159,21 +160,21 @@ function Timeline({ message, queue, state, now }) {
   const steps = [
     [message.created, "posted"],
     origin && [message.created, `came from ${visible(origin)} after ${several(times, "claim")} there${reason ? `: ${visible(reason)}` : ""}`],
-    claim && [claim.since, "claimed"],
+    claim && [claim.since, "claimed", html`claimed by <${Holder} of=${claim.holder} />`],
     claim && [claim.until, "its claim ends"],
     [message.available_at, PASSED[state]],
     message.finished ? [message.finished, visible(message.outcome).replace("_", " ")] : [message.expires, "expires"],
   ].filter(Boolean);
-  const sorted = steps.map(([when, what]) => [new Date(when).getTime(), what]).toSorted(([one], [other]) => one - other);
+  const sorted = steps.map(([when, ...what]) => [new Date(when).getTime(), ...what]).toSorted(([one], [other]) => one - other);
   const earlier = message.claim_count - (state === "claimed" ? 1 : 0);
   return html`<h3>Timeline</h3>
     <ol class="timeline">
-      ${sorted.map(([when, what]) => html`<li key=${what} class=${when > now ? "ahead" : undefined}><span class="when">${moment(when)}</span> ${what}</li>`)}
+      ${sorted.map(([when, what, told]) => html`<li key=${what} class=${when > now ? "ahead" : undefined}><span class="when">${moment(when)}</span> ${told ?? what}</li>`)}
     </ol>
     <p class="quiet">${earlier > 0 && `It was claimed ${several(earlier, "time")} before. `}Earlier claims are not recorded.</p>`;
 }
 
-/** Since when and until when its claim holds it, to the second, if the caller may see claims. */
+/** Who holds it, since when and until when, to the second, if the caller may see claims. */
 function useClaim(queue, message) {
   const id = new URL(message.href, location.href).searchParams.get("claim_id");
   const [claim, setClaim] = useState(null);
@@ -181,8 +182,8 @@ function useClaim(queue, message) {
     setClaim(null);
     if (!id || !may("claims:get")) return;
     const path = queuePath(queue, `/claims/${encodeURIComponent(id)}`);
-    get(path, { bodies: "start" }).then(
-      ({ age: seconds, ttl }) => setClaim({ since: Date.now() - seconds * 1000, until: Date.now() + (ttl - seconds) * 1000 }),
+    get(path, { bodies: "start", detailed: true }).then(
+      ({ age: seconds, ttl, ...holder }) => setClaim({ since: Date.now() - seconds * 1000, until: Date.now() + (ttl - seconds) * 1000, holder }),
       () => {}, // it has ended meanwhile
     );
   }, [id, message.available_at]);

@@ -10,6 +10,7 @@ import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { to } from "../route.js";
 import { age, bytes, count, moment, several, visible } from "../text.js";
+import { Holder, useHolders } from "./claims.js";
 
 const PAGE = 20;
 const EVERY = 5;
@@ -108,6 +109,7 @@ function changes(fresh, shown) {
 function Table({ route, state, list, depth, chosen, choose }) {
   const now = useClock();
   const [text, setText] = useState("");
+  const holders = useHolders(route.queue, state === "claimed");
   const { rows } = list;
   if (!rows.length) return html`<${Nothing} route=${route} state=${state} depth=${depth} />`;
   const matching = text ? rows.filter((row) => row.body_start.includes(text) || row.id.includes(text)) : rows;
@@ -119,14 +121,18 @@ function Table({ route, state, list, depth, chosen, choose }) {
     ${text && html`<span class="quiet">${several(matching.length, "message")} of the ${count(rows.length)} loaded, by where their bodies begin; the rest of the queue is not searched.</span>`}
     <div class="scroll" role="region" aria-label="Messages" tabindex="0" onPointerEnter=${over(true)} onPointerLeave=${over(false)}>
       <table class="cards">
-        <${Head} />
-        <tbody>${matching.map((row) => html`<${Row} key=${row.id} route=${route} state=${state} row=${row} now=${now} chosen=${chosen} choose=${choose} />`)}</tbody>
+        <${Head} state=${state} />
+        <tbody>${matching.map((row) => html`<${Row} key=${row.id} route=${route} state=${state} row=${row} now=${now} holder=${holders[claimOf(row)]} chosen=${chosen} choose=${choose} />`)}</tbody>
       </table>
     </div>
     <${More} list=${list} />`;
 }
 
-function Head() {
+function claimOf(message) {
+  return new URL(message.href, location.href).searchParams.get("claim_id");
+}
+
+function Head({ state }) {
   return html`<thead>
     <tr>
       <th scope="col"><span class="hidden">Select</span></th>
@@ -136,12 +142,13 @@ function Head() {
       <th scope="col" class="number">Due in</th>
       <th scope="col" class="number">Claims</th>
       <th scope="col" class="number">Size</th>
+      ${state === "claimed" && html`<th scope="col">Holder</th>`}
       <th scope="col">Body</th>
     </tr>
   </thead>`;
 }
 
-function Row({ route, state, row, now, chosen, choose }) {
+function Row({ route, state, row, now, holder, chosen, choose }) {
   const checked = chosen.includes(row.id);
   const toggle = () => choose(checked ? chosen.filter((id) => id !== row.id) : [...chosen, row.id]);
   const due = (Date.parse(row.available_at) - now) / 1000;
@@ -154,6 +161,7 @@ function Row({ route, state, row, now, chosen, choose }) {
     <td class="number" data-name="Due in" title=${moment(row.available_at)}>${state === "ready" ? "–" : age(Math.max(0, due))}</td>
     <td class="number" data-name="Claims">${count(row.claim_count)}</td>
     <td class="number" data-name="Size">${bytes(row.body_bytes)}</td>
+    ${state === "claimed" && html`<td data-name="Holder">${holder ? html`<${Holder} of=${holder} />` : "–"}</td>`}
     <td class="start" data-name="Body"><code>${visible(row.body_start.slice(0, START))}</code></td>
   </tr>`;
 }

@@ -5,8 +5,8 @@
 
 -- Claims ready messages from the front; those that were claimed too often are left as they are. KEYS: project, queue,
 -- fences. ARGV: now, claim, limit, bytes of bodies, ttl, grace, whether a living claim of this id is the answer (1),
--- fence or "", epoch, queue's name, expected metadata ("" = any), most claims (-1: any number), redelivery delays in
--- seconds after the first, second, ... claim.
+-- fence or "", epoch, queue's name, expected metadata ("" = any), holder, most claims (-1: any number), redelivery
+-- delays in seconds after the first, second, ... claim.
 -- Returns what became of it (1 byte): CLAIMED, AGAIN (so much had expired that this call has done enough), EXISTING, or
 -- OTHER and the metadata. Then how many messages claims had let lapse and how many expired ones went (4 bytes each);
 -- the ids of those claimed too often (4 bytes: length of the whole); messages.
@@ -29,7 +29,7 @@ if named then
   local messages = held(q, claim, now)
   if #messages > 0 then return reply(EXISTING, 0, 0, {}, messages) end
 end
-local most, first_wait = number(), argument_at + 1
+local holder, most, first_wait = argument(), number(), argument_at + 1
 if most < 0 then most = math.huge end
 
 -- Milliseconds (ClaimRequest.wait).
@@ -45,7 +45,8 @@ local function hold(messages)
     put_under(m, claim, now, lease, grace, wait(m.count))
     pieces[i] = m.member
   end
-  redis.call('HSET', q.claims, claim, (redis.call('HGET', q.claims, claim) or '') .. table.concat(pieces))
+  local list = (redis.call('HGET', q.claims, claim) or '') .. table.concat(pieces)
+  redis.call('HSET', q.claims, claim, list, HOLDER .. claim, holder)
   rewrite(q, messages)
   return lapsed
 end
@@ -62,10 +63,44 @@ return reply(again and AGAIN or CLAIMED, lapsed, expired, spent, fresh)
 
 ---- script claim_get: no-writes
 
--- KEYS: project, queue. ARGV: now, claim. Returns all that the live claim holds.
+-- KEYS: project, queue. ARGV: now, claim. Returns the holder with its length in front (2 bytes), and all that the live
+-- claim holds; "" if there is no such claim.
 
-local q = queue_at(5)
-return answer(q, held(q, ARGV[2], tonumber(ARGV[1])), {})
+local q, now, claim = queue_at(5), number(), argument()
+local messages = held(q, claim, now)
+return #messages > 0 and answer(q, messages, { listed_ids({ holder_of(q, claim) }) }) or ''
+
+---- script claim_list: no-writes
+
+-- Live claims with ids above one, by id. KEYS: project, queue. ARGV: now, id, limit.
+-- Returns the last id that was looked at, "" if there are no more; of each claim id, holder, and when it began and ends
+-- and how many messages it holds (8, 8, 4 bytes).
+
+local q, now, after, limit = queue_at(5), number(), argument(), number()
+local ids, reply, steps, found, last = {}, { '' }, 0, 0, ''
+for _, field in ipairs(redis.call('HKEYS', q.claims)) do
+  if cut(field, 1, 1) ~= HOLDER and field > after then ids[#ids + 1] = field end
+end
+table.sort(ids)
+for _, id in ipairs(ids) do
+  if found == limit or steps >= STEPS then
+    reply[1] = last
+    break
+  end
+  local members, count, began, ends = members_in(redis.call('HGET', q.claims, id)), 0, nil, nil
+  for _, state in ipairs(pick(q.states, members)) do
+    local _, _, _, its_end, _, its_start = unpacked('>I8I8I8I8I8I8', state or string.rep('\0', STATE_SIZE))
+    if its_end > now then count, began, ends = count + 1, its_start, its_end end
+  end
+  if count > 0 then
+    for _, piece in ipairs({ id, holder_of(q, id), struct.pack('>I8I8I4', began, ends, count) }) do
+      reply[#reply + 1] = piece
+    end
+    found = found + 1
+  end
+  steps, last = steps + 1 + #members, id
+end
+return reply
 
 ---- script renew: allow-oom
 

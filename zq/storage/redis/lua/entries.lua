@@ -188,6 +188,9 @@ local function held(q, claim, now)
   return in_sequence(live)
 end
 
+-- Who holds a claim; "" = it is not known.
+local function holder_of(q, claim) return redis.call('HGET', q.claims, HOLDER .. claim) or '' end
+
 -- The members that are on a claim's list, as a set: a string of thousands is not to be searched for each of them.
 local function on_list(q, claim)
   local found = {}

@@ -25,7 +25,7 @@ local function remove_from_claims(q, messages)
     if #kept > 0 then
       redis.call('HSET', q.claims, claim, table.concat(kept))
     else
-      redis.call('HDEL', q.claims, claim)
+      redis.call('HDEL', q.claims, claim, HOLDER .. claim)
     end
   end
 end

@@ -311,7 +311,7 @@ local function reserve_claim(claim, list)
   if claim.lapsed ~= '' then
     redis.call('HSET', claim.q.claims, claim.id, claim.lapsed)
   else
-    redis.call('HDEL', claim.q.claims, claim.id)
+    redis.call('HDEL', claim.q.claims, claim.id, HOLDER .. claim.id)
   end
 end
 

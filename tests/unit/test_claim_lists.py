@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listings of claims: what a driver inherits, how the embedded store keeps holders, how much one page looks at."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zq.clock import ManualClock
+from zq.conformance.builders import Scene
+from zq.errors import NotBuilt
+from zq.model import Holder, QueueRef
+from zq.storage.api import ClaimController
+from zq.storage.memory import MemoryStore, connect
+from zq.storage.ordered import layout
+from zq.storage.ordered.claims import STEPS
+
+
+def test_a_first_driver_refuses_to_list_claims() -> None:
+    """With the sentence of all that a store does not have."""
+
+    class First(ClaimController):
+        """A driver that has no such verb of its own."""
+
+    with pytest.raises(NotBuilt, match="does not have listings of claims"):
+        First().list("acme", "", 10, 0.0)
+
+
+@given(
+    ends=st.integers(0, 2**50),
+    sequences=st.sets(st.integers(1, 2**53), min_size=1, max_size=70),
+    client=st.text(max_size=40),
+    agent=st.text(max_size=64),
+)
+def test_a_group_keeps_its_holder(ends: int, sequences: set[int], client: str, agent: str) -> None:
+    """Whatever the length of its name; one that was written without is of nobody."""
+    holder = layout.encode((client, agent))
+    value = layout.group_value(ends, sequences, holder)
+    assert layout.group_of(value) == (ends, sorted(sequences))
+    assert layout.decode_holder(layout.holder_of(value)) == (client, agent)
+    before = layout.group_value(ends, sequences)
+    assert layout.group_of(before) == (ends, sorted(sequences))
+    assert layout.holder_of(before) == b""
+
+
+def test_a_page_of_a_project_looks_at_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of groups of claims, be they lapsed."""
+    scene = Scene(connect("memory:"), ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
+    for number in range(STEPS + 500):
+        scene.storage.queues.create(QueueRef("acme", f"idle-{number:05}"), b"{}")
+    scene.post(STEPS + 500)
+    for _ in range(STEPS + 500):
+        scene.take(1, ttl=60, holder=Holder("a", "b"))
+    scene.tick(61)
+    looked = 0
+    scan = MemoryStore.scan
+
+    def counted(self: MemoryStore, *terms: Any, **more: Any) -> Iterator[tuple[bytes, bytes]]:
+        nonlocal looked
+        for entry in scan(self, *terms, **more):
+            looked += 1
+            yield entry
+
+    monkeypatch.setattr(MemoryStore, "scan", counted)
+    after, pages = "", 0
+    while True:
+        looked = 0
+        page = scene.storage.claims.list("acme", after, 10, scene.now)
+        assert page.items == []
+        assert looked <= STEPS + 10
+        pages += 1
+        if page.next is None:
+            break
+        after = page.next
+    assert pages >= 3

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live claims are listed, with who holds them."""
+
+from zq.conformance.builders import Scene, near
+from zq.model import ClaimSummary, Holder, QueueRef, Release
+
+WHO = Holder("a" * 32, "tool/1 <script>\u202e")
+OTHER = Holder("b" * 32, "")
+
+
+def claims(scene: Scene, limit: int = 100, whole_project: bool = False) -> list[ClaimSummary]:
+    """All of the queue, or of its project; pages of ``limit``."""
+    found, after = [], ""
+    while True:
+        queue = "" if whole_project else scene.queue.name
+        page = scene.storage.claims.list(scene.queue.project, after, limit, scene.now, queue)
+        assert len(page.items) <= limit
+        found += page.items
+        if page.next is None:
+            return found
+        assert page.next != after
+        after = page.next
+
+
+def names(found: list[ClaimSummary]) -> list[tuple[str, str]]:
+    return sorted((one.queue, one.id) for one in found)
+
+
+def test_a_claim_is_listed_with_its_holder(scene: Scene) -> None:
+    """Of many messages; after a renewal by whomever with its new end; until it is released."""
+    scene.post(100)
+    scene.take(70, name="a", ttl=60, holder=WHO)
+    began = scene.now
+    [found] = claims(scene)
+    assert found == ClaimSummary("a", scene.queue.name, WHO, near(began), near(began + 60), 70)
+    scene.tick(10)
+    scene.renew("a", ttl=300)
+    [found] = claims(scene)
+    assert found == ClaimSummary("a", scene.queue.name, WHO, near(scene.now), near(scene.now + 300), 70)
+    scene.release("a")
+    assert claims(scene) == []
+
+
+def test_what_a_claim_holds_is_counted(scene: Scene) -> None:
+    """Without what was deleted, moved or given back; it is listed no more when all has gone."""
+    ids = scene.post(6)
+    scene.take(6, name="a", holder=WHO)
+    scene.settle("a", delete=ids[:2], release=[Release(ids[2])])
+    assert [(one.id, one.messages, one.holder) for one in claims(scene)] == [("a", 3, WHO)]
+    scene.settle("a", delete=ids[3:])
+    assert claims(scene) == []
+
+
+def test_a_claim_that_is_asked_for_tells_its_holder(scene: Scene) -> None:
+    """As the listing does, of one whose holder is not known, too."""
+    scene.post(2)
+    scene.take(1, name="a", holder=WHO)
+    scene.take(1, name="b")
+    told = [scene.storage.claims.get(scene.queue, name, scene.now).holder for name in "ab"]
+    assert told == [WHO, Holder()]
+    assert {one.id: one.holder for one in claims(scene)} == {"a": WHO, "b": Holder()}
+
+
+def test_pages_neither_skip_nor_repeat(scene: Scene) -> None:
+    """A lapsed claim is not listed."""
+    scene.post(60)
+    for number in range(20):
+        scene.take(2, name=f"c{number:02}", ttl=60 if number % 2 else 120, holder=WHO)
+    scene.tick(61)
+    found = names(claims(scene, 3))
+    assert found == [(scene.queue.name, f"c{number:02}") for number in range(0, 20, 2)]
+
+
+def test_who_takes_over_is_the_holder(scene: Scene) -> None:
+    """Under the same name, after the first one lapsed; the caller that finds a claim changes nothing."""
+    scene.post(3)
+    scene.named("a", 1, ttl=60, holder=OTHER)
+    scene.named("a", 1, ttl=60, holder=WHO)
+    assert [one.holder for one in claims(scene)] == [OTHER]
+    scene.tick(61)
+    scene.named("a", 3, ttl=60, holder=WHO)
+    [found] = claims(scene)
+    assert (found.holder, found.messages) == (WHO, 3)
+
+
+def test_an_unknown_holder_who_takes_over_is_unknown(scene: Scene) -> None:
+    """Nobody is named who held a claim of that name, or one of its messages, before."""
+    scene.post(2)
+    scene.named("a", 1, ttl=60, holder=OTHER)
+    scene.tick(61)
+    scene.named("a", 2, ttl=60)
+    [found] = claims(scene)
+    assert (found.holder, found.messages) == (Holder(), 2)
+    scene.tick(61)
+    scene.take(2, name="b", holder=WHO)
+    scene.release("b")
+    scene.take(2, name="c")
+    assert [(one.id, one.holder) for one in claims(scene)] == [("c", Holder())]
+
+
+def test_messages_that_lapsed_are_not_counted(scene: Scene) -> None:
+    """Though their claim had the name of one that lives."""
+    scene.post(1)
+    scene.named("a", 1, ttl=60, holder=OTHER)
+    scene.tick(61)
+    scene.storage.messages.delete(scene.queue, scene.claimable(), scene.now)
+    scene.post(2)
+    scene.named("a", 1, ttl=60, holder=WHO)
+    assert [(one.id, one.messages) for one in claims(scene)] == [("a", 1)]
+
+
+def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
+    """Claims of one name in several queues are several; another project's are not among them, nor of a queue that was
+    purged or deleted."""
+    expected = []
+    for number in range(7):
+        at = scene.at(f"queue-{number}" if number % 2 else f"~own/queue-{number}")
+        at.post(4)
+        for name in ("same", f"own-{9 - number}"):
+            at.take(2, name=name, holder=WHO)
+            expected.append((at.queue.name, name))
+    beside = scene.at("queue-1", "other")
+    beside.post(1)
+    beside.take(1, name="same", holder=OTHER)
+    for limit in (1, 3, 100):
+        assert names(claims(scene, limit, whole_project=True)) == sorted(expected)
+    assert names(claims(beside, whole_project=True)) == [("queue-1", "same")]
+    assert names(claims(scene.at("queue-3"))) == [("queue-3", "own-6"), ("queue-3", "same")]
+    scene.storage.queues.purge(QueueRef(scene.queue.project, "queue-1"))
+    scene.storage.queues.delete(QueueRef(scene.queue.project, "~own/queue-6"))
+    assert names(claims(scene, 2, whole_project=True)) == sorted(expected)[2:-2]
+
+
+def test_nothing_is_listed_of_what_there_is_not(scene: Scene) -> None:
+    """A missing queue, a project without queues, behind the last claim."""
+    assert claims(scene.at("missing")) == []
+    assert claims(scene.at("missing", "nobody"), whole_project=True) == []
+
+
+def test_many_idle_queues_do_not_hide_a_claim(scene: Scene) -> None:
+    """More of them than one page looks at: the pages before the claim may be empty."""
+    for number in range(1100):
+        scene.storage.queues.create(QueueRef(scene.queue.project, f"idle-{number:04}"), b"{}")
+    last = scene.at("the-last")
+    last.post(1)
+    last.take(1, name="a", holder=WHO)
+    assert names(claims(scene, 10, whole_project=True)) == [("the-last", "a")]
+
+
+def test_lapsed_claims_of_many_queues_do_not_hide_a_live_one(scene: Scene) -> None:
+    """More queues than one page asks for their claims."""
+    for number in range(120):
+        at = scene.at(f"lapsed-{number:03}")
+        at.post(1)
+        at.take(1, name="a", ttl=60)
+    scene.tick(61)
+    last = scene.at("the-last")
+    last.post(1)
+    last.take(1, name="a", holder=WHO)
+    assert names(claims(scene, 10, whole_project=True)) == [("the-last", "a")]
+
+
+def test_many_claims_are_listed_page_by_page(scene: Scene) -> None:
+    """More of them, and of their messages, than one page looks at."""
+    scene.post(1500)
+    for number in range(300):
+        scene.take(5, name=f"c{number:03}", holder=WHO)
+    found = claims(scene)
+    assert names(found) == [(scene.queue.name, f"c{number:03}") for number in range(300)]
+    assert {one.messages for one in found} == {5}
