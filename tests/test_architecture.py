@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.prompt": [],
     "zq.maintenance": ABOVE_STORES,
     "zq.metrics": ABOVE_STORES,
-    "zq.broker": [*ABOVE_STORES, "zq.storage.concurrency"],
+    "zq.broker": [*ABOVE_STORES, "zq.audit", "zq.storage.concurrency"],
     "zq.figures": [*ABOVE_STORES, "zq.broker"],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.auth.signatures": [
@@ -110,7 +110,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
         *("zq.console", "zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),
-        "zq.figures",
+        *("zq.figures", "zq.lifecycle"),
     ],
     "zq.server": [
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),
@@ -184,7 +184,6 @@ APART: dict[str, str] = {
     "zq.http.admission": "middleware is a step of its own; the app's table of contents stays one",
     "zq.http.openapi.pooling": "what only the documents of servers with pools have",
     "zq.offline": "check-store and salvage; the server's module is the command line that calls them",
-    "zq.http.request_log": "middleware is a step of its own; the app's table of contents stays one",
 }
 
 Source = tuple[str, ast.Module]

@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from zq import audit, probes
+from zq import audit, lifecycle, probes
 from zq.audit import Audit
 from zq.auth import Rereadable, open_tokens, reread, strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
@@ -70,13 +70,14 @@ class Application:
         self._figures = Figures(self.broker, self._counts, _about(chosen)) if chosen.console.enabled else None
         if isinstance(self._storage, PooledStorage):
             self.broker.health.pools = self._storage.pools
+        self.broker.trail.ttl = chosen.audit_ttl
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         documents = self._storage.documents
         self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
-        atexit.register(self._audit.tell_counted)
+        lifecycle.at_end(self._audit.tell_counted)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
@@ -97,6 +98,7 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
+        lifecycle.at_end(self.broker.trail.finish)  # runs before the store is closed
         if self._figures is not None:
             self._figures.sampler.start()
             atexit.register(self._figures.sampler.stop)  # before the store is closed
@@ -183,6 +185,7 @@ class Application:
         self._upkeep.configure(new.expiry, new.sweep_interval)
         self._metrics.configure(_shown(new))
         self.broker.queues.max_counted = new.max_counted
+        self.broker.trail.ttl = new.audit_ttl
         if self.broker.quotas is not None:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)

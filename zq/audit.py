@@ -17,7 +17,7 @@ from logging.handlers import WatchedFileHandler
 from typing import Any, Final
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
 from zq.errors import StartRefused
 
@@ -32,8 +32,9 @@ STDERR: Final = "stderr"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. ``object``: what it was about, as ``queue jobs``; ``why``: of a refusal, the
-    sentence; of a token's rotation, its twin."""
+    """One line. ``route``: the path with the names of its parameters, as ``/v2/queues/{queue}/purge``; ``object``: what
+    it was about, as ``queue jobs``; ``why``: of a refusal, the sentence; of a token's rotation, its twin. ``messages``:
+    how many it was about, where that is known."""
 
     time: str = ""
     request_id: str = ""
@@ -41,10 +42,23 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     credential: str = ""
     peer: str = ""
     method: str = ""
+    route: str = ""
     rule: str = ""
     object: str = ""
     outcome: str
     why: str = ""
+    messages: int | UnsetType = UNSET
+
+
+def encoded(entry: Entry) -> bytes:
+    """An entry as JSON. Half of a pair of surrogates, which UTF-8 does not have, is escaped: the id of a credential may
+    have one."""
+    try:
+        return msgspec.json.encode(entry)
+    except UnicodeEncodeError:
+        texts = {name: text for name, text in structs.asdict(entry).items() if isinstance(text, str)}
+        told = {name: text.encode(errors="backslashreplace").decode() for name, text in texts.items()}
+        return msgspec.json.encode(structs.replace(entry, **told))
 
 
 def later(delay: float, task: Callable[[], None]) -> None:
@@ -116,7 +130,7 @@ class Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         entry: Any = record.msg
-        return msgspec.json.encode(structs.replace(entry, time=moment)).decode()
+        return encoded(structs.replace(entry, time=moment)).decode()
 
 
 def configure(target: str) -> None:

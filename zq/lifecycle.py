@@ -11,8 +11,10 @@ So it is deferred, by the process that starts others and in them, until each ``l
 A process that was asked to end serves on for a moment (``drain_delay``), and meanwhile says that it is stopping.
 """
 
+import atexit
 import contextlib
 import logging
+import multiprocessing.util
 import os
 import signal
 import socket
@@ -89,6 +91,14 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
     timer = threading.Timer(delay, end)
     timer.daemon = True
     timer.start()
+
+
+def at_end(call: Callable[[], object]) -> None:
+    """Have it called, once or twice, when this process ends by itself, the last one first. A process that
+    ``multiprocessing`` has started, as a worker of Granian, heeds ``Finalize`` and no ``atexit``."""
+    atexit.register(call)
+    if multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, call, exitpriority=0)
 
 
 def is_stopping() -> bool:

@@ -57,6 +57,8 @@ MAX_COMMIT_BODY: Final = 1 << 18
 MAX_COMMITTED: Final = 1000
 # Characters of the name of a fence, a stage, a producer or a claim.
 MAX_FREE_NAME: Final = 128
+# Stages, fences or producers in one page of a listing at most.
+MAX_WORK_PAGE: Final = 100
 # Seconds (100 years) that the largest ttl, grace or delay may be set to.
 MAX_LIFE: Final = 3_153_600_000
 # Seconds that the longest long poll may be set to.

@@ -143,7 +143,9 @@ def _direct(chosen: Settings) -> App:
     storage = open_store(chosen)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, doubted=storage.doubted)
-    return create_app(make_broker(chosen, storage, clock, NO_EVENTS))
+    broker = make_broker(chosen, storage, clock, NO_EVENTS)
+    atexit.register(broker.trail.finish)  # runs before the store is closed
+    return create_app(broker)
 
 
 def _rekey(chosen: Settings) -> int:

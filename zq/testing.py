@@ -129,6 +129,7 @@ def server(
         clock = Clock(storage.now, lambda: broker.waiters.recheck())
         bounds = Quota().with_own(quota or {}) if auth_strategy else None
         broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds)
+        ends.callback(broker.trail.finish)
         tokens = Tokens(storage.documents, clock)
         strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True) if auth_strategy else None
         url = ends.enter_context(_serving(create_app(broker, strategy=strategy, tokens=tokens, auth=auth_strategy)))

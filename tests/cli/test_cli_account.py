@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.cli.conftest import Zq
+from tests.servers import wait_for
 from zq.testing import Server, server
 
 
@@ -60,6 +61,17 @@ def test_a_login_holds_until_the_logout(asking: Zq, guarded: Server) -> None:
     assert asking.run("logout").exit_code == 0
     assert asking.refused(3, "logout") == "No token is stored for this context."
     assert asking.refused(5, "--project", "acme", "queue", "list").startswith("A credential is needed")
+
+
+def test_what_callers_named_does_not_steer_the_terminal_that_shows_the_audit(asking: Zq, guarded: Server) -> None:
+    """The id of a token that was revoked may be any text."""
+    log_in(asking, guarded.token("acme"))
+    asking("token", "revoke", "\u009b2J\x07mine")
+    (entry,) = wait_for(lambda: asking("audit"), 10, "an entry")
+    assert entry["object"] == "token \u009b2J\x07mine"
+    shown = asking.run("audit", "--table", COLUMNS="200").stdout
+    assert "mine" in shown
+    assert not {"\u009b", "\x07"} & set(shown)
 
 
 def test_what_is_no_valid_token_is_not_stored(asking: Zq) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Zq
+from tests.servers import wait_for
 
 
 def bodies(messages: list[Any]) -> list[Any]:
@@ -174,6 +175,21 @@ def test_what_has_finished_is_listed_and_replayed(zq: Zq) -> None:
     assert len(zq("list", "jobs")) == 2
     assert "popped" in zq.run("history", "jobs", "--table").stdout
     zq.refused(2, "replay", "jobs")
+
+
+def test_what_was_changed_is_listed(zq: Zq) -> None:
+    """The latest first; a purge with its number of messages."""
+    zq("post", "jobs", "-", given="1\n2\n")
+    zq("queue", "purge", "jobs")
+    zq("queue", "delete", "jobs")
+    entries = wait_for(lambda: (found := zq("audit", "--limit", "0"))[1:] and found, 10, "two entries")
+    told = [(entry["rule"], entry["object"], entry["messages"]) for entry in entries]
+    assert told == [("queues:delete", "queue jobs", 0), ("queues:purge", "queue jobs", 2)]
+    assert zq("audit", "--limit", "1") == entries[:1]
+    assert zq("audit", "--since", "2020-01-01") == entries
+    assert zq("audit", "--since", "2999-01-01") == []
+    assert "/v2/queues/{queue}/purge" in zq.run("audit", "--table", COLUMNS="200").stdout
+    zq.refused(2, "audit", "--since", "yesterday")
 
 
 def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:

@@ -43,6 +43,22 @@ def test_a_queue_lives_from_its_creation_to_its_end(client: Any) -> None:
     assert not jobs.exists()
 
 
+def test_what_was_changed_is_listed_the_latest_first(client: Any) -> None:
+    """Over pages; ``since`` ends the listing. The entry of a purge has its number of messages."""
+    begun = datetime.now(UTC) - timedelta(seconds=60)
+    for number in range(1, 6):
+        client.queue(f"q{number}").post_batch(list(range(number)))
+        client.queue(f"q{number}").purge()
+    entries = wait_for(lambda: [*client.audit(page=2)][4:] and [*client.audit(page=2)], 10, "five entries")
+    told = [(entry["rule"], entry["object"], entry["messages"]) for entry in entries]
+    assert told == [("queues:purge", f"queue q{number}", number) for number in reversed(range(1, 6))]
+    assert len([*client.audit(since=begun)]) == 5
+    assert [*client.audit(since=datetime.now(UTC) + timedelta(days=1))] == []
+    assert [*client.audit(since=datetime.fromisoformat(entries[2]["time"]), page=1)][:3] == entries[:3]
+    with pytest.raises(errors.Invalid, match="limit"):
+        [*client.audit(page=101)]
+
+
 def test_a_queue_is_paused_and_resumed(client: Any) -> None:
     """Claims and pops find nothing, posts raise; a queue that is not paused may be resumed, one that is missing not."""
     jobs = client.queue("jobs")
@@ -265,6 +281,25 @@ def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
         client.commit("etl", 18, fence=fence)
     with pytest.raises(errors.ProducerNotFound):
         client.committed("nobody")
+
+
+def test_what_jobs_have_is_listed_over_all_pages(client: Any) -> None:
+    """Stages, fences and producers with their figures, in the order of names."""
+    out = client.queue("out")
+    named = [f"job.{number}" for number in range(5)]
+    for name in named:
+        out.stage(name, [1, 2])
+        client.fence(name)
+        client.commit(name, 7)
+    assert [stage.name for stage in client.stages(page=2)] == named
+    assert [fence.name for fence in client.fences(page=5)] == named
+    assert [commit.producer for commit in client.commits(page=4)] == named
+    [stage, *_], [fence, *_], [commit, *_] = client.stages(), client.fences(), client.commits()
+    assert (stage.messages, stage.bytes, stage.expires[-1]) == (2, 2, "Z")
+    assert 3590 <= stage.dropped_in <= 3600
+    assert (fence.epoch, fence.advanced[-1], fence.age in range(9)) == (1, "Z", True)
+    assert (commit.batch, commit.published, commit.deleted, commit.open) == (7, 0, 0, False)
+    assert (commit.decided[-1], commit.age in range(9)) == ("Z", True)
 
 
 def test_each_refusal_raises_the_class_that_the_server_raised(client: Any) -> None:

@@ -17,7 +17,11 @@ def fill(client: Client) -> list[str]:
     ids = client.queue("mail").post_batch([{"n": number} for number in range(3)])
     client.queue("mail").claim(1, ttl=3600)
     client.topic("news").publish({"n": 1})
-    return [f"{PROJECT}/mail", f"{PROJECT}/mail?m={ids[0]}", "#/p/acme/subscriptions?queue=mail"]
+    client.queue("mail").stage("night", [1])
+    client.fence("etl")
+    client.commit("etl", 1)
+    topics = ["#/p/acme/topics/news", "#/p/acme/topics/news?m=1", "#/p/acme/topics?tail=**"]
+    return [f"{PROJECT}/mail", f"{PROJECT}/mail?m={ids[0]}", *topics, "#/p/acme/subscriptions?queue=mail"]
 
 
 def settled(page: Page) -> None:

@@ -96,7 +96,10 @@ def test_addresses_are_read_as_they_are_written(client: Client, watch: Watch) ->
     for project, queue, query in [("a/b?c#d%", "q.1", {"m": "x&y=z"}), ("acme", "", {"name": "%"}), ("é ", "q", {})]:
         route = run(watch, "route", "loaded.parsed(loaded.to(...given))", [project, queue, query])
         assert (route["project"], route["queue"], route["query"]) == (project, queue, query)
+    route = run(watch, "route", "loaded.parsed(loaded.toTopic('é ', 'news.eu', { tab: 'tail' }))")
+    assert (route["page"], route["topic"], route["queue"], route["query"]) == ("topic", "news.eu", "", {"tab": "tail"})
     pages = {"": "", "#/": "", "#/p/a": "overview", "#/p/a/queues/q": "queue", "#/p/a/b": "nowhere", "#/x": "nowhere"}
+    pages |= {"#/p/a/topics": "topics", "#/p/a/topics/t": "topic", "#/p/a/topics/t/x": "nowhere"}
     assert run(watch, "route", "given.map((hash) => loaded.parsed(hash).page)", list(pages)) == list(pages.values())
 
 

@@ -13,6 +13,7 @@ from tests.console.conftest import Watch, Watching
 from tests.servers import ZqServer, ask, wait_for
 from tests.sink import CONFIG, Sink
 from zq.client import Client
+from zq.errors import InvalidBody
 
 pytestmark = [
     pytest.mark.slow,
@@ -99,6 +100,44 @@ def test_pictures_of_claims(client: Client, server: ZqServer, watch: Watch) -> N
     page.screenshot(path=FOLDER / "claims-light.png")
 
 
+def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
+    """Of one topic, one of whose messages is looked at."""
+    orders, page = client.topic("orders.paid"), watch.page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    watch.open("#/p/acme/topics/orders.paid?tab=tail")
+    expect(page.get_by_text("Live, by a stream.")).to_be_visible()
+    for number in range(60):
+        orders.publish({"order": 90071992547409930 + number, "user": f"user{number % 7}", "total": 12.5 + number})
+    page.locator(".line a").nth(-4).click()
+    expect(page.locator(".tree")).to_be_visible()
+    expect(page.locator(".figure").first).to_have_text("60")
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=FOLDER / "tail-light.png")
+
+
+def test_picture_of_the_audit(tokened: tuple[ZqServer, Callable[..., str]], watching: Watching) -> None:
+    """Of two who have tokens; one of them tried what the server refused."""
+    server, make = tokened
+    token = make()
+    with Client(server.url, "acme", token=token) as client, Client(server.url, "acme", token=make()) as other:
+        fill(client)
+        client.queue("orders").update({"owner": "shop"})
+        other.queue("mail.dead").redrive("mail", limit=2)
+        client.queue("search-index").delete()
+        with pytest.raises(InvalidBody):
+            other.queue("mail").update({"_default_message_ttl": -1})
+        client.queue("orders").purge()
+        wait_for(lambda: len(list(client.audit())) >= 5, 20, "the entries")
+    watch = watching(server.url)
+    watch.expected.add(401)
+    watch.page.set_viewport_size({"width": 1280, "height": 560})
+    page = watch.open("#/p/acme/audit")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("row", name="purge")).to_be_visible()
+    page.screenshot(path=FOLDER / "audit-light.png")
+
+
 def test_pictures_of_subscriptions(watching: Watching) -> None:
     """One who refuses, one who has not agreed."""
     with ZqServer("memory:", config=CONFIG) as server, Sink() as sink, Client(server.url, "acme") as client:
@@ -132,3 +171,17 @@ def test_pictures_of_administration(tokened: tuple[ZqServer, Callable[..., str]]
     expect(page.locator(".secret")).to_be_visible()
     expect(page.get_by_role("row", name="nightly report")).to_be_visible()
     page.screenshot(path=FOLDER / "admin-light.png")
+
+
+def test_pictures_of_jobs(client: Client, watch: Watch) -> None:
+    """Two producers, a fence, and what the next run has staged."""
+    out = client.queue("reports")
+    for job, batch, count in (("etl.nightly", 412, 12), ("invoices", 20261124, 4)):
+        client.fence(job)
+        out.stage(f"{job}.{batch}", [{"row": number} for number in range(count)])
+        client.commit(job, batch, publish=[f"{job}.{batch}"])
+    out.stage("etl.nightly.413.try1", [{"row": number, "total": number * 17} for number in range(340)])
+    watch.page.set_viewport_size({"width": 1280, "height": 720})
+    page = watch.open("#/p/acme/jobs")
+    expect(page.get_by_role("button", name="Drop etl.nightly.413.try1…")).to_be_visible()
+    page.screenshot(path=FOLDER / "jobs-light.png")

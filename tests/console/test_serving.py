@@ -130,6 +130,21 @@ def test_it_stays_small() -> None:
     assert len([name for name in tree.files if name.startswith("vendor/")]) <= 4
 
 
+def test_modules_are_served_as_they_are_written_but_for_comments() -> None:
+    """Line by line, so that an error in the browser is where the file has it; those of others byte for byte."""
+    for name, file in page.read_tree().files.items():
+        written, served = (page.ROOT / name).read_bytes(), file.raw
+        if name.startswith("vendor/") or not name.endswith(".js"):
+            assert served == written, name
+            continue
+        lines = list(zip(written.decode().split("\n"), served.decode().split("\n"), strict=True))
+        gone = [line.lstrip() for line, there in lines if line != there]
+        assert {there for line, there in lines if line != there} <= {""}, name
+        assert [line for line in gone if not line.startswith(("//", "/**", "* ", "*/"))] == [], name
+        assert lines[0][1] == "// SPDX-License-Identifier: Apache-2.0"
+        assert not re.search("^ *//|^/\\*\\*", served.decode().partition("\n")[2], re.MULTILINE), name
+
+
 def test_nothing_is_made_of_texts_but_text() -> None:
     """What the linter cannot see within templates: markup from strings, styles as strings, handlers in attributes."""
     unwanted = re.compile(

@@ -251,9 +251,11 @@ def test_what_is_decided_is_never_handed_out_again(job: Job):
 def test_a_fence_that_advances_before_the_decision_aborts_the_commit(job: Job, step: str):
     """The zombie's commit is aborted."""
     fences = job.input.storage.transactions
-    fence = Fence("etl", fences.advance_fence("acme", "etl"))
+    fence = Fence("etl", fences.advance_fence("acme", "etl", job.input.now))
     with pytest.raises(Fenced):
-        job.commit(job.server(At(step, 1, lambda: fences.advance_fence("acme", "etl"))), job.order(fence=fence))
+        job.commit(
+            job.server(At(step, 1, lambda: fences.advance_fence("acme", "etl", job.input.now))), job.order(fence=fence)
+        )
     job.assert_undone()
 
 

@@ -56,7 +56,7 @@ def leave_everything(past: Scene) -> None:
     past.move([moved], "next", history=3600)
     past.pop(1, history=3600)
     past.named("job", ttl=60)
-    transactions.advance_fence(past.queue.project, "fence")
+    transactions.advance_fence(past.queue.project, "fence", past.now)
     for stage, ttl in (("stays", 3540), ("goes", 3540)):
         transactions.stage(past.queue.project, stage, past.queue, drafts(2, past.now, ttl=3600), past.now, ttl, 1000)
     past.commit(1, publish=["goes"], ttl=3600)

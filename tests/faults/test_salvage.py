@@ -13,8 +13,9 @@ from msgspec import structs
 from tests.damaged import cut, flip, flushed, table_of
 from tests.unit.test_ordered_integrity import NOW, drafts, use
 from zq.errors import StartRefused
-from zq.model import ClaimRequest, Lease, ListFilter, QueueRef
+from zq.model import ClaimRequest, KnownFence, Lease, ListFilter, QueueRef
 from zq.model.expiry import Expiry
+from zq.model.quotas import Work
 from zq.model.stats import Salvaged
 from zq.model.topics import TopicRef
 from zq.storage import check, salvage
@@ -265,7 +266,7 @@ def test_what_other_files_have_in_the_range_of_a_file_that_is_gone_is_saved(tmp_
     files = []
     for names in ("bd", "mn"):
         for name in names:
-            storage.transactions.advance_fence("acme", name)
+            storage.transactions.advance_fence("acme", name, NOW)
         with storage._handle as (store, _):
             store._views["fences"].flush()
         files.append(max(path.glob("*.sst"), key=lambda file: int(file.stem)))
@@ -273,6 +274,10 @@ def test_what_other_files_have_in_the_range_of_a_file_that_is_gone_is_saved(tmp_
     files[1].unlink()
     told, new = salvaged(path)
     assert [layout.queue_ref(key).name for key in new["fences"]] == ["b", "d"]
+    rescued = connect(f"rocksdb://{path.with_name('new')}")
+    fences = rescued.transactions.list("acme", Work.FENCE, "", 9, NOW).items
+    rescued.close()
+    assert fences == [KnownFence(name, 1, pytest.approx(NOW)) for name in "bd"]
     (sentence,) = told.damage
     lower, upper = (layout.queue_key(QueueRef("acme", name)).hex() for name in "mn")
     assert sentence.startswith(f"{files[1].name}, family fences, keys from {lower} to {upper}00: ")

@@ -133,6 +133,7 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
         ("DELETE", "/v2/stages/night", None),
         ("POST", "/v2/commits", commit),
         ("GET", "/v2/commits/etl", None),
+        *(("GET", f"/v2/{work}?limit=3&marker=a", None) for work in ("commits", "fences", "stages")),
         *(("GET", f"{news}{path}", None) for path in ("", "/stats", "/messages?limit=5&detailed=true")),
         ("PUT", news, {"colour": "blue"}),
         ("PATCH", news, patch),
@@ -173,7 +174,8 @@ def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
     pages = ("/stats?detailed=true", "/messages?ids=1,2", "/messages?marker=1")
     told: list[tuple[str, str, object]] = [
         *(("HEAD", path, None) for path in ("/v2/ping", "/healthz", "/readyz", "/metrics")),
-        *(("GET", path, None) for path in ("/metrics", "/v2/openapi.json", "/v2/whoami", "/v2/me")),
+        *(("GET", path, None) for path in ("/metrics", "/v2/openapi.json", "/v2/whoami", "/v2/me", "/v2/audit")),
+        ("GET", f"/v2/audit?limit=2&since={SINCE}&marker={'9' * 18}.{'a' * 8}", None),
         ("POST", f"{jobs}/share", {"paths": ["messages"], "methods": ["GET"]}),
         ("POST", "/v2/share/revoke", None),
         ("POST", "/v2/admin/rekey", None),

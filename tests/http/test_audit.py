@@ -16,7 +16,7 @@ from zq.auth import open_tokens
 from zq.auth.tokens import Grant, Tokens
 from zq.clock import ManualClock
 from zq.errors import StartRefused
-from zq.model.identity import AuthOptions
+from zq.model.identity import AuthOptions, Identity
 from zq.storage import connect
 
 pytestmark = pytest.mark.one_store
@@ -48,11 +48,20 @@ def test_a_refusal_has_a_line_that_says_who_was_refused_what(scoped: Scoped, log
         "credential": "test",
         "peer": line["peer"],
         "method": "POST",
+        "route": "/v2/queues/{queue}/messages",
         "rule": "messages:create",
         "object": "queue jobs",
         "outcome": "refused",
         "why": "This credential does not allow messages:create on queue jobs.",
     }
+
+
+def test_a_credential_that_is_no_unicode_is_escaped(scoped: Scoped, log: Path) -> None:
+    """As the id of a token that another issuer has signed may be: its line was lost."""
+    caller = scoped.api("observe:other")
+    caller._headers["X-Auth-Token"] = scoped.strategy.admit(Identity(caller.project, credential="jwt:\ud800"))
+    caller.delete(QUEUE, 204)
+    assert lines(log)[0]["credential"] == "jwt:\\ud800"
 
 
 def test_a_target_that_is_refused_is_named(scoped: Scoped, log: Path) -> None:

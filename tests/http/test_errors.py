@@ -48,6 +48,7 @@ OPERATIONS = [
     ("DELETE", "/v2/stages/n", None),
     ("POST", "/v2/commits", {"producer": "p", "batch": 1}),
     ("GET", "/v2/commits/p", None),
+    *(("GET", f"/v2/{work}?limit=1", None) for work in ("commits", "fences", "stages")),
 ]
 each_operation = pytest.mark.parametrize(("method", "path", "body"), OPERATIONS)
 

@@ -108,7 +108,7 @@ def furnish(storage: Storage, project: str, now: float) -> None:
     post(jobs, DEAD)
     storage.messages.move(jobs, [Move(DEAD, "dead", reason="it stank")], now, 600)
     post(jobs, FREE)
-    storage.transactions.advance_fence(project, "etl")
+    storage.transactions.advance_fence(project, "etl", now)
     storage.transactions.stage(project, "etl", jobs, [Draft(STAGED, b"1", 600, 0, "c")], now, 600, 10**6)
     storage.transactions.commit(Commit(project, "etl", 1, [], [], 600), now)
     storage.documents.put(DocumentRef(project, KIND, "news"), NO_METADATA, now)

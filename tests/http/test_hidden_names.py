@@ -54,6 +54,38 @@ def test_a_link_names_nothing_that_is_hidden(guarded: Api, storage: Storage, clo
     assert "is of no link of this listing" in refused.text
 
 
+@pytest.mark.parametrize("kind", ["stages", "fences", "commits"])
+def test_listings_of_jobs_name_nothing_that_is_hidden(
+    guarded: Api, storage: Storage, clock: ManualClock, kind: str
+) -> None:
+    """However long the names are; each page has looked at a bounded number of them."""
+    everything = headers(guarded, storage, clock)
+    hidden = [f"{letter * 120}-{number}" for letter in "at" for number in range(6)]
+    for name in (*hidden, "seen.1", "seen.2"):
+        if kind == "stages":
+            body = {"messages": [{"body": 1}]}
+            guarded.call("POST", f"/v2/queues/out/messages?stage={name}", 202, body, everything)
+        elif kind == "fences":
+            guarded.call("POST", f"/v2/fences/{name}", 200, headers=everything)
+        else:
+            guarded.call("POST", "/v2/commits", 200, {"producer": name, "batch": 1}, everything)
+    narrow = headers(guarded, storage, clock, "observe:work/seen.*", "observe+produce:queue/**")
+    path, found, markers = f"/v2/{kind}?limit=10", [], []
+    while path:
+        page = guarded.get(path, 200, narrow)
+        assert not any(name in page.text for name in hidden)
+        found += [each.get("name") or each["producer"] for each in page.json[kind]]
+        path = page.json["links"][0]["href"] if page.json["links"] else ""
+        markers += parse_qs(urlsplit(path).query).get("marker", [])
+        assert len(markers) <= len(hidden)
+    assert found == ["seen.1", "seen.2"]
+    sealed = [marker for marker in markers if marker.startswith("~")]
+    assert len(sealed) >= len(hidden) // WALK - 1
+    assert len({len(marker) for marker in sealed}) == 1
+    other = "fences" if kind == "stages" else "stages"
+    assert "is of no link of this listing" in guarded.get(f"/v2/{other}?marker={sealed[0]}", 400, narrow).text
+
+
 @pytest.mark.every_store
 def test_a_marker_is_opened_by_every_server(storage: Storage, clock: ManualClock) -> None:
     """For what it was sealed for, and nothing else; what is no such marker is a name."""

@@ -33,6 +33,7 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("HEAD", "/v2/ping", None, ""),
     ("GET", "/v2/queues", None, ""),
     ("GET", "/v2/topics", None, ""),
+    *(("GET", f"/v2/{work}", None, "") for work in ("commits", "fences", "stages")),
     ("GET", f"{QUEUE}/depth", None, "observe"),
     ("GET", f"{QUEUE}/figures", None, "observe"),
     ("GET", "/v2/figures", None, ""),
@@ -135,6 +136,7 @@ def test_the_table_above_names_every_route_of_the_router(scoped: Scoped) -> None
                 "/v2/servers",
                 "/v2/tokens",
                 "/v2/share",
+                "/v2/audit",
                 "/v2/queues/{queue}/share",
             )
         ):

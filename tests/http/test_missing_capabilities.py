@@ -43,6 +43,7 @@ def bare(broker: Broker) -> Api:
         ("DELETE", "/v2/stages/s1", None, "transactions"),
         ("POST", "/v2/commits", COMMIT, "transactions"),
         ("GET", "/v2/commits/job", None, "transactions"),
+        *(("GET", f"/v2/{work}", None, "transactions") for work in ("commits", "fences", "stages")),
         ("GET", "/v2/topics", None, "topics"),
         ("PUT", "/v2/topics/news", {}, "topics"),
         ("GET", "/v2/topics/news/stats", None, "topics"),

@@ -452,7 +452,9 @@ def test_commits_and_fences_are_of_the_default_pool(admin: Admin) -> None:
     ):
         assert "jobs" in refused.json["description"]
     api.post("/v2/queues/here/messages?stage=s", 202, {"messages": [{"body": 1}]})
+    assert [stage["name"] for stage in api.get("/v2/stages", 200).json["stages"]] == ["s"]
     api.post("/v2/commits", 200, {"producer": "p", "batch": 1, "publish": ["s"]})
+    assert [commit["producer"] for commit in api.get("/v2/commits", 200).json["commits"]] == ["p"]
     assert api.seen("here") == [1]
 
 

@@ -8,6 +8,7 @@ from hypothesis.stateful import precondition, rule
 
 from tests.model.pair import EPOCHS, FEW, KEPT, PICKS, QUEUES, Pair
 from zq.model import ClaimRef, Commit, IdempotencyKey
+from zq.model.quotas import Work
 
 ONCES = st.builds(
     IdempotencyKey,
@@ -57,7 +58,7 @@ class Batches(Pair):
     @rule(at=QUEUES)
     def advance_fence(self, at: int) -> None:
         transactions = self.holder.storage.transactions
-        self.agree(transactions.advance_fence, self.oracle.advance_fence, self.queues[at].project, "job")
+        self.agree(transactions.advance_fence, self.oracle.advance_fence, self.queues[at].project, "job", self.now)
 
     @rule(
         at=QUEUES,
@@ -104,3 +105,10 @@ class Batches(Pair):
     def last(self, at: int, producer: str) -> None:
         transactions = self.holder.storage.transactions
         self.agree(transactions.last, self.oracle.last, self.queues[at].project, producer, self.now)
+
+    @rule(
+        at=QUEUES, work=st.sampled_from(Work), after=st.sampled_from(["", "etl", "s1"]), limit=st.sampled_from([1, 10])
+    )
+    def list_work(self, at: int, work: Work, after: str, limit: int) -> None:
+        transactions = self.holder.storage.transactions
+        self.agree(transactions.list, self.oracle.list_work, self.queues[at].project, work, after, limit, self.now)

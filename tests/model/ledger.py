@@ -11,7 +11,23 @@ from typing import Any
 from msgspec import structs
 
 from zq.errors import Fenced, KeyReused, ProducerNotFound, Repeated, StageFull, StageNotFound
-from zq.model import Commit, Committed, Draft, Fence, HistoryEntry, IdempotencyKey, Message, Outcome, Page, QueueRef
+from zq.model import (
+    Commit,
+    Committed,
+    Draft,
+    Fence,
+    HistoryEntry,
+    IdempotencyKey,
+    KnownFence,
+    KnownProducer,
+    KnownStage,
+    KnownWork,
+    Message,
+    Outcome,
+    Page,
+    QueueRef,
+)
+from zq.model.quotas import Work
 
 
 @dataclass
@@ -39,8 +55,10 @@ class Ledger:
         self.steps = 0
         self.keys: dict[tuple[QueueRef, str], tuple[bytes, Any, float]] = {}
         self.fences: dict[tuple[str, str], int] = {}
+        self.advanced: dict[tuple[str, str], float] = {}
         self.stages: dict[tuple[str, str], Stage] = {}
         self.producers: dict[tuple[str, str], tuple[Committed, float]] = {}
+        self.decided: dict[tuple[str, str], float] = {}
 
     def keep(self, queue: QueueRef, gone: list[Message], outcome: Outcome, now: float, seconds: int) -> None:
         """A record of each, in this order."""
@@ -50,6 +68,11 @@ class Ledger:
             self.positions[queue] = position = self.positions.get(queue, 0) + 1
             told = HistoryEntry(structs.replace(message, claim=""), outcome, finished, position)
             self.records.setdefault(queue, []).append(HistoryRow(told, round(finished + seconds, 3), self.steps))
+
+    def join_step(self, queue: QueueRef, first: int) -> None:
+        """What finished there since that step, by several claims of a commit, did so in one step."""
+        for record in self.records.get(queue, []):
+            record.step = min(record.step, first)
 
     def records_of(self, queue: QueueRef, now: float) -> list[HistoryRow]:
         return [record for record in self.records.get(queue, []) if record.expires > now]
@@ -109,7 +132,8 @@ class Ledger:
         if fence and fence.epoch != self.fences.get((project, fence.name), 0):
             raise Fenced
 
-    def advance_fence(self, project: str, name: str) -> int:
+    def advance_fence(self, project: str, name: str, now: float) -> int:
+        self.advanced[project, name] = now
         self.fences[project, name] = epoch = self.fences.get((project, name), 0) + 1
         return epoch
 
@@ -158,7 +182,30 @@ class Ledger:
             self.drop_stage(commit.project, stage)
         committed = Committed(commit.batch, published, deleted)
         self.producers[commit.project, commit.producer] = (committed, round(now + commit.ttl, 3))
+        self.decided[commit.project, commit.producer] = now
         return committed
+
+    def list_work(self, project: str, work: Work, after: str, limit: int, now: float) -> Page[KnownWork]:
+        known: list[KnownWork] = []
+        if work is Work.STAGE:
+            for (owner, name), stage in self.stages.items():
+                if owner == project and stage.expires > now:
+                    size = sum(len(draft.body) for _, draft in stage.drafts)
+                    known.append(KnownStage(name, len(stage.drafts), size, stage.expires))
+        elif work is Work.FENCE:
+            known += [
+                KnownFence(name, epoch, self.advanced[owner, name])
+                for (owner, name), epoch in self.fences.items()
+                if owner == project
+            ]
+        else:
+            known += [
+                KnownProducer(name, last, self.decided[owner, name])
+                for (owner, name), (last, expires) in self.producers.items()
+                if owner == project and expires > now
+            ]
+        page = sorted((one for one in known if one.name > after), key=lambda one: one.name)[:limit]
+        return Page(page, page[-1].name if page else None)
 
     def last(self, project: str, producer: str, now: float) -> Committed:
         last, expires = self.producers.get((project, producer), (None, 0.0))

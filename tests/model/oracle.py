@@ -226,8 +226,10 @@ class Oracle(Ledger):
         for stage in stages:
             for queue, draft in stage.drafts:
                 self.insert(queue, draft, now, draft.ttl, draft.delay, now)
+        first = self.steps + 1
         for held, entries in settled:
             self.finish(held.queue, entries, Outcome.DELETED, now, held.history)
+            self.join_step(held.queue, first)
         return self.decide(commit, sum(len(stage.drafts) for stage in stages), sum(len(s[1]) for s in settled), now)
 
     def purge(self, queue: QueueRef) -> None:

@@ -71,7 +71,7 @@ def use(storage: OrderedStorage) -> None:
     storage.transactions.stage("acme", "open", LATER, drafts(2), NOW, DAY, 1000, IdempotencyKey("stage one", b"", DAY))
     storage.transactions.stage("acme", "dropped", LATER, drafts(2), NOW, DAY, 1000)
     storage.transactions.drop_stage("acme", "dropped")
-    storage.transactions.advance_fence("acme", "fence")
+    storage.transactions.advance_fence("acme", "fence", NOW)
     storage.transactions.commit(Commit("acme", "producer", 1, ["now"], [ClaimRef(JOBS, "a.a", DAY)], DAY), NOW + 5)
     for queue in (GONE, DONE):
         storage.messages.post(queue, drafts(5), NOW, idempotency_key=IdempotencyKey("post one", b"", DAY))

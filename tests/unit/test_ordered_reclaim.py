@@ -56,7 +56,7 @@ def fill(storage: OrderedStorage) -> None:
     storage.transactions.stage(
         "acme", "never", LATER, drafts(2), NOW, KEPT, 1000, IdempotencyKey("stage one", b"", KEPT)
     )
-    storage.transactions.advance_fence("acme", "fence")
+    storage.transactions.advance_fence("acme", "fence", NOW)
     storage.transactions.commit(Commit("acme", "producer", 1, ["now"], [ClaimRef(JOBS, "a.b", KEPT)], KEPT), NOW)
 
 

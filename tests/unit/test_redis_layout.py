@@ -23,8 +23,8 @@ def test_the_keys_of_a_project_share_a_hash_tag():
     )
     every = [*keys.first, *(key for block in blocks for key in block)]
     tags = {key[: key.index(b"}") + 1] for key in every}
-    assert len(every) == 38
-    assert len(set(every)) == 38
+    assert len(every) == 40
+    assert len(set(every)) == 40
     assert len(tags) == 1
     assert layout.keys(QueueRef("a", "q.1")).names.split(b"}")[0] not in {tag[:-1] for tag in tags}
 
@@ -93,6 +93,7 @@ def test_every_section_of_the_files_is_used():
         "clock",
         "due",
         "due_done",
+        "work_list",
         "log_read",
         "topic_stats",
         "document_list",

@@ -61,6 +61,7 @@ RULES: Final[dict[str, Rule]] = {
     **_rules("topics", _METADATA | {"publish": Verb.PRODUCE}),
     **_rules("topics", dict.fromkeys(("get_messages", "get_message", "stream"), Verb.OBSERVE)),
     **_rules("subscription", dict.fromkeys((*_THINGS, "confirm"), Verb.MANAGE)),
+    "audit:get_all": Rule(verb=Verb.OBSERVE, everywhere=True),
     "ping:get": Rule(),
     "limits:get": Rule(),
     "quota:get": Rule(),

@@ -26,6 +26,7 @@ from zq.broker.subscription_documents import SubscriptionDocuments
 from zq.broker.subscriptions import Subscribing
 from zq.broker.tails import Tails
 from zq.broker.topics import Topics
+from zq.broker.trail import Trail
 from zq.broker.transactions import Transactions
 from zq.broker.waiting import Waiters
 from zq.clock import Clock
@@ -94,6 +95,7 @@ class Broker:
         self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum, sealing)
         self._subscribe(rules_cache)
         self.health = Health(storage, clock)
+        self.trail = Trail(storage.documents, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics, self.subscriptions)
         self._bound()
 

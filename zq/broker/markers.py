@@ -19,21 +19,24 @@ from zq.storage.api import DocumentController
 
 KEY: Final = DocumentRef("", "marker-key", "1")
 SEALED: Final = "~"
-# Bytes of the key, and of what shows that a marker was made here.
+# Bytes of the key, of what shows that a marker was made here, and of a piece of the mask.
 KEY_LENGTH: Final = 32
 TAG_LENGTH: Final = 16
+PIECE: Final = 64
 
 
 class Markers:
     """Seals names and opens them again. ``about``: what they were sealed for, and are good for alone."""
 
-    def __init__(self, documents: DocumentController, clock: Clock) -> None:
+    def __init__(self, documents: DocumentController, clock: Clock, longest: int = MAX_NAME) -> None:
+        """``longest``: characters of a name at most."""
         self._documents = documents
         self._clock = clock
+        self._length = longest
 
     def seal(self, about: str, name: str) -> str:
         """A marker that goes on behind the name. Raises ``Unavailable``."""
-        key, plain = self._key(), name.encode().ljust(MAX_NAME, b"\0")
+        key, plain = self._key(), name.encode().ljust(self._length, b"\0")
         tag = _tag(key, about, plain)
         return SEALED + urlsafe_b64encode(tag + _masked(key, tag, plain)).decode().rstrip("=")
 
@@ -48,7 +51,7 @@ class Markers:
             sealed = urlsafe_b64decode(marker[1:].encode("ascii") + b"==")
         except ValueError:
             sealed = b""
-        if len(sealed) == TAG_LENGTH + MAX_NAME:
+        if len(sealed) == TAG_LENGTH + self._length:
             key, tag = self._key(), sealed[:TAG_LENGTH]
             plain = _masked(key, tag, sealed[TAG_LENGTH:])
             if compare_digest(tag, _tag(key, about, plain)):
@@ -68,5 +71,6 @@ def _tag(key: bytes, about: str, plain: bytes) -> bytes:
 
 def _masked(key: bytes, tag: bytes, text: bytes) -> bytes:
     """The text under a mask that the tag chooses; masked again, it is what it was."""
-    mask = blake2b(tag, digest_size=MAX_NAME, key=key, person=b"marker mask").digest()
+    seeds = (tag + b"\1" * at for at in range(-(-len(text) // PIECE)))
+    mask = b"".join(blake2b(seed, digest_size=PIECE, key=key, person=b"marker mask").digest() for seed in seeds)
     return bytes(one ^ other for one, other in zip(text, mask, strict=True))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on resources with metadata: what queues and topics have in common (contract 6, 13)."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,13 +14,14 @@ from zq.broker.markers import Markers
 from zq.broker.metadata import Metadata, MetadataSchema, set_values
 from zq.broker.values import Seen
 from zq.clock import Clock
-from zq.errors import InvalidBody, NotFound
+from zq.errors import InvalidBody, NotFound, ZqError
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Page, Seconds, Stats
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.model.subscriptions import HIDDEN, MARK
 
+LOG = logging.getLogger(__name__)
 # Resources that a filtered listing reads at a time, at most.
 READ_AHEAD: Final = 200
 # Resources that it reads first: fewer, because metadata may be large.
@@ -226,20 +228,33 @@ class MetadataResource(Generic[R, T]):
                 if isinstance(target, str):
                     allowance.judge("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
 
-    def delete(self, ref: R) -> None:
-        """Remove it and all in it, if it is there."""
+    def delete(self, ref: R) -> int | None:
+        """Remove it and all in it, if it is there; how many messages that was, None = they could not be counted."""
+        held = self._held(ref)
         self._store.delete(ref)
         self._changed(ref)
+        return held
 
-    def purge(self, ref: R, types: Sequence[str] | None) -> None:
-        """Remove what ``types`` name of ``messages`` and ``subscriptions``; None = both."""
+    def purge(self, ref: R, types: Sequence[str] | None) -> int | None:
+        """Remove what ``types`` name of ``messages`` and ``subscriptions``; None = both. It answers as ``delete``."""
         for kind in types or ():
             if kind not in ("messages", "subscriptions"):
                 raise InvalidBody(f"resource_types may hold messages and subscriptions; it holds {kind[:32]!r}.")
+        held: int | None = 0
         if types is None or "messages" in types:
+            held = self._held(ref)
             self._store.purge(ref)
         if types is None or "subscriptions" in types:
             self.unsubscribe(ref)
+        return held
+
+    def _held(self, ref: R) -> int | None:
+        try:
+            stats = self.stats(ref).value
+            return stats.claimed + stats.free
+        except ZqError as error:  # what cannot be counted can be removed nevertheless
+            LOG.warning("What is removed of %s cannot be counted: %s", ref.name, error)
+            return None
 
     def stats(self, ref: R) -> Seen[Stats]:
         """Counts and landmarks."""

@@ -6,17 +6,31 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from zq.broker.carrying import Carrier
+from zq.broker.markers import Markers
 from zq.broker.quotas import admit_any_work
+from zq.broker.resources import READ_AHEAD
 from zq.broker.rules import RulesCache
+from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import Invalid, QuotaExceeded
 from zq.events import Events
-from zq.limits import MAX_BODY_NUMBER, MAX_COMMITTED, Limits, free_name, project_id, queue_ref, within
-from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Outcome, QueueRef
+from zq.limits import (
+    DEFAULT_PAGE,
+    MAX_BODY_NUMBER,
+    MAX_COMMITTED,
+    MAX_FREE_NAME,
+    MAX_WORK_PAGE,
+    Limits,
+    free_name,
+    project_id,
+    queue_ref,
+    within,
+)
+from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, KnownWork, Outcome, Page, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
-from zq.model.subscriptions import copies_of
+from zq.model.subscriptions import HIDDEN, copies_of
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 from zq.wire.extensions import CommitTerms, HeldClaim
@@ -35,7 +49,9 @@ class Transactions:
         bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
         self._resumes = not isinstance(storage.transactions, Missing)
         self._carrier = Carrier(storage.transactions, clock, bounds, patience)
+        self._clock = clock
         self._limits = limits
+        self._markers = Markers(storage.documents, clock, MAX_FREE_NAME)
         self._rules_cache = rules_cache
         self._events = events
         self.admit_work: Callable[[str, Work, str], AbstractContextManager[QuotaExceeded | None]] = admit_any_work
@@ -47,7 +63,7 @@ class Transactions:
         """The fence's next epoch; whoever holds an older one cannot work on. Raises ``QuotaExceeded``."""
         project, name = project_id(project), free_name("fence", name)
         with self._admitted(project, Work.FENCE, name):
-            return self._transactions.advance_fence(project, name)
+            return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
         """Drop what is staged there, unless a commit has named it; an unknown stage is fine."""
@@ -98,6 +114,40 @@ class Transactions:
     def last(self, project: str, producer: str) -> Committed:
         """The producer's last batch; ``open`` if it is still being carried out. Raises ``ProducerNotFound``."""
         return self._carrier.last(project_id(project), free_name("producer", producer))
+
+    def list(
+        self,
+        project: str,
+        work: Work,
+        marker: str,
+        limit: int | None,
+        visible: Callable[[str], bool] | None = None,
+    ) -> Seen[Page[KnownWork]]:
+        """A page of the project's stages, fences or producers, in the order of names; of those that are ``visible``.
+
+        What is looked at for one page is bounded: that of a caller who may not see all may be short, or empty, and go
+        on. ``next`` tells no name that the caller may not see, and is None where the listing has ended. Raises
+        ``Invalid``, ``InvalidParameter``.
+        """
+        about, now = f"{work} {project_id(project)}", self._clock.now()
+        after = self._markers.open(about, marker)
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_WORK_PAGE)
+        walk = self._limits.max_metadata_walk
+        chunk = size if visible is None else min(READ_AHEAD, walk)
+        found: list[KnownWork] = []
+        for _ in range(0, walk, chunk):
+            page = self._transactions.list(project, work, after, chunk, now)
+            for one in page.items:
+                after = one.name
+                if after.startswith(HIDDEN):
+                    return Seen(Page(found, None), now)
+                found += [one] if visible is None or visible(after) else []
+                if len(found) == size:
+                    return Seen(Page(found, after), now)
+            if len(page.items) < chunk:
+                return Seen(Page(found, None), now)
+        is_hidden = visible is not None and not visible(after)
+        return Seen(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
     def resume(self) -> None:
         """Go on with commits whose server has left them: to be called every second."""

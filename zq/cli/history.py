@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq dlq``, ``zq history``, ``zq replay``: what has finished or failed, and bringing it back."""
+"""``zq dlq``, ``zq history``, ``zq replay``: what has finished or failed, and bringing it back. ``zq audit``: who has
+changed what."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,6 +27,10 @@ REDRIVE_BATCH: Final = 1000
 MOMENT: Final = Moment(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 since_option = click.option("--since", type=MOMENT, help="Finished then or later; local time unless it says +00:00.")
 until_option = click.option("--until", type=MOMENT, help="Finished before.")
+# Entries of the audit in one request.
+AUDIT_PAGE: Final = 100
+# What a table has of an entry.
+AUDITED: Final = ("time", "project", "credential", "method", "route", "object", "messages", "outcome", "request_id")
 
 dlq_group = Group("dlq", help="Dead letters: messages that failed too often, or were buried.")
 
@@ -173,3 +178,19 @@ def replay(
     if not copied:
         check_exists(session, queue)
     session.out.result({"queue": queue, "replayed": copied})
+
+
+@click.command("audit", cls=Command)
+@click.option("--since", type=MOMENT, help="Changed then or later; local time unless it says +00:00.")
+@limit_option(100, " (0 = all)")
+@pass_session
+def audit(session: Session, since: datetime | None, limit: int) -> None:
+    """List what was changed or destroyed, the latest first, and by whom."""
+    found = session.client.audit(since=since, page=min(limit or AUDIT_PAGE, AUDIT_PAGE))
+    session.out.rows(AUDITED, islice(found, limit or None), changed_cells)
+
+
+def changed_cells(entry: dict[str, Any]) -> list[object]:
+    """A row of the audit, in local time."""
+    local = f"{datetime.fromisoformat(entry['time']).astimezone():%Y-%m-%d %H:%M:%S}"
+    return [local, *(entry.get(name) for name in AUDITED[1:])]

@@ -27,7 +27,7 @@ MIN_WIDTH: Final = 20
 # Characters that a wrapped column should have: below that ids are shortened.
 READABLE_WIDTH: Final = 40
 # Columns of seconds, shown as 3m 12s.
-DURATIONS: Final = ("age", "ttl", "oldest", "newest", "ends in")
+DURATIONS: Final = ("age", "ttl", "oldest", "newest", "dropped in", "ends in")
 # Units of durations, in seconds.
 UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 # Colours of columns, on a terminal where ``NO_COLOR`` is not set.

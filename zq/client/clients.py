@@ -2,7 +2,8 @@
 """``Client`` and ``AsyncClient``: a project at a server."""
 
 from collections.abc import AsyncGenerator, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Self
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -24,15 +25,16 @@ from zq.client.calls import (
 from zq.client.claims import fenced, list_call
 from zq.client.credentials import chosen_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
-from zq.client.resources import linked, resource_page
+from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.values import Event, Gap, LastCommit, Listed, LiveClaim, Located
+from zq.client.values import Event, Gap, JobCommit, JobFence, JobStage, LastCommit, Listed, LiveClaim, Located
 from zq.model import Committed, Fence
 from zq.wire import extensions
 
 if TYPE_CHECKING:
     from zq.client.attempts import Auth
 
+T = TypeVar("T")
 # Seconds for one attempt, unless the caller chooses others.
 TIMEOUT = 10.0
 
@@ -93,7 +95,8 @@ class ClientVerbs:
     ) -> Call[Page[dict[str, Any]]]:
         """All queues with their figures, each once: by ``oldest``, ``ready``, ``delayed``, ``claimed``, ``in``, ``out``
         or ``growth``, or by ``name``; ``order``: ``asc`` or ``desc``. ``page``: queues in a request, 100 at most."""
-        return _figures_page(path("figures", "queues"), {"sort": sort, "order": order, "name": name, "limit": page})
+        params: Params = {"sort": sort, "order": order, "name": name, "limit": page}
+        return _pages("queues", dict[str, Any], path("figures", "queues"), params)
 
     @operation
     def servers(self) -> Call[list[dict[str, Any]]]:
@@ -150,7 +153,7 @@ class ClientVerbs:
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
         """The project's tokens, without their secrets; ``page``: tokens in a request."""
-        return _token_page(path("tokens"), {"limit": page})
+        return _pages("tokens", dict[str, Any], path("tokens"), {"limit": page})
 
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
@@ -180,6 +183,15 @@ class ClientVerbs:
         """End a token of the project. No error if there is none."""
         return Call(method="DELETE", path=path("tokens", id), read=nothing)
 
+    @listing
+    def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+        """What was changed, and by whom, the latest first: in the project, for administrators in all.
+
+        ``since``: what was done then or later, UTC unless it has a zone; ``page``: entries in a request.
+        """
+        told = None if since is None else since.isoformat()
+        return _pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": told})
+
     @operation
     def fence(self, name: str) -> Call[Fence]:
         """The next epoch of a fence: jobs with an earlier one are refused from now on."""
@@ -188,6 +200,21 @@ class ClientVerbs:
             path=path("fences", name),
             read=lambda answer: Fence(name, msgspec.json.decode(answer.body, type=dict[str, int])["epoch"]),
         )
+
+    @listing
+    def fences(self, /, *, page: int | None = None) -> Call[Page[JobFence]]:
+        """The project's fences in the order of names; ``page``: fences in a request."""
+        return _pages("fences", JobFence, path("fences"), {"limit": page})
+
+    @listing
+    def stages(self, /, *, page: int | None = None) -> Call[Page[JobStage]]:
+        """Stages, likewise."""
+        return _pages("stages", JobStage, path("stages"), {"limit": page})
+
+    @listing
+    def commits(self, /, *, page: int | None = None) -> Call[Page[JobCommit]]:
+        """Producers with their last batches, likewise."""
+        return _pages("commits", JobCommit, path("commits"), {"limit": page})
 
     @operation
     def drop_stage(self, name: str) -> Call[None]:
@@ -235,25 +262,20 @@ def _document(answer: Answer) -> dict[str, Any]:
     return msgspec.json.decode(answer.body, type=dict[str, Any])
 
 
-def _figures_page(target: str, params: Params) -> Call[Page[dict[str, Any]]]:
-    def read(answer: Answer) -> Page[dict[str, Any]]:
+def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:
+    """The first page of what an answer has as this member. It is the link that says whether more follow."""
+
+    def read(answer: Answer) -> Page[T]:
         found = _document(answer)
-        return linked(target, found["queues"], found["links"], read)
-
-    return Call(method="GET", path=target, params=params, read=read)
-
-
-def _token_page(target: str, params: Params) -> Call[Page[dict[str, Any]]]:
-    def read(answer: Answer) -> Page[dict[str, Any]]:
-        found = _document(answer)
-        links = found["links"]
-        return Page(found["tokens"], _token_page(f"{target.partition('?')[0]}?{_query(links)}", {}) if links else None)
+        items = [msgspec.convert(item, kind) for item in found[member]]
+        link = f"{target.partition('?')[0]}?{_query(found['links'])}"
+        return Page(items, _pages(member, kind, link, {}) if found["links"] else None)
 
     return Call(method="GET", path=target, params=params, read=read)
 
 
 def _query(links: list[dict[str, str]]) -> str:
-    return links[0]["href"].partition("?")[2]
+    return links[0]["href"].partition("?")[2] if links else ""
 
 
 class Client(ClientVerbs, Blocking):

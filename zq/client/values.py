@@ -255,6 +255,38 @@ class LastCommit(Struct, frozen=True):
     deleted: int
 
 
+class JobStage(Struct, frozen=True):
+    """Staged messages that wait for a commit, and the bytes of their bodies; ``dropped_in``: seconds."""
+
+    name: str
+    messages: int
+    bytes: int
+    expires: str
+    dropped_in: int
+
+
+class JobFence(Struct, frozen=True):
+    """A fence and its last epoch; when it was given out, and seconds since then: None where that is not known."""
+
+    name: str
+    epoch: int
+    advanced: str | None
+    age: int | None
+
+
+class JobCommit(Struct, frozen=True):
+    """A producer's last batch and what it does; ``open``: not all of it is done yet. ``decided`` and ``age``: as of a
+    fence."""
+
+    producer: str
+    batch: int
+    published: int
+    deleted: int
+    open: bool
+    decided: str | None
+    age: int | None
+
+
 class Redriven(Struct, frozen=True):
     """What a redrive moved, and how many are left, exact up to 10,000; ``lost``: named ones that are not ready now."""
 

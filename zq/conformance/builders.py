@@ -269,7 +269,7 @@ class Scene:
 
     def fence(self, name: str = "job") -> Fence:
         """The fence with its next epoch."""
-        return Fence(name, self.storage.transactions.advance_fence(self.queue.project, name))
+        return Fence(name, self.storage.transactions.advance_fence(self.queue.project, name, self.now))
 
     def stage(
         self,

@@ -18,10 +18,10 @@ NAME = "etl.0"
 def test_epochs_of_a_fence_rise_from_one(scene: Scene):
     """One at a time, for each name and each project alone."""
     advance = scene.storage.transactions.advance_fence
-    assert [advance("acme", "job") for _ in range(3)] == [1, 2, 3]
+    assert [advance("acme", "job", scene.now) for _ in range(3)] == [1, 2, 3]
     for project, name in [("acme", "job2"), ("acme", "JOB"), ("acme", "jo"), ("rival", "job"), ("acme", "x" * 128)]:
-        assert advance(project, name) == 1
-    assert advance("acme", "job") == 4
+        assert advance(project, name, scene.now) == 1
+    assert advance("acme", "job", scene.now) == 4
 
 
 def test_epochs_that_are_given_out_at_once_differ(scene: Scene):
@@ -29,7 +29,7 @@ def test_epochs_that_are_given_out_at_once_differ(scene: Scene):
     advance = scene.storage.transactions.advance_fence
 
     def some() -> list[int]:
-        return [advance("acme", "job") for _ in range(10)]
+        return [advance("acme", "job", scene.now) for _ in range(10)]
 
     given = together(*[some] * 8)
     assert sorted(epoch for epochs in given for epoch in epochs) == list(range(1, 81))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages, fences and producers are counted by project, while they live."""
+"""Stages, fences and producers are counted and listed by project, while they live."""
 
 import pytest
 
-from zq.conformance.builders import Scene
+from zq.conformance.builders import Scene, near
 from zq.errors import Fenced
-from zq.model import Fence
+from zq.model import Committed, Fence, KnownFence, KnownProducer, KnownStage, KnownWork
 from zq.model.quotas import Work
 
 KINDS = list(Work)
@@ -18,6 +18,16 @@ def make(scene: Scene, work: Work, name: str, lives: int = 3600) -> None:
         scene.fence(name)
     else:
         scene.commit(1, producer=name, ttl=lives)
+
+
+def listed(scene: Scene, work: Work, after: str = "", limit: int = 100) -> list[KnownWork]:
+    page = scene.storage.transactions.list(scene.queue.project, work, after, limit, scene.now)
+    assert page.next == (page.items[-1].name if page.items else None)
+    return page.items
+
+
+def names(scene: Scene, work: Work, after: str = "", limit: int = 100) -> list[str]:
+    return [one.name for one in listed(scene, work, after, limit)]
 
 
 def count(scene: Scene, work: Work, name: str = "", project: str = "") -> tuple[int, bool]:
@@ -63,3 +73,106 @@ def test_a_fence_that_nobody_made_does_not_count(scene: Scene):
     with pytest.raises(Fenced):
         scene.claim_named("c", fence=Fence("none", 3))
     assert count(scene, Work.FENCE, "none") == (0, False)
+
+
+def test_a_listing_says_what_a_stage_holds_and_when_it_is_dropped(scene: Scene):
+    """What is added to it moves no end."""
+    scene.stage("night", 2, lives=60)
+    ends, size = scene.now + 60, size_of(scene, "night")
+    scene.tick(10)
+    scene.at("other").stage("night", 3)
+    assert listed(scene, Work.STAGE) == [KnownStage("night", 5, size_of(scene, "night"), near(ends))]
+    assert size_of(scene, "night") > size
+
+
+def size_of(scene: Scene, stage: str) -> int:
+    [found] = [one for one in listed(scene, Work.STAGE) if one.name == stage]
+    assert isinstance(found, KnownStage)
+    return found.bytes
+
+
+def test_a_listing_says_which_epoch_a_fence_has_and_since_when(scene: Scene):
+    scene.fence("etl")
+    scene.tick(10)
+    scene.fence("etl")
+    advanced = scene.now
+    scene.tick(10)
+    assert listed(scene, Work.FENCE) == [KnownFence("etl", 2, near(advanced))]
+
+
+def test_a_listing_says_what_a_producers_last_batch_did_and_when(scene: Scene):
+    """A repeat of it was not decided anew."""
+    scene.stage("night", 3)
+    scene.commit(7, ["night"], producer="etl")
+    decided = scene.now
+    scene.tick(10)
+    scene.commit(7, producer="etl")
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(7, 3, 0), near(decided))]
+    scene.commit(8, producer="etl")
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(8, 0, 0), near(decided + 10))]
+
+
+def test_a_listing_says_that_a_batch_is_open(scene: Scene):
+    """Its stages are not there any more."""
+    scene.stage("night", 3)
+    assert scene.decide(1, ["night"]).open
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(1, 3, 0, open=True), near(scene.now))]
+    assert listed(scene, Work.STAGE) == []
+    while scene.carry_on():
+        pass
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(1, 3, 0), near(scene.now))]
+
+
+@pytest.mark.parametrize("work", KINDS)
+def test_listings_go_on_behind_a_name(scene: Scene, work: Work):
+    """In the order of bytes, whatever is made or dropped meanwhile, and whether the name itself is there or not."""
+    for name in ("b", "a", "C", "a.b", "ab", "a-"):
+        make(scene, work, name)
+    make(scene.at("jobs", "other"), work, "c")
+    make(scene.at("jobs", scene.queue.project + "/"), work, "d")
+    assert names(scene, work) == ["C", "a", "a-", "a.b", "ab", "b"]
+    assert (names(scene, work, limit=2), names(scene, work, "a", 2)) == (["C", "a"], ["a-", "a.b"])
+    assert (names(scene, work, "a0"), names(scene, work, "b"), names(scene, work, "~")) == (["ab", "b"], [], [])
+    assert [names(scene, kind) for kind in KINDS if kind is not work] == [[], []]
+
+
+@pytest.mark.parametrize("work", [Work.STAGE, Work.PRODUCER])
+def test_what_has_expired_is_not_listed(scene: Scene, work: Work):
+    """Nor does it make a page short, whether it was removed yet or not."""
+    for name in ("a", "b", "d"):
+        make(scene, work, name, lives=60)
+    make(scene, work, "c")
+    make(scene, work, "e")
+    scene.tick(60)
+    assert (names(scene, work), names(scene, work, limit=1)) == (["c", "e"], ["c"])
+    scene.reclaimed()
+    assert (names(scene, work), names(scene, work, "c")) == (["c", "e"], ["e"])
+    make(scene, work, "a")
+    assert names(scene, work) == ["a", "c", "e"]
+
+
+def test_a_stage_is_listed_until_it_is_dropped_or_committed(scene: Scene):
+    for name in ("a", "b", "c"):
+        make(scene, Work.STAGE, name)
+    scene.drop_stage("a")
+    scene.commit(1, ["b"])
+    assert names(scene, Work.STAGE) == ["c"]
+
+
+def test_a_fence_that_nobody_made_is_not_listed(scene: Scene):
+    scene.post()
+    with pytest.raises(Fenced):
+        scene.claim_named("c", fence=Fence("none", 3))
+    assert names(scene, Work.FENCE) == []
+
+
+def test_a_listing_is_of_any_length(scene: Scene):
+    """Page after page each is there once."""
+    made = sorted(f"fence-{number}" for number in range(450))
+    for name in made:
+        make(scene, Work.FENCE, name)
+    assert names(scene, Work.FENCE, limit=1000) == made
+    seen: list[str] = []
+    while page := names(scene, Work.FENCE, seen[-1] if seen else "", 100):
+        seen += page
+    assert seen == made

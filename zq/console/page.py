@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the console is served by: ``/console/``, the only document, and its files below a path with their version.
 
-The files are read and packed once. All addresses within are relative, so that it works behind any path of a proxy.
+The files are read and packed once. All addresses within are relative, so that it works behind any path of a proxy. Modules
+are served as they are written, but for their comments, whose lines are empty then (decision 0114).
 """
 
 import base64
 import gzip
 import html
 import json
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +29,10 @@ MEDIA: Final = {
     ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+# The files of others are served byte for byte.
+VENDORED: Final = "vendor/"
+# Whole lines of comments in a module, but the first line, which is that of the licence.
+COMMENT: Final = re.compile(rb"(?!\A)^[ ]*(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)$", re.MULTILINE)
 # Hexadecimal digits of a version.
 DIGITS: Final = 12
 # What the browser is told besides the policy of contents: the page is alone, and tells nobody of itself.
@@ -82,6 +88,8 @@ def read_tree(root: Path = ROOT) -> Tree:
 
 
 def _file(name: str, raw: bytes) -> File:
+    if name.endswith(".js") and not name.startswith(VENDORED):
+        raw = COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), raw)
     return File(MEDIA[Path(name).suffix], raw, gzip.compress(raw, 9, mtime=0))
 
 

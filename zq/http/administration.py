@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/quota`` and ``/v2/admin/project…``: what projects may use, and who says so (tenancy 5); and
-``/v2/admin/rekey``."""
+``/v2/admin/rekey``; and ``/v2/audit``, what was changed (console E11)."""
 
 from typing import Any, Final
 
@@ -12,10 +12,12 @@ from zq import wire
 from zq.broker import Broker
 from zq.broker.data_keys import DataKeys
 from zq.broker.quotas import Quotas
+from zq.broker.trail import Trail
 from zq.errors import InvalidBody, InvalidParameter, NotBuilt
 from zq.http import query
 from zq.http.tenant import Audience
 from zq.limits import project_id
+from zq.model.identity import ADMIN
 from zq.model.quotas import Project, State, checked
 from zq.wire import answers
 
@@ -125,6 +127,25 @@ class Rekeying:
 
     def on_post(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(self._keys.rekey())
+
+
+class AuditCollection:
+    """``/v2/audit``: of the caller's project, the latest first; of all, for those who administer the deployment."""
+
+    policy = {"GET": "audit:get_all"}
+
+    def __init__(self, trail: Trail) -> None:
+        self._trail = trail
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        limit, since = query.integer(req, "limit"), query.text(req, "since")
+        project = "" if ADMIN in req.context.identity.roles else req.context.project
+        page = self._trail.list(project, query.text(req, "marker"), limit, since)
+        links = []
+        if page.next is not None:
+            given = query.repeated({"limit": limit, "since": since})
+            links = [answers.next_link("/v2/audit", given | {"marker": page.next})]
+        resp.data = wire.encode({"entries": page.items, "links": links})
 
 
 def _named(req: falcon.Request) -> str:

@@ -16,7 +16,7 @@ from zq.broker.pools import Pools
 from zq.events import NO_EVENTS, Events
 from zq.figures import Figures
 from zq.http import deliveries, faults, subscriptions
-from zq.http.administration import ProjectCollection, ProjectItem, QuotaDocument, Rekeying
+from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
@@ -54,9 +54,10 @@ from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
 from zq.http.tokens import Me, WhoAmI
-from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem
+from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageItem, WorkCollection
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
+from zq.model.quotas import Work
 
 
 class App(falcon.App[Any, Any]):
@@ -119,7 +120,7 @@ def create_app(
     signatures = Signatures(share, documents, clock)
     authentication = Authentication(strategy, proxy, behind_proxy, signatures)
     middleware = (
-        RequestLog(log_requests, events, audit, behind_proxy),
+        RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
         Admission(trusting or guarded, allowed_hosts),
         authentication,
         Tenant(broker.limits, strict_client_id, trusting),
@@ -159,6 +160,7 @@ def _add_administration_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/admin/projects", ProjectCollection(broker))
     app.add_route("/v2/admin/project", ProjectItem(broker))
     app.add_route("/v2/admin/rekey", Rekeying(broker.sealing.keys))
+    app.add_route("/v2/audit", AuditCollection(broker.trail))
 
 
 def _add_figure_routes(app: App, figures: Figures | None) -> None:
@@ -185,7 +187,9 @@ def _add_service_routes(app: App, broker: Broker) -> None:
 
 
 def _add_transaction_routes(app: App, broker: Broker) -> None:
+    app.add_route("/v2/fences", WorkCollection(broker, Work.FENCE, "fences"))
     app.add_route("/v2/fences/{name}", FenceItem(broker))
+    app.add_route("/v2/stages", WorkCollection(broker, Work.STAGE, "stages"))
     app.add_route("/v2/stages/{name}", StageItem(broker))
     app.add_route("/v2/commits", CommitCollection(broker))
     app.add_route("/v2/commits/{producer}", CommitItem(broker))

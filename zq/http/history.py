@@ -53,6 +53,7 @@ class HistoryReplay:
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         terms = extensions.replay_terms(query.needed_body(req))
         if terms.dry_run:
+            req.context.dry_run = True
             resp.data = wire.encode(self._history.dry_run(req.context.queue, terms))
             return
         replayed = self._history.replay(req.context.queue, req.context.client, terms)

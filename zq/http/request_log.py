@@ -8,8 +8,10 @@ from random import getrandbits
 from typing import Final
 
 import falcon
+from msgspec import UNSET
 
 from zq.audit import Audit, Entry
+from zq.broker.trail import Trail
 from zq.events import Events
 from zq.http import suspension
 from zq.http.authentication import peer_of
@@ -26,9 +28,11 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Statuses of what a credential is not for, or a project may not do now.
 REFUSED: Final = frozenset({401, 403, 429})
 # Rules of changes that the audit log has; so has it those of some routes, whatever their rule.
-CHANGES: Final = frozenset({"queues:delete", "queues:purge", "topics:delete", "topics:purge"})
+CHANGES: Final = frozenset(
+    {f"{things}:{verb}" for things in ("queues", "topics") for verb in ("update", "delete", "purge")}
+)
 CHANGING: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
-ROUTES: Final = ("/redrive", "/replay", "/share", "/share/revoke")
+ROUTES: Final = ("/redrive", "/replay", "/share", "/share/revoke", "/stages/{name}")
 # Characters of a token's id that the audit log shows.
 MOST_SHOWN: Final = 256
 
@@ -36,11 +40,15 @@ MOST_SHOWN: Final = 256
 class RequestLog:
     """Falcon middleware; the outermost, so that no answer goes without an id."""
 
-    def __init__(self, log_requests: Callable[[], bool], events: Events, audit: Audit, behind_proxy: bool) -> None:
-        """``behind_proxy``: the audit log names whom the last ``X-Forwarded-For`` does, not the proxy."""
+    def __init__(
+        self, log_requests: Callable[[], bool], events: Events, audit: Audit, trail: Trail, behind_proxy: bool
+    ) -> None:
+        """``trail``: has changes too. ``behind_proxy``: the audit log names whom the last ``X-Forwarded-For``
+        does, not the proxy."""
         self._log_requests = log_requests
         self._events = events
         self._audit = audit
+        self._trail = trail
         self._behind_proxy = behind_proxy
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
@@ -67,14 +75,20 @@ class RequestLog:
         if status in REFUSED:
             if self._audit.on:
                 self._audit.refused(_entry(req, status, self._behind_proxy))
-        elif req.method not in READING and self._audit.on and _is_change(req):
-            self._audit.did(_entry(req, status, self._behind_proxy))
+        elif req.method not in READING and _is_change(req):
+            entry = _entry(req, status, self._behind_proxy)
+            if entry.rule:  # without one, nothing was tried yet
+                self._trail.put(entry)
+            if self._audit.on:
+                self._audit.did(entry)
         if self._log_requests():
             LOG.info("request", extra=context(req) | {"status": status, "seconds": round(took, 6)})
 
 
 def _is_change(req: falcon.Request) -> bool:
     """Whether the audit log has the request, which changes something."""
+    if getattr(req.context, "dry_run", False):
+        return False
     rule = getattr(req.context, "rule", "")
     return rule in CHANGES or rule.startswith(CHANGING) or (req.uri_template or "").endswith(ROUTES)
 
@@ -83,16 +97,19 @@ def _entry(req: falcon.Request, status: int, behind_proxy: bool) -> Entry:
     """The audit log's line of a request."""
     context = req.context
     identity = getattr(context, "identity", None)
+    messages = getattr(context, "removed", getattr(context, "messages", None))
     return Entry(
         request_id=context.request_id,
         project=identity.project if identity else "",
         credential=identity.credential if identity else "",
         peer=peer_of(req.env, behind_proxy),
         method=req.method,
+        route=req.uri_template or "",
         rule=getattr(context, "rule", ""),
         object=_object(req),
         outcome="refused" if status in REFUSED else "done" if status < 400 else f"failed with {status}",
         why=getattr(context, "why", ""),
+        messages=UNSET if messages is None else messages,
     )
 
 

@@ -132,7 +132,7 @@ class ResourceItem(_One):
         resp.data = wire.encode(self._resources.patch(self._ref(req), operations, req.context.allowance))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
-        self._resources.delete(self._ref(req))
+        req.context.removed = self._resources.delete(self._ref(req))
         resp.status = falcon.HTTP_204
 
 
@@ -170,5 +170,5 @@ class ResourcePurge(_One):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
         raw = query.body(req)
-        self._resources.purge(self._ref(req), wire.purge_types(raw) if raw else None)
+        req.context.removed = self._resources.purge(self._ref(req), wire.purge_types(raw) if raw else None)
         resp.status = falcon.HTTP_204

@@ -44,6 +44,7 @@ class QueueRedrive:
         raw = query.body(req)
         terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
         if terms.dry_run:
+            req.context.dry_run = True
             resp.data = wire.encode(self._redriving.dry_run(req.context.queue, terms, req.context.allowance))
             return
         redriven = self._redriving.redrive(req.context.queue, terms, req.context.allowance)

@@ -3,12 +3,36 @@
 
 import falcon
 
+from zq import wire
 from zq.broker import Broker
 from zq.http import query
 from zq.limits import MAX_COMMIT_BODY
 from zq.model import Committed
-from zq.model.scopes import Verb
-from zq.wire import extensions
+from zq.model.quotas import Work
+from zq.model.scopes import Kind, Verb
+from zq.wire import answers, extensions
+
+
+class WorkCollection:
+    """``/v2/fences``, ``/v2/stages`` or, of producers, ``/v2/commits``"""
+
+    policy = {"GET": "messages:get_all"}
+
+    def __init__(self, broker: Broker, work: Work, word: str) -> None:
+        self._transactions = broker.transactions
+        self._work = work
+        self._word = word
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        limit, marker = query.integer(req, "limit"), query.text(req, "marker")
+        visible = req.context.allowance.visible(Verb.OBSERVE, Kind.WORK)
+        seen = self._transactions.list(req.context.project, self._work, marker, limit, visible)
+        links = []
+        if seen.value.next is not None:
+            given = query.repeated({"limit": limit}) | {"marker": seen.value.next}
+            links = [answers.next_link(f"/v2/{self._word}", given)]
+        items = [extensions.work(one, seen.now) for one in seen.value.items]
+        resp.data = wire.encode({self._word: items, "links": links})
 
 
 class FenceItem:
@@ -37,13 +61,13 @@ class StageItem:
         resp.status = falcon.HTTP_204
 
 
-class CommitCollection:
+class CommitCollection(WorkCollection):
     """``/v2/commits``"""
 
-    policy = {"POST": "messages:create"}
+    policy = WorkCollection.policy | {"POST": "messages:create"}
 
     def __init__(self, broker: Broker) -> None:
-        self._transactions = broker.transactions
+        super().__init__(broker, Work.PRODUCER, "commits")
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         fence = query.fence(req)

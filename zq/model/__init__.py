@@ -38,7 +38,19 @@ from zq.model.messages import (
     portion,
 )
 from zq.model.queues import UNBOUNDED, Edge, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
-from zq.model.transactions import MOST_STAGED, Bounds, ClaimRef, Commit, Committed, Fence, Unfinished
+from zq.model.transactions import (
+    MOST_STAGED,
+    Bounds,
+    ClaimRef,
+    Commit,
+    Committed,
+    Fence,
+    KnownFence,
+    KnownProducer,
+    KnownStage,
+    KnownWork,
+    Unfinished,
+)
 
 __all__ = [
     "MAX_LOOKS",
@@ -60,6 +72,10 @@ __all__ = [
     "HistoryEntry",
     "Holder",
     "IdempotencyKey",
+    "KnownFence",
+    "KnownProducer",
+    "KnownStage",
+    "KnownWork",
     "Lease",
     "ListFilter",
     "Located",

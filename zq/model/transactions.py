@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from zq.model.queues import QueueRef
+from zq.model.queues import QueueRef, Seconds
 
 
 class Fence(Struct, frozen=True):
@@ -73,3 +73,32 @@ class Unfinished(NamedTuple):
     project: str
     producer: str
     progress: str
+
+
+class KnownStage(Struct, frozen=True):
+    """A living stage: messages, bytes of their bodies, and when it is dropped."""
+
+    name: str
+    messages: int
+    bytes: int
+    expires: Seconds
+
+
+class KnownFence(Struct, frozen=True):
+    """A fence, its last epoch, and when that was given out; None = not known."""
+
+    name: str
+    epoch: int
+    advanced: Seconds | None
+
+
+class KnownProducer(Struct, frozen=True):
+    """A producer, its last batch, and when that was decided; None = not known."""
+
+    name: str
+    last: Committed
+    decided: Seconds | None
+
+
+KnownWork = KnownStage | KnownFence | KnownProducer
+"""What a batch job has named, as listings show it."""

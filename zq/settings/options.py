@@ -11,7 +11,7 @@ from zq.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
 from zq.settings.console import CONSOLE
 from zq.settings.delivery import NOTIFICATION, SUBSCRIPTIONS
 from zq.settings.pools import CATALOG, POOLING
-from zq.settings.tenants import AUDIT, POLICY, QUOTA
+from zq.settings.tenants import AUDIT, AUDIT_TTL, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
 from zq.settings.transport import TRANSPORT
 from zq.settings.websocket import WEBSOCKET
@@ -295,6 +295,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "requests", default=False, mutable=True, help="Log a line for each request. Failures are always logged."
         ),
         AUDIT,
+        AUDIT_TTL,
     ],
     "probes": [
         cfg.StrOpt(

@@ -57,6 +57,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """What every project may use that has no values of its own."""
     quota_headers: bool
     audit: str
+    audit_ttl: int
     bind: str
     port: int
     engine: str
@@ -212,6 +213,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,
         "audit": conf.log.audit,
+        "audit_ttl": conf.log.audit_ttl,
     }
 
 

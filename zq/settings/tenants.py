@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of what tenants may do and use: ``[oslo_policy]``, ``[quota]`` and ``[log] audit``."""
+"""The options of what tenants may do and use: ``[oslo_policy]``, ``[quota]`` and ``[log] audit`` and ``audit_ttl``."""
 
 from typing import Final
 
@@ -36,6 +36,14 @@ AUDIT: Final = cfg.StrOpt(
     "audit",
     default="off",
     help="Where the audit log goes, a JSON object a line: stderr, the path of a file, or off.",
+)
+AUDIT_TTL: Final = cfg.IntOpt(
+    "audit_ttl",
+    default=2_592_000,
+    min=60,
+    max=315_360_000,
+    mutable=True,
+    help="Seconds for which GET /v2/audit has what was changed.",
 )
 QUOTA: Final[list[cfg.Opt]] = [
     *[

@@ -16,6 +16,7 @@ from zq.model import (
     Draft,
     HistoryEntry,
     IdempotencyKey,
+    KnownWork,
     Page,
     QueueRef,
     Seconds,
@@ -75,7 +76,7 @@ class TransactionController(Protocol):
     least_slice: int
     """Messages of ``carry_on`` below which a step takes hardly less time."""
 
-    def advance_fence(self, project: str, name: str) -> int:
+    def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         """Give out the next epoch of a fence; the first is 1. From then on no other one passes in any verb."""
         ...
 
@@ -135,6 +136,11 @@ class TransactionController(Protocol):
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         """How many living stages, fences or producers the project has, and whether one has the name. Asked where one
         may be made; it may cost as much as there are of them."""
+        ...
+
+    def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
+        """Living stages, fences or producers with names greater than ``after``, ascending in byte order; ``next`` is
+        the last name. What was stored by a version of the driver that did not note a moment has none."""
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:

@@ -4,13 +4,14 @@ fences (9).
 """
 
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from zq.model import Committed, Seconds
+from zq.model import Committed, KnownFence, KnownStage, KnownWork, Seconds, age
 from zq.wire import decode, encode
+from zq.wire.answers import timestamp
 
 
 class Released(Struct):
@@ -146,6 +147,26 @@ def committed(done: Committed) -> bytes:
 def last(done: Committed) -> bytes:
     """A producer's last batch."""
     return encode({"batch": done.batch, "published": done.published, "deleted": done.deleted})
+
+
+def work(one: KnownWork, now: Seconds) -> dict[str, Any]:
+    """A stage, a fence or a producer in a listing; moments that nobody noted are null."""
+    if isinstance(one, KnownStage):
+        left = max(0, round(one.expires - now))
+        figures = {"messages": one.messages, "bytes": one.bytes, "expires": timestamp(one.expires), "dropped_in": left}
+        return {"name": one.name, "href": f"/v2/stages/{one.name}"} | figures
+    if isinstance(one, KnownFence):
+        shown = {"name": one.name, "href": f"/v2/fences/{one.name}", "epoch": one.epoch}
+        return shown | _since("advanced", one.advanced, now)
+    shown = {"producer": one.name, "href": f"/v2/commits/{one.name}", "batch": one.last.batch}
+    figures = {"published": one.last.published, "deleted": one.last.deleted, "open": one.last.open}
+    return shown | figures | _since("decided", one.decided, now)
+
+
+def _since(field: str, moment: Seconds | None, now: Seconds) -> dict[str, Any]:
+    if moment is None:
+        return {field: None, "age": None}
+    return {field: timestamp(moment), "age": age(moment, now)}
 
 
 def epoch(number: int) -> bytes:

@@ -32,20 +32,40 @@ export class Refused extends Error {
  * One request. Throws Refused.
  * @param {string} method
  * @param {string} path below /v2/, its names already encoded
- * @param {{query?: object, body?: string, key?: string, keepalive?: boolean, project?: string}} [more]
+ * @param {{query?: object, body?: string, key?: string, keepalive?: boolean, project?: string, signal?: AbortSignal}} [more]
  * @returns {Promise<{status: number, text: string, headers: Headers}>}
  */
 export async function call(method, path, more = {}) {
-  const answer = await sent(method, address(path, more.query), more);
-  if (answer.type === "opaqueredirect") {
-    const said = { title: "Sign in again", description: "A proxy leads to its own sign-in: reload this page." };
-    throw new Refused(0, said, null);
-  }
-  const text = await answer.text();
+  const within = more.keepalive ? [] : [AbortSignal.timeout(WITHIN)];
+  const signals = [...within, more.signal].filter(Boolean);
+  const answer = await sent(method, address(path, more.query), { ...more, signal: AbortSignal.any(signals) });
+  const text = await textOf(answer);
   if (answer.ok) return { status: answer.status, text, headers: answer.headers };
+  throw refusal(answer, text);
+}
+
+/**
+ * What reads the texts of an answer that goes on without an end. Throws Refused.
+ * @param {string} path
+ * @param {{query: object, last: string, signal: AbortSignal}} more `last`: the event behind which it begins, "" = now
+ * @returns {Promise<ReadableStreamDefaultReader<string>>}
+ */
+export async function streamed(path, { query, last, signal }) {
+  const answer = await sent("GET", address(path, query), { accept: "text/event-stream", last, signal });
+  if (answer.ok) return answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  throw refusal(answer, await textOf(answer));
+}
+
+async function textOf(answer) {
+  if (answer.type !== "opaqueredirect") return answer.text().catch(silence);
+  const said = { title: "Sign in again", description: "A proxy leads to its own sign-in: reload this page." };
+  throw new Refused(0, said, null);
+}
+
+function refusal(answer, text) {
   const refused = new Refused(answer.status, saidIn(text), answer.headers);
   if (refused.status === 401) asking.wanted(refused.challenge);
-  throw refused;
+  return refused;
 }
 
 /**
@@ -67,6 +87,24 @@ export function queuePath(queue, below = "") {
   return `queues/${encodeURIComponent(queue)}${below}`;
 }
 
+/**
+ * @param {string} topic
+ * @param {string} [below] as "/stats"
+ * @returns {string} its path
+ */
+export function topicPath(topic, below = "") {
+  return `topics/${encodeURIComponent(topic)}${below}`;
+}
+
+/**
+ * @param {import("./route.js").Route} route of a page of one queue or one topic
+ * @param {string} [below] as "/stats"
+ * @returns {string} the path of that queue or topic
+ */
+export function pathOf(route, below = "") {
+  return route.topic ? topicPath(route.topic, below) : queuePath(route.queue, below);
+}
+
 function address(path, query = {}) {
   const found = new URL(path, BASE);
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
@@ -76,18 +114,18 @@ function address(path, query = {}) {
   return found;
 }
 
-async function sent(method, url, { body, key, keepalive = false, project = asking.project }) {
-  const headers = { Accept: "application/json", ...credentials() };
+async function sent(method, url, { body, key, keepalive, project = asking.project, accept = "application/json", last, signal }) {
+  const headers = { Accept: accept, ...credentials() };
   if (project) headers["X-Project-ID"] = project;
   if (body !== undefined) headers["Content-Type"] = method === "PATCH" && !url.pathname.includes("/claims/") ? PATCH : "application/json";
   if (key) headers["Idempotency-Key"] = key;
-  const signal = keepalive ? undefined : AbortSignal.timeout(WITHIN);
+  if (last) headers["Last-Event-ID"] = last;
   const common = { cache: "no-store", credentials: "same-origin", redirect: "manual", referrerPolicy: "no-referrer" };
-  try {
-    return await fetch(url, { ...common, method, headers, body, keepalive, signal });
-  } catch {
-    throw new Refused(0, { title: "The server does not answer", description: "It is down, or cannot be reached." }, null);
-  }
+  return fetch(url, { ...common, method, headers, body, keepalive, signal }).catch(silence);
+}
+
+function silence() {
+  throw new Refused(0, { title: "The server does not answer", description: "It is down, or cannot be reached." }, null);
 }
 
 function saidIn(text) {

@@ -7,12 +7,15 @@ import { asking, get } from "./api.js";
 import { useChanges } from "./live.js";
 import { Administration } from "./pages/admin.js";
 import { Claims } from "./pages/claims.js";
+import { Audit } from "./pages/audit.js";
+import { Jobs } from "./pages/jobs.js";
 import { Overview } from "./pages/overview.js";
 import { Queue } from "./pages/queue.js";
 import { Queues } from "./pages/queues.js";
 import { Server } from "./pages/server.js";
 import { SignIn } from "./pages/signin.js";
 import { Subscriptions } from "./pages/subscriptions.js";
+import { Topic, Topics } from "./pages/topics.js";
 import { Announcer } from "./parts/act.js";
 import { Asker } from "./parts/confirm.js";
 import { Frame } from "./parts/frame.js";
@@ -31,8 +34,8 @@ function App() {
   asking.project = route.project;
   asking.wanted = (challenge) => setWanted(challenge || "Bearer");
   useEffect(() => {
-    document.title = [visible(route.queue), visible(route.project), "zq"].filter(Boolean).join(" · ");
-  }, [route.queue, route.project]);
+    document.title = [visible(route.queue || route.topic), visible(route.project), "zq"].filter(Boolean).join(" · ");
+  }, [route.queue, route.topic, route.project]);
   const shown =
     route.page === "" || wanted
       ? html`<${SignIn} route=${route} challenge=${wanted} done=${() => setWanted("")} />`
@@ -71,7 +74,11 @@ function Page({ route, asked, fault, again }) {
   if (route.page === "queues") return html`<${Queues} route=${route} />`;
   if (route.page === "queue") return html`<${Queue} key=${route.queue} route=${route} />`;
   if (route.page === "claims") return html`<${Claims} route=${route} />`;
+  if (route.page === "topics") return html`<${Topics} key=${route.query.tail} route=${route} />`;
+  if (route.page === "topic") return html`<${Topic} key=${route.topic} route=${route} />`;
   if (route.page === "subscriptions") return html`<${Subscriptions} key=${route.query.queue ?? route.query.topic} route=${route} />`;
+  if (route.page === "jobs") return html`<${Jobs} />`;
+  if (route.page === "audit") return html`<${Audit} route=${route} />`;
   if (route.page === "admin") return html`<${Administration} key=${route.query.part} route=${route} />`;
   return html`<${Empty} title="There is no such page"><p><a href=${to(route.project)}>Queues of ${visible(route.project)}</a></p></${Empty}>`;
 }

@@ -4,19 +4,25 @@
 import { useEffect, useState } from "preact/hooks";
 
 /**
- * @typedef {{project: string, page: string, queue: string, query: Record<string, string>}} Route
- *   `page`: "" = sign in, one of `PAGES`, "queue", or "nowhere"
+ * @typedef {{project: string, page: string, queue: string, topic: string, query: Record<string, string>}} Route
+ *   `page`: "" = sign in, one of `PAGES`, "queue", "topic", or "nowhere"; `queue` and `topic`: whose page it is, else ""
  */
 
 /** The pages of a project, as addresses and people name them. */
 export const PAGES = [
   ["overview", "Overview"],
   ["queues", "Queues"],
+  ["topics", "Topics"],
   ["claims", "Claims"],
   ["subscriptions", "Subscriptions"],
+  ["jobs", "Jobs"],
+  ["audit", "Audit"],
   ["server", "Server"],
   ["admin", "Administration"],
 ];
+
+// The pages of one of them, by the pages that list them.
+const ONE = { queues: "queue", topics: "topic" };
 
 /**
  * @param {string} hash as "#/p/acme/queues/mail?state=all"
@@ -26,10 +32,11 @@ export function parsed(hash) {
   const [path, search = ""] = hash.replace(/^#/, "").split("?");
   const query = Object.fromEntries(new URLSearchParams(search));
   const names = path.split("/").slice(1).map(decoded);
-  const [mark = "", project = "", page = "overview", queue = ""] = names;
-  if (mark === "" && names.length < 2) return { project: "", page: "", queue: "", query };
-  const known = mark === "p" && project !== "" && PAGES.some(([name]) => name === page) && names.length <= (page === "queues" ? 4 : 3);
-  return { project, page: known ? (queue ? "queue" : page) : "nowhere", queue, query };
+  const [mark = "", project = "", page = "overview", name = ""] = names;
+  if (mark === "" && names.length < 2) return { project: "", page: "", queue: "", topic: "", query };
+  const known = mark === "p" && project !== "" && PAGES.some(([each]) => each === page) && names.length <= (page in ONE ? 4 : 3);
+  const one = name && known ? ONE[page] : "";
+  return { project, page: known ? one || page : "nowhere", queue: one === "queue" ? name : "", topic: one === "topic" ? name : "", query };
 }
 
 function decoded(text) {
@@ -48,6 +55,20 @@ function decoded(text) {
  */
 export function to(project, queue = "", query = {}) {
   return written(`#/p/${encodeURIComponent(project)}/queues${queue ? `/${encodeURIComponent(queue)}` : ""}`, query);
+}
+
+/** As `to`, of a topic. */
+export function toTopic(project, topic, query = {}) {
+  return written(`#/p/${encodeURIComponent(project)}/topics/${encodeURIComponent(topic)}`, query);
+}
+
+/**
+ * @param {Route} route of a page of one queue or one topic
+ * @param {Record<string, string | undefined>} [query] what is empty is left out
+ * @returns {string} the address of that page
+ */
+export function hrefOf(route, query = {}) {
+  return route.topic ? toTopic(route.project, route.topic, query) : to(route.project, route.queue, query);
 }
 
 function written(path, query) {

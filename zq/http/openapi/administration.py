@@ -3,8 +3,10 @@
 
 from typing import Final
 
+from zq.audit import Entry
 from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
+from zq.broker.trail import MOST_LISTED
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.tokens import MAX_TEXT
 from zq.http.tokens import MOST as MOST_TOKENS
@@ -55,6 +57,20 @@ def administration() -> Json:
                 parameters=[named],
                 errors=(409,),
             ),
+        },
+        "/v2/audit": {
+            "get": operation(
+                "list_audit",
+                "What callers have changed or destroyed, the latest first",
+                {200: answer("A page.", "AuditPage")},
+                parameters=[
+                    query(
+                        "marker", TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"}, "Where the page before has ended."
+                    ),
+                    query("limit", integer(1, MOST_LISTED, default=DEFAULT_PAGE), "Most entries of the page."),
+                    query("since", TEXT | {"format": "date-time"}, "What was done at this moment or later."),
+                ],
+            )
         },
         "/v2/admin/rekey": {
             "post": operation(
@@ -107,6 +123,13 @@ def schemas() -> Json:
         "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
         "Project": _object(said | use),
         "ProjectPage": _object(page),
+        "AuditEntry": _audit_entry(),
+        "AuditPage": _object(
+            {
+                "entries": {"type": "array", "items": reference("schemas", "AuditEntry")},
+                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
+            }
+        ),
         "Rekeyed": _object({"projects": integer(0, MOST), "left": integer(0, MOST)}),
         "ProjectChange": {
             "type": "object",
@@ -153,6 +176,13 @@ def _shares() -> Json:
         },
         "Share": _object({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
     }
+
+
+def _audit_entry() -> Json:
+    texts = _object(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
+    texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
+    texts["properties"]["messages"] = integer(0, MOST) | {"description": "How many it was about, where that is known."}
+    return texts
 
 
 def _object(properties: Json) -> Json:

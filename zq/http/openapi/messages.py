@@ -24,7 +24,7 @@ from zq.http.openapi.operations import (
     several,
     wait,
 )
-from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MAX_IDS, Limits
+from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MAX_IDS, MAX_WORK_PAGE, Limits
 from zq.model import State
 
 
@@ -261,7 +261,7 @@ def _settling() -> Json:
 
 def transactions() -> Json:
     """By path and method."""
-    return {
+    made = {
         "/v2/fences/{name}": {
             "post": operation("advance_fence", "Begin a new epoch", {200: answer("The epoch.", "Epoch")}),
         },
@@ -293,3 +293,14 @@ def transactions() -> Json:
             ),
         },
     }
+    for listed, page in (("fences", "FencePage"), ("stages", "StagePage"), ("commits", "CommitPage")):
+        made.setdefault(f"/v2/{listed}", {})["get"] = operation(
+            f"list_{listed}",
+            f"List {listed}, the last one of each producer" if listed == "commits" else f"List {listed}",
+            {200: answer("A page, in the order of names.", page)},
+            parameters=[
+                query("marker", TEXT, "List names after this one, or where the page before has ended."),
+                query("limit", integer(1, MAX_WORK_PAGE, default=DEFAULT_PAGE), "Most of the page."),
+            ],
+        )
+    return made

@@ -37,7 +37,8 @@ LINKS: Final = {"type": "array", "maxItems": 1, "items": reference("schemas", "L
 
 def schemas(limits: Limits) -> Json:
     """Every schema, by its name."""
-    return _requests(limits) | _metadata(limits) | _messages() | _published() | _tokens() | _figures() | _service()
+    figures = _figures() | _work() | _service()
+    return _requests(limits) | _metadata(limits) | _messages() | _published() | _tokens() | figures
 
 
 def _requests(limits: Limits) -> Json:
@@ -260,6 +261,23 @@ def _figures() -> Json:
         "Committed": _record(published=COUNT, deleted=COUNT, replayed={"type": "boolean"}),
         "LastCommit": _record(batch=COUNT, published=COUNT, deleted=COUNT),
         "Limits": _record(**dict.fromkeys(named, COUNT)),
+    }
+
+
+def _work() -> Json:
+    """What batch jobs name; moments that an earlier version did not note are null."""
+
+    def since(moment: str) -> Json:
+        return {moment: {"anyOf": [MOMENT, {"type": "null"}]}, "age": {"type": ["integer", "null"], "minimum": 0}}
+
+    counts = dict.fromkeys(("batch", "published", "deleted"), COUNT)
+    producer = {"producer": TEXT, "href": TEXT, **counts, "open": {"type": "boolean"}, **since("decided")}
+    named = {"name": TEXT, "href": TEXT}
+    stage = {**named, "messages": COUNT, "bytes": COUNT, "expires": MOMENT, "dropped_in": COUNT}
+    return {
+        "FencePage": _record(fences=_list(_record(**named, epoch=COUNT, **since("advanced"))), links=LINKS),
+        "StagePage": _record(stages=_list(_record(**stage)), links=LINKS),
+        "CommitPage": _record(commits=_list(_record(**producer)), links=LINKS),
     }
 
 

@@ -5,8 +5,9 @@ A message finishes by being deleted or, on a queue with history, by becoming an 
 moments of these come from the queue's counter of finishing, in the same step, so that no reader can pass an entry that
 appears later. Finishing waits for no post.
 
-A fence is a document with the last epoch given out. A check writes the document too, in the transaction of what the
-fence protects. So an epoch given out meanwhile is either before that transaction, which then finds it, or after it.
+A fence is a document with the last epoch given out, and when (``advanced``). A check writes the document too, in the
+transaction of what the fence protects. So an epoch given out meanwhile is either before that transaction, which then
+finds it, or after it.
 """
 
 from collections import defaultdict
@@ -235,11 +236,11 @@ def _unchanged(client: StoreClient, source: QueueKey, found: BsonDocument) -> Bs
     return client.where(source, _id=found["_id"], k=found["k"], d=found["d"], e=found["e"], **claimed)
 
 
-def advance_fence(client: StoreClient, project: str, name: str) -> int:
+def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int:
     """Give out the next epoch; the first is 1."""
     command: BsonDocument = {
         "query": _fence_identity(project, name),
-        "update": {"$inc": {"epoch": 1}},
+        "update": {"$inc": {"epoch": 1}, "$set": {"advanced": now}},
         "upsert": True,
         "new": True,
     }

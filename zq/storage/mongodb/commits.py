@@ -242,7 +242,7 @@ class Commits:
         if fence is not None:
             check_fence(self._client, session, layout.original(record["project"]), fence)
         published = sum(stage["count"] for stage in record["publish"] if BESIDE not in stage)
-        figures = {"batch": record["next"], "published": published, "deleted": deleted}
+        figures = {"batch": record["next"], "published": published, "deleted": deleted, "decided": record["moment"]}
         return {"$set": {"state": DECIDED, "due": clock.now(), **figures}}
 
     def _slice(

@@ -3,7 +3,8 @@
 
 ============= ==========================================================================================================
 ``_id``, ``s`` "p" P producer; P producer
-``batch``     the last one that was decided; with its figures ``published`` and ``deleted``. Absent before the first one
+``batch``     the last one that was decided; with its figures ``published`` and ``deleted``, and ``decided``: when,
+              which earlier versions did not note. Absent before the first one
 ``attempt``   which commit wrote last
 ``e``         when the producer is forgotten; the TTL index removes it. Absent while a commit is under way
 ------------- ----------------------------------------------------------------------------------------------------------
@@ -68,7 +69,7 @@ class CommitEvents:
         pass
 
 
-LAST: Final = ("batch", "published", "deleted")
+LAST: Final = ("batch", "published", "deleted", "decided")
 UNDER_WAY: Final = (
     "state", "turn", "due", "next", "moment", "ttl", "project", "publish", "settle", "at", "settled", "removed",
     "order", "former"
@@ -116,6 +117,7 @@ def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -
         "batch": commit.batch,
         "published": published,
         "deleted": deleted,
+        "decided": now,
         "attempt": attempt,
         "e": DatetimeMS(now + commit.ttl * 1000),
     }
@@ -145,7 +147,7 @@ def preparing(
         "removed": 0,
     }
     if remembered(former, now):
-        record |= {field: former[field] for field in LAST} | {"former": former["e"]}
+        record |= {field: former[field] for field in LAST if field in former} | {"former": former["e"]}
     return record
 
 

@@ -2,14 +2,30 @@
 """Fences, stages and commits of the MongoDB store."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ProducerNotFound
-from zq.model import MOST_STAGED, Bounds, Commit, Committed, Draft, IdempotencyKey, QueueRef, Seconds, Unfinished
+from zq.model import (
+    MOST_STAGED,
+    Bounds,
+    Commit,
+    Committed,
+    Draft,
+    IdempotencyKey,
+    KnownFence,
+    KnownProducer,
+    KnownStage,
+    KnownWork,
+    Page,
+    QueueRef,
+    Seconds,
+    Unfinished,
+)
 from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS
-from zq.storage.mongodb import layout, stages
+from zq.storage.mongodb import layout, producers, stages
 from zq.storage.mongodb.changes import advance_fence
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
@@ -29,9 +45,9 @@ class TransactionController:
         self._stages = stage_store
         self._commits = commits
 
-    def advance_fence(self, project: str, name: str) -> int:
+    def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         with self._client.verb():
-            return advance_fence(self._client, project, name)
+            return advance_fence(self._client, project, name, layout.ms(now))
 
     def stage(
         self,
@@ -65,21 +81,61 @@ class TransactionController:
         return self._commits.unfinished()
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
-        moment = layout.ms(now)
-        living: dict[Work, BsonDocument] = {
-            Work.FENCE: {"epoch": {"$gt": 0}},
-            Work.STAGE: {"due": {"$gt": moment}},
-            Work.PRODUCER: {"batch": {"$exists": True}, "$or": [{"e": None}, {"e": {"$gt": DatetimeMS(moment)}}]},
-        }
-        prefix = work.value[0] + layout.project_prefix(project)
+        prefix, living = _prefix(project, work), _living(work, layout.ms(now))
         names = {"$gte": prefix, "$lt": prefix + ABOVE_ALL}
         with self._client.verb():
-            count = self._client.count({"_id": names, **living[work]}, "_id_")
-            known = self._client.count({"_id": prefix + layout.text(name), **living[work]}, "_id_")
+            count = self._client.count({"_id": names, **living}, "_id_")
+            known = self._client.count({"_id": prefix + layout.text(name), **living}, "_id_")
         return WorkCount(count, known > 0)
+
+    def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
+        prefix = _prefix(project, work)
+        names = {"$gt": prefix + layout.text(after), "$lt": prefix + ABOVE_ALL}
+        conditions = {"_id": names, **_living(work, layout.ms(now))}
+        with self._client.verb():
+            found = self._client.find(
+                conditions, limit=limit, sort={"_id": 1}, hint="_id_", fields=dict.fromkeys(SHOWN[work], 1)
+            )
+        items = [_known(work, layout.original(one["_id"][len(prefix) :]), one) for one in found]
+        return Page(items, items[-1].name if items else None)
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         found = self._commits.last(project, producer, layout.ms(now))
         if found is None:
             raise ProducerNotFound
         return found
+
+
+# What a listing reads of each.
+SHOWN: Final = {
+    Work.STAGE: ("count", "bytes", "expires"),
+    Work.FENCE: ("epoch", "advanced"),
+    Work.PRODUCER: (*producers.LAST, "state"),
+}
+
+
+def _prefix(project: str, work: Work) -> str:
+    """What the ``_id`` of each begins with."""
+    return work.value[0] + layout.project_prefix(project)
+
+
+def _living(work: Work, now: int) -> BsonDocument:
+    """The condition that it is there for the verbs."""
+    living: dict[Work, BsonDocument] = {
+        Work.FENCE: {"epoch": {"$gt": 0}},
+        Work.STAGE: {"due": {"$gt": now}},
+        Work.PRODUCER: {"batch": {"$exists": True}, "$or": [{"e": None}, {"e": {"$gt": DatetimeMS(now)}}]},
+    }
+    return living[work]
+
+
+def _known(work: Work, name: str, found: BsonDocument) -> KnownWork:
+    if work is Work.STAGE:
+        return KnownStage(name, int(found["count"]), int(found["bytes"]), found["expires"] / 1000)
+    if work is Work.FENCE:
+        return KnownFence(name, int(found["epoch"]), _moment(found.get("advanced")))
+    return KnownProducer(name, producers.committed(found), _moment(found.get("decided")))
+
+
+def _moment(stored: int | None) -> Seconds | None:
+    return None if stored is None else stored / 1000

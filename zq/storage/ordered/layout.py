@@ -10,6 +10,7 @@ default   "dropped" n                          nothing: the same of a history or
 default   "removed" h                          bytes of history entries and answers of h that active expiry removed
 default   "commit" len(project) project name 00 OpenCommit: a commit that is decided and not done
 default   "fallen" n                           the key in ``logs``: index entries of trimmed batches are pending
+default   "advanced" len(project) project name when the last epoch of the fence was given out
 queues    len(project) project name            QueueRecord: its number, its metadata, the number h of its history
 hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for its keys
 numbers   q                                    the key in ``queues``
@@ -101,6 +102,7 @@ PENDING_NUMBER: Final = b"dropped"
 REMOVED: Final = b"removed"
 TRIMMED_LOG: Final = b"fallen"
 COMMIT: Final = b"commit"
+ADVANCED: Final = b"advanced"
 FAMILY_OF: Final = {
     kind.encode()[:1]: kind for kind in ("batches", "history", "keys", "producers", "records", "stages")
 }
@@ -234,11 +236,12 @@ class Staged(Struct, array_like=True):
 
 
 class Batch(Struct, array_like=True):
-    """A producer's last commit."""
+    """A producer's last commit. ``decided``: when; 0 = by a version that did not note it."""
 
     batch: int
     published: int
     deleted: int
+    decided: int = 0
 
 
 encode = msgpack.Encoder().encode

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from zq.storage.ordered import documents, due, layout, stages
-from zq.storage.ordered.layout import COMMIT, Batch
+from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch
 from zq.storage.ordered.salvage_copy import Copy
 from zq.storage.ordered.stages import OpenCommit, StageRest
 from zq.storage.ordered.store import TOP
@@ -155,6 +155,8 @@ class NamedThings:
         for key, value in self._rescue.entries("fences"):
             if value is not None:
                 self._salvage.save("fences", [("fences", key, value)])
+        advanced = self._rescue.scan("default", ADVANCED, layout.after(ADVANCED))
+        self._salvage.write(("default", key, value) for key, value in advanced)
         for key, value in self._rescue.entries("records", self._due("records")):
             if value is None:
                 self._salvage.lost.append(f"The document {key!r}")

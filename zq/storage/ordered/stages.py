@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct, msgpack
 
 from zq.errors import Fenced, StageFull
-from zq.model import Draft, Fence, QueueRef
+from zq.model import Committed, Draft, Fence, KnownFence, KnownProducer, KnownStage, KnownWork, QueueRef
 from zq.model.quotas import Work
 from zq.storage.ordered import due, layout
-from zq.storage.ordered.layout import COMMIT, Stage, Staged
+from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch, Stage, Staged
 from zq.storage.ordered.store import Readable, Store, Write
 
 
@@ -95,11 +95,11 @@ def check_fence(store: Store, project: str, fence: Fence | None) -> None:
         raise Fenced
 
 
-def advance_fence(store: Store, project: str, fence: str) -> int:
+def advance_fence(store: Store, project: str, fence: str, now: int) -> int:
     """Give out the next epoch."""
     key = _fence_key(project, fence)
     epoch = _last_epoch(store, key) + 1
-    store.write([("fences", key, layout.number.pack(epoch))])
+    store.write([("fences", key, layout.number.pack(epoch)), ("default", ADVANCED + key, layout.number.pack(now))])
     return epoch
 
 
@@ -157,6 +157,37 @@ def commit_write(producer: bytes, commit: OpenCommit) -> Write:
     """The entry; none if nothing is left to do."""
     left = commit.reserved or commit.rests
     return "default", COMMIT + producer, layout.encode(commit) if left else None
+
+
+def committed(store: Store, producer: bytes, batch: Batch) -> Committed:
+    """The last batch of the producer of this key."""
+    is_open = find_commit(store, producer) is not None
+    return Committed(batch.batch, batch.published, batch.deleted, open=is_open)
+
+
+def list_work(store: Store, project: str, work: Work, after: str, now: int) -> Iterator[KnownWork]:
+    """The project's fences, or its living stages or producers, in the order of names, behind the one of this name."""
+    prefix = layout.project_prefix(project)
+    ends = work is not Work.FENCE
+    behind = layout.after(layout.ended(prefix, after)) if ends else layout.queue_key(QueueRef(project, after)) + b"\0"
+    for key, value in store.scan(work.value, behind if after else prefix, layout.after(prefix)):
+        if not ends or due.end_of(key) > now:
+            name = key[len(prefix) : -9 if ends else None].decode("utf-8", "surrogatepass")
+            yield _one(store, work, name, key, value)
+
+
+def _one(store: Store, work: Work, name: str, key: bytes, value: bytes) -> KnownWork:
+    if work is Work.STAGE:
+        stage = layout.decode_stage(value)
+        return KnownStage(name, stage.count, stage.size, due.end_of(key) / 1000)
+    if work is Work.FENCE:
+        return KnownFence(name, int.from_bytes(value), _moment(store.get("default", ADVANCED + key)))
+    batch = layout.decode_batch(value)
+    return KnownProducer(name, committed(store, key[:-8], batch), batch.decided / 1000 or None)
+
+
+def _moment(value: bytes | None) -> float | None:
+    return None if value is None else int.from_bytes(value) / 1000
 
 
 def usage(store: Store, project: str) -> tuple[int, int]:

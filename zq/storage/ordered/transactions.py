@@ -22,7 +22,9 @@ from zq.model import (
     Committed,
     Draft,
     IdempotencyKey,
+    KnownWork,
     Outcome,
+    Page,
     QueueRef,
     Seconds,
     Unfinished,
@@ -49,10 +51,10 @@ class TransactionController:
         self._handle = handle
         self._stripes = stripes
 
-    def advance_fence(self, project: str, name: str) -> int:
+    def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         with self._handle as (store, _):
             with self._stripes.locked(stages.fence_name(project, name)):
-                epoch = stages.advance_fence(store, project, name)
+                epoch = stages.advance_fence(store, project, name, layout.ms(now))
             store.wait_durable()
         return epoch
 
@@ -123,6 +125,11 @@ class TransactionController:
         with self._handle as (store, _):
             names = stages.work_names(store, project, work, layout.ms(now))
         return WorkCount(len(names), name in names)
+
+    def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
+        with self._handle as (store, _):
+            items = list(islice(stages.list_work(store, project, work, after, layout.ms(now)), limit))
+        return Page(items, items[-1].name if items else None)
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         with self._handle as (store, _):
@@ -261,7 +268,7 @@ class CommitAttempt:
     def _remembered(self, committed: Committed) -> list[Write]:
         """The producer's last batch, until its time is up."""
         expires = self._now + self._commit.ttl * 1000
-        value = Batch(committed.batch, committed.published, committed.deleted)
+        value = Batch(committed.batch, committed.published, committed.deleted, self._now)
         return due.writes("producers", self._producer + layout.number.pack(expires), layout.encode(value), expires)
 
 
@@ -287,9 +294,7 @@ def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | 
     found = due.living(store, "producers", producer, now)
     if found is None:
         return None
-    batch = layout.decode_batch(found[1])
-    is_open = stages.find_commit(store, producer) is not None
-    return found[0], Committed(batch.batch, batch.published, batch.deleted, open=is_open)
+    return found[0], stages.committed(store, producer, layout.decode_batch(found[1]))
 
 
 def _unfinished(producer: bytes, value: bytes) -> Unfinished:

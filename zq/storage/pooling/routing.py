@@ -265,6 +265,7 @@ class Transactions(Controller):
     carry_on = _kept("carry_on")
     unfinished = _kept("unfinished")
     count = _kept("count")
+    list = _kept("list")
     last = _kept("last")
 
     @property

@@ -20,6 +20,8 @@ zq:{t}:producing        sorted set   producers by that moment: for active expiry
 zq:{t}:stages           hash         name -> until when it is kept, bytes, queues
 zq:{t}:staging          sorted set   stages by that moment: for active expiry
 zq:open                 sorted set   project, producer and batch of commits that may be open, by when they were begun
+zq:{t}:work             sorted set   fences, producers and stages: first letter of the kind, name; in byte order
+zq:{t}:moments          hash         such a fence or producer -> when it came to its epoch or batch, and that one
 zq:{t}:open             hash         producer -> its commit that is decided and not done
 zq:{t}:phase            hash         producer -> how many of that commit's lists are done
 zq:{t}:open:n:producer  list         what is left of its n-th list: sequences to delete, by queue; then a stage each
@@ -92,7 +94,9 @@ FAR: Final = 10**15
 PROJECT_KINDS: Final = ("names", "queues", "floor", "usage")
 QUEUE_KINDS: Final = ("state", "avail", "stream", "expiry", "claimed", "states", "bodies", "ids", "claims")
 ANSWER_KINDS: Final = ("answers", "windows")
-TRANSACTION_KINDS: Final = ("fences", "producers", "producing", "stages", "staging", "open", "phase")
+TRANSACTION_KINDS: Final = (
+    *("fences", "producers", "producing", "stages", "staging", "open", "phase", "work", "moments"),
+)
 LOG_KINDS: Final = ("log", "counts", "topics", "fading", "purged")
 DOCUMENT_KINDS: Final = ("documents", "titles", "ends")
 HISTORY_KINDS: Final = ("history", "past", "forget", "finished", "remains", "latest")
@@ -177,7 +181,8 @@ def string(value: bytes) -> str:
 def keys(ref: QueueRef) -> Keys:
     """The keys of a queue; with the name "" those of its project alone."""
     names, metadata, floor, usage = own(ref.project, *PROJECT_KINDS)
-    fences, producers, producing, stages, staging, opened, phase = own(ref.project, *TRANSACTION_KINDS)
+    transactions = own(ref.project, *TRANSACTION_KINDS)
+    fences, producers, producing, stages, staging, opened, phase, *_ = transactions
     queue, answers, history = (
         own(ref.project, *(f"{kind}:{ref.name}" for kind in kinds))
         for kinds in (QUEUE_KINDS, ANSWER_KINDS, HISTORY_KINDS)
@@ -202,7 +207,7 @@ def keys(ref: QueueRef) -> Keys:
         open=opened,
         phase=phase,
         fences=(fences,),
-        transactions=(fences, producers, producing, stages, staging, opened, phase),
+        transactions=transactions,
         answers=answers,
         history=history,
     )

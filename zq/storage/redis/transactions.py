@@ -18,7 +18,22 @@ from typing import Final
 from msgspec import Struct, msgpack
 
 from zq.errors import ProducerNotFound
-from zq.model import MOST_STAGED, Bounds, Commit, Committed, Draft, IdempotencyKey, QueueRef, Seconds, Unfinished
+from zq.model import (
+    MOST_STAGED,
+    Bounds,
+    Commit,
+    Committed,
+    Draft,
+    IdempotencyKey,
+    KnownFence,
+    KnownProducer,
+    KnownStage,
+    KnownWork,
+    Page,
+    QueueRef,
+    Seconds,
+    Unfinished,
+)
 from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS
 from zq.storage.redis import layout, scripts
@@ -55,6 +70,8 @@ def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False)
 CAPACITY: Final = 4 << 20
 # Open commits that are looked at in one go.
 MOST: Final = 100
+# Names that one script lists.
+NAMES: Final = 200
 # Milliseconds after which an entry counts as one of nothing: no verb takes that long.
 FORGOTTEN: Final = 60_000
 
@@ -260,9 +277,9 @@ class TransactionController:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def advance_fence(self, project: str, name: str) -> int:
-        whole = layout.whole(project)
-        return int(self._store.run(scripts.FENCE, whole, layout.text(name), more=[layout.keys(whole).fences]))
+    def advance_fence(self, project: str, name: str, now: Seconds) -> int:
+        whole, terms = layout.whole(project), (b"%d" % layout.ms(now), layout.text(name))
+        return int(self._store.run(scripts.FENCE, whole, *terms, more=[layout.keys(whole).transactions]))
 
     def stage(
         self,
@@ -320,9 +337,42 @@ class TransactionController:
         count, ends = self._store.client.each(asked)
         return WorkCount(int(count), ends is not None and float(ends) > moment)
 
+    def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
+        whole, kind = layout.whole(project), layout.text(work.value[0])
+        behind, end = b"(" + kind + layout.text(after), b"(" + bytes([kind[0] + 1])
+        found: list[KnownWork] = []
+        while len(found) < limit:
+            terms = b"%d" % layout.ms(now), kind, behind, end, b"%d" % min(limit - len(found), NAMES)
+            last, *reply = self._store.run(scripts.WORK_LIST, whole, *terms, more=[layout.keys(whole).transactions])
+            found += self._known(project, work, reply)
+            if not last:
+                break
+            behind = b"(" + last
+        return Page(found, found[-1].name if found else None)
+
+    def _known(self, project: str, work: Work, reply: Sequence[bytes]) -> Sequence[KnownWork]:
+        """What the script has of each."""
+        names = [layout.string(name) for name in reply[::4]]
+        rows = list(zip(names, reply[1::4], reply[2::4], reply[3::4], strict=True))
+        if work is Work.FENCE:
+            return [KnownFence(name, int(epoch), _moment(at)) for name, epoch, at, _ in rows]
+        if work is Work.PRODUCER:
+            return [
+                KnownProducer(name, committed(it, is_open=bool(opened)), _moment(at)) for name, it, at, opened in rows
+            ]
+        keys = [layout.content(project, name)[0] for name in names]
+        counts = self._store.client.each([Question(key, (b"LLEN", key)) for key in keys])
+        kept = [STAGE.unpack_from(stage) for _, stage, _, _ in rows]
+        stages = zip(names, counts, kept, strict=True)
+        return [KnownStage(name, int(count), size, expires / 1000) for name, count, (expires, size, _) in stages]
+
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         keys, name = layout.keys(layout.whole(project)), layout.text(producer)
         kept = self._store.client.each([Question(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)])
         if kept[1] is None or expiry(kept[1]) <= layout.ms(now):
             raise ProducerNotFound
         return committed(kept[1], is_open=kept[0] is not None)
+
+
+def _moment(stored: bytes) -> Seconds | None:
+    return int(stored) / 1000 if stored else None

@@ -64,7 +64,7 @@ function Elsewhere({ route, queue, id }) {
 function Living({ route, queue, message, path, back, changed }) {
   const again = async () => {
     draft.text = write((await whole(path)).body, 2);
-    draft.queue = queue;
+    draft.path = queuePath(queue);
     go(to(route.project, queue, { tab: "post" }));
   };
   const act = async () => {

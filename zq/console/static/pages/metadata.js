@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The metadata of a queue as a form; only what was changed is sent, so that two editors of different keys both win.
+// The metadata of a queue or a topic as a form; only what was changed is sent, so that two editors of different keys both win.
 
 import { useEffect, useState } from "preact/hooks";
-import { call, get, queuePath } from "../api.js";
+import { call, get, pathOf } from "../api.js";
 import { parse, write } from "../json.js";
 import { Act, announce } from "../parts/act.js";
 import { ask } from "../parts/confirm.js";
@@ -11,33 +11,38 @@ import { html } from "../parts/html.js";
 import { Fault, Loading } from "../parts/states.js";
 import { several, visible } from "../text.js";
 
+// The keys of a topic that have an effect, and the one that is shown without any.
+const OF_TOPICS = ["_max_messages_post_size", "_default_message_ttl", "_enable_encrypt_messages"];
+const NOT_OF_TOPICS = "_default_message_delay";
+
 /** The tab. `done`: called when something was saved. */
 export function Metadata({ route, done }) {
   const [known, setKnown] = useState(null);
   const [fault, setFault] = useState(null);
-  const load = () => read(route.queue).then(setKnown, setFault);
+  const load = () => read(route).then(setKnown, setFault);
   useEffect(() => {
     load();
-  }, [route.queue]);
+  }, [route.queue, route.topic]);
   if (!known) return fault ? html`<${Fault} fault=${fault} again=${load} />` : html`<${Loading} />`;
   const saved = () => {
     load();
     done();
   };
-  return html`<${Form} key=${known.text} queue=${route.queue} known=${known} saved=${saved} />`;
+  return html`<${Form} key=${known.text} route=${route} known=${known} saved=${saved} />`;
 }
 
-async function read(queue) {
-  const [{ text }, document] = await Promise.all([call("GET", queuePath(queue)), get("openapi.json")]);
-  const schemas = document.components.schemas.Metadata.properties;
-  const fields = Object.fromEntries(Object.entries(schemas).map(([name, schema]) => [name, fieldOf(schema)]));
+async function read(route) {
+  const [{ text }, document] = await Promise.all([call("GET", pathOf(route)), get("openapi.json")]);
+  const schemas = Object.entries(document.components.schemas.Metadata.properties);
+  const meant = route.topic ? schemas.filter(([name]) => OF_TOPICS.includes(name)) : schemas;
+  const fields = Object.fromEntries(meant.map(([name, schema]) => [name, fieldOf(schema)]));
   const values = parse(text);
   const texts = Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, textOf(values[name], field)]));
-  const free = Object.fromEntries(Object.entries(values).filter(([name]) => !(name in fields)));
+  const free = Object.fromEntries(Object.entries(values).filter(([name]) => !(name in fields) && !(route.topic && name === NOT_OF_TOPICS)));
   return { text, values, fields, texts, free: write(free, 2) };
 }
 
-function Form({ queue, known, saved }) {
+function Form({ route, known, saved }) {
   const [texts, setTexts] = useState(known.texts);
   const [free, setFree] = useState(known.free);
   const [refused, setRefused] = useState(null);
@@ -50,14 +55,14 @@ function Form({ queue, known, saved }) {
   const at = refused && Object.keys(known.fields).find((name) => refused.message.includes(name));
   const review = (event) => {
     event.preventDefault();
-    if (when) ask(question(queue, changes, saved, setRefused));
+    if (when) ask(question(route, changes, saved, setRefused));
   };
   return html`<form class="form" onSubmit=${review} noValidate>
     <p class="quiet">An empty field is unset: the server's default holds, and is shown. Only what you change is sent.</p>
     ${refused && !at && html`<${Fault} fault=${refused} />`}
     <${Fields} fields=${known.fields} texts=${texts} change=${change} refused=${{ at, message: refused?.message }} />
     <${Free} text=${free} change=${setFree} />
-    <div class="row"><${Act} rule="queues:update" kind="main" submit=${true} when=${when} why=${why}>Save…</${Act}></div>
+    <div class="row"><${Act} rule=${route.topic ? "topics:update" : "queues:update"} kind="main" submit=${true} when=${when} why=${why}>Save…</${Act}></div>
   </form>`;
 }
 
@@ -103,11 +108,11 @@ function shown(value) {
   return value === undefined ? undefined : write(value);
 }
 
-function question(queue, changes, saved, refuse) {
+function question(route, changes, saved, refuse) {
   const act = async () => {
     const operations = changes.map(({ name, after }) => operation(name, after));
     try {
-      await call("PATCH", queuePath(queue), { body: `[${operations.join(",")}]` });
+      await call("PATCH", pathOf(route), { body: `[${operations.join(",")}]` });
     } catch (fault) {
       if (fault.status !== 400) throw fault;
       return refuse(fault);

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Post by hand. The body is sent as it was typed, digit by digit.
+// Post to a queue or publish to a topic by hand. The body is sent as it was typed, digit by digit.
 
 import { useEffect, useState } from "preact/hooks";
-import { call, get, queuePath } from "../api.js";
+import { call, get, pathOf } from "../api.js";
 import { fault as faultOf } from "../json.js";
 import { Act, announce } from "../parts/act.js";
 import { html } from "../parts/html.js";
 import { Fault } from "../parts/states.js";
-import { to } from "../route.js";
+import { hrefOf } from "../route.js";
 import { age, bytes, count, several } from "../text.js";
 
 const MOST = 100;
 
-/** What another page wants to have posted: its queue, and the text of the body. */
-export const draft = { queue: "", text: "" };
+/** What another page wants to have posted: the path of the queue or topic, and the text of the body. */
+export const draft = { path: "", text: "" };
 
 /** The tab. `done`: called when something was posted. */
 export function Post({ route, metadata, done }) {
   const [limits, setLimits] = useState(null);
-  const [form, setForm] = useState(() => ({ text: taken(route.queue), ttl: "", delay: "", copies: "1", lines: null, key: newKey() }));
+  const [form, setForm] = useState(() => ({ text: taken(pathOf(route)), ttl: "", delay: "", copies: "1", lines: null, key: newKey() }));
   const [outcome, setOutcome] = useState({ fault: null, posted: 0, busy: false });
   useEffect(() => void get("limits").then(setLimits, (fault) => setOutcome({ fault, posted: 0, busy: false })), []);
   const change = (news) => setForm((now) => ({ ...now, ...news, key: newKey() }));
@@ -27,40 +27,44 @@ export function Post({ route, metadata, done }) {
     event.preventDefault();
     if (wrong || outcome.busy) return announce(wrong || "It is on its way.", true);
     setOutcome({ fault: null, posted: 0, busy: true });
-    const result = await posted(route.queue, form);
+    const result = await posted(route, form);
     setOutcome({ ...result, busy: false });
     if (!result.fault) change({});
     done();
   };
   return html`<form class="form" onSubmit=${send} noValidate>
     <${Text} form=${form} change=${change} />
-    <${Terms} form=${form} change=${change} limits=${limits} metadata=${metadata} />
+    <${Terms} topic=${route.topic} form=${form} change=${change} limits=${limits} metadata=${metadata} />
     ${wrong && (form.text || form.lines) && html`<p class="wrong" role="alert">${wrong}</p>`}
     <${Outcome} route=${route} outcome=${outcome} />
-    <div class="row"><${Act} rule="messages:create" kind="main" submit=${true} when=${!wrong} why=${wrong}>Post</${Act}></div>
+    <div class="row"><${Act} rule=${route.topic ? "topics:publish" : "messages:create"} kind="main" submit=${true} when=${!wrong} why=${wrong}>${route.topic ? "Publish" : "Post"}</${Act}></div>
   </form>`;
 }
 
-async function posted(queue, form) {
+async function posted(route, form) {
   const bodies = form.lines?.texts ?? Array.from({ length: Number(form.copies) }, () => form.text);
   try {
-    await call("POST", queuePath(queue, "/messages"), { body: posting(form, bodies), key: form.key });
+    await call("POST", pathOf(route, "/messages"), { body: posting(form, bodies), key: form.key });
   } catch (fault) {
     return { fault, posted: 0 };
   }
-  announce(`${several(bodies.length, "message")} posted.`);
+  announce(`${several(bodies.length, "message")} ${participle(route)}.`);
   return { fault: null, posted: bodies.length };
 }
 
 function Outcome({ route, outcome }) {
   if (outcome.fault) return html`<${Fault} fault=${outcome.fault} />`;
   if (!outcome.posted) return null;
-  return html`<p>${several(outcome.posted, "message")} posted: <a href=${to(route.project, route.queue)}>look at the queue</a>.</p>`;
+  return html`<p>${several(outcome.posted, "message")} ${participle(route)}: <a href=${hrefOf(route)}>look at the ${route.topic ? "topic" : "queue"}</a>.</p>`;
 }
 
-function taken(queue) {
-  const text = draft.queue === queue ? draft.text : "";
-  Object.assign(draft, { queue: "", text: "" });
+function participle({ topic }) {
+  return topic ? "published" : "posted";
+}
+
+function taken(path) {
+  const text = draft.path === path ? draft.text : "";
+  Object.assign(draft, { path: "", text: "" });
   return text;
 }
 
@@ -115,8 +119,8 @@ function linesOf(text) {
   return { texts, fault: texts.length === 0 ? "The file has no lines." : at === -1 ? "" : `Line ${at + 1}: ${faultOf(texts[at])}` };
 }
 
-function Terms({ form, change, limits, metadata }) {
-  const delayed = metadata?._default_message_delay > 0;
+function Terms({ topic, form, change, limits, metadata }) {
+  const delayed = !topic && metadata?._default_message_delay > 0;
   const field = (name, label, hint) => html`<label class="field short">
     <span>${label}</span>
     <input type="text" inputmode="numeric" autocomplete="off" placeholder=${hint} value=${form[name]} onInput=${(event) => change({ [name]: event.target.value.trim() })} />
@@ -127,8 +131,8 @@ function Terms({ form, change, limits, metadata }) {
       ${!form.lines && field("copies", `Copies, 1 to ${MOST}`, "1")}
     </div>
     <p class="quiet">
-      ${limits && `A message lives ${age(limits.min_message_ttl)} to ${age(limits.max_message_ttl)}; the queue's own ttl holds where none is given. `}
-      ${!delayed && "This queue is not a delayed one: a post's delay would be ignored. "}
+      ${limits && `A message lives ${age(limits.min_message_ttl)} to ${age(limits.max_message_ttl)}; the ${topic ? "topic" : "queue"}'s own ttl holds where none is given. `}
+      ${!topic && !delayed && "This queue is not a delayed one: a post's delay would be ignored. "}
       The body is sent as it stands here.
     </p>`;
 }

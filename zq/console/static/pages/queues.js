@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The queues of a project with their figures, as the server has counted them: sorted, searched and paged there.
 
-import { useEffect, useRef, useState } from "preact/hooks";
-import { get } from "../api.js";
-import { useClock, useLive } from "../live.js";
-import { Act, announce } from "../parts/act.js";
+import { useState } from "preact/hooks";
+import { Act } from "../parts/act.js";
 import { Spark } from "../parts/chart.js";
+import { Counted, Head, Pages, Search, useFigured } from "../parts/figured.js";
 import { html } from "../parts/html.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
 import { age, count, counted, rate, several, visible } from "../text.js";
-import { go, parsed, to } from "../route.js";
+import { to } from "../route.js";
 import { PausedMark } from "./pausing.js";
 import { askToCreate, askToDelete, askToPurge } from "./queueacts.js";
 
-const PAGE = 100;
-const EVERY = 5;
-// Seconds after which counts are called old.
-const OLD = 10;
+const HOW = { usual: "oldest", size: 100, every: 5 };
 // Headers by what they sort by; those without are not sorted by.
 const COLUMNS = [
   ["Name", "name"],
@@ -32,68 +28,21 @@ const COLUMNS = [
 
 /** The page. */
 export function Queues({ route }) {
-  const list = useQueues(route);
+  const list = useFigured(route, HOW);
   const [chosen, setChosen] = useState([]);
   const selected = chosen.filter((one) => list.rows.some((row) => row.name === one));
   const gone = (names) => {
     list.drop(names);
     setChosen([]);
   };
-  return html`<div class="title"><h1>Queues</h1><${Counted} list=${list} /></div>
+  return html`<div class="title"><h1>Queues</h1><${Counted} list=${list} noun="queue" /></div>
     <div class="row tools">
-      <${Search} route=${route} />
+      <${Search} route=${route} noun="queue" />
       <${Act} rule="queues:create" kind="main" onClick=${() => askToCreate(route.project)}>Create a queue</${Act}>
       <${Selected} names=${selected} gone=${gone} />
     </div>
     <${Stale} found=${list.found} />
     ${waiting(list.found) ?? html`<${Table} route=${route} list=${list} chosen=${selected} choose=${setChosen} />`}`;
-}
-
-/** The first page, asked for again and again; or a later one in the order of that first page, which stays as it is. */
-function useQueues({ project, query }) {
-  const { name = "", sort = "oldest", order = "" } = query;
-  const asked = { limit: PAGE, name, sort, order };
-  const [later, setLater] = useState(null);
-  const [dropped, setDropped] = useState([]);
-  const found = useLive(() => get("figures/queues", asked), EVERY, [project, name, sort, order]);
-  useEffect(() => setLater(null), [project, name, sort, order]);
-  const page = later?.page ?? found.value;
-  const next = page?.links[0] && new URL(page.links[0].href, location.href).searchParams.get("marker");
-  const load = async () => {
-    const following = await get("figures/queues", { ...asked, marker: next });
-    setLater({ page: following, first: (later?.first ?? 1) + PAGE });
-  };
-  const drop = (names) => {
-    setDropped([...dropped, ...names.map((one) => ({ one, at: Date.now() }))]);
-    found.again();
-  };
-  const lately = dropped.filter(({ at }) => page && Date.parse(page.as_of) < at + 1000).map(({ one }) => one);
-  const rows = (page?.queues ?? []).filter((row) => !lately.includes(row.name));
-  return { found, page, rows, next, load, drop, first: later?.first ?? 1, back: () => setLater(null) };
-}
-
-function Counted({ list }) {
-  const now = useClock();
-  if (!list.page) return null;
-  const old = (now - Date.parse(list.page.as_of)) / 1000;
-  const partial = list.page.complete ? "" : ", of those that are counted";
-  return html`<span class="quiet">${several(list.page.total, "queue")}${partial}, counted ${old > OLD ? `${age(old)} ago` : "now"}</span>`;
-}
-
-function Search({ route }) {
-  const { name = "" } = route.query;
-  const [text, setText] = useState(name);
-  const timer = useRef(0);
-  useEffect(() => setText(name), [name]);
-  const typed = (event) => {
-    setText(event.target.value);
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => go(to(route.project, "", { ...parsed(location.hash).query, name: event.target.value }), true), 300);
-  };
-  return html`<label class="search">
-    <span class="hidden">Part of a queue's name</span>
-    <input type="search" data-search placeholder="Part of a name  ( / )" autocomplete="off" spellcheck=${false} value=${text} onInput=${typed} />
-  </label>`;
 }
 
 function Selected({ names, gone }) {
@@ -111,27 +60,13 @@ function Table({ route, list, chosen, choose }) {
         <thead>
           <tr>
             <th scope="col"><span class="hidden">Select</span></th>
-            ${COLUMNS.map(([name, sort]) => html`<${Head} key=${name} route=${route} name=${name} sort=${sort} />`)}
+            ${COLUMNS.map(([name, sort]) => html`<${Head} key=${name} route=${route} name=${name} sort=${sort} usual=${HOW.usual} />`)}
           </tr>
         </thead>
         <tbody>${list.rows.map(row)}</tbody>
       </table>
     </div>
     <${Pages} list=${list} />`;
-}
-
-function Head({ route, name, sort }) {
-  const { sort: now = "oldest", order } = route.query;
-  const kind = sort === "name" ? undefined : "number";
-  if (!sort) return html`<th scope="col" class="number">${name}</th>`;
-  const usual = sort === "name" ? "asc" : "desc";
-  const current = now === sort ? (order ?? usual) : "";
-  const other = current === usual ? (usual === "asc" ? "desc" : "asc") : "";
-  const choose = () => go(to(route.project, "", { ...route.query, sort, order: other }), true);
-  const said = { asc: "ascending", desc: "descending" }[current];
-  return html`<th scope="col" class=${kind} aria-sort=${said}>
-    <button type="button" class="plain" onClick=${choose}>${name}${current && html`<span aria-hidden="true">${current === "asc" ? " ▲" : " ▼"}</span>`}</button>
-  </th>`;
 }
 
 function figure(name, value) {
@@ -151,16 +86,6 @@ function Row({ route, queue, chosen, choose }) {
     ${figure("In/s", rate(queue.in))} ${figure("Out/s", rate(queue.out))}
     ${figure("Ten minutes", html`<${Spark} values=${queue.recent} />`)}
   </tr>`;
-}
-
-function Pages({ list }) {
-  const load = () => list.load().catch((fault) => announce(fault.message, true));
-  const last = list.first + list.rows.length - 1;
-  return html`<p class="row quiet">
-    <span>${count(list.first)} to ${count(last)} of ${count(list.page.total)}.${list.first > 1 ? " This page stays as it is." : ""}</span>
-    ${list.first > 1 && html`<button type="button" onClick=${list.back}>First page</button>`}
-    ${list.next && html`<button type="button" onClick=${load}>Next page</button>`}
-  </p>`;
 }
 
 function Nothing({ route }) {

@@ -8,7 +8,7 @@ import { ask } from "../parts/confirm.js";
 import { html } from "../parts/html.js";
 import { More, Rows, usePaged } from "../parts/paged.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
-import { at, go, to } from "../route.js";
+import { at, go, to, toTopic } from "../route.js";
 import { age, visible } from "../text.js";
 import { Deliveries } from "./deliveries.js";
 
@@ -19,7 +19,7 @@ export function Subscriptions({ route }) {
   const { queue, topic } = route.query;
   const name = queue ?? topic;
   const kind = queue === undefined ? "topic" : "queue";
-  const about = name && html`<p>Of the ${kind} ${kind === "queue" ? html`<a href=${to(route.project, name)}>${visible(name)}</a>` : visible(name)}.</p>`;
+  const about = name && html`<p>Of the ${kind} <a href=${(kind === "queue" ? to : toTopic)(route.project, name)}>${visible(name)}</a>.</p>`;
   return html`<div class="title"><h1>Subscriptions</h1></div>
     <${Chooser} project=${route.project} kind=${kind} name=${name} />
     ${about} ${name && html`<${Listed} route=${route} kind=${kind} path=${`${kind}s/${encodeURIComponent(name)}/subscriptions`} />`}`;

@@ -9,7 +9,7 @@ import { settings } from "../session.js";
 /** What the list of keys says. */
 export const KEYS = [
   ["/", "search"],
-  ["g o, g q, g c, g s", "overview, queues, claims, server"],
+  ["g o, g q, g t, g c, g s", "overview, queues, topics, claims, server"],
   ["j, k", "next and former row"],
   ["Enter", "open the row"],
   ["x", "select the row"],
@@ -38,6 +38,7 @@ function press(event, project, help) {
     "/": () => document.querySelector("[data-search]")?.focus(),
     "g o": () => go(at(project, "overview")),
     "g q": () => go(at(project, "queues")),
+    "g t": () => go(at(project, "topics")),
     "g c": () => go(at(project, "claims")),
     "g s": () => go(at(project, "server")),
     j: () => step(1),

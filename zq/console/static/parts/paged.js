@@ -16,23 +16,25 @@ const PAGE = 20;
  * @param {string} member of the answer that has them
  * @param {number} seconds
  * @param {object} [query]
+ * @param {{ends?: boolean, load?: typeof get}} [more] `ends`: the last page has no link; else the first one that is not
+ *   full is the last. `load`: asks for a page
  * @returns {ReturnType<typeof useLive> & {more: () => void}} `more` null: these are all
  */
-export function usePaged(path, member, seconds, query = {}) {
+export function usePaged(path, member, seconds, query = {}, { ends = false, load = get } = {}) {
   const [pages, setPages] = useState(1);
-  const found = useLive(() => read(path, member, query, pages), seconds, [path, pages]);
+  const found = useLive(() => read((marker) => load(path, { limit: PAGE, ...query, marker }), member, pages, ends), seconds * pages, [path, pages]);
   const more = found.value?.more ? () => setPages(pages + 1) : null;
   return { ...found, value: found.value?.items, more };
 }
 
-async function read(path, member, query, pages) {
+async function read(load, member, pages, ends) {
   const items = [];
   let marker = "";
   for (let page = 0; page < pages; page += 1) {
-    const answer = await get(path, { limit: PAGE, ...query, marker });
+    const answer = await load(marker);
     items.push(...answer[member]);
     const link = answer.links[0]?.href;
-    if (!link || answer[member].length < PAGE) return { items, more: false };
+    if (!link || (!ends && answer[member].length < PAGE)) return { items, more: false };
     marker = new URL(link, location.href).searchParams.get("marker");
   }
   return { items, more: true };

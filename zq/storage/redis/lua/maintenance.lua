@@ -159,6 +159,10 @@ end
 local producers = due(t.producing, now)
 put('HDEL', t.producers, producers)
 put('ZREM', t.producing, producers)
+local listed = {}
+for i, producer in ipairs(producers) do listed[i] = 'p' .. producer end
+put('ZREM', t.work, listed)
+put('HDEL', t.moments, listed)
 remove_answers(KEYS[answers], KEYS[answers + 1], now)
 local expired = due(KEYS[documents + 2], now)
 for at = documents, documents + 2 do put(at == documents and 'HDEL' or 'ZREM', KEYS[at], expired) end

@@ -1,12 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Fences, stages and commits.
 
----- script fence: allow-oom
-
--- Gives out the next epoch of a fence. KEYS: project, queue (not used), fences. ARGV: its name. Returns the epoch.
-
-return redis.call('HINCRBY', KEYS[keys(1)], ARGV[1], 1)
-
 ---- part staging
 
 -- Part of scripts on a project's stages and producers. transactions.py draws what they keep.
@@ -16,13 +10,20 @@ local STAGED_QUEUE = '>I8I4'
 local PRODUCER = '>I8I8I8'
 local DRAFT_SIZE_AT = 25  -- where the size of its body stands in a draft: see layout.py
 
--- The next seven keys, which the project has for transactions.
+-- The next nine keys, which the project has for transactions.
 local function transactions()
-  local at = keys(7)
+  local at = keys(9)
   return {
     fences = KEYS[at], producers = KEYS[at + 1], producing = KEYS[at + 2], stages = KEYS[at + 3],
     staging = KEYS[at + 4], open = KEYS[at + 5], phase = KEYS[at + 6],
+    work = KEYS[at + 7], moments = KEYS[at + 8],
   }
+end
+
+-- Has a fence or a producer listed, with when it came to this epoch or batch.
+local function enlist(t, member, now, place)
+  redis.call('ZADD', t.work, 0, member)
+  redis.call('HSET', t.moments, member, now .. ' ' .. place)
 end
 
 -- A stage: when it expires, bytes of its bodies, its queues' names with the least ttl in each. nil if it is gone.
@@ -49,6 +50,7 @@ end
 local function take_down(t, name)
   redis.call('HDEL', t.stages, name)
   redis.call('ZREM', t.staging, name)
+  redis.call('ZREM', t.work, 's' .. name)
 end
 
 local function drop(t, name, content)
@@ -60,6 +62,71 @@ local function drop(t, name, content)
   take_down(t, name)
   redis.call('UNLINK', content)
 end
+
+---- script fence: allow-oom
+
+-- Gives out the next epoch of a fence. KEYS: project, queue (not used), transactions. ARGV: now, its name. Returns the
+-- epoch.
+
+local now, name, t = argument(), argument(), transactions()
+local epoch = redis.call('HINCRBY', t.fences, name, 1)
+enlist(t, 'f' .. name, now, epoch)
+return epoch
+
+---- script work_list: allow-oom
+
+-- Living fences, producers or stages in the order of names. KEYS: project, queue (not used), transactions. ARGV: now,
+-- first letter of the kind, from and to (as BYLEX takes them), how many to look at.
+-- Returns what to go on behind, "" at the end; then of each the name, what is kept of it, "" or its moment, and whether
+-- a commit of it is open ("1").
+
+local now, kind, from, to, limit = number(), argument(), argument(), argument(), argument()
+local t = transactions()
+local hashes = { f = t.fences, p = t.producers, s = t.stages }
+
+-- Servers of an earlier version list nothing: what they have made or removed is found out here.
+local function rebuild()
+  redis.call('UNLINK', t.work)
+  for letter, hash in pairs(hashes) do
+    local members = {}
+    for _, name in ipairs(redis.call('HKEYS', hash)) do
+      members[#members + 1], members[#members + 2] = 0, letter .. name
+    end
+    put('ZADD', t.work, members)
+  end
+end
+
+-- When it came to where it is; "" if that was noted of another epoch or batch, or not at all.
+local function moment_of(name, kept)
+  local moment, place = string.match(redis.call('HGET', t.moments, kind .. name) or '', '^(%d+) (.*)$')
+  if kind == 'p' then kept = string.sub(kept, struct.size(PRODUCER) + 1) end
+  return moment and place == kept and moment or ''
+end
+
+-- nil if one of them is not there any more.
+local function look()
+  local members = redis.call('ZRANGE', t.work, from, to, 'BYLEX', 'LIMIT', 0, limit)
+  local found = { #members == tonumber(limit) and members[#members] or '' }
+  for _, member in ipairs(members) do
+    local name = string.sub(member, 2)
+    local kept = redis.call('HGET', hashes[kind], name)
+    if not kept then return nil end
+    if kind == 'f' or struct.unpack('>I8', kept) > now then
+      local moment, is_open = moment_of(name, kept), kind == 'p' and redis.call('HEXISTS', t.open, name) == 1
+      for _, value in ipairs({ name, kept, moment, is_open and '1' or '' }) do found[#found + 1] = value end
+    end
+  end
+  return found
+end
+
+local there = 0
+for _, hash in pairs(hashes) do there = there + redis.call('HLEN', hash) end
+local found = there == redis.call('ZCARD', t.work) and look()
+if not found then
+  rebuild()
+  found = look()
+end
+return found
 
 ---- script stage
 
@@ -101,6 +168,7 @@ for i, found in ipairs(stage.queues) do
 end
 redis.call('HSET', t.stages, name, table.concat(pieces))
 redis.call('ZADD', t.staging, stage.expires, name)
+if count == #ARGV - argument_at then redis.call('ZADD', t.work, 0, 's' .. name) end
 
 local messages = {}
 for at = argument_at + 1, #ARGV do messages[#messages + 1] = struct.pack('>I4', index) .. ARGV[at] end
@@ -277,6 +345,7 @@ if large then open() else finish_all() end
 local kept = struct.pack(PRODUCER, ends, published, deleted) .. batch
 redis.call('HSET', t.producers, producer, kept)
 redis.call('ZADD', t.producing, ends, producer)
+enlist(t, 'p' .. producer, now, batch)
 return '\0' .. (large and '\1' or '\0') .. kept
 
 ---- script carry: allow-oom

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``GET /v2/audit``: what was changed, the latest first, kept by the store and never in the way of a request."""
+
+import re
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.http.api import Api
+from tests.http.scoped import Scoped
+from tests.http.stores import down
+from tests.servers import wait_for
+from zq.audit import Entry
+from zq.broker import trail as module
+from zq.broker.trail import MOST, MOST_TEXT, ROOM, Trail
+from zq.clock import ManualClock
+from zq.errors import Unavailable
+from zq.model.identity import Identity
+from zq.storage.api import Storage
+
+QUEUE = "/v2/queues/jobs"
+TEXTS = ("credential", "peer", "object", "why")
+
+
+@pytest.fixture
+def trail(storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Trail:
+    """That of every application of this test."""
+    kept = Trail(storage.documents, clock)
+    monkeypatch.setattr("zq.broker.Trail", lambda *_: kept)
+    return kept
+
+
+@pytest.fixture
+def caller(trail: Trail, compose: Callable[..., Api]) -> Api:
+    return compose()
+
+
+def listed(caller: Api, query: str = "") -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = caller.get(f"/v2/audit{query}", 200).json["entries"]
+    return entries
+
+
+def test_changes_are_listed_the_latest_first(caller: Api, trail: Trail) -> None:
+    """With the id of the request, the number of messages where it is known, and also what failed."""
+    caller.put(QUEUE, 201)
+    caller.send("jobs", 1, 2, 3)
+    caller.claim("jobs", limit=2)
+    purged = caller.post(f"{QUEUE}/purge", 204)
+    caller.post(f"{QUEUE}/redrive", 200)
+    caller.post(f"{QUEUE}/purge", 400, {})
+    trail.finish()
+    failed, redriven, done = listed(caller)
+    assert [failed["outcome"], redriven["messages"], done["messages"]] == ["failed with 400", 0, 3]
+    assert "messages" not in failed
+    assert done["request_id"] == purged.headers["X-OpenStack-Request-ID"]
+    assert (done["object"], done["rule"], done["outcome"]) == ("queue jobs", "queues:purge", "done")
+    assert (redriven["method"], redriven["route"]) == ("POST", "/v2/queues/{queue}/redrive")
+    assert done["time"].endswith("Z")
+
+
+def test_daily_work_refusals_and_dry_runs_are_not_listed(caller: Api, trail: Trail, scoped: Scoped) -> None:
+    caller.put(QUEUE, 201)
+    caller.post(f"{QUEUE}/redrive", 200, {"dry_run": True})
+    caller.post(f"{QUEUE}/history/replay", 200, {"ids": ["a" * 32], "dry_run": True})
+    (message,) = caller.send("jobs", 1)
+    claim, _ = caller.claim("jobs")
+    caller.post(f"{claim}/settle", 200, {"delete": "*"})
+    caller.delete(f"{QUEUE}/messages/{message}", 204)
+    caller.get(QUEUE, 200)
+    scoped.api("observe:**").delete(QUEUE, 403)
+    trail.finish()
+    assert listed(caller) == []
+
+
+def test_pages_have_each_entry_once(caller: Api, trail: Trail, clock: ManualClock) -> None:
+    """Though more comes meanwhile; ``since`` ends the listing."""
+    begin = clock.now()
+    for number in range(7):
+        caller.delete(f"/v2/queues/q{number}", 204)
+        trail.finish()
+        clock.advance(10)
+    seen, query = [], "?limit=3"
+    while query:
+        answer = caller.get(f"/v2/audit{query}", 200).json
+        seen += [entry["object"] for entry in answer["entries"]]
+        query = answer["links"][0]["href"].removeprefix("/v2/audit") if answer["links"] else ""
+        caller.delete("/v2/queues/later", 204)
+        trail.finish()
+    assert seen == [f"queue q{number}" for number in reversed(range(7))]
+    moment = listed(caller, "?limit=100")[-3]["time"]
+    assert begin < clock.now()
+    found = [entry["object"] for entry in listed(caller, f"?limit=100&since={moment}")]
+    assert found[-1] == "queue q2"
+
+
+def test_entries_end_with_their_time(caller: Api, trail: Trail, clock: ManualClock) -> None:
+    trail.ttl = 60
+    caller.delete(QUEUE, 204)
+    trail.finish()
+    assert len(listed(caller)) == 1
+    clock.advance(60)
+    assert listed(caller) == []
+
+
+def test_a_project_sees_its_own_and_administrators_see_all(trail: Trail, scoped: Scoped) -> None:
+    ours, theirs = scoped.api(), scoped.api(project="rival")
+    ours.delete(QUEUE, 204)
+    theirs.delete("/v2/queues/mail", 204)
+    trail.finish()
+    assert [entry["object"] for entry in listed(ours)] == ["queue jobs"]
+    everything = listed(scoped.api(project="boss", roles=frozenset({"admin"})), "?limit=100")
+    assert {entry["project"] for entry in everything} >= {ours.project, theirs.project}
+
+
+def test_a_scope_must_be_to_observe_everything(scoped: Scoped) -> None:
+    """Entries name things of every kind."""
+    scoped.api("observe:**", "observe:work/**").get("/v2/audit", 200)
+    for scopes in (["observe:jobs"], ["observe:queue/**"], ["*:work/**"], ["manage:**", "manage:work/**"]):
+        scoped.api(*scopes).get("/v2/audit", 403)
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [("marker=x", "marker must"), ("since=now", "since must"), ("limit=0", "limit must"), ("limit=101", "limit must")],
+)
+def test_bad_parameters_are_named(caller: Api, query: str, told: str) -> None:
+    assert caller.get(f"/v2/audit?{query}", 400).json["description"].startswith(told)
+
+
+def test_a_store_that_is_down_is_said(gate: Callable[..., Api]) -> None:
+    gate(down).get("/v2/audit", 503)
+
+
+def test_a_store_that_is_away_loses_the_entry_and_not_the_answer(
+    caller: Api, trail: Trail, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as broken:
+
+        def away(*_: Any, **__: Any) -> bool:
+            raise Unavailable("away")
+
+        broken.setattr(trail._documents, "put", away)
+        caller.delete(QUEUE, 204)
+        trail.finish()
+    assert "is lost" in caplog.text
+    assert "queue jobs" in caplog.text
+    caller.delete("/v2/queues/mail", 204)
+    trail.finish()
+    assert [entry["object"] for entry in listed(caller)] == ["queue mail"]
+
+
+def test_a_removal_tells_how_many_messages_went(
+    storage: Storage, caller: Api, trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of queues and of topics, by purge and by deletion; what cannot be counted goes nevertheless."""
+    for path in (QUEUE, "/v2/topics/jobs"):
+        for act in (lambda url: caller.post(f"{url}/purge", 204), lambda url: caller.delete(url, 204)):
+            caller.post(f"{path}/messages", 201, {"messages": [{"body": 1}, {"body": 2}]})
+            act(path)
+    caller.post(f"{QUEUE}/purge", 204, {"resource_types": ["subscriptions"]})
+    trail.finish()
+    assert [entry["messages"] for entry in reversed(listed(caller))] == [2, 2, 2, 2, 0]
+    caller.send("jobs", 1)
+    with monkeypatch.context() as broken:
+
+        def slow(*_: Any) -> None:
+            raise Unavailable("counting took too long")
+
+        broken.setattr(type(storage.queues), "stats", slow)
+        caller.post(f"{QUEUE}/purge", 204)
+    trail.finish()
+    assert "messages" not in listed(caller)[0]
+    assert caller.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
+
+
+def test_too_many_changes_are_counted(trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one project, whose number is told; others are not touched by that."""
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    for _ in range(MOST + 3):
+        trail.put(Entry(project=caller.project, outcome="done"))
+    trail.put(Entry(project="other", outcome="done", object="queue theirs"))
+    trail.finish()
+    entries = listed(caller, "?limit=100")
+    assert len(entries) == MOST + 1
+    assert entries[0]["why"] == "3 more changes within a second are not listed"
+    assert [entry.object for entry in trail.list("other", "", None, "").items] == ["queue theirs"]
+
+
+def test_half_a_pair_of_surrogates_is_kept_as_an_escape(trail: Trail, scoped: Scoped) -> None:
+    """The id of a token that another issuer has signed may be such a text, which is no UTF-8: the writer used to end
+    with it, and wrote nothing of anybody from then on."""
+    hostile = scoped.api()
+    hostile.token = scoped.strategy.admit(Identity(hostile.project, "u", frozenset({"member"}), None, "jwt:\ud800"))
+    hostile._headers["X-Auth-Token"] = hostile.token
+    hostile.delete(QUEUE, 204)
+    hostile.delete("/v2/queues/mail", 204)
+    trail.finish()
+    assert [entry["credential"] for entry in listed(hostile)] == ["jwt:\\ud800", "jwt:\\ud800"]
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable, UnicodeEncodeError, RuntimeError, MemoryError, SystemExit, BaseException]
+)
+def test_the_writer_outlives_whatever_is_raised(
+    trail: Trail,
+    caller: Api,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException],
+) -> None:
+    """Also what is no ``Exception``, as a panic of an extension module; its entry alone is lost, and logged."""
+    monkeypatch.setattr(module, "IDLE", 60.0)
+    caller.delete("/v2/queues/first", 204)
+    wait_for(lambda: listed(caller), 10, "the first entry")
+    writer = trail._writer
+    with monkeypatch.context() as broken:
+
+        def failing(*_: Any, **__: Any) -> bool:
+            raise error("utf-8", "", 0, 1, "x") if error is UnicodeEncodeError else error("away")
+
+        broken.setattr(trail._documents, "put", failing)
+        caller.delete("/v2/queues/lost", 204)
+        wait_for(lambda: re.search("is lost: .*'queue lost'", caplog.text), 10, "the loss is logged")
+    caller.delete("/v2/queues/mail", 204)
+    assert trail._writer is writer
+    trail.finish()
+    assert [entry["object"] for entry in listed(caller)] == ["queue mail", "queue first"]
+
+
+def test_a_writer_that_died_has_a_successor(trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever killed it."""
+    with monkeypatch.context() as fatal:
+        fatal.setattr(trail, "_run", lambda: None)
+        caller.delete(QUEUE, 204)
+        wait_for(lambda: trail._writer and not trail._writer.is_alive(), 10, "the writer is dead")
+    caller.delete("/v2/queues/mail", 204)
+    trail.finish()
+    assert [entry["object"] for entry in listed(caller)] == ["queue mail", "queue jobs"]
+
+
+def test_a_process_without_another_thread_answers(
+    trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The entry waits for the writer of the next one."""
+    with monkeypatch.context() as full:
+
+        def start(_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        full.setattr(module.threading.Thread, "start", start)
+        caller.delete(QUEUE, 204)
+    assert "cannot be written now" in caplog.text
+    caller.delete("/v2/queues/mail", 204)
+    trail.finish()
+    assert {entry["object"] for entry in listed(caller)} == {"queue jobs", "queue mail"}
+
+
+def test_a_writer_without_work_ends(trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And another one goes on: a process holds no thread for what happens seldom."""
+    monkeypatch.setattr(module, "IDLE", 0.05)
+    for name in ("a", "b"):
+        caller.delete(f"/v2/queues/{name}", 204)
+        wait_for(lambda: trail._writer is None, 10, "the writer has ended")
+    assert len(listed(caller)) == 2
+
+
+def test_memory_is_bounded_while_the_store_hangs(
+    trail: Trail, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Entries beyond ``ROOM`` are lost, their number is told, and texts are cut; a clean end waits for no more than it
+    was told to."""
+    release = threading.Event()
+    written: list[bytes] = []
+
+    def hanging(_ref: object, value: bytes, *_: Any, **__: Any) -> bool:
+        release.wait(30)
+        written.append(value)
+        return True
+
+    monkeypatch.setattr(trail._documents, "put", hanging)
+    long = "é" * 100_000
+    for number in range(ROOM + 50):
+        trail.put(Entry(project=f"p{number}", outcome="done", **dict.fromkeys(TEXTS, long)))
+    assert len(trail._waiting) <= ROOM
+    trail.finish(0.01)
+    assert "since the store is slow: 1" in caplog.text
+    release.set()
+    trail.finish(30)
+    assert ROOM <= len(written) // 2 <= ROOM + 1
+    assert max(map(len, written)) < 2 * len(TEXTS) * MOST_TEXT + 1000
+    told = re.findall(r"waited to be written: (\d+)", caplog.text)
+    assert sum(map(int, told)) + len(written) // 2 == ROOM + 50

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq jobs``: what batch jobs have under way, and dropping what one has left behind."""
+
+import sys
+from typing import Final
+
+import click
+
+from zq.cli.resources import yes_option
+from zq.cli.session import Group, Session, pass_session
+
+# Entries that one request asks for.
+PAGE: Final = 100
+
+jobs_group = Group("jobs", help="Batch jobs: their stages, fences and last commits.")
+
+
+@jobs_group.command("stages")
+@pass_session
+def stages(session: Session) -> None:
+    """List staged messages that wait for a commit, and when they are dropped."""
+    columns = ("name", "messages", "bytes", "dropped in")
+    found = session.client.stages(page=PAGE)
+    session.out.rows(columns, found, lambda one: [one.name, one.messages, one.bytes, one.dropped_in])
+
+
+@jobs_group.command("fences")
+@pass_session
+def fences(session: Session) -> None:
+    """List fences with their last epoch, and since when a job has it."""
+    found = session.client.fences(page=PAGE)
+    session.out.rows(("name", "epoch", "age"), found, lambda one: [one.name, one.epoch, one.age])
+
+
+@jobs_group.command("commits")
+@pass_session
+def commits(session: Session) -> None:
+    """List the last batch of each producer, and what it did."""
+    columns = ("producer", "batch", "published", "deleted", "open", "age")
+    found = session.client.commits(page=PAGE)
+    session.out.rows(
+        columns, found, lambda one: [one.producer, one.batch, one.published, one.deleted, one.open, one.age]
+    )
+
+
+@jobs_group.command("drop")
+@click.argument("names", nargs=-1, required=True, metavar="STAGE...")
+@yes_option
+@pass_session
+def drop(session: Session, names: tuple[str, ...], yes: bool) -> None:
+    """Drop staged messages. One that is not there is fine; one that a commit carries out stays."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Drop what is staged as {', '.join(names)}?", abort=True, err=True)
+    for name in names:
+        session.client.drop_stage(name)
+        session.out.result({"name": name, "dropped": True})
