@@ -82,24 +82,6 @@ def test_pictures(client: Client, watch: Watch) -> None:
     page.screenshot(path=FOLDER / "queue-390.png")
 
 
-def test_pictures_of_claims(client: Client, server: ZqServer, watch: Watch) -> None:
-    """Some workers, one of which has held its messages for long."""
-    workers = [
-        ("mail", "mailer/2.4 (pod mailer-7c9f)", 3600),
-        ("orders", "checkout/1.9", 300),
-        ("images", "resize/0.3", 90),
-    ]
-    for name, agent, ttl in workers:
-        client.queue(name).post_batch(range(6))
-        for limit in (4, 2):
-            headers = {"User-Agent": agent}
-            ask(server.url, "POST", f"/v2/queues/{name}/claims?limit={limit}", {"ttl": ttl}, headers=headers)
-    watch.page.set_viewport_size({"width": 1280, "height": 720})
-    page = watch.open("#/p/acme/claims?sort=ends")
-    expect(page.locator("tbody tr")).to_have_count(6)
-    page.screenshot(path=FOLDER / "claims-light.png")
-
-
 def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
     """Of one topic, one of whose messages is looked at."""
     orders, page = client.topic("orders.paid"), watch.page
@@ -136,6 +118,24 @@ def test_picture_of_the_audit(tokened: tuple[ZqServer, Callable[..., str]], watc
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("row", name="purge")).to_be_visible()
     page.screenshot(path=FOLDER / "audit-light.png")
+
+
+def test_pictures_of_claims(client: Client, server: ZqServer, watch: Watch) -> None:
+    """Some workers, one of which has held its messages for long."""
+    workers = [
+        ("mail", "mailer/2.4 (pod mailer-7c9f)", 3600),
+        ("orders", "checkout/1.9", 300),
+        ("images", "resize/0.3", 90),
+    ]
+    for name, agent, ttl in workers:
+        client.queue(name).post_batch(range(6))
+        for limit in (4, 2):
+            headers = {"User-Agent": agent}
+            ask(server.url, "POST", f"/v2/queues/{name}/claims?limit={limit}", {"ttl": ttl}, headers=headers)
+    watch.page.set_viewport_size({"width": 1280, "height": 720})
+    page = watch.open("#/p/acme/claims?sort=ends")
+    expect(page.locator("tbody tr")).to_have_count(6)
+    page.screenshot(path=FOLDER / "claims-light.png")
 
 
 def test_pictures_of_subscriptions(watching: Watching) -> None:

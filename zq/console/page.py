@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the console is served by: ``/console/``, the only document, and its files below a path with their version.
 
-The files are read and packed once. All addresses within are relative, so that it works behind any path of a proxy. Modules
-are served as they are written, but for their comments, whose lines are empty then (decision 0114).
+The files are read and packed once. All addresses within are relative, so that it works behind any path of a proxy.
+Modules are served as they are written, but for their comments, whose lines are empty then (decision 0114).
 """
 
 import base64
