@@ -79,6 +79,11 @@ def test_a_purge_is_there_with_its_request_and_what_its_dialog_told(client: Clie
     watch.check_accessible()
     row.get_by_role("link", name="mail").click()
     expect(page.get_by_role("heading", level=1, name="mail")).to_be_visible()
+    client.topic("news").publish(1)
+    client.topic("news").purge()
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Audit").click()
+    page.locator("tbody tr", has_text="topic news").get_by_role("link", name="news").first.click()
+    expect(page.get_by_role("heading", level=1, name="news")).to_be_visible()
 
 
 def test_what_is_new_waits_while_the_pointer_is_on_the_rows(client: Client, watch: Watch) -> None:
@@ -101,7 +106,7 @@ def test_pages_have_each_entry_once_and_a_time_bounds_them(
     seeded: Callable[[list[tuple[float, Entry]]], str], watching: Watching
 ) -> None:
     """The chosen time is in the address."""
-    names = [f"queue q{number:03}" for number in range(120)]
+    names = ["__proto__ x", "constructor x", *(f"queue q{number:03}" for number in range(2, 120))]
     entries = [
         (2 * DAY - number if number < 60 else 600 - number, Entry(project=PROJECT, object=name, outcome="done"))
         for number, name in enumerate(names)

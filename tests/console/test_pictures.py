@@ -90,6 +90,7 @@ def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
     expect(page.get_by_text("Live, by a stream.")).to_be_visible()
     for number in range(60):
         orders.publish({"order": 90071992547409930 + number, "user": f"user{number % 7}", "total": 12.5 + number})
+    expect(page.locator(".line .id").last).to_have_text("60")
     page.locator(".line a").nth(-4).click()
     expect(page.locator(".tree")).to_be_visible()
     expect(page.locator(".figure").first).to_have_text("60")

@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.conftest import NOTHING, Watch, Watching
+from tests.console.test_queues import count
 from tests.servers import PROJECT, ZqServer, ask
 from tests.stores import RedisServer
 from zq.client import Client
@@ -155,6 +156,16 @@ def test_rows_of_the_log_do_not_move_under_the_pointer(topics: Client, watch: Wa
     topics.topic("news").publish("new")
     page.get_by_role("button", name="1 new: show").click()
     expect(rows.last).to_have_text('"new"')
+
+
+@pytest.mark.parametrize("address", [TOPICS, NEWS, f"{NEWS}?tab=tail"])
+def test_at_rest_it_asks_once_a_second_at_most(topics: Client, watch: Watch, address: str) -> None:
+    for name in ("a", "b", "news"):
+        topics.topic(name).publish_batch(list(range(40)))
+    page = watch.open(address)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    count(watch, 2)
+    assert 1 <= count(watch, 8) <= 9
 
 
 def test_metadata_of_a_topic_are_those_that_count(topics: Client, watch: Watch) -> None:

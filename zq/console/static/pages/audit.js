@@ -7,7 +7,7 @@ import { useLive } from "../live.js";
 import { html } from "../parts/html.js";
 import { Rows } from "../parts/paged.js";
 import { Empty, Stale, waiting } from "../parts/states.js";
-import { at, go, to } from "../route.js";
+import { at, go, to, toTopic } from "../route.js";
 import { session } from "../session.js";
 import { count, moment, visible } from "../text.js";
 
@@ -16,13 +16,11 @@ const PAGE = 50;
 // Rows that the document has at most.
 const MOST = 1000;
 const WITHIN = [["", "All that is kept"], ["3600", "The last hour"], ["86400", "The last 24 hours"], ["604800", "The last 7 days"]];
-const QUEUE = "queue ";
+// Addresses of what has a page.
+const HREFS = new Map([["queue", to], ["topic", toTopic]]);
 // What was done, by the end of the route that was asked for; else by the method.
-const ENDS = {
-  purge: "purge", redrive: "redrive", replay: "replay", share: "share", revoke: "revoke", rotate: "rotate", rekey: "rekey",
-  confirm: "confirm", secret: "renew secret",
-};
-const METHODS = { POST: "create", PUT: "set", PATCH: "change", DELETE: "delete" };
+const ENDS = ["purge", "redrive", "replay", "share", "revoke", "rotate", "rekey", "confirm"];
+const METHODS = new Map([["POST", "create"], ["PUT", "set"], ["PATCH", "change"], ["DELETE", "delete"]]);
 
 /** The page. */
 export function Audit({ route }) {
@@ -111,17 +109,22 @@ function Row({ entry, route, all }) {
 
 function did({ method, route }) {
   const names = route.split("/").slice(3).filter((name) => !name.startsWith("{"));
-  const end = names.at(-1) ?? "";
+  const end = names.at(-1);
   const about = ["subscriptions", "deliveries"].find((part) => names.includes(part));
-  const act = ENDS[end] ?? METHODS[method] ?? "–";
+  const act = end === "secret" ? "renew secret" : ENDS.includes(end) ? end : METHODS.get(method) ?? "–";
   return about ? `${act} (${about})` : act;
 }
 
 function What({ entry, route }) {
-  const own = entry.project === route.project && entry.object.startsWith(QUEUE);
-  if (!own) return visible(entry.object || "–");
-  const name = entry.object.slice(QUEUE.length);
-  return html`queue <a href=${to(route.project, name)}>${visible(name)}</a>`;
+  const [kind, name] = parted(entry.object);
+  const href = HREFS.get(kind);
+  if (!href || entry.project !== route.project) return visible(entry.object || "–");
+  return html`${kind} <a href=${href(route.project, name)}>${visible(name)}</a>`;
+}
+
+function parted(object) {
+  const space = object.indexOf(" ");
+  return [object.slice(0, space), object.slice(space + 1)];
 }
 
 function Outcome({ entry }) {

@@ -168,11 +168,12 @@ async function rateOf(topic) {
 function Tiles({ stats, lately }) {
   const now = useClock();
   const { total, oldest, newest } = stats.value;
+  const mean = meanOf(stats.value);
   const late = stats.fault !== null || now - stats.at > 10000;
   return html`<section aria-label="Figures" class=${late ? "tiles stale" : "tiles"}>
     <div class="tile"><span class="name">Messages in the log</span><span class="figure">${count(total)}</span></div>
     <${Edge} name="First sequence" edge=${oldest} /> <${Edge} name="Last sequence" edge=${newest} />
-    <div class="tile"><span class="name">Published a second</span><span class="figure">${rate(lately)}</span><span class="quiet">${rate(meanOf(stats.value))} on the average of what the log has</span></div>
+    <div class="tile"><span class="name">Published a second</span><span class="figure">${rate(lately)}</span><span class="quiet">${mean !== null && `${rate(mean)} on the average of what the log has`}</span></div>
     ${late && html`<p class="quiet asof">As of ${clock(stats.at)}, ${age((now - stats.at) / 1000)} ago.</p>`}
   </section>`;
 }
