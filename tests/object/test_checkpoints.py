@@ -23,6 +23,8 @@ from zq.storage.object.objects import Objects
 from zq.storage.object.restoring import whole_log
 from zq.storage.ordered.store import Write
 
+pytestmark = pytest.mark.slow
+
 
 def head(objects: Objects, epoch: int = 1) -> Head:
     found = read(objects, f"head/{epoch}", Head)

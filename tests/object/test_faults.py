@@ -20,6 +20,8 @@ from zq.errors import Unavailable
 from zq.storage.api import Storage
 from zq.storage.object import shipping
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 2
 
 

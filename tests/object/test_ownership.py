@@ -16,6 +16,8 @@ from zq.storage.object import entries
 from zq.storage.object.epochs import Opening, log_name, newest, read
 from zq.storage.object.objects import Objects
 
+pytestmark = pytest.mark.slow
+
 
 def test_another_machine_has_all_that_was_acknowledged(machine: Open) -> None:
     """With an empty disk, while the first one still runs."""

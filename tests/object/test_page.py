@@ -12,6 +12,8 @@ from tests.object.test_checkpoints import embedded, numbers, posted
 from tests.reader import SHELL, succeed
 from tests.swift import KEY, USER, Swift
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def uri(swift: Swift) -> str:

@@ -11,6 +11,8 @@ import pytest
 from tests.swift import Swift
 from zq.storage.object.swift import SwiftObjects
 
+pytestmark = pytest.mark.slow
+
 RACERS = 16
 ROUNDS = 12
 

@@ -16,6 +16,8 @@ from zq.storage.object import objects_of
 from zq.storage.object.cloud import CloudObjects
 from zq.storage.object.objects import ObjectStoreRefuses
 
+pytestmark = pytest.mark.slow
+
 RACERS = 16
 ROUNDS = 20
 

@@ -17,6 +17,8 @@ from tests.servers import Lost, ZqServer, ask, wait_for
 from zq.storage.object.epochs import Head, Opening, read
 from zq.storage.object.objects import Objects
 
+pytestmark = pytest.mark.slow
+
 LEASE = 3
 CONFIG = """\
 [storage:object]

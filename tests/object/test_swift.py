@@ -16,6 +16,8 @@ from zq.errors import StartRefused
 from zq.storage.object.objects import ObjectStoreRefuses
 from zq.storage.object.swift import SwiftObjects
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = {"OS_USERNAME": "zq", "OS_PASSWORD": "right", "OS_PROJECT_NAME": "queues", "OS_USER_DOMAIN_NAME": "ours"}
 CREDENTIAL = {"OS_APPLICATION_CREDENTIAL_ID": "id", "OS_APPLICATION_CREDENTIAL_SECRET": "right"}
 
