@@ -17,7 +17,7 @@ const WINDOWS = { 300: "5 min", 600: "10 min", 10800: "3 h" };
  */
 export function useFigures(route) {
   const { queue, query } = route;
-  const window = query.window in WINDOWS ? query.window : "300";
+  const window = query.window in WINDOWS ? query.window : "600";
   const load = async () => {
     const points = await get(queuePath(queue, "/figures"), { window });
     const { ready, delayed, claimed } = points.now;
