@@ -58,3 +58,39 @@ def test_every_page_is_there(server: ZqServer, client: Client, firefox: Firefox)
         found += [link for link in links if link.startswith("#/p/acme/") and link not in found]
         at += 1
     assert len(found) > 10
+
+
+def test_large_bodies_and_each_state_are_shown(server: ZqServer, client: Client, firefox: Firefox) -> None:
+    """Acceptance 6, 8: bodies come cut, one is opened whole; each tab has its own messages and their number."""
+    queue = client.queue("large")
+    queue.create({"_default_message_delay": 300})
+    for number in range(4):
+        queue.post({"number": number, "text": "x" * 250_000}, delay=0)
+    queue.post("late")
+    queue.claim(limit=1)
+    firefox.open(f"{server.url}/console/#/p/acme/queues/large")
+    tabs = "[...document.querySelectorAll('nav.tabs a')].map(a => a.textContent).join()"
+    firefox.wait(f"{tabs}.startsWith('Ready 3,Delayed 1,Claimed 1,')")
+    for state, rows in (("claimed", 1), ("delayed", 1), ("", 3)):
+        firefox.go(f"#/p/acme/queues/large?state={state}")
+        firefox.wait(f"document.querySelectorAll('main tbody tr[data-row]').length === {rows}")
+    assert firefox.run("document.querySelector('main tbody').textContent.length") < 2000
+    firefox.run("document.querySelector('main tbody th a').click()")
+    firefox.press("Show the whole body")
+    firefox.press("Raw")
+    assert firefox.wait("document.querySelector('.body pre')?.textContent.length") > 250_000
+
+
+def test_what_waits_longest_is_named_first(server: ZqServer, client: Client, firefox: Firefox) -> None:
+    """Acceptance 3, 7: the overview's first line, and the list by age, by depth and by name."""
+    for number in range(12):
+        client.queue(f"jobs.{number:02}").create()
+    client.queue("jobs.07").post("stuck")
+    for count in (1, 2, 3):
+        client.queue(f"jobs.{count:02}").post_batch([count] * count)
+    firefox.open(f"{server.url}/console/#/p/acme")
+    first = "document.querySelector('main tbody th')?.textContent"
+    firefox.wait(f"{first} === 'jobs.07'")
+    for sort, name in (("oldest", "jobs.07"), ("ready", "jobs.03"), ("name", "jobs.00")):
+        firefox.go(f"#/p/acme/queues?sort={sort}")
+        firefox.wait(f"{first} === '{name}' && document.querySelectorAll('main tbody tr').length === 12")
