@@ -110,6 +110,7 @@ def _all_pages(watching: Watching, server: ZqServer, known: list[str]) -> list[W
     for address in crawl.pages(first, known)[1:]:
         opened.append(watching(server.url))
         opened[-1].expected |= first.expected
+        opened[-1].judged = True  # by the test of all controls
         opened[-1].open(address)
     first.open(crawl.PROJECT)
     for watch in opened:
