@@ -57,10 +57,14 @@ export function Search({ route, noun }) {
   const [text, setText] = useState(name);
   const timer = useRef(0);
   useEffect(() => setText(name), [name]);
+  const search = (value) => {
+    const now = parsed(location.hash);
+    if (now.page === route.page) go(at(route.project, route.page, { ...now.query, name: value }), true); // else the page was left
+  };
   const typed = ({ target: { value } }) => {
     setText(value);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => go(at(route.project, route.page, { ...parsed(location.hash).query, name: value }), true), TYPED);
+    timer.current = setTimeout(() => search(value), TYPED);
   };
   return html`<label class="search">
     <span class="hidden">Part of a ${noun}'s name</span>
