@@ -212,6 +212,10 @@ class ZqServer(Startable):
         """Every living process of the group but the master."""
         return [pid for pid in _group(self.pid) if pid != self.pid]
 
+    def frozen(self) -> contextlib.AbstractContextManager[None]:
+        """No thread of it runs, as in a machine that is moved to another one."""
+        return stopped(*_group(self.pid))
+
     @property
     def stderr(self) -> str:
         """What the last start wrote there so far; complete once the process has ended."""
@@ -312,6 +316,26 @@ def _drain(stream: IO[str] | None, lines: list[str]) -> None:
     with stream:
         for line in stream:
             lines.append(line)
+
+
+@contextlib.contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """No thread of these processes runs until the end."""
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        # The kernel stops a process once one of its threads has seen the signal: on a busy machine others still run.
+        wait_for(lambda: all(_stands(pid) for pid in pids), 10, "every thread stands still")
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _stands(pid: int) -> bool:
+    """Whether every thread of a process is stopped."""
+    threads = [(thread / "stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
 
 
 def _group(leader: int) -> list[int]:

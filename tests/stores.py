@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -25,7 +25,7 @@ from pymongo.errors import PyMongoError
 
 from tests.binaries import Missing, binary
 from tests.s3 import S3
-from tests.servers import Startable, free_port, spawn, wait_for
+from tests.servers import Startable, free_port, spawn, stopped, wait_for
 from tests.swift import Swift
 
 READY_WITHIN = 60.0
@@ -101,14 +101,9 @@ class StoreServer(Startable):
             self._process.send_signal(how)
             self._process.wait(30)
 
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
+    def frozen(self) -> contextlib.AbstractContextManager[None]:
         """The process stands still: connections are taken and never answered."""
-        os.kill(self.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self.pid, signal.SIGCONT)
+        return stopped(self.pid)
 
     def close(self) -> None:
         self.kill()

@@ -128,6 +128,21 @@ def test_selected_queues_are_deleted_each_of_them_named(client: Client, watch: W
     assert [queue.name for queue in client.queues()] == ["b"]
 
 
+def test_who_opens_a_row_while_a_search_is_typed_stays_there(client: Client, watch: Watch) -> None:
+    """The address has the search a moment after it was typed: on the page of queues, and nowhere else."""
+    client.queue("a").create()
+    page = watch.open(QUEUES)
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.evaluate("""() => {
+        const field = document.querySelector("[data-search]");
+        field.value = "a";
+        field.dispatchEvent(new Event("input", {bubbles: true}));
+        setTimeout(() => document.querySelector("tbody th a").click(), 298);
+    }""")
+    page.wait_for_timeout(600)
+    expect(page.get_by_role("heading", level=1, name="a", exact=True)).to_be_visible()
+
+
 def test_the_keyboard_alone_does_it(client: Client, watch: Watch) -> None:
     """Acceptance 19: rows, selection, opening, search, the list of keys; letters within a field are letters."""
     for name in ("a", "b"):

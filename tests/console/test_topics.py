@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of topics: the list, and of one its log, publishing, metadata, purge and deletion."""
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -85,7 +86,7 @@ def test_topics_are_listed_with_what_the_log_has_of_them(topics: Client, watch: 
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="news")).to_be_visible()
-    assert page.title().startswith("news · acme")
+    expect(page).to_have_title(re.compile("^news · acme"))
     page.get_by_role("link", name="Subscriptions").last.click()
     page.get_by_role("main").get_by_role("link", name="news").click()
     expect(page.get_by_label("Figures", exact=True)).to_contain_text("Messages in the log3")

@@ -7,7 +7,6 @@
 import contextlib
 import os
 import random
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -92,11 +91,8 @@ def kill(deployment: Deployment) -> None:
 def stop(deployment: Deployment) -> None:
     """A zq server stands still for a while, and then goes on with what it was doing."""
     server = random.choice(deployment.servers)
-    os.killpg(server.pid, signal.SIGSTOP)
-    try:
+    with server.frozen():
         time.sleep(STOPPED)
-    finally:
-        os.killpg(server.pid, signal.SIGCONT)
 
 
 def loiter(deployment: Deployment) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from tests.servers import CLIENT, PROJECT, ZqServer, ask, wait_for
+from tests.servers import CLIENT, PROJECT, ZqServer, ask, stopped, wait_for
 from tests.stores import RedisServer
 
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
@@ -152,13 +152,9 @@ def test_who_is_connected_when_the_end_begins_is_heard(engine: str, tmp_path: Pa
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server, ExitStack() as stack:
         connections = [stack.enter_context(closing(connected(server))) for _ in range(10)]
         assert {post(kept)[0] for kept in connections[:5]} == {201}
-        workers = server.worker_pids
-        for pid in workers:
-            os.kill(pid, signal.SIGSTOP)
-        connections += [stack.enter_context(closing(connected(server))) for _ in range(5)]
-        os.kill(server.pid, signal.SIGTERM)
-        for pid in workers:
-            os.kill(pid, signal.SIGCONT)
+        with stopped(*server.worker_pids):
+            connections += [stack.enter_context(closing(connected(server))) for _ in range(5)]
+            os.kill(server.pid, signal.SIGTERM)
         wait_for(lambda: not server.accepts(), 6, "new connections are refused")
         assert [post(connection) for connection in connections] == [(201, "close")] * 15
         assert server.wait(20) == 0, server.output

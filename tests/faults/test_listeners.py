@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Probes and metrics at addresses of their own, whatever the engine."""
 
-import os
-import signal
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -61,8 +59,7 @@ def test_probes_answer_beside_a_server_that_takes_nobody(engine: str, store: Red
         url = f"http://127.0.0.1:{port}"
         wait_for(lambda: served(url, "/readyz") == 200, 10, "ready")
         assert served(url, "/metrics") == 404
-        os.kill(store.pid, signal.SIGSTOP)
-        stack.callback(os.kill, store.pid, signal.SIGCONT)
+        stack.enter_context(store.frozen())
         request = f"GET /v2/queues HTTP/1.1\r\nHost: a\r\nClient-ID: {'a' * 32}\r\nX-Project-ID: a\r\n\r\n".encode()
         for _ in range(60):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """More requests than a server can answer in time."""
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -33,8 +31,8 @@ def test_what_cannot_be_answered_in_time_is_refused(engine: str, store: RedisSer
     with ExitStack() as stack:
         server = stack.enter_context(ZqServer(store.uri, engine=engine, config=config))
         assert ask(server.url, "POST", "/v2/queues/q/messages", POST).status == 201
-        os.kill(store.pid, signal.SIGSTOP)
-        stack.callback(os.kill, store.pid, signal.SIGCONT)
+        frozen = stack.enter_context(ExitStack())
+        frozen.enter_context(store.frozen())
         pool = stack.enter_context(ThreadPoolExecutor(30))
         held = [pool.submit(ask, server.url, "POST", "/v2/queues/q/messages", POST, timeout=60) for _ in range(9)]
         time.sleep(1)  # they are at work
@@ -45,7 +43,7 @@ def test_what_cannot_be_answered_in_time_is_refused(engine: str, store: RedisSer
         assert all(well_refused(each) for each in refused), refused
         assert took < 10, took
         assert ask(server.url, "GET", "/healthz", timeout=5).status == 200
-        os.kill(store.pid, signal.SIGCONT)
+        frozen.close()
         assert [each.result().status for each in held] == [201] * 9
         assert ask(server.url, "POST", "/v2/queues/q/messages", POST).status == 201
         assert b'zq_refused_total{reason="overload"} 20.0' in ask(server.url, "GET", "/metrics").body

@@ -7,10 +7,7 @@
 
 import logging
 import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -68,23 +65,13 @@ def test_an_ordered_failover_of_a_cluster_loses_nothing():
     run_through(ClusterGroup())
 
 
-@contextmanager
-def standing_still(server: ZqServer) -> Iterator[None]:
-    """No thread of it runs, as in a machine that is moved to another one."""
-    os.killpg(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.killpg(server.pid, signal.SIGCONT)
-
-
 def test_a_server_that_stood_still_writes_to_nobody_before_it_has_asked():
     """It slept through a whole failover, and the old master would still take what it writes."""
     with SentinelGroup(stubborn=True) as group, ZqServer(group.uri) as server:
         posts, former = Posts(server.url), group.master
         with posts.running():
             posts.go_on()
-            with standing_still(server):
+            with server.frozen():
                 wait_for(group.order, DEADLINE, "the order is taken")
                 wait_for(lambda: group.master is not former, DEADLINE, "there is a new master")
                 time.sleep(failover.SURE)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Granian with its adapter: what a client cannot do to it, and how many may wait without a thread."""
 
-import os
-import signal
 import socket
 import struct
 import time
@@ -125,15 +123,15 @@ def test_nothing_is_taken_for_a_caller_that_hung_up_in_the_queue_for_a_thread(se
         for queue in ("jobs", "others"):
             assert ask(server.url, "POST", f"/v2/queues/{queue}/messages", POST).status == 201
         pool = stack.enter_context(ThreadPoolExecutor(9))
-        os.kill(store.pid, signal.SIGSTOP)
-        stack.callback(os.kill, store.pid, signal.SIGCONT)
+        frozen = stack.enter_context(ExitStack())
+        frozen.enter_context(store.frozen())
         held = [pool.submit(ask, server.url, "POST", "/v2/queues/others/messages", POST, timeout=60) for _ in range(9)]
         wait_for(lambda: is_stuck(server), SLACK, "no thread is free")
         with send(server, sent) as caller:
             port = caller.getsockname()[1]
             assert is_stuck(server)  # a later one was heard, so this one was
         wait_for(lambda: not has_connection(server, port), SLACK, "the server has noticed")
-        os.kill(store.pid, signal.SIGCONT)
+        frozen.close()
         assert [each.result().status for each in held] == [201] * 9
         for _ in range(9):
             assert ask(server.url, "GET", "/v2/limits").status == 200

@@ -94,13 +94,13 @@ def test_a_holder_stays_who_made_the_claim(api: Api, clock: ManualClock) -> None
 
 def test_a_user_agent_is_text_of_64_characters(api: Api) -> None:
     """In UTF-8, as clients send it; none, and one that is no UTF-8."""
-    api.send("jobs", *range(5))
-    agents = [HOSTILE, "é" * 100, None, "\xff\xfe", "x" * 64]
+    api.send("jobs", *range(6))
+    agents = [HOSTILE, "é" * 100, None, "\xff\xfe", "x" * 64, "\N{GRINNING FACE}" * 100]
     sent = [None if agent is None else agent.encode().decode("latin-1") for agent in agents]
     sent[3] = "\xff\xfe"
     ids = [claim(api, agent=agent, limit=1).rpartition("/")[2] for agent in sent]
     told = {one["id"]: one["agent"] for one in walk(api, URL)}
-    assert [told[id] for id in ids] == [HOSTILE[:64], "é" * 64, "", "\ufffd\ufffd", "x" * 64]
+    assert [told[id] for id in ids] == [HOSTILE[:64], "é" * 64, "", "\ufffd\ufffd", "x" * 64, "\N{GRINNING FACE}" * 64]
 
 
 def test_pages_neither_skip_nor_repeat(api: Api) -> None:

@@ -92,7 +92,8 @@ def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
 
 
 def _holder(req: falcon.Request) -> Holder:
-    return _named(req.context.client, req.env.get("HTTP_USER_AGENT", ""))
+    # No character of UTF-8 has more than four bytes: what is remembered is short, whatever callers send.
+    return _named(req.context.client, req.env.get("HTTP_USER_AGENT", "")[: 4 * MAX_AGENT])
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Addresses: all that one would send to a colleague is behind the #, and nothing else is.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+// Milliseconds after which the address has what was typed.
+const TYPED = 300;
 
 /**
  * @typedef {{project: string, page: string, queue: string, topic: string, query: Record<string, string>}} Route
@@ -105,4 +108,19 @@ export function useRoute() {
 export function go(href, instead = false) {
   if (instead) location.replace(href);
   else location.hash = href;
+}
+
+/**
+ * Have the address follow what is typed, a moment later; who has left the page meanwhile is not led back to it.
+ * @param {(text: string) => string} href the address with that text
+ * @returns {(text: string) => void} to be told each text
+ */
+export function useTyped(href) {
+  const timer = useRef(0);
+  return (text) => {
+    const [page] = location.hash.split("?");
+    const follow = () => location.hash.split("?")[0] === page && go(href(text), true);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(follow, TYPED);
+  };
 }

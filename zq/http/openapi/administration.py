@@ -22,6 +22,37 @@ STATE: Final = {"enum": [str(state) for state in State]}
 
 def administration() -> Json:
     """The operations of each path."""
+    return {
+        "/v2/quota": {
+            "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
+        },
+        **_projects(),
+        "/v2/audit": {
+            "get": operation(
+                "list_audit",
+                "What callers have changed or destroyed, the latest first",
+                {200: answer("A page.", "AuditPage")},
+                parameters=[
+                    query(
+                        "marker", TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"}, "Where the page before has ended."
+                    ),
+                    query("limit", integer(1, MOST_LISTED, default=DEFAULT_PAGE), "Most entries of the page."),
+                    query("since", TEXT | {"format": "date-time"}, "What was done at this moment or later."),
+                ],
+            )
+        },
+        "/v2/admin/rekey": {
+            "post": operation(
+                "rekey",
+                "Wrap all keys of encryption by the first master key, and encrypt by new ones",
+                {200: answer("How many projects have keys, and of how many some could not be opened.", "Rekeyed")},
+                errors=(409,),
+            ),
+        },
+    }
+
+
+def _projects() -> Json:
     named = query("project", IDS, "The project.", required=True)
     one = {200: answer("The project.", "Project")}
     paging = [
@@ -29,9 +60,6 @@ def administration() -> Json:
         query("limit", integer(1, 100, default=20), "Most projects of the page."),
     ]
     return {
-        "/v2/quota": {
-            "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
-        },
         "/v2/admin/projects": {
             "get": operation(
                 "list_projects",
@@ -58,28 +86,6 @@ def administration() -> Json:
                 errors=(409,),
             ),
         },
-        "/v2/audit": {
-            "get": operation(
-                "list_audit",
-                "What callers have changed or destroyed, the latest first",
-                {200: answer("A page.", "AuditPage")},
-                parameters=[
-                    query(
-                        "marker", TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"}, "Where the page before has ended."
-                    ),
-                    query("limit", integer(1, MOST_LISTED, default=DEFAULT_PAGE), "Most entries of the page."),
-                    query("since", TEXT | {"format": "date-time"}, "What was done at this moment or later."),
-                ],
-            )
-        },
-        "/v2/admin/rekey": {
-            "post": operation(
-                "rekey",
-                "Wrap all keys of encryption by the first master key, and encrypt by new ones",
-                {200: answer("How many projects have keys, and of how many some could not be opened.", "Rekeyed")},
-                errors=(409,),
-            ),
-        },
     }
 
 
@@ -100,6 +106,29 @@ def schemas() -> Json:
     }
     return _shares() | {
         "OwnLimits": own,
+        **_callers(),
+        "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
+        "Project": _object(said | use),
+        "ProjectPage": _object(page),
+        "AuditEntry": _audit_entry(),
+        "AuditPage": _object(
+            {
+                "entries": {"type": "array", "items": reference("schemas", "AuditEntry")},
+                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
+            }
+        ),
+        "Rekeyed": _object({"projects": integer(0, MOST), "left": integer(0, MOST)}),
+        "ProjectChange": {
+            "type": "object",
+            "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},
+            "minProperties": 1,
+        },
+    }
+
+
+def _callers() -> Json:
+    """What they are told of themselves."""
+    return {
         "Identity": _object(
             {
                 **dict.fromkeys(("project", "user", "credential"), TEXT),
@@ -120,22 +149,6 @@ def schemas() -> Json:
                 "version": TEXT,
             }
         ),
-        "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
-        "Project": _object(said | use),
-        "ProjectPage": _object(page),
-        "AuditEntry": _audit_entry(),
-        "AuditPage": _object(
-            {
-                "entries": {"type": "array", "items": reference("schemas", "AuditEntry")},
-                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-            }
-        ),
-        "Rekeyed": _object({"projects": integer(0, MOST), "left": integer(0, MOST)}),
-        "ProjectChange": {
-            "type": "object",
-            "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},
-            "minProperties": 1,
-        },
     }
 
 

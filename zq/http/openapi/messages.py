@@ -294,13 +294,17 @@ def transactions() -> Json:
         },
     }
     for listed, page in (("fences", "FencePage"), ("stages", "StagePage"), ("commits", "CommitPage")):
-        made.setdefault(f"/v2/{listed}", {})["get"] = operation(
-            f"list_{listed}",
-            f"List {listed}, the last one of each producer" if listed == "commits" else f"List {listed}",
-            {200: answer("A page, in the order of names.", page)},
-            parameters=[
-                query("marker", TEXT, "List names after this one, or where the page before has ended."),
-                query("limit", integer(1, MAX_WORK_PAGE, default=DEFAULT_PAGE), "Most of the page."),
-            ],
-        )
+        made.setdefault(f"/v2/{listed}", {})["get"] = _listed_work(listed, page)
     return made
+
+
+def _listed_work(listed: str, page: str) -> Json:
+    return operation(
+        f"list_{listed}",
+        f"List {listed}, the last one of each producer" if listed == "commits" else f"List {listed}",
+        {200: answer("A page, in the order of names.", page)},
+        parameters=[
+            query("marker", TEXT, "List names after this one, or where the page before has ended."),
+            query("limit", integer(1, MAX_WORK_PAGE, default=DEFAULT_PAGE), "Most of the page."),
+        ],
+    )

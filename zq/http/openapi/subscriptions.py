@@ -25,10 +25,7 @@ def subscriptions(limits: Limits) -> Json:
 
 
 def _of(word: str, source: str, limits: Limits) -> Json:
-    paging = [
-        query("marker", TEXT, "Where the page before has ended."),
-        query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Most of the page."),
-    ]
+    most = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Most of the page.")
     changed = {204: answer("Done.", "", "Location")}
     path = f"{source}/subscriptions"
     return {
@@ -37,7 +34,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 f"list_{word}_subscriptions",
                 f"Subscriptions of the {word}",
                 {200: answer("A page.", "SubscriptionPage")},
-                parameters=paging,
+                parameters=[query("marker", TEXT, "Where the page before has ended."), most],
             ),
             "post": operation(
                 f"create_{word}_subscription",
@@ -80,14 +77,21 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 errors=(404,),
             )
         },
-        f"{path}/{{subscription}}/deliveries": {
+        **_deliveries(word, f"{path}/{{subscription}}/deliveries", most),
+    }
+
+
+def _deliveries(word: str, path: str, most: Json) -> Json:
+    """What is delivered to one subscriber."""
+    return {
+        path: {
             "get": operation(
                 f"list_{word}_deliveries",
                 "What could not be delivered, or waits",
                 {200: answer("A page, the first first.", "DeliveryPage")},
                 parameters=[
                     query("marker", SEQUENCES, "Where the page before has ended."),
-                    paging[1],
+                    most,
                     query("state", {"enum": ["dead", "waiting"], "default": "dead"}, "What was given up, or waits."),
                 ],
                 errors=(404,),
@@ -106,7 +110,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 errors=(404,),
             ),
         },
-        f"{path}/{{subscription}}/deliveries/redrive": {
+        f"{path}/redrive": {
             "post": operation(
                 f"redrive_{word}_dead_deliveries",
                 "Have it tried again, with all attempts anew",

@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useChanges, useClock } from "../live.js";
 import { html } from "../parts/html.js";
 import { Fault } from "../parts/states.js";
-import { go } from "../route.js";
+import { useTyped } from "../route.js";
 import { settings } from "../session.js";
 import { MOST, Tail } from "../tail.js";
 import { clock, count, rate, several, visible } from "../text.js";
@@ -13,8 +13,6 @@ import { Published } from "./log.js";
 
 // Milliseconds between two drawings, however much comes.
 const DRAWN = 100;
-// Milliseconds after which the address has what was typed.
-const TYPED = 300;
 // Seconds over which the rate is taken.
 const LATELY = 5;
 // Characters of a body that a line shows.
@@ -90,15 +88,13 @@ function useTail(match, topic, filter) {
 }
 
 function Tools({ tail, href, again }) {
-  const timer = useRef(0);
+  const typed = useTyped(href);
   const filter = ({ target: { value } }) => {
     tail.filter = value;
     again();
     tail.told();
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => go(href(value), true), TYPED);
+    typed(value);
   };
-  useEffect(() => () => clearTimeout(timer.current), []);
   const clear = () => {
     again();
     tail.clear();

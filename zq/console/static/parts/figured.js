@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Queues or topics with their figures, as the server has counted them: sorted, searched and paged there.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { get } from "../api.js";
 import { useClock, useLive } from "../live.js";
-import { at, go, parsed } from "../route.js";
+import { at, go, parsed, useTyped } from "../route.js";
 import { age, count, several } from "../text.js";
 import { announce } from "./act.js";
 import { html } from "./html.js";
 
 // Seconds after which counts are called old.
 const OLD = 10;
-// Milliseconds after which the address has what was typed.
-const TYPED = 300;
 
 /**
  * The first page, asked for again and again; or a later one in the order of that first page, which stays as it is.
@@ -55,12 +53,11 @@ export function Counted({ list, noun }) {
 export function Search({ route, noun }) {
   const { name = "" } = route.query;
   const [text, setText] = useState(name);
-  const timer = useRef(0);
+  const search = useTyped((value) => at(route.project, route.page, { ...parsed(location.hash).query, name: value }));
   useEffect(() => setText(name), [name]);
   const typed = ({ target: { value } }) => {
     setText(value);
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => go(at(route.project, route.page, { ...parsed(location.hash).query, name: value }), true), TYPED);
+    search(value);
   };
   return html`<label class="search">
     <span class="hidden">Part of a ${noun}'s name</span>
