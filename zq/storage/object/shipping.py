@@ -25,6 +25,8 @@ LOG = logging.getLogger(__name__)
 MOST: Final = 4 << 20
 # Bytes that may wait before writes are refused.
 MOST_WAITING: Final = 64 << 20
+# The last uploads by which the next ones are spaced.
+RECENT: Final = 8
 # Seconds after which what nobody waits for is uploaded.
 UNHURRIED: Final = 1.0
 # Seconds between two attempts, at first and at the most; and where the object store has refused.
@@ -40,6 +42,13 @@ class _Waiting(NamedTuple):
     batch: Batch
     size: int
     since: float
+
+
+class _Turn(NamedTuple):
+    """A thread that waits until all batches up to ``wanted`` are acknowledged; ``gate`` is let go of then."""
+
+    wanted: int
+    gate: threading.Lock
 
 
 class Cut:
@@ -72,20 +81,27 @@ class Shipper:
         self._linger = linger
         self._patience = patience
         self._now = now
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())
+        """Notified when an upload may be due. One thread waits for it, the one that holds ``_encoding``: who waits for
+        an upload has a gate of its own, for else each upload and each that waits would wake all others."""
         self._encoding = threading.Lock()
         """Held from taking a group to having its record: records are made in the order of their positions."""
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
         self._appended = 0
-        self._waiters = 0
         self._taken = 0
+        self._turns: list[_Turn] = []
+        self._wanted = 0
+        """The last batch that somebody has waited for."""
         self._serials: dict[int, int] = {}
         """By position of a record that is under way, or not acknowledged yet: the number of its last batch."""
         self._cuts: deque[Cut] = deque()
         """Those that no record has come to yet."""
         self._done: set[int] = set()
-        self._durations: deque[float] = deque([0.0], maxlen=32)
+        self._durations: deque[float] = deque(maxlen=RECENT)
+        self._alone = 0.0
+        self._spacing = 0.0
+        """Least seconds between the starts of two uploads of which one begins while the other is under way."""
         self._started = 0.0
         self._last = position
         self._checksum = 0
@@ -124,21 +140,39 @@ class Shipper:
         Raises ``Unavailable`` if that takes longer than ``patience``: it may still come about. Raises ``Deposed``.
         """
         wanted = self._appended
-        self._settle(lambda: self._shipped >= wanted)
+        self._settle(wanted)
 
-    def _settle(self, settled: Callable[[], bool]) -> None:
+    def _settle(self, wanted: int) -> None:
         with self._changed:
-            self._waiters += 1
-            self._changed.notify_all()
-            try:
-                self._changed.wait_for(lambda: settled() or self._proof.fenced, self._patience)
-            finally:
-                self._waiters -= 1
-            if settled():
+            if self._shipped >= wanted:
                 return
+            if self._proof.fenced:
+                raise Deposed
+            turn = _Turn(wanted, threading.Lock())
+            turn.gate.acquire()
+            self._turns.append(turn)
+            if wanted > self._wanted:
+                hurried, self._wanted = self._wanted > self._taken, wanted
+                if not hurried:
+                    self._changed.notify()
+        turn.gate.acquire(timeout=self._patience)
+        if self._shipped >= wanted:
+            return
+        with self._changed:
+            if turn in self._turns:
+                self._turns.remove(turn)
         if self._proof.fenced:
             raise Deposed
         raise Unavailable(UNKNOWN.format(self._refusal))
+
+    def _open(self, wanted: int) -> None:
+        """Let those go on who wait for no more than that. The caller holds ``_changed``."""
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            if turn.wanted <= wanted:
+                turn.gate.release()
+            else:
+                self._turns.append(turn)
 
     def cut(self) -> Cut:
         """Have a record end with what was appended last."""
@@ -150,7 +184,7 @@ class Shipper:
 
     def reached(self, cut: Cut) -> int:
         """Its position, once that is acknowledged. Raises ``Unavailable`` as ``wait`` does."""
-        self._settle(lambda: cut.position is not None and self._acknowledged >= cut.position)
+        self._settle(cut.serial)
         assert cut.position is not None
         return cut.position
 
@@ -174,7 +208,7 @@ class Shipper:
             whole = True
         with self._changed:
             self._closing = True
-            self._changed.notify_all()
+            self._changed.notify()
         for thread in self._threads:
             thread.join(self._patience)
         return self._last if whole else -1
@@ -200,7 +234,7 @@ class Shipper:
                 if self._proof.fenced or (self._closing and not self._waiting):
                     return None
                 pause = self._pause()
-                if pause is not None and pause <= 0:
+                if pause <= 0:
                     break
                 self._changed.wait(pause)
             batches: list[Batch] = []
@@ -221,31 +255,31 @@ class Shipper:
         while self._cuts and self._cuts[0].serial == self._taken:
             self._cuts.popleft().position = position
 
-    def _pause(self) -> float | None:
-        """Seconds until an upload may begin; None while nothing waits. A second one begins only when the oldest has
-        waited for half an upload: else groups are small."""
+    def _pause(self) -> float:
+        """Seconds until an upload may begin, or until one may have something to do."""
         if not self._waiting:
-            return None
+            return UNHURRIED / 2
         now, oldest = time.monotonic(), self._waiting[0].since
-        hurried = self._waiters > 0 or self._closing or self._bytes > MOST
-        start = oldest if hurried else oldest + UNHURRIED
+        hurried = self._wanted > self._taken or self._closing or self._bytes > MOST
+        start = oldest if hurried else oldest + UNHURRIED / 2
         if self._serials and self._bytes <= MOST:
-            start = max(start, oldest + statistics.median(self._durations) / 2)
+            start = max(start, self._started + self._spacing)
         return max(start, self._started + self._linger) - now
 
     def _upload(self, position: int, value: bytes, size: int) -> bool:
-        """Put the record, look for the fence, acknowledge; False where this server owns the store no more."""
+        """Put the record, look for the fence, acknowledge; False where this server owns the store no more, or ends."""
         name, began = log_name(self._proof.epoch, position), time.monotonic()
+        alone = len(self._serials) == 1
         try:
             self._insist(lambda: self._put(name, value))
-            duration = time.monotonic() - began
             self._insist(self._proof.look)
         except Deposed:
             with self._changed:
-                self._changed.notify_all()
+                self._open(self._appended)
             return False
+        duration = time.monotonic() - began
         with self._changed:
-            self._durations.append(duration)
+            self._pace(duration, alone and self._last == position)
             self.shipped_entries += 1
             self.stored_bytes += len(value)
             self._bytes -= size
@@ -254,8 +288,19 @@ class Shipper:
                 self._acknowledged += 1
                 self._done.remove(self._acknowledged)
                 self._shipped = self._serials.pop(self._acknowledged)
-            self._changed.notify_all()
+            self._open(self._shipped)
+            self._changed.notify()
         return True
+
+    def _pace(self, duration: float, alone: bool) -> None:
+        """See how far the next uploads should lie apart: evenly, and further by as much as they take longer together
+        than one by itself. Where uploads only wait, for a store that is far, all are under way; where they work, for
+        one that is busy, they come one after the other, each with all that waits: more at once would only be smaller.
+        """
+        self._durations.append(duration)
+        self._alone = duration if alone else min(self._alone, duration)
+        together = statistics.median(self._durations) - self._alone
+        self._spacing = self._alone / len(self._threads) + max(0.0, together)
 
     def _put(self, name: str, value: bytes) -> None:
         """Where something younger is said to be there, an earlier attempt has landed: it must be the same."""
