@@ -7,6 +7,7 @@ sealed by a key instead of kept in memcached. ``python -m tests.swift FOLDER POR
 """
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from tests.servers import Startable, free_port, spawn, wait_for
 
 READY_WITHIN: Final = 60.0
 ACCOUNT: Final = "AUTH_zq"
+ROOT: Final = str(Path(__file__).parent.parent)
 USER: Final = "zq:tester"
 KEY: Final = "testing"
 ROLES: Final = ("account", "container", "object")
@@ -61,7 +63,7 @@ workers = 0
 log_address = /dev/null
 user =
 [pipeline:main]
-pipeline = catch_errors gatekeeper healthcheck tempauth copy dlo versioned_writes proxy-server
+pipeline = catch_errors gatekeeper healthcheck cache tempauth copy dlo versioned_writes proxy-server
 [app:proxy-server]
 use = egg:swift#proxy
 account_autocreate = true
@@ -74,6 +76,8 @@ use = egg:swift#catch_errors
 use = egg:swift#gatekeeper
 [filter:healthcheck]
 use = egg:swift#healthcheck
+[filter:cache]
+paste.filter_factory = tests.swift_cache:filter_factory
 [filter:tempauth]
 use = egg:swift#tempauth
 user_zq_tester = testing .admin
@@ -147,7 +151,9 @@ class Swift(Startable):
         settings.write_text(text.format(port=self._ports[role], role=role, **self._values))
         with (self.folder / f"{role}.log").open("ab") as output:
             command = [_program(f"swift-{role}-server"), str(settings)]
-            self._processes[role] = spawn(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self._processes[role] = spawn(
+                command, env={**os.environ, "PYTHONPATH": ROOT}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
 
     def kill(self, role: str = "proxy", how: signal.Signals = signal.SIGKILL) -> None:
         """End one process, and wait for its end. What is stored stays."""
