@@ -23,6 +23,8 @@ import redis
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tests import azurite
+from tests.azurite import Azurite
 from tests.binaries import Missing, binary
 from tests.s3 import S3
 from tests.servers import Startable, free_port, spawn, stopped, wait_for
@@ -42,8 +44,8 @@ class Kind(NamedTuple):
     shared: bool
 
 
-IN_OBJECTS: Final = ("swift", "s3")
-"""Stores in an object store, which have suites of their own in ``tests/object``."""
+IN_OBJECTS: Final = ("swift", "s3", "swift-3", "az")
+"""Stores in an object store, which have suites of their own in ``tests/object``: without ``--stores`` on two."""
 KINDS: Final = {
     "memory": Kind(durable=False, shared=False),
     "rocksdb": Kind(durable=True, shared=False),
@@ -52,13 +54,15 @@ KINDS: Final = {
     "pooled": Kind(durable=False, shared=False),
     "swift": Kind(durable=True, shared=False),
     "s3": Kind(durable=True, shared=False),
+    "swift-3": Kind(durable=True, shared=False),
+    "az": Kind(durable=True, shared=False),
     **({"redis-server": Kind(durable=True, shared=True)} if REDIS_ON_PATH else {}),
     **({"mongodb-given": Kind(durable=True, shared=True)} if MONGODB_URI else {}),
     **({"redis-given": Kind(durable=True, shared=True)} if REDIS_URI else {}),
 }
 """Every store that the shared suites run on, and that ``pytest --stores`` names. ``redis`` is valkey-server from the
-wheel, ``s3`` is moto, ``redis-server`` is on PATH, ``…-given`` come from the environment. ``pooled``: two stores in
-memory as one, for ``zq/conformance``."""
+wheel, ``s3`` is moto, ``swift-3`` is a Swift of three devices, ``az`` is Azurite from npm, ``redis-server`` is on PATH,
+``…-given`` come from the environment. ``pooled``: two stores in memory as one, for ``zq/conformance``."""
 USUAL: Final = [name for name in KINDS if name not in ("redis-server", "pooled", *IN_OBJECTS)]
 """Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
 EMBEDDED: Final = ["memory", "rocksdb"]
@@ -220,6 +224,13 @@ def missing(sentence: str, program: str = "") -> None:
     pytest.skip(sentence)
 
 
+def object_store(name: str) -> Swift | S3 | Azurite:
+    """A server of one of ``IN_OBJECTS``, which is not started yet."""
+    if name == "az" and azurite.program() is None:
+        missing("Azurite is not installed: npm install --prefix var/npm azurite", "azurite")
+    return {"swift": Swift, "s3": S3, "swift-3": lambda: Swift(3), "az": Azurite}[name]()
+
+
 class Stores:
     """The servers of one test session, each started when first asked for."""
 
@@ -233,10 +244,8 @@ class Stores:
             return "memory:"
         if driver == "rocksdb":
             return f"rocksdb://{folder}/store"
-        if driver == "swift":
-            return self._in_objects(driver, Swift, f"{folder.name}-{name}")
-        if driver == "s3":
-            return self._in_objects(driver, S3, f"{folder.name}-{name}")
+        if driver in IN_OBJECTS:
+            return self._in_objects(driver, f"{folder.name}-{name}")
         if driver.startswith("mongodb"):
             return self._empty_mongodb(driver, f"zq_test_{name}")
         return self._empty_redis(driver, "abc".index(name))
@@ -268,8 +277,8 @@ class Stores:
             client.flushdb()
         return uri
 
-    def _in_objects(self, driver: str, make: Callable[[], Swift | S3], name: str) -> str:
-        server = self._server(driver, make)
+    def _in_objects(self, driver: str, name: str) -> str:
+        server = self._server(driver, lambda: object_store(driver))
         os.environ.update(server.environment)
         return server.uri(f"{name}-{uuid4().hex}")
 

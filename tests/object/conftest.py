@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from tests.azurite import Azurite
 from tests.s3 import S3
-from tests.stores import IN_OBJECTS
+from tests.stores import IN_OBJECTS, object_store
 from tests.swift import Swift
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -35,11 +36,37 @@ def s3() -> Iterator[S3]:
         yield server
 
 
-@pytest.fixture(params=IN_OBJECTS)
-def uri(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    with object_store("az") as server:
+        assert isinstance(server, Azurite)
+        os.environ.update(server.environment)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def chosen_server(request: pytest.FixtureRequest) -> Iterator[Swift | S3 | Azurite]:
+    """One of those that ``--stores`` names."""
+    if request.param in ("swift", "s3"):
+        yield request.getfixturevalue(request.param)
+        return
+    with object_store(request.param) as server:
+        os.environ.update(server.environment)
+        yield server
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test runs on Swift and on S3, or on those that ``--stores`` names."""
+    if "chosen_server" in metafunc.fixturenames:
+        named = (metafunc.config.getoption("--stores") or "swift,s3").split(",")
+        stores = [name for name in IN_OBJECTS if name in named]
+        metafunc.parametrize("chosen_server", stores, indirect=True, scope="session")
+
+
+@pytest.fixture
+def uri(chosen_server: Swift | S3 | Azurite) -> str:
     """An empty store."""
-    server: Swift | S3 = request.getfixturevalue(request.param)
-    return server.uri(uuid4().hex)
+    return chosen_server.uri(uuid4().hex)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Final
 from oslo_config import cfg
 
 # Schemes of the URIs of such stores, which have one section for all.
-SCHEMES: Final = ("swift", "s3")
+SCHEMES: Final = ("swift", "s3", "gs", "az")
 SECTION: Final = "storage:object"
 OBJECT: Final[list[cfg.Opt]] = [
     cfg.StrOpt(

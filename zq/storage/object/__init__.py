@@ -45,7 +45,8 @@ def connect(
     max_clock_jump: int = 172800,
     expiry: Expiry | None = None,
 ) -> OrderedStorage:
-    """Take over ``swift://container/prefix`` or ``s3://bucket/prefix`` and open it. Raises ``StartRefused``.
+    """Take over the store of a URI, as ``swift://container/prefix`` or ``s3://bucket/prefix``, and open it. Raises
+    ``StartRefused``.
 
     ``cache``: a local directory, whose content is thrown away. For the others see ``Terms``, ``Shipper`` and ``Rules``.
     """

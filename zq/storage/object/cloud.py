@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in S3 and what speaks its protocol, over obstore.
+"""Objects in S3 and what speaks its protocol, in Google Cloud Storage and in Azure, over obstore.
 
-S3 takes the first of several writers of a name where it is asked to (``If-None-Match: *``): that is how it elects. Not
-everything that speaks its protocol does, so a store that begins there tries it out first. No try proves it; that an
-owner looks for its fence before it acknowledges is what keeps what was acknowledged.
+All three take the first of several writers of a name where they are asked to (``If-None-Match: *``, or generation 0):
+that is how they elect. Not everything that speaks their protocols does, so a store that begins there tries it out
+first. No try proves it; that an owner looks for its fence before it acknowledges is what keeps what was acknowledged.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -23,13 +23,39 @@ from obstore.exceptions import (
     PreconditionError,
     UnauthenticatedError,
 )
-from obstore.store import S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
 from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses
 
-SHAPE: Final = "An S3 store is s3://bucket/prefix, with ?endpoint= and ?region= where they are needed; it is {!r}."
+
+class Vendor(NamedTuple):
+    """What is one's own. ``shape``: of a URI. ``options``: what a URI may have, and what obstore calls that."""
+
+    open: Callable[..., AzureStore | GCSStore | S3Store]
+    shape: str
+    options: Mapping[str, str]
+
+
+VENDORS: Final = {
+    "s3": Vendor(
+        S3Store,
+        "An S3 store is s3://bucket/prefix, with ?endpoint= and ?region= where they are needed; it is {!r}.",
+        {"endpoint": "endpoint", "region": "region"},
+    ),
+    "gs": Vendor(
+        GCSStore,
+        "A Google Cloud Storage store is gs://bucket/prefix, with ?endpoint= where it is needed; it is {!r}.",
+        {"endpoint": "base_url"},
+    ),
+    "az": Vendor(
+        AzureStore,
+        "An Azure store is az://container/prefix, with ?account= and ?endpoint= where they are needed; it is {!r}.",
+        {"account": "account_name", "endpoint": "endpoint"},
+    ),
+}
+UNUSABLE: Final = "The store {!r} cannot be used by what its URI and the environment's variables say: {}"
 # Statuses that asking again does not change, in the text of an error.
 REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
 RETRIES: Final = 2
@@ -37,36 +63,38 @@ RETRIES: Final = 2
 RACERS: Final = 16
 RACES: Final = 20
 NO_ELECTIONS: Final = (
-    "This object store told several writers of one name that they were the first: it does not heed If-None-Match, so "
-    "servers cannot agree on an owner there."
+    "This object store told several writers of one name that they were the first: it does not heed If-None-Match, or "
+    "what it should have for that, so servers cannot agree on an owner there."
 )
 # Endpoints and buckets that elect, as this process has found.
-_tried: Final[set[tuple[str, str]]] = set()
+_tried: Final[set[tuple[str, str, str]]] = set()
 
 
 class CloudObjects(Objects):
-    """The objects of one bucket below a prefix. Credentials are those of the environment, as for AWS's own tools."""
+    """The objects of one bucket or container below a prefix. Credentials are those of the environment, as for the
+    vendor's own tools."""
 
     def __init__(self, uri: str) -> None:
-        """Raises ``StartRefused`` for a URI that names no bucket and prefix."""
+        """Raises ``StartRefused`` for a URI that names no bucket and prefix, or variables that cannot be used."""
         parts = store_uri.split(uri)
-        prefix, options = parts.path.strip("/"), parse_qs(parts.query)
-        if not parts.netloc or not prefix or options.keys() - {"endpoint", "region"}:
-            raise StartRefused(SHAPE.format(uri))
-        config = {name: values[-1] for name, values in options.items()}
+        vendor, prefix, given = VENDORS[parts.scheme], parts.path.strip("/"), parse_qs(parts.query)
+        endpoint = given.get("endpoint", ["https://"])[-1]
+        plain = endpoint.startswith("http://")
+        if not parts.netloc or not prefix or given.keys() - vendor.options or not (plain or endpoint[:8] == "https://"):
+            raise StartRefused(vendor.shape.format(uri))
         limit = timedelta(seconds=TIMEOUT)
-        self._bucket = config.get("endpoint", ""), parts.netloc
-        plain = config.get("endpoint", "").startswith("http://")
+        self._bucket = parts.scheme, parts.query, parts.netloc
         try:
-            self._store = S3Store(
+            self._store = vendor.open(
                 parts.netloc,
                 prefix=prefix,
-                config=config,  # type: ignore[arg-type]  # the names above
+                config={vendor.options[name]: values[-1] for name, values in given.items()},
                 client_options={"allow_http": plain, "connect_timeout": limit, "read_timeout": limit},
                 retry_config={"max_retries": RETRIES, "retry_timeout": limit},
             )
         except BaseError as error:
-            raise StartRefused(SHAPE.format(uri)) from error
+            reason = str(error).partition("\n")[0].rpartition(" error: ")[2]
+            raise StartRefused(UNUSABLE.format(uri, reason)) from error
 
     def prepare(self) -> None:
         """Before a first start, try whether the object store elects. Raises ``StartRefused`` if it does not."""
@@ -132,7 +160,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ObjectStoreRefuses("There is no such bucket in the object store.") from error
+        raise ObjectStoreRefuses("There is no such bucket or container in the object store.") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise ObjectStoreRefuses("The object store does not allow this to these credentials.") from error
     except (BaseError, OSError) as error:
