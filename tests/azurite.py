@@ -41,9 +41,9 @@ class Azurite(Startable):
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def pid(self) -> int:
-        assert self._process is not None, "Azurite was never started."
-        return self._process.pid
+    def pids(self) -> list[int]:
+        """Its process."""
+        return [self._process.pid] if self._process else []
 
     def uri(self, prefix: str, container: str = CONTAINER) -> str:
         """A store's."""

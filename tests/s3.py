@@ -30,6 +30,11 @@ class S3(Startable):
         """What the store's driver signs in with, beside the endpoint in its URI."""
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pids(self) -> list[int]:
+        """Its process."""
+        return [self._process.pid] if self._process else []
+
     def uri(self, prefix: str) -> str:
         """A store's."""
         return f"s3://{BUCKET}/{prefix}?endpoint={self.url}"

@@ -123,6 +123,11 @@ class Swift(Startable):
         self.environment = {"ST_AUTH": self.auth_url, "ST_USER": USER, "ST_KEY": KEY}
         """What the store's driver signs in with, by ``?auth=v1``."""
 
+    @property
+    def pids(self) -> list[int]:
+        """Its processes."""
+        return [process.pid for process in self._processes.values()]
+
     def uri(self, prefix: str) -> str:
         """A store's."""
         return f"swift://zq/{prefix}?auth=v1"

@@ -98,7 +98,7 @@ def test_an_azure_that_stands_still_ends_reads_with_the_lease(azurite: Azurite, 
     options = {"cache": str(tmp_path / "first"), "lease": LEASE, "takeover": "now", "patience": 1}
     storage = connect(azurite.uri(uuid4().hex), options)
     post(storage, "early")
-    with stopped(azurite.pid):
+    with stopped(*azurite.pids):
         with pytest.raises(Unavailable):
             post(storage, "unknown")
         wait_for(lambda: not reads(storage), 10, "reads end")
