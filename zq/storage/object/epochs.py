@@ -40,17 +40,23 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """A checkpoint: ``checkpoint/<position>`` holds what the log says up to that position. ``moment``: milliseconds."""
+    """A checkpoint: ``checkpoint/<epoch>/<position>`` holds what the log says up to that position. ``epoch``: of who
+    made it; ``moment``: milliseconds."""
 
     position: int
     moment: int
+    epoch: int
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to restore from: all records behind ``removed``, and the checkpoints, the newest last."""
+    """What there is to restore from: all records behind ``removed``, and the checkpoints, the newest last.
+
+    ``unsettled``: names of objects of checkpoints that are being made or removed. Each may be there or not.
+    """
 
     removed: int = 0
     checkpoints: list[Mark] = []
+    unsettled: list[str] = []
 
 
 class Opening(Kept, frozen=True, kw_only=True):

@@ -141,6 +141,7 @@ class Owner(Directory):
                 chain=chain,
                 removed=kept.removed,
                 checkpoints=kept.checkpoints,
+                unsettled=kept.unsettled,
             )
             open_epoch(self._objects, epoch, began)
             if opening is not None and not self._has_stopped(opening, kept, position):
@@ -189,7 +190,7 @@ class Owner(Directory):
     def _downloaded(self, kept: Kept) -> Manifest | None:
         if not kept.checkpoints:
             return None
-        return download(self._objects, kept.checkpoints[-1].position, self._path)
+        return download(self._objects, kept.checkpoints[-1], self._path)
 
     def _replayed(
         self, store: ShippedStore, manifest: Manifest | None, former: int, opening: Opening | None, kept: Kept
