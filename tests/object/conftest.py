@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.object.between import Between
 from tests.s3 import S3
 from tests.stores import IN_OBJECTS
 from tests.swift import Swift
@@ -33,6 +34,15 @@ def s3() -> Iterator[S3]:
     with S3() as server:
         os.environ.update(server.environment)
         yield server
+
+
+@pytest.fixture
+def between(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
+    """What stores of this test take for Swift."""
+    with Between(swift) as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        yield proxy
 
 
 @pytest.fixture(params=IN_OBJECTS)
