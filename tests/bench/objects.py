@@ -27,7 +27,7 @@ from zq.model import Draft, new_ids
 from zq.storage import object as driver
 from zq.storage.api import Storage
 from zq.storage.object.epochs import Head, newest, read
-from zq.storage.object.objects import Objects
+from zq.storage.object.objects import Objects, Requests
 from zq.storage.ordered.storage import OrderedStorage
 
 CLIENTS = (1, 16, 64)
@@ -42,6 +42,7 @@ class Dictionary(Objects):
     """An object store in memory."""
 
     def __init__(self, put: float, look: float) -> None:
+        self.requests = Requests()
         self._put, self._look = put, look
         self._values: dict[str, bytes] = {}
 

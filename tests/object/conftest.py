@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.azurite import Azurite
+from tests.object.between import Between
 from tests.s3 import S3
 from tests.stores import IN_OBJECTS, object_store
 from tests.swift import Swift
@@ -34,6 +35,15 @@ def s3() -> Iterator[S3]:
     with S3() as server:
         os.environ.update(server.environment)
         yield server
+
+
+@pytest.fixture
+def between(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
+    """What stores of this test take for Swift."""
+    with Between(swift) as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        yield proxy
 
 
 @pytest.fixture(scope="session")

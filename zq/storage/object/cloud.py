@@ -7,11 +7,11 @@ first. No try proves it; that an owner looks for its fence before it acknowledge
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -27,7 +27,9 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
-from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses
+from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses, Requests
+
+T = TypeVar("T")
 
 
 class Vendor(NamedTuple):
@@ -83,6 +85,7 @@ class CloudObjects(Objects):
         if not parts.netloc or not prefix or given.keys() - vendor.options or not (plain or endpoint[:8] == "https://"):
             raise StartRefused(vendor.shape.format(uri))
         limit = timedelta(seconds=TIMEOUT)
+        self.requests = Requests()
         self._bucket = parts.scheme, parts.query, parts.netloc
         try:
             self._store = vendor.open(
@@ -110,31 +113,25 @@ class CloudObjects(Objects):
         _tried.add(self._bucket)
 
     def put(self, name: str, value: bytes) -> bool:
-        with _translated():
-            obstore.put(self._store, name, value)
+        self._ask("PUT", lambda: obstore.put(self._store, name, value))
         return True
 
     def get(self, name: str) -> bytes | None:
-        with _translated():
-            try:
-                return bytes(obstore.get(self._store, name).bytes())
-            except FileNotFoundError:
-                return None
+        try:
+            return self._ask("GET", lambda: bytes(obstore.get(self._store, name).bytes()))
+        except FileNotFoundError:
+            return None
 
     def exists(self, name: str) -> bool:
-        with _translated():
-            try:
-                obstore.head(self._store, name)
-            except FileNotFoundError:
-                return False
-            return True
+        try:
+            self._ask("HEAD", lambda: obstore.head(self._store, name))
+        except FileNotFoundError:
+            return False
+        return True
 
     def delete(self, name: str) -> None:
-        with _translated():
-            try:
-                obstore.delete(self._store, name)
-            except FileNotFoundError:
-                return
+        with suppress(FileNotFoundError):
+            self._ask("DELETE", lambda: obstore.delete(self._store, name))
 
     def elect(self, number: int) -> bool:
         return self._put_new(f"epoch/{number}")
@@ -146,25 +143,36 @@ class CloudObjects(Objects):
         """Connections go with the process."""
 
     def _put_new(self, name: str) -> bool:
-        with _translated():
-            try:
-                obstore.put(self._store, name, b"zq", mode="create", use_multipart=False)
-            except (AlreadyExistsError, PreconditionError):
-                return False
-            return True
+        try:
+            self._ask("PUT", lambda: obstore.put(self._store, name, b"zq", mode="create", use_multipart=False))
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        return True
 
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """The binding's errors as this program's, the cause kept."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise ObjectStoreRefuses("There is no such bucket or container in the object store.") from error
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise ObjectStoreRefuses("The object store does not allow this to these credentials.") from error
-    except (BaseError, OSError) as error:
-        found = REFUSALS.search(str(error))
-        if found is None:
-            raise Unavailable from error
-        raise ObjectStoreRefuses(f"The object store answers with status {found[1]}.") from error
+    def _ask(self, verb: str, act: Callable[[], T]) -> T:
+        """One request, counted as one also where the binding repeats it. Its errors become this program's, the cause
+        kept, but those that are answers."""
+        code = "none"
+        try:
+            answer = act()
+            code = "200"
+        except (AlreadyExistsError, PreconditionError):
+            code = "412"
+            raise
+        except FileNotFoundError as error:
+            code = "404"
+            if verb != "PUT":
+                raise
+            raise ObjectStoreRefuses("There is no such bucket or container in the object store.") from error
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            code = "403"
+            raise ObjectStoreRefuses("The object store does not allow this to these credentials.") from error
+        except (BaseError, OSError) as error:
+            found = REFUSALS.search(str(error))
+            if found is None:
+                raise Unavailable from error
+            code = found[1]
+            raise ObjectStoreRefuses(f"The object store answers with status {code}.") from error
+        finally:
+            self.requests.count(verb, code)
+        return answer

@@ -86,8 +86,8 @@ class OrderedStorage:
         return self._clock.doubted
 
     def ping(self) -> None:
-        self._record_clock()
         self._housekeeping.check()
+        self._record_clock(waiting=False)
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         if expiry is not None:
@@ -139,11 +139,13 @@ class OrderedStorage:
             if self._housekeeping.configure(expiry):
                 self._handle.reopen()
 
-    def _record_clock(self) -> None:
+    def _record_clock(self, waiting: bool = True) -> None:
+        """``waiting``: for a store elsewhere, too, which may take its time."""
         self.now()
         with self._handle as (store, _):
             startup.record_clock(store, self._clock)
-            store.wait_durable()
+            if waiting or not store.contended:
+                store.wait_durable()
 
     def _allow_destruction(self) -> None:
         """What destroys expired values by itself goes by the machine's clock, whatever is thought of it here."""
