@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Swift, and an S3, for the stores in them, their objects past the store, and what opens one."""
+"""A real Swift, an S3 and an Azure, for the stores in them, their objects past the store, and what opens one."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -67,7 +67,8 @@ def chosen_server(request: pytest.FixtureRequest) -> Iterator[Swift | S3 | Azuri
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test runs on Swift and on S3, or on those that ``--stores`` names."""
-    if "chosen_server" in metafunc.fixturenames:
+    own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "chosen_server" in metafunc.fixturenames and "chosen_server" not in own:
         named = (metafunc.config.getoption("--stores") or "swift,s3").split(",")
         stores = [name for name in IN_OBJECTS if name in named]
         metafunc.parametrize("chosen_server", stores, indirect=True, scope="session")

@@ -19,7 +19,7 @@ from zq.errors import StartRefused, Unavailable
 from zq.storage.api import Storage
 from zq.storage.object import shipping
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indirect=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("chosen_server", ["swift"], indirect=True)]
 
 PATIENCE = 2
 
