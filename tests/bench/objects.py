@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+from tests.dictionary import Dictionary
 from tests.object.work import QUEUE, post
 from tests.servers import wait_for
 from tests.stores import IN_OBJECTS, object_store
@@ -27,7 +28,7 @@ from zq.model import Draft, new_ids
 from zq.storage import object as driver
 from zq.storage.api import Storage
 from zq.storage.object.epochs import Head, newest, read
-from zq.storage.object.objects import Objects, Requests
+from zq.storage.object.objects import Objects
 from zq.storage.ordered.storage import OrderedStorage
 
 CLIENTS = (1, 16, 64)
@@ -36,40 +37,6 @@ BODY = "x" * 200
 LEASE = 2.0
 # What has a latency: seconds of a put, and of a look.
 DELAYS = {"near": (0.0, 0.0), "far": (0.03, 0.03), "far-puts": (0.03, 0.0)}
-
-
-class Dictionary(Objects):
-    """An object store in memory."""
-
-    def __init__(self, put: float, look: float) -> None:
-        self.requests = Requests()
-        self._put, self._look = put, look
-        self._values: dict[str, bytes] = {}
-
-    def put(self, name: str, value: bytes) -> bool:
-        time.sleep(self._put)
-        self._values[name] = value
-        return True
-
-    def get(self, name: str) -> bytes | None:
-        time.sleep(self._look)
-        return self._values.get(name)
-
-    def exists(self, name: str) -> bool:
-        return self.get(name) is not None
-
-    def delete(self, name: str) -> None:
-        self._values.pop(name, None)
-
-    def elect(self, number: int) -> bool:
-        mine = object()
-        return self._values.setdefault(f"epoch/{number}", mine) is mine  # type: ignore[arg-type]
-
-    def elected(self, number: int) -> bool:
-        return f"epoch/{number}" in self._values
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class Counted:
