@@ -122,7 +122,7 @@ def test_patience_ends(ship: Ship, objects: Gate) -> None:
 
 def test_who_waits_when_the_server_is_deposed_is_told_at_once(ship: Ship, objects: Gate) -> None:
     """All of them, also those whose change is in no upload yet; and whoever comes later."""
-    shipper = ship(patience=600, uploads=1)
+    shipper = ship(patience=30, uploads=1)
     objects.open.clear()
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(settle, shipper) for _ in range(4)]
