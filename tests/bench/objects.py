@@ -137,7 +137,7 @@ def fill(storage: Storage, messages: int, each: int) -> None:
         list(posting.map(run, range(messages // each)))
 
 
-def table_of_restores(where: Place, messages: list[int]) -> None:
+def table_of_restores(where: Place, messages: list[int], each: int) -> None:
     """How long a machine with an empty disk takes, the lease of an owner that may live not counted."""
     print("\n| Store | messages | from | records | s after a clean stop | s beside a living owner, less its lease |")
     print("|---|---|---|---|---|---|")
@@ -145,7 +145,7 @@ def table_of_restores(where: Place, messages: list[int]) -> None:
         for way in ("log", "checkpoint"):
             store, many = f"restore-{number}-{way}", {"checkpoint_records": 1_000_000, "checkpoint_bytes": 1 << 40}
             storage, counted = where.machine(store, "first", **many)
-            fill(storage, number, 100 if number >= 1_000_000 else 10)
+            fill(storage, number, each)
             storage.close()
             if way == "checkpoint":
                 checkpoint(where, store)
@@ -183,13 +183,14 @@ def main() -> None:
     parser.add_argument("places", nargs="*", default=["near", "far", "far-puts", "swift", "swift-3", "s3"])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--messages", type=int, nargs="*", default=[100_000])
+    parser.add_argument("--each", type=int, default=100, help="messages of a post that fills a store")
     arguments = parser.parse_args()
     for name in arguments.places:
         assert name in DELAYS or name in IN_OBJECTS, f"{name} is none of {', '.join((*DELAYS, *IN_OBJECTS))}"
         with place(name) as where:
             if arguments.seconds:
                 table_of_posts(where, arguments.seconds)
-            table_of_restores(where, arguments.messages)
+            table_of_restores(where, arguments.messages, arguments.each)
 
 
 if __name__ == "__main__":
