@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Swift, an S3 and an Azure, for the stores in them, their objects past the store, and what opens one."""
+"""A real Swift, an S3 and an Azure, for the stores in them, their objects past the store, and what opens one.
+
+Each test runs on Swift or on S3, half of them on either; with ``--stores swift,s3,swift-3,az`` on each that is named,
+and races for longer.
+"""
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
+from zlib import crc32
 
 import pytest
 
@@ -22,6 +27,21 @@ LEASE = 2
 Open = Callable[..., Storage]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "uri" in metafunc.fixturenames and "uri" not in own:
+        named = metafunc.config.getoption("--stores")
+        one = ("swift", "s3")[crc32(metafunc.function.__name__.encode()) % 2]
+        chosen = [name for name in IN_OBJECTS if name in named.split(",")] if named else [one]
+        metafunc.parametrize("uri", chosen, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def rounds(request: pytest.FixtureRequest) -> int:
+    """How many races."""
+    return 12 if request.config.getoption("--stores") else 4
+
+
 @pytest.fixture(scope="session")
 def swift() -> Iterator[Swift]:
     """Shared by all tests that do not break it."""
@@ -31,8 +51,23 @@ def swift() -> Iterator[Swift]:
 
 
 @pytest.fixture(scope="session")
+def three() -> Iterator[Swift]:
+    """One with three devices, which tests may break for a while."""
+    with Swift(3) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
     with S3() as server:
+        os.environ.update(server.environment)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    with object_store("az") as server:
+        assert isinstance(server, Azurite)
         os.environ.update(server.environment)
         yield server
 
@@ -46,38 +81,14 @@ def between(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
         yield proxy
 
 
-@pytest.fixture(scope="session")
-def azurite() -> Iterator[Azurite]:
-    with object_store("az") as server:
-        assert isinstance(server, Azurite)
-        os.environ.update(server.environment)
-        yield server
-
-
-@pytest.fixture(scope="session")
-def chosen_server(request: pytest.FixtureRequest) -> Iterator[Swift | S3 | Azurite]:
-    """One of those that ``--stores`` names."""
-    if request.param in ("swift", "s3"):
-        yield request.getfixturevalue(request.param)
-        return
-    with object_store(request.param) as server:
-        os.environ.update(server.environment)
-        yield server
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test runs on Swift and on S3, or on those that ``--stores`` names."""
-    own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if "chosen_server" in metafunc.fixturenames and "chosen_server" not in own:
-        named = (metafunc.config.getoption("--stores") or "swift,s3").split(",")
-        stores = [name for name in IN_OBJECTS if name in named]
-        metafunc.parametrize("chosen_server", stores, indirect=True, scope="session")
-
-
 @pytest.fixture
-def uri(chosen_server: Swift | S3 | Azurite) -> str:
+def uri(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty store."""
-    return chosen_server.uri(uuid4().hex)
+    name = request.param
+    server: Swift | S3 | Azurite = request.getfixturevalue({"swift-3": "three", "az": "azurite"}.get(name, name))
+    for variable, value in server.environment.items():
+        monkeypatch.setenv(variable, value)
+    return server.uri(uuid4().hex)
 
 
 @pytest.fixture

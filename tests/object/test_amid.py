@@ -16,7 +16,7 @@ from zq.errors import Deposed
 from zq.storage.object import objects_of
 from zq.storage.object.epochs import log_name
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("chosen_server", ["swift"], indirect=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indirect=True)]
 
 
 class Asleep:

@@ -14,7 +14,7 @@ from zq.errors import Unavailable
 from zq.model import Draft, new_ids
 from zq.storage.api import Storage
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("chosen_server", ["swift"], indirect=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indirect=True)]
 
 
 def figures(storage: Storage) -> dict[str, float]:

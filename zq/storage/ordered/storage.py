@@ -87,7 +87,7 @@ class OrderedStorage:
 
     def ping(self) -> None:
         self._housekeeping.check()
-        self._record_clock(waiting=False)
+        self._record_clock(probing=True)
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         if expiry is not None:
@@ -139,13 +139,13 @@ class OrderedStorage:
             if self._housekeeping.configure(expiry):
                 self._handle.reopen()
 
-    def _record_clock(self, waiting: bool = True) -> None:
-        """``waiting``: for a store elsewhere, too, which may take its time."""
+    def _record_clock(self, probing: bool = False) -> None:
         self.now()
         with self._handle as (store, _):
+            if probing and store.contended:
+                return  # it has been asked, and may take its time for what is written
             startup.record_clock(store, self._clock)
-            if waiting or not store.contended:
-                store.wait_durable()
+            store.wait_durable()
 
     def _allow_destruction(self) -> None:
         """What destroys expired values by itself goes by the machine's clock, whatever is thought of it here."""

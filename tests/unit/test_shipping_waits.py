@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits for an upload, for how long, and what is shared: by an object store that does as the test says."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.dictionary import Dictionary
+from tests.servers import wait_for
+from zq.errors import Deposed, Unavailable
+from zq.storage.object import entries
+from zq.storage.object.epochs import Proof, fence_name, log_name
+from zq.storage.object.shipping import Shipper
+
+WRITE = [("messages", b"key", b"value")]
+Ship = Callable[..., Shipper]
+
+
+class Gate(Dictionary):
+    """Puts of the log wait until it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.open.set()
+        self.began = 0
+
+    def put(self, name: str, value: bytes) -> bool:
+        self.began += 1
+        assert self.open.wait(60)
+        return super().put(name, value)
+
+
+@pytest.fixture
+def objects() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.open.set()
+
+
+@pytest.fixture
+def ship(objects: Gate) -> Iterator[Ship]:
+    """A function that begins a log, with options."""
+    begun: list[Shipper] = []
+
+    def start(**options: float) -> Shipper:
+        proof = Proof(objects, 1, 60, time.monotonic)
+        begun.append(Shipper(objects, proof, 0, now=time.time, **options))  # type: ignore[arg-type]
+        begun[-1].start()
+        return begun[-1]
+
+    yield start
+    objects.open.set()
+    for shipper in begun:
+        shipper.close()
+
+
+def settle(shipper: Shipper) -> None:
+    shipper.append(WRITE, ())
+    shipper.wait()
+
+
+def batches(objects: Gate, position: int) -> int:
+    value = objects.get(log_name(1, position))
+    return len(entries.decode(value, "a record").batches) if value else 0
+
+
+def test_what_nobody_waits_for_is_uploaded_soon(ship: Ship, objects: Gate) -> None:
+    """Without any other change that comes by."""
+    shipper = ship()
+    settle(shipper)
+    shipper.append(WRITE, ())
+    wait_for(lambda: batches(objects, 2), 10, "an upload")
+    wait_for(lambda: shipper.acknowledged == 2, 10, "its acknowledgement")
+
+
+def test_all_that_waits_shares_an_upload(ship: Ship, objects: Gate) -> None:
+    """What comes while one is under way is in the next one, whoever waits for it."""
+    shipper = ship(uploads=1)
+    objects.open.clear()
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(settle, shipper)
+        wait_for(lambda: objects.began == 1, 10, "an upload")
+        others = [threads.submit(settle, shipper) for _ in range(8)]
+        wait_for(lambda: shipper.waiting_bytes == 9 * len(b"keyvalue"), 10, "eight more")
+        assert not first.done()
+        objects.open.set()
+        for other in others:
+            other.result(10)
+    assert (batches(objects, 1), batches(objects, 2)) == (1, 8)
+
+
+def test_uploads_go_on_beside_one_that_stands_still(ship: Ship, objects: Gate) -> None:
+    """As many as are allowed; they are acknowledged in their order, so none before that one."""
+    shipper = ship(uploads=3)
+    objects.open.clear()
+    with ThreadPoolExecutor(3) as threads:
+        settled = []
+        for number in range(3):
+            settled.append(threads.submit(settle, shipper))
+            wait_for(lambda: objects.began == number + 1, 10, "an upload")  # noqa: B023
+        assert not any(each.done() for each in settled)
+        objects.open.set()
+        for each in settled:
+            each.result(10)
+    assert shipper.acknowledged == 3
+
+
+def test_patience_ends(ship: Ship, objects: Gate) -> None:
+    """In a sentence; what waits goes on being uploaded."""
+    shipper = ship(patience=0.2)
+    objects.open.clear()
+    with pytest.raises(Unavailable, match="not known to be stored"):
+        settle(shipper)
+    objects.open.set()
+    shipper.append(WRITE, ())
+    wait_for(lambda: shipper.acknowledged == 2, 10, "both")
+
+
+def test_who_waits_when_the_server_is_deposed_is_told_at_once(ship: Ship, objects: Gate) -> None:
+    """All of them, also those whose change is in no upload yet; and whoever comes later."""
+    shipper = ship(patience=30, uploads=1)
+    objects.open.clear()
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(settle, shipper) for _ in range(4)]
+        wait_for(lambda: shipper.waiting_bytes == 4 * len(b"keyvalue") and objects.began, 10, "all four")
+        Dictionary.put(objects, fence_name(1), b"")
+        objects.open.set()
+        for each in waiting:
+            with pytest.raises(Deposed):
+                each.result(10)
+    with pytest.raises(Deposed):
+        settle(shipper)
