@@ -75,7 +75,7 @@ def test_of_three_devices_one_may_be_broken(objects: SwiftObjects, server: Swift
 
 def read(objects: SwiftObjects) -> None:
     """What there is to be read once one device was broken."""
-    for number in range(PUTS // 2):
+    for number in range(0, PUTS // 2, 5):
         assert objects.get(f"kept/{number}") == b"new"
         assert objects.get(f"fresh/{number}") == b"new"
         assert objects.exists(f"fresh/{number}")
