@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores in an object store: posts by many threads, and how long another machine takes to have the store.
+"""Stores in an object store: posts by many threads, and how long another machine takes to have the store, with and
+without having followed it.
 
 ``python -P -m tests.bench.objects swift|s3 [messages]``. Printed, never asserted.
 """
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,9 +22,13 @@ from tests.swift import Swift
 from zq.model import Draft, new_ids
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.storage.object.following import Copy, Standby
 
 SECONDS = 4.0
 BODY = "x" * 200
+LEASE = 2
+# Seconds that a standby waits.
+SILENCE = 8
 # Messages of a post that fills a store.
 FILLING = 100
 
@@ -59,7 +65,7 @@ def main(kind: str, messages: int) -> None:
         os.environ.update(server.environment)
 
         def machine(name: str, prefix: str, **options: object) -> Storage:
-            return connect(server.uri(prefix), {"cache": str(Path(folder, name)), "lease": 2, **options})
+            return connect(server.uri(prefix), {"cache": str(Path(folder, name)), "lease": LEASE, **options})
 
         storage = machine("posts", "posts")
         for threads in (1, 16, 64):
@@ -75,7 +81,33 @@ def main(kind: str, messages: int) -> None:
             storage = machine("second", way.replace(" ", ""))
             print(f"{messages:,} messages, {way}: another machine has them after {time.monotonic() - began:.2f} s")
             storage.close()
+        follow(machine, messages)
     assert threading.active_count() < 50
+
+
+def follow(machine: Callable[..., Storage], messages: int) -> None:
+    """Print how long a standby that has followed the log takes to serve, from the end of its waiting on."""
+    ended, stop = [], Standby.stop
+
+    def noted(standby: Standby) -> Copy | None:
+        ended.append(time.monotonic())
+        return stop(standby)
+
+    Standby.stop = noted  # type: ignore[method-assign]
+    rules = {"checkpoint_records": 1_000_000, "checkpoint_bytes": 1 << 40}
+    for way, beat in (("a clean stop", 1), ("silence", 1000)):
+        prefix = way.replace(" ", "")
+        owner = machine("owner", prefix, owner_timeout=3 * beat, **rules)
+        fill(owner, messages)
+        with ThreadPoolExecutor(1) as other:
+            standby = other.submit(machine, "standby", prefix, owner_timeout=SILENCE, **rules)
+            time.sleep(SILENCE)
+            if beat == 1:
+                owner.close()
+            taken = standby.result()
+            print(f"{messages:,} messages, followed: a standby serves {time.monotonic() - ended[-1]:.2f} s after {way}")
+        taken.close()
+        owner.close()
 
 
 if __name__ == "__main__":

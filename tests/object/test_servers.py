@@ -172,3 +172,16 @@ def test_a_server_that_ended_well_is_followed_at_once(machines: Machines) -> Non
     wait_for(standby.ready, 30, "the standby serves")
     assert time.monotonic() - ended < 30
     whole(listed(standby.url), producers.acknowledged)
+
+
+@pytest.mark.parametrize("uri", ["s3"], indirect=True)
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_a_standby_ends_at_once(machines: Machines, engine: str) -> None:
+    """SIGTERM while it waits: within seconds, and by no fault; the owner serves on."""
+    first = machines.started("first")
+    standby = machines.launched("second", engine=engine)
+    wait_for(lambda: "follows the log" in standby.output, 60, "the standby follows")
+    began = time.monotonic()
+    assert standby.terminate() == 0
+    assert time.monotonic() - began < 15, "it was killed after its graceful timeout"
+    assert ask(first.url, "POST", "/v2/queues/jobs/messages", MESSAGE).status == 201

@@ -95,11 +95,11 @@ def write(objects: Objects, name: str, value: object) -> None:
     objects.put(name, msgspec.msgpack.encode(value))
 
 
-def newest(objects: Objects) -> int:
-    """The highest number that somebody has run for; 0 if nobody ever has. They have no gaps."""
-    low, high = 0, 1
+def newest(objects: Objects, known: int = 0) -> int:
+    """The highest number that somebody has run for; 0 if nobody ever has. They have no gaps. ``known``: one of them."""
+    low, high = known, known + 1
     while objects.elected(high):
-        low, high = high, high * 2
+        low, high = high, 2 * high - known
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if objects.elected(middle) else (low, middle)
@@ -114,9 +114,10 @@ def win(objects: Objects) -> int:
     return number
 
 
-def newest_opened(objects: Objects) -> tuple[int, Opening | None]:
-    """The newest epoch that was opened, and its opening; (0, None) if none ever was. It may be deposed already."""
-    for epoch in range(newest(objects), 0, -1):
+def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
+    """The newest epoch that was opened, and its opening; (0, None) if none ever was. It may be deposed already.
+    ``known``: a number that somebody has run for."""
+    for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
         if opening is not None:
             return epoch, opening

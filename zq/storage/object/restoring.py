@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the object store to a local directory: the newest checkpoint, then the log behind it, in the chain's order."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -59,11 +60,25 @@ def _was_acknowledged(position: int, names: Sequence[str], values: Sequence[byte
 
 
 def end_of(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """The last position of an epoch that was deposed; each record on the way is shown."""
+    """The last position of an epoch that was deposed; each record on the way is shown.
+
+    Those of which it is not known that their owner had the object store's word are put again: else later readers
+    might not find what is counted here."""
+    doubtful: deque[Entry] = deque()
     for record in followed(objects, epoch, base, None, acknowledged):
         each(record)
-        base = record.position
+        base, acknowledged = record.position, max(acknowledged, record.acknowledged)
+        doubtful.append(record)
+        while doubtful and (doubtful[0].position <= acknowledged or len(doubtful) > AHEAD):
+            _confirm(objects, doubtful.popleft(), acknowledged)
+    for record in doubtful:
+        _confirm(objects, record, acknowledged)
     return base
+
+
+def _confirm(objects: Objects, record: Entry, acknowledged: int) -> None:
+    if record.position > acknowledged:
+        objects.put(log_name(record.epoch, record.position), record.value)
 
 
 def said(kept: object) -> int:
