@@ -33,8 +33,8 @@ def test_one_of_many_is_elected(s3: S3) -> None:
 
 
 @contextmanager
-def answering(put: int) -> Iterator[str]:
-    """The endpoint of something that answers each PUT with a status, and has nothing."""
+def answering(put: int, head: int = 404) -> Iterator[str]:
+    """The endpoint of something that answers each PUT with a status, and has nothing, or everything."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -44,7 +44,7 @@ def answering(put: int) -> Iterator[str]:
             self.answer(put)
 
         def do_HEAD(self) -> None:
-            self.answer(404)
+            self.answer(head)
 
         def answer(self, status: int) -> None:
             self.send_response_only(status)

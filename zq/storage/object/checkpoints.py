@@ -58,12 +58,15 @@ class Manifest(msgspec.Struct, frozen=True):
 
 class Rules(NamedTuple):
     """A checkpoint is due after so many ``size`` bytes or ``records`` of log. ``keep``: seconds back to which the store
-    can be restored. ``beat``: seconds between two words of how far the owner has come."""
+    can be restored. ``beat``: seconds between two words of how far the owner has come. ``rest``: seconds for which an
+    owner removes nothing, by a clock that nobody sets: one that it has deposed may be asleep with an upload before it
+    (see ``Proof.confirm``)."""
 
     size: int = 64 << 20
     records: int = 10_000
     keep: float = 86400.0
     beat: float = 10.0
+    rest: float = 100.0
 
 
 class Directory(Protocol):
@@ -157,7 +160,7 @@ class Checkpointer:
         self._now = now
         self._last = manifest.position if manifest else head.removed
         self._last_bytes = 0
-        self._made = self._tried = time.monotonic()
+        self._began = self._made = self._tried = time.monotonic()
         self._closing = threading.Event()
         self._saying = threading.Lock()
         self._threads = [
@@ -218,6 +221,8 @@ class Checkpointer:
     def remove(self) -> None:
         """Remove some of what lies before the oldest checkpoint that is to be kept: never the newest, nor what is
         younger than ``keep``. Raises ``Unavailable``."""
+        if time.monotonic() < self._began + self._rules.rest:
+            return
         marks = self._head.checkpoints
         oldest = int((self._now() - self._rules.keep) * 1000)
         old = [mark for mark in marks[:-1] if mark.moment <= oldest]
@@ -245,8 +250,9 @@ class Checkpointer:
         self._objects.delete(checkpoint_name(mark.position))
 
     def _log_name(self, position: int) -> str:
-        epochs = (span.epoch for span in self._chain if position <= span.last)
-        return log_name(next(epochs, self._proof.epoch), position)
+        own = Span(self._proof.epoch, position, self._shipper.by_position)
+        span = next((span for span in self._chain if position <= span.last), own)
+        return log_name(span.epoch, position, span.by_position)
 
     def _say(self, **changes: object) -> None:
         known = {"acknowledged": self._shipper.acknowledged, "moment": int(self._now() * 1000)}

@@ -57,10 +57,12 @@ class Tail:
         if not began(head):
             return
         yield from self._noted(whole_log(self._objects, self.position, opening.chain))
+        self.position = max([self.position, *(span.last for span in opening.chain)])
         seen = self._read[1] if self._read[0] == epoch else 0
-        if said(head) <= self.position and not self._objects.exists(log_name(epoch, max(self.position, seen) + 1)):
+        following = log_name(epoch, max(self.position, seen) + 1, opening.by_position)
+        if said(head) <= self.position and not self._objects.exists(following):
             return
-        log = followed(self._objects, epoch, self.position, None, said(head))
+        log = followed(self._objects, epoch, self.position, None, said(head), by_position=opening.by_position)
         yield from self._noted(acknowledged(self._remembered(log), said(head)))
 
     def _noted(self, records: Iterable[Entry]) -> Iterator[Entry]:
@@ -116,7 +118,8 @@ class Standby:
         checkpoint. Raises ``Unavailable``."""
         kept: Kept = head or opening
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
-        if self.position < kept.removed:
+        oldest = kept.checkpoints[0].position if kept.checkpoints else 0
+        if self.position < oldest:  # what comes next may be removed, and its name taken again
             self.drop()
         try:
             if self._store is None and newest > self._failed:

@@ -132,10 +132,9 @@ def _newest(kept: Kept, latest: int | None, position: int | None) -> Mark | None
 
 
 def _log(objects: Objects, epoch: int, opening: Opening, kept: Kept, base: int) -> Iterator[Entry]:
-    for entry in whole_log(objects, base, opening.chain):
-        yield entry
-        base = entry.position
-    yield from followed(objects, epoch, base, None, said(kept))
+    yield from whole_log(objects, base, opening.chain)
+    base = max([base, *(span.last for span in opening.chain)])
+    yield from followed(objects, epoch, base, None, said(kept), by_position=opening.by_position)
 
 
 @contextmanager

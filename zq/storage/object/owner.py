@@ -33,7 +33,7 @@ from zq.storage.object.epochs import (
 )
 from zq.storage.object.following import Copy, Standby
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import end_of, said, whole_log
+from zq.storage.object.restoring import end_of, said, seal, whole_log
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.store import ShippedStore
 from zq.storage.ordered.startup import uptime
@@ -55,11 +55,12 @@ LOOK: Final = 1.0
 class Terms(NamedTuple):
     """How the store is taken over. ``lease``: seconds that an owner may answer from what it holds without asking the
     object store. ``takeover``: *wait* until the owner is silent for ``owner_timeout`` seconds or has stopped, *refuse*
-    to start while that is not known, or take the store over *now*."""
+    to start while that is not known, or take the store over *now*. ``by_position``: how it is fenced from then on."""
 
     lease: float = 10.0
     takeover: str = "wait"
     owner_timeout: float = 30.0
+    by_position: bool = False
 
 
 class Place:
@@ -139,16 +140,12 @@ class Owner(Directory):
             kept = read(self._objects, f"head/{former}", Head) or opening or Kept()
             copy = self._whole(copy, kept)
             store = ShippedStore(self._path, self._families, filtered, self._damage)
-            position, chain = self._replayed(store, copy.position, former, opening, kept)
-            began = Opening(
-                owner=self._name,
-                moment=int(self._now() * 1000),
-                chain=chain,
-                removed=kept.removed,
-                checkpoints=kept.checkpoints,
-            )
+            position, chain = self._replayed(store, copy.position, former, opening, kept, epoch)
+            if opening is not None and opening.by_position:
+                fenced = uptime()
+            began = self._opening(kept, chain)
             open_epoch(self._objects, epoch, began)
-            if opening is not None and not self._has_stopped(opening, kept, position):
+            if opening is not None and not self._has_stopped(opening, kept):
                 time.sleep(max(0.0, fenced + self._terms.lease - uptime()))
             self._serve(store, epoch, position, began, copy.manifest)
         except BaseException as error:
@@ -175,7 +172,7 @@ class Owner(Directory):
             try:
                 epoch, opening = newest_opened(self._objects, epoch)
                 head = read(self._objects, f"head/{epoch}", Head)
-                stopped = opening is None or self._has_stopped(opening, head, None)
+                stopped = opening is None or self._has_stopped(opening, head)
                 if opening is not None and (not stopped or seen is not None):
                     self._refuse(opening)
                     standby.follow(epoch, opening, head)
@@ -198,11 +195,11 @@ class Owner(Directory):
         if self._terms.takeover == "refuse":
             raise StartRefused(REFUSED.format(opening.owner))
 
-    def _has_stopped(self, opening: Opening, head: Kept | None, position: int | None) -> bool:
-        """Whether the owner is known to serve no more: it said so, after that position; or it had this directory."""
+    def _has_stopped(self, opening: Opening, head: Kept | None) -> bool:
+        """Whether the owner is known to serve no more: it said so, or it had this directory."""
         if opening.owner in (self._place.former, self._name):
             return True
-        return isinstance(head, Head) and head.released >= 0 and position in (None, head.released)
+        return isinstance(head, Head) and head.released >= 0
 
     def _whole(self, copy: Copy | None, kept: Kept) -> Copy:
         """The copy, unless there is none or a newer checkpoint: the owner may have removed what comes behind it."""
@@ -213,16 +210,29 @@ class Owner(Directory):
         return Copy(newest, download(self._objects, newest, self._path) if kept.checkpoints else None)
 
     def _replayed(
-        self, store: ShippedStore, position: int, former: int, opening: Opening | None, kept: Kept
+        self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: Kept, epoch: int
     ) -> tuple[int, list[Span]]:
         """The last position of the log, and the chain up to it."""
         if opening is None:
             return 0, []
-        for record in whole_log(self._objects, position, opening.chain):
+        for record in whole_log(self._objects, base, opening.chain):
             store.restore(record)
-            position = record.position
-        last = end_of(self._objects, former, position, said(kept), store.restore)
-        return last, joined(opening.chain, Span(former, last), kept.removed)
+        base = max([base, *(span.last for span in opening.chain)])
+        if opening.by_position:
+            last = seal(self._objects, former, base, said(kept), store.restore, epoch)
+        else:
+            last = end_of(self._objects, former, base, said(kept), store.restore)
+        return last, joined(opening.chain, Span(former, last, opening.by_position), kept.removed)
+
+    def _opening(self, kept: Kept, chain: list[Span]) -> Opening:
+        return Opening(
+            owner=self._name,
+            moment=int(self._now() * 1000),
+            chain=chain,
+            removed=kept.removed,
+            checkpoints=kept.checkpoints,
+            by_position=self._terms.by_position,
+        )
 
     def _serve(self, store: ShippedStore, epoch: int, position: int, began: Opening, manifest: Manifest | None) -> None:
         proof = self._proof = Proof(self._objects, epoch, self._terms.lease, uptime)
