@@ -245,7 +245,7 @@ def serve(world: World, number: int, turns: Turns, by_position: bool = False) ->
     for name, value in reversed(values):
         if not insist(lambda: stored(objects, name, value, by_position)):  # noqa: B023
             raise Deposed
-        proof.confirm(by_position)
+        proof.after_put(by_position)
     world.acknowledged += texts
 
 

@@ -11,7 +11,6 @@ from tests.object.conftest import Open
 from tests.object.test_checkpoints import head, numbers, posted
 from tests.object.test_s3 import answering
 from tests.object.work import bodies, post
-from tests.s3 import S3
 from tests.servers import wait_for
 from tests.swift import Swift
 from zq.errors import Deposed, StartRefused
@@ -26,10 +25,7 @@ pytestmark = pytest.mark.slow
 BY_POSITION = {"fencing": "position"}
 
 
-@pytest.fixture
-def uri(s3: S3) -> str:
-    """An empty store in S3."""
-    return s3.uri(uuid4().hex)
+IN_S3 = pytest.mark.parametrize("uri", ["s3"], indirect=True)
 
 
 def test_swift_is_refused(swift: Swift, tmp_path: Path) -> None:
@@ -49,6 +45,7 @@ def test_a_store_that_gives_a_name_to_several_is_refused(tmp_path: Path, begun: 
         )
 
 
+@IN_S3
 def test_a_commit_does_not_look(machine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """While commits follow each other, they are the proof of ownership for each other and for reads."""
     looks, look = [], Proof.look
@@ -64,6 +61,7 @@ def test_a_commit_does_not_look(machine: Open, monkeypatch: pytest.MonkeyPatch) 
     assert not looks
 
 
+@IN_S3
 def test_a_deposed_owner_learns_it_from_its_upload(machine: Open, objects: Objects) -> None:
     """It acknowledges nothing more, and whoever comes later has all that it did."""
     first = machine("first", lease=60, **BY_POSITION)
@@ -80,6 +78,7 @@ def test_a_deposed_owner_learns_it_from_its_upload(machine: Open, objects: Objec
     assert bodies(machine("third", **BY_POSITION)) == numbers(20)
 
 
+@IN_S3
 def test_an_old_record_behind_the_fence_is_void(machine: Open, objects: Objects, uri: str) -> None:
     """One of several uploads that were under way: it landed before the taker came, and the one before it never did.
     Names that it might have had are taken; those who read the log later, and a standby, do not meet it."""
@@ -104,6 +103,7 @@ def test_an_old_record_behind_the_fence_is_void(machine: Open, objects: Objects,
     assert bodies(machine("third", **BY_POSITION)) == numbers(10)
 
 
+@IN_S3
 def test_the_fencing_may_change(machine: Open) -> None:
     """With each owner; what each of them did is there."""
     for number, fencing in enumerate(("look", "position", "position", "look", "look", "position")):

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from uuid import uuid4
 
 import pytest
 
@@ -14,7 +13,6 @@ from tests.object.between import Between
 from tests.object.conftest import LEASE, Open
 from tests.object.test_checkpoints import head, numbers, posted
 from tests.object.work import bodies, post
-from tests.s3 import S3
 from tests.servers import wait_for
 from tests.swift import Swift
 from zq.storage.api import Storage
@@ -28,13 +26,6 @@ from zq.storage.object.store import ShippedStore
 pytestmark = pytest.mark.slow
 
 WITHIN = 30
-
-
-@pytest.fixture(params=["s3"])
-def uri(request: pytest.FixtureRequest) -> str:
-    """An empty store; which object store it is in makes no difference here."""
-    server: Swift | S3 = request.getfixturevalue(request.param)
-    return server.uri(uuid4().hex)
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ class Standby:
     def _begin(self, newest: int, kept: Kept) -> None:
         self._base = newest
         shutil.rmtree(self._path, ignore_errors=True)
-        self._manifest = download(self._objects, newest, self._path) if kept.checkpoints else None
+        self._manifest = download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None
         self._store = self._opened()
         self._tail = Tail(self._objects, newest)
         LOG.info("This server follows the log, from position %d on.", newest)

@@ -6,6 +6,8 @@ only one of several writers of a name is told that it was the first, unless ``fe
 machine's clock.
 """
 
+import threading
+from collections import Counter
 from typing import Final, Protocol
 
 from zq.errors import Unavailable
@@ -18,12 +20,29 @@ class ObjectStoreRefuses(Unavailable):
     """
 
 
+class Requests:
+    """How many there were, by verb and by the status of the answer; "none" where there was no answer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counted: Counter[tuple[str, str]] = Counter()
+
+    def count(self, verb: str, code: str | int) -> None:
+        with self._lock:
+            self._counted[verb, f"{code}"] += 1
+
+    def counted(self) -> dict[tuple[str, str], int]:
+        with self._lock:
+            return dict(self._counted)
+
+
 class Objects(Protocol):
     """The objects of one store, by their names below its prefix. Safe for any number of threads.
 
     Every method may raise ``Unavailable`` within the request's timeout: then nobody knows whether it was done.
     """
 
+    requests: Requests
     exclusive: bool = False
     """Whether ``put_new`` tells one of several writers at most that it was the first."""
 

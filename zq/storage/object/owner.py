@@ -124,6 +124,8 @@ class Owner(Directory):
         self._ship = ship
         self._now = now
         self._proof: Proof | None = None
+        self._restored = 0.0
+        """Seconds that it took to fetch the store."""
 
     def _make(self, filtered: str) -> Store:
         if self._proof is not None and self._proof.fenced:  # it would take the store back, and the two would fight
@@ -141,6 +143,7 @@ class Owner(Directory):
             copy = self._whole(copy, kept)
             store = ShippedStore(self._path, self._families, filtered, self._damage)
             position, chain = self._replayed(store, copy.position, former, opening, kept, epoch)
+            self._restored = uptime() - fenced
             if opening is not None and opening.by_position:
                 fenced = uptime()
             began = self._opening(kept, chain)
@@ -160,10 +163,18 @@ class Owner(Directory):
             raise
         return store
 
+    def check(self) -> None:
+        super().check()
+        if isinstance(store := self._opened, ShippedStore):
+            store.check()
+
     def measures(self) -> Iterator[Measure]:
         yield from super().measures()
         if isinstance(store := self._opened, ShippedStore):
             yield from store.measures()
+        yield Measure("object_restore_seconds", self._restored)
+        for (verb, code), number in self._objects.requests.counted().items():
+            yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
     def _wait_for_turn(self, standby: Standby) -> None:
         """Return when the owner is silent, or has stopped; meanwhile the copy follows its log."""
@@ -207,7 +218,7 @@ class Owner(Directory):
         if copy is not None and copy.position >= newest:
             return copy
         shutil.rmtree(self._path, ignore_errors=True)
-        return Copy(newest, download(self._objects, newest, self._path) if kept.checkpoints else None)
+        return Copy(newest, download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None)
 
     def _replayed(
         self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: Kept, epoch: int
@@ -231,6 +242,7 @@ class Owner(Directory):
             chain=chain,
             removed=kept.removed,
             checkpoints=kept.checkpoints,
+            unsettled=kept.unsettled,
             by_position=self._terms.by_position,
         )
 
