@@ -214,8 +214,8 @@ class Proof:
         """This server is known to have owned the store at that moment."""
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
-    def lose(self) -> None:
-        """Another server's fence was met."""
+    def give_up(self) -> None:
+        """Own the store no more: somebody else has written where only its owner writes."""
         with self._changed:
             self.fenced = True
             self._changed.notify_all()

@@ -288,7 +288,7 @@ class Shipper:
                 self.uploads["refused" if isinstance(error, ObjectStoreRefuses) else "failed"] += 1
             raise
         if not there:
-            self._proof.lose()
+            self._proof.give_up()
             raise Deposed
 
     def _insist(self, act: Callable[[], object]) -> None:
