@@ -14,7 +14,7 @@ from tests.object.work import bodies, post
 from tests.servers import wait_for
 from tests.swift import Swift
 from zq.errors import Deposed, StartRefused
-from zq.storage import check, connect
+from zq.storage import check, connect, restore
 from zq.storage.object import entries
 from zq.storage.object.epochs import Opening, Proof, log_name, read
 from zq.storage.object.objects import Objects
@@ -79,7 +79,7 @@ def test_a_deposed_owner_learns_it_from_its_upload(machine: Open, objects: Objec
 
 
 @IN_S3
-def test_an_old_record_behind_the_fence_is_void(machine: Open, objects: Objects, uri: str) -> None:
+def test_an_old_record_behind_the_fence_is_void(machine: Open, objects: Objects, uri: str, tmp_path: Path) -> None:
     """One of several uploads that were under way: it landed before the taker came, and the one before it never did.
     Names that it might have had are taken; those who read the log later, and a standby, do not meet it."""
     first = machine("first", owner_timeout=3, **BY_POSITION)
@@ -97,6 +97,8 @@ def test_an_old_record_behind_the_fence_is_void(machine: Open, objects: Objects,
     assert all(objects.exists(log_name(2, place, True)) for place in range(last + 1, last + WINDOW + 1))
     posted(second, 5, 10)
     second.close()
+    to = f"rocksdb://{tmp_path}/restored"
+    assert restore(uri, to, None, last + 3) == (last, pytest.approx(record.moment / 1000)), "between two owners"
     report = check(uri)
     assert report is not None
     assert not report.contradictions

@@ -69,11 +69,12 @@ def restore(
                 reached, moment = entry.position, entry.moment
                 if reached == position:
                     break
+            else:
+                if position is not None and reached < position:
+                    raise StartRefused(f"The log ends at position {reached}.")
             store.wait_durable(always=True)
         finally:
             store.close()
-        if position is not None and reached < position:
-            raise StartRefused(f"The log ends at position {reached}.")
     return Restored(reached, moment)
 
 
