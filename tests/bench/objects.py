@@ -67,10 +67,12 @@ def main(kind: str, messages: int) -> None:
         def machine(name: str, prefix: str, **options: object) -> Storage:
             return connect(server.uri(prefix), {"cache": str(Path(folder, name)), "lease": LEASE, **options})
 
-        storage = machine("posts", "posts")
-        for threads in (1, 16, 64):
-            posts(storage, threads)
-        storage.close()
+        for fencing in ("look", "position") if kind == "s3" else ("look",):
+            print(f"fencing = {fencing}")
+            storage = machine("posts", fencing, fencing=fencing)
+            for threads in (1, 16, 64):
+                posts(storage, threads)
+            storage.close()
         for way, records in (("log alone", 1_000_000), ("checkpoint", 100)):
             storage = machine("first", way.replace(" ", ""), checkpoint_records=records, checkpoint_bytes=1 << 40)
             fill(storage, messages)
