@@ -15,6 +15,7 @@ from tests.object.test_checkpoints import head, numbers, posted
 from tests.object.work import bodies, post
 from tests.servers import wait_for
 from tests.swift import Swift
+from zq.errors import Unavailable
 from zq.storage.api import Storage
 from zq.storage.object import entries
 from zq.storage.object.entries import Batch, Entry
@@ -206,3 +207,29 @@ def test_a_lease_is_waited_for_all_the_same(machine: Open) -> None:
     with waiting(machine, owner_timeout=1) as standby:
         standby.result(WITHIN)
     assert time.monotonic() - began > 1 + LEASE
+
+
+def test_a_disk_that_is_full_does_not_keep_a_standby_from_taking_over(
+    machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no copy then, fetches one neither again and again, and has the store once there is space."""
+    begun, full = [], True
+    restore = ShippedStore.restore
+
+    def restored(store: ShippedStore, record: Entry) -> None:
+        if full:
+            begun.append(record.position)
+            store.failure = OSError("no space")
+            raise Unavailable
+        restore(store, record)
+
+    monkeypatch.setattr(ShippedStore, "restore", restored)
+    first = machine("first", owner_timeout=3)
+    posted(first, 0, 5)
+    with waiting(machine) as standby:
+        wait_for(lambda: begun, WITHIN, "the standby begins")
+        time.sleep(3)  # some looks
+        full = False
+        first.close()
+        assert bodies(standby.result(WITHIN)) == numbers(5)
+    assert begun == [1]

@@ -17,12 +17,13 @@ that later readers may miss it, or may land after the epoch was closed. So only 
 
 import logging
 import shutil
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from zq.errors import StoreDamaged, Unavailable
+from zq.errors import StartRefused, StoreDamaged, Unavailable
 from zq.storage.object.checkpoints import Manifest, download
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Head, Kept, Opening, log_name
@@ -31,6 +32,8 @@ from zq.storage.object.restoring import AHEAD, followed, said, whole_log
 from zq.storage.object.store import ShippedStore
 
 LOG = logging.getLogger(__name__)
+# Seconds after which what could not be fetched or written is fetched again.
+PAUSE: Final = 30.0
 # Bytes that may be in memory between two looks: a take-over has them to write.
 MOST_BUFFERED: Final = 16 << 20
 
@@ -107,6 +110,8 @@ class Standby:
         self._tail = Tail(objects, 0)
         self._base = self._failed = -1
         """The position of the checkpoint that the copy began with, and of one that did not do."""
+        self._again = 0.0
+        """When it may begin anew, by the monotonic clock."""
 
     @property
     def position(self) -> int:
@@ -115,14 +120,14 @@ class Standby:
 
     def follow(self, epoch: int, opening: Opening, head: Head | None) -> None:
         """Apply what is new. Where the owner has removed what comes next, or it is damaged, begin anew with a newer
-        checkpoint. Raises ``Unavailable``."""
+        checkpoint. What goes wrong is tried again by the next call: whether to take over does not depend on it."""
         kept: Kept = head or opening
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         oldest = kept.checkpoints[0].position if kept.checkpoints else 0
         if self.position < oldest:  # what comes next may be removed, and its name taken again
             self.drop()
         try:
-            if self._store is None and newest > self._failed:
+            if self._store is None and newest > self._failed and time.monotonic() >= self._again:
                 self._begin(newest, kept)
             if self._store is not None:
                 for record in self._tail.new(epoch, opening, head):
@@ -132,10 +137,11 @@ class Standby:
             LOG.warning("The log cannot be followed before there is a newer checkpoint: %s", error)
             self._failed = self._base
             self.drop()
-        except (OSError, Unavailable) as error:
-            if isinstance(error, OSError) or (self._store is not None and self._store.failure is not None):
+        except (OSError, StartRefused, Unavailable) as error:
+            LOG.warning("The log cannot be followed at present: %s", error)
+            if self._store is None or self._store.failure is not None:
                 self.drop()
-            raise Unavailable from error
+                self._again = time.monotonic() + PAUSE
 
     def stop(self) -> Copy | None:
         """Close the directory, and what it holds; None if there is nothing."""

@@ -178,27 +178,28 @@ class Owner(Directory):
 
     def _wait_for_turn(self, standby: Standby) -> None:
         """Return when the owner is silent, or has stopped; meanwhile the copy follows its log."""
-        since, seen, epoch, answers = uptime(), None, 0, True
+        since, seen, epoch = uptime(), None, 0
         while self._terms.takeover != "now":
             try:
                 epoch, opening = newest_opened(self._objects, epoch)
                 head = read(self._objects, f"head/{epoch}", Head)
-                stopped = opening is None or self._has_stopped(opening, head)
-                if opening is not None and (not stopped or seen is not None):
-                    self._refuse(opening)
-                    standby.follow(epoch, opening, head)
-                if stopped or (seen == (epoch, head) and uptime() > since + self._terms.owner_timeout):
-                    return
-                if seen is None:
-                    LOG.warning(WAITING, opening.owner if opening else "")
-                if seen != (epoch, head):
-                    since, seen, answers = uptime(), (epoch, head), True
             except Unavailable as error:
                 if seen is None:
                     raise
-                if answers:
-                    LOG.warning("The log cannot be followed at present: %s", error)
-                since, answers = uptime(), False  # the owner may have said something meanwhile
+                LOG.warning("It is not known at present whether the owner of the store lives: %s", error)
+                since = uptime()  # it may have said something meanwhile
+                time.sleep(LOOK)
+                continue
+            stopped = opening is None or self._has_stopped(opening, head)
+            if opening is not None and (not stopped or seen is not None):
+                self._refuse(opening)
+                standby.follow(epoch, opening, head)
+            if stopped or (seen == (epoch, head) and uptime() > since + self._terms.owner_timeout):
+                return
+            if seen is None:
+                LOG.warning(WAITING, opening.owner if opening else "")
+            if seen != (epoch, head):
+                since, seen = uptime(), (epoch, head)
             time.sleep(LOOK)
 
     def _refuse(self, opening: Opening) -> None:
