@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An object store in memory, which may take its time."""
 
+import threading
 import time
 
 from zq.storage.object.objects import Objects, Requests
@@ -11,6 +12,7 @@ class Dictionary(Objects):
 
     def __init__(self, put: float = 0.0, look: float = 0.0) -> None:
         self.requests = Requests()
+        self._alone = threading.Lock()
         self._put, self._look = put, look
         self._values: dict[str, bytes] = {}
 
@@ -18,6 +20,18 @@ class Dictionary(Objects):
         time.sleep(self._put)
         self._values[name] = value
         return True
+
+    exclusive = True
+
+    def put_new(self, name: str, value: bytes) -> bool:
+        time.sleep(self._put)
+        with self._alone:
+            new = name not in self._values
+            self._values.setdefault(name, value)
+        return new
+
+    def prove_exclusive(self) -> None:
+        """It is."""
 
     def get(self, name: str) -> bytes | None:
         time.sleep(self._look)
@@ -30,8 +44,7 @@ class Dictionary(Objects):
         self._values.pop(name, None)
 
     def elect(self, number: int) -> bool:
-        mine = object()
-        return self._values.setdefault(f"epoch/{number}", mine) is mine  # type: ignore[arg-type]
+        return self.put_new(f"epoch/{number}", b"")
 
     def elected(self, number: int) -> bool:
         return f"epoch/{number}" in self._values

@@ -25,7 +25,8 @@ ROCKSDB = [f"zq.storage.rocksdb.{name}" for name in ("files", "housekeeping", "r
 OBJECT = [
     f"zq.storage.object.{name}"
     for name in (
-        *("checkpoints", "cloud", "entries", "epochs", "objects", "offline", "restoring", "shipping", "store", "swift"),
+        *("checkpoints", "cloud", "entries", "epochs", "following", "objects", "offline", "restoring", "shipping"),
+        *("store", "swift"),
     )
 ]
 

@@ -61,7 +61,8 @@ class Application:
         self._configuration = configuration
         self.rereads: list[Rereadable | None] = [tls]
         chosen = configuration.current
-        self._storage = open_stores(chosen)
+        with lifecycle.ending_at_once():
+            self._storage = open_stores(chosen)
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._counts = Counts()

@@ -28,6 +28,7 @@ from zq.model import Draft, new_ids
 from zq.storage import object as driver
 from zq.storage.api import Storage
 from zq.storage.object.epochs import Head, newest, read
+from zq.storage.object.following import Copy, Standby
 from zq.storage.object.objects import Objects
 from zq.storage.ordered.storage import OrderedStorage
 
@@ -35,6 +36,8 @@ CLIENTS = (1, 16, 64)
 UPLOADS = (1, 4)
 BODY = "x" * 200
 LEASE = 2.0
+# Seconds that a standby waits.
+SILENCE = 8.0
 # What has a latency: seconds of a put, and of a look.
 DELAYS = {"near": (0.0, 0.0), "far": (0.03, 0.03), "far-puts": (0.03, 0.0)}
 
@@ -52,6 +55,10 @@ class Counted:
     def put(self, name: str, value: bytes) -> bool:
         self.puts += name.startswith("log/")
         return self._objects.put(name, value)
+
+    def put_new(self, name: str, value: bytes) -> bool:
+        self.puts += name.startswith("log/")
+        return self._objects.put_new(name, value)
 
 
 class Place(NamedTuple):
@@ -114,13 +121,14 @@ def posts(storage: Storage, counted: Counted, pids: list[int], clients: int, sec
 
 
 def table_of_posts(where: Place, seconds: float) -> None:
-    print("\n| Store | uploads | clients | posts/s | p50 ms | posts an upload | µs zq | µs store |")
-    print("|---|---|---|---|---|---|---|---|")
-    for uploads in UPLOADS:
-        storage, counted = where.machine(f"posts-{uploads}", "only", uploads=uploads)
+    print("\n| Store | fencing | uploads | clients | posts/s | p50 ms | posts an upload | µs zq | µs store |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    ways = [("look", uploads) for uploads in UPLOADS]
+    for fencing, uploads in ways if where.objects("any").exclusive is False else [*ways, ("position", UPLOADS[-1])]:
+        storage, counted = where.machine(f"posts-{fencing}-{uploads}", "only", uploads=uploads, fencing=fencing)
         for clients in CLIENTS:
             line = posts(storage, counted, where.pids, clients, seconds)
-            print(f"| {where.name} | {uploads} | {clients} | {line} |", flush=True)
+            print(f"| {where.name} | {fencing} | {uploads} | {clients} | {line} |", flush=True)
         storage.close()
 
 
@@ -164,6 +172,40 @@ def table_of_restores(where: Place, messages: list[int], each: int) -> None:
             )
 
 
+def table_of_standbys(where: Place, messages: list[int], each: int) -> None:
+    """How long a standby takes that has followed the log, from the end of its waiting on."""
+    print("\n| Store | messages | followed | s after a clean stop | s after silence, less the lease |")
+    print("|---|---|---|---|---|")
+    for number in messages:
+        took = [followed(where, f"followed-{number}-{beat}", number, each, beat) for beat in (1, 1000)]
+        print(f"| {where.name} | {number:,} | yes | {took[0]:.2f} | {took[1] - LEASE:.2f} |", flush=True)
+
+
+def followed(where: Place, store: str, messages: int, each: int, beat: int) -> float:
+    """``beat``: seconds between two words of the owner, which stops if that is short."""
+    ended: list[float] = []
+    stop = Standby.stop
+
+    def noted(standby: Standby) -> Copy | None:
+        ended.append(time.monotonic())
+        return stop(standby)
+
+    many = {"checkpoint_records": 1_000_000, "checkpoint_bytes": 1 << 40}
+    owner, _ = where.machine(store, "owner", owner_timeout=3 * beat, **many)
+    fill(owner, messages, each)
+    with mock.patch.object(Standby, "stop", noted), ThreadPoolExecutor(1) as other:
+        waits = {"takeover": "wait", "owner_timeout": SILENCE, **many}
+        standby = other.submit(where.machine, store, "standby", **waits)
+        time.sleep(SILENCE)
+        if beat == 1:
+            owner.close()
+        taken, _ = standby.result()
+        served = time.monotonic()
+    taken.close()
+    owner.close()
+    return served - ended[-1]
+
+
 def checkpoint(where: Place, store: str) -> None:
     """Have all of the store in a checkpoint."""
     storage, _ = where.machine(store, "checkpointer", checkpoint_records=1)
@@ -190,6 +232,7 @@ def main() -> None:
         with place(name) as where:
             if arguments.seconds:
                 table_of_posts(where, arguments.seconds)
+            table_of_standbys(where, arguments.messages, arguments.each)
             table_of_restores(where, arguments.messages, arguments.each)
 
 

@@ -28,7 +28,8 @@ Open = Callable[..., Storage]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    own = [name for names in marks for name in ([names] if isinstance(names, str) else names)]
     if "uri" in metafunc.fixturenames and "uri" not in own:
         named = metafunc.config.getoption("--stores")
         one = ("swift", "s3")[crc32(metafunc.function.__name__.encode()) % 2]

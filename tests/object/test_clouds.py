@@ -116,8 +116,8 @@ def reads(storage: Storage) -> bool:
 
 
 @contextmanager
-def answering(put: int) -> Iterator[str]:
-    """The endpoint of something that answers each PUT with a status, and has nothing."""
+def answering(put: int, head: int = 404) -> Iterator[str]:
+    """The endpoint of something that answers each PUT with a status, and has nothing, or everything."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -127,7 +127,7 @@ def answering(put: int) -> Iterator[str]:
             self.answer(put)
 
         def do_HEAD(self) -> None:
-            self.answer(404)
+            self.answer(head)
 
         def do_DELETE(self) -> None:
             self.answer(204)

@@ -26,6 +26,7 @@ lease = {lease}
 owner_timeout = 3
 checkpoint_records = {records}
 keep = {keep}
+fencing = {fencing}
 """
 ENOUGH = 100
 
@@ -39,10 +40,16 @@ class Machines:
         self._running = ExitStack()
 
     def launched(
-        self, name: str, engine: str = "gunicorn", lease: int = LEASE, records: int = 50, keep: int = 86400
+        self,
+        name: str,
+        engine: str = "gunicorn",
+        lease: int = LEASE,
+        records: int = 50,
+        keep: int = 86400,
+        fencing: str = "look",
     ) -> ZqServer:
         """A server that has begun to start."""
-        config = CONFIG.format(cache=self._folder / name, lease=lease, records=records, keep=keep)
+        config = CONFIG.format(cache=self._folder / name, lease=lease, records=records, keep=keep, fencing=fencing)
         server = ZqServer(self._uri, config=config, engine=engine, forked=False)
         self._running.callback(server.close)
         return server.launch()
@@ -69,11 +76,15 @@ def whole(there: list[str], acknowledged: list[str]) -> None:
     assert sorted(set(acknowledged) - set(there)) == []
 
 
-def test_a_killed_owner_loses_nothing(machines: Machines) -> None:
+FENCINGS = pytest.mark.parametrize(("uri", "fencing"), [("swift", "look"), ("s3", "position")], indirect=["uri"])
+
+
+@FENCINGS
+def test_a_killed_owner_loses_nothing(machines: Machines, fencing: str) -> None:
     """kill -9 amid posts, three times; each time a server with an empty disk takes over."""
     acknowledged: list[str] = []
     for round in range(3):
-        server = machines.started(f"machine {round}")
+        server = machines.started(f"machine {round}", fencing=fencing)
         whole(listed(server.url), acknowledged)
         with Producers(server.url, f"{round}") as producers:
             wait_for(lambda: len(producers.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
@@ -126,9 +137,12 @@ def refuses(server: ZqServer) -> None:
             assert ask(server.url, method, "/v2/queues/jobs/messages", document).status == 503
 
 
-def test_an_owner_that_slept_until_its_log_was_removed_is_fenced(machines: Machines, objects: Objects) -> None:
+@FENCINGS
+def test_an_owner_that_slept_until_its_log_was_removed_is_fenced(
+    machines: Machines, objects: Objects, fencing: str
+) -> None:
     """Its next position is free again in the object store, and it acknowledges nothing there."""
-    options = {"lease": 1, "records": 10, "keep": 10}
+    options = {"lease": 1, "records": 10, "keep": 10, "fencing": fencing}
     first = machines.started("first", **options)
     with Producers(first.url, "early") as early:
         wait_for(lambda: len(early.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
@@ -165,3 +179,16 @@ def test_a_server_that_ended_well_is_followed_at_once(machines: Machines) -> Non
     wait_for(standby.ready, 30, "the standby serves")
     assert time.monotonic() - ended < 30
     whole(listed(standby.url), producers.acknowledged)
+
+
+@pytest.mark.parametrize("uri", ["s3"], indirect=True)
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_a_standby_ends_at_once(machines: Machines, engine: str) -> None:
+    """SIGTERM while it waits: within seconds, and by no fault; the owner serves on."""
+    first = machines.started("first")
+    standby = machines.launched("second", engine=engine)
+    wait_for(lambda: "follows the log" in standby.output, 60, "the standby follows")
+    began = time.monotonic()
+    assert standby.terminate() == 0
+    assert time.monotonic() - began < 15, "it was killed after its graceful timeout"
+    assert ask(first.url, "POST", "/v2/queues/jobs/messages", MESSAGE).status == 201

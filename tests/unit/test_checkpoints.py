@@ -56,6 +56,8 @@ class Table(Objects):
 class Log:
     """What is shipped: a record at a time."""
 
+    by_position = False
+
     def __init__(self, objects: Table, epoch: int, position: int) -> None:
         self._objects = objects
         self._epoch = epoch

@@ -29,6 +29,14 @@ OBJECT: Final[list[cfg.Opt]] = [
         help="What a server does that finds another owner. wait: serve once that one has ended or is silent for "
         "owner_timeout seconds. refuse: do not start. now: take the store over at once, whatever the other one does.",
     ),
+    cfg.StrOpt(
+        "fencing",
+        default="look",
+        choices=["look", "position"],
+        help="How a server that was deposed learns of it before it acknowledges a change. look: it asks the object "
+        "store after each upload. position: its upload fails, which takes an object store that lets one of several "
+        "writers have a name (all but Swift), and saves a round trip for each change. Starts may differ in it.",
+    ),
     cfg.FloatOpt(
         "owner_timeout",
         default=30.0,

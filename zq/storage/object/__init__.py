@@ -35,6 +35,7 @@ def connect(
     cache: str = "",
     lease: float = 10.0,
     takeover: str = "wait",
+    fencing: str = "look",
     owner_timeout: float = 30.0,
     uploads: int = 4,
     linger: float = 0.0,
@@ -52,7 +53,12 @@ def connect(
     """
     if takeover not in TAKEOVERS:
         raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
+    by_position = {"look": False, "position": True}.get(fencing)
+    if by_position is None:
+        raise StartRefused(f"[storage:object] fencing must be look or position; it is {fencing!r}.")
     expiry, objects, now = expiry or Expiry(), objects_of(uri), StorageClock().now
+    if by_position:
+        objects.prove_exclusive()
     owner = Owner(
         objects,
         Path(cache) if cache else _default_cache(uri),
@@ -61,9 +67,11 @@ def connect(
         stamped=layout.STAMPED,
         trimmed=layout.TRIMMED,
         name=f"{socket.gethostname()}:{os.getpid()}",
-        terms=Terms(lease, takeover, owner_timeout),
-        rules=Rules(checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3),
-        ship=lambda objects, proof, position: Shipper(objects, proof, position, uploads, linger, patience, now=now),
+        terms=Terms(lease, takeover, owner_timeout, by_position),
+        rules=Rules(checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3, 10 * lease),
+        ship=lambda objects, proof, position: Shipper(
+            objects, proof, position, uploads, linger, patience, by_position, now=now
+        ),
         now=now,
     )
     return OrderedStorage(owner.open, expiry, owner, max_clock_jump)

@@ -58,12 +58,15 @@ class Manifest(msgspec.Struct, frozen=True):
 
 class Rules(NamedTuple):
     """A checkpoint is due after so many ``size`` bytes or ``records`` of log. ``keep``: seconds back to which the store
-    can be restored. ``beat``: seconds between two words of how far the owner has come."""
+    can be restored. ``beat``: seconds between two words of how far the owner has come. ``rest``: seconds for which an
+    owner removes nothing of the log, by a clock that nobody sets: one that it has deposed may be asleep with an upload
+    before it (see ``Proof.after_put``)."""
 
     size: int = 64 << 20
     records: int = 10_000
     keep: float = 86400.0
     beat: float = 10.0
+    rest: float = 0.0
 
 
 class Directory(Protocol):
@@ -168,7 +171,7 @@ class Checkpointer:
         self._now = now
         self._last = manifest.position if manifest else head.removed
         self._last_bytes = 0
-        self._made = self._tried = time.monotonic()
+        self._began = self._made = self._tried = time.monotonic()
         self._closing = threading.Event()
         self._saying = threading.Lock()
         self._threads = [
@@ -247,7 +250,7 @@ class Checkpointer:
             self._delete([name for name in self._head.unsettled if name not in kept])
             self._say(unsettled=[])
         first, end = self._head.removed + 1, min(old[-1].position if old else 0, self._head.removed + REMOVED_AT_ONCE)
-        if end >= first:
+        if end >= first and time.monotonic() >= self._began + self._rules.rest:
             self._delete([self._log_name(position) for position in range(first, end + 1)])
             self._say(removed=end)
 
@@ -261,8 +264,9 @@ class Checkpointer:
             list(removers.map(self._objects.delete, names))
 
     def _log_name(self, position: int) -> str:
-        epochs = (span.epoch for span in self._chain if position <= span.last)
-        return log_name(next(epochs, self._proof.epoch), position)
+        own = Span(self._proof.epoch, position, self._shipper.by_position)
+        span = next((span for span in self._chain if position <= span.last), own)
+        return log_name(span.epoch, position, span.by_position)
 
     def _say(self, **changes: object) -> None:
         known = {"acknowledged": self._shipper.acknowledged, "moment": int(self._now() * 1000)}

@@ -99,14 +99,20 @@ class CloudObjects(Objects):
             reason = str(error).partition("\n")[0].rpartition(" error: ")[2]
             raise StartRefused(UNUSABLE.format(uri, reason)) from error
 
+    exclusive = True
+
     def prepare(self) -> None:
         """Before a first start, try whether the object store elects. Raises ``StartRefused`` if it does not."""
-        if self._bucket in _tried or self.elected(1):
+        if not self.elected(1):
+            self.prove_exclusive()
+
+    def prove_exclusive(self) -> None:
+        if self._bucket in _tried:
             return
         names = [f"probe/{uuid4().hex}" for _ in range(RACES)]
         with ThreadPoolExecutor(RACERS) as racers:
             for name in names:
-                won = sum(racers.map(self._put_new, [name] * RACERS))
+                won = sum(racers.map(self.put_new, [name] * RACERS, [b"zq"] * RACERS))
                 if won > 1:
                     raise StartRefused(NO_ELECTIONS)
                 self.delete(name)
@@ -114,6 +120,13 @@ class CloudObjects(Objects):
 
     def put(self, name: str, value: bytes) -> bool:
         self._ask("PUT", lambda: obstore.put(self._store, name, value))
+        return True
+
+    def put_new(self, name: str, value: bytes) -> bool:
+        try:
+            self._ask("PUT", lambda: obstore.put(self._store, name, value, mode="create", use_multipart=False))
+        except (AlreadyExistsError, PreconditionError):
+            return False
         return True
 
     def get(self, name: str) -> bytes | None:
@@ -134,20 +147,13 @@ class CloudObjects(Objects):
             self._ask("DELETE", lambda: obstore.delete(self._store, name))
 
     def elect(self, number: int) -> bool:
-        return self._put_new(f"epoch/{number}")
+        return self.put_new(f"epoch/{number}", b"zq")
 
     def elected(self, number: int) -> bool:
         return self.exists(f"epoch/{number}")
 
     def close(self) -> None:
         """Connections go with the process."""
-
-    def _put_new(self, name: str) -> bool:
-        try:
-            self._ask("PUT", lambda: obstore.put(self._store, name, b"zq", mode="create", use_multipart=False))
-        except (AlreadyExistsError, PreconditionError):
-            return False
-        return True
 
     def _ask(self, verb: str, act: Callable[[], T]) -> T:
         """One request, counted as one also where the binding repeats it. Its errors become this program's, the cause

@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 class Entry(NamedTuple):
     """``position``: its place in the log, over all epochs. ``acknowledged``: the last position that was when this was
     made. ``moment``: milliseconds of the owner's clock. ``before``: the checksum of the record before, 0 for the first
-    of an epoch; ``checksum``: its own."""
+    of an epoch; ``checksum``: its own. ``value``: the object itself."""
 
     epoch: int
     position: int
@@ -45,6 +45,7 @@ class Entry(NamedTuple):
     before: int
     checksum: int
     batches: Sequence[Batch]
+    value: bytes
 
 
 _decode: Final = msgspec.msgpack.Decoder(list[Batch]).decode
@@ -68,7 +69,7 @@ def decode(value: bytes, name: str) -> Entry:
         head, body = value[: HEADER.size - CHECKSUM.size], value[HEADER.size :]
         if magic == MAGIC and flags == 0 and zlib.crc32(body, zlib.crc32(head)) == checksum:
             batches = _decode(zlib.decompress(body))
-            return Entry(epoch, position, acknowledged, moment, before, checksum, batches)
+            return Entry(epoch, position, acknowledged, moment, before, checksum, batches, value)
     except (struct.error, zlib.error, msgspec.MsgspecError) as error:
         raise StoreDamaged(_damaged(name)) from error
     raise StoreDamaged(_damaged(name))

@@ -5,7 +5,7 @@ An owner of epoch e puts ``log/e/p`` and then looks whether there is a ``fence/e
 taker puts ``fence/e`` and then reads ``log/e``. So either the owner's look comes before the fence, and then its record
 was there before the taker read; or it sees the fence and acknowledges nothing. No clock takes part. Which records of an
 epoch count is fixed by the next one that opens, in its chain: one that lands later is met by nobody.
-``api-ref/decisions`` has the proof; ``tests/model`` enumerates it.
+``api-ref/decisions`` has the proof; ``tests/model`` enumerates it. ``restoring.seal`` is the other way of fencing.
 
 Reads are proven by the clock's rate alone: an owner answers only within a lease of its last look, and a taker serves
 only a lease after its fence.
@@ -35,10 +35,12 @@ class Taken(Exception):
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """Up to which position the log of an epoch counts; it begins behind the span before."""
+    """Up to which position the log of an epoch counts; it begins behind the span before. ``by_position``: see
+    ``log_name``."""
 
     epoch: int
     last: int
+    by_position: bool = False
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -63,11 +65,12 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 class Opening(Kept, frozen=True, kw_only=True):
     """``open/<epoch>``: who owns that epoch, since when (milliseconds), and what it began with. ``chain``: how the log
-    goes on behind ``removed`` up to there."""
+    goes on behind ``removed`` up to there. ``by_position``: how it is fenced."""
 
     owner: str
     moment: int
     chain: list[Span]
+    by_position: bool = False
 
 
 class Head(Kept, frozen=True, kw_only=True):
@@ -79,9 +82,10 @@ class Head(Kept, frozen=True, kw_only=True):
     moment: int = 0
 
 
-def log_name(epoch: int, position: int) -> str:
-    """A record's object."""
-    return f"log/{epoch}/{position}"
+def log_name(epoch: int, position: int, by_position: bool = False) -> str:
+    """A record's object. ``by_position``: all epochs that are fenced so share one sequence of names, each of which is
+    taken once."""
+    return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
 
 def fence_name(epoch: int) -> str:
@@ -103,11 +107,11 @@ def write(objects: Objects, name: str, value: object) -> None:
     objects.put(name, msgspec.msgpack.encode(value))
 
 
-def newest(objects: Objects) -> int:
-    """The highest number that somebody has run for; 0 if nobody ever has. They have no gaps."""
-    low, high = 0, 1
+def newest(objects: Objects, known: int = 0) -> int:
+    """The highest number that somebody has run for; 0 if nobody ever has. They have no gaps. ``known``: one of them."""
+    low, high = known, known + 1
     while objects.elected(high):
-        low, high = high, high * 2
+        low, high = high, 2 * high - known
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if objects.elected(middle) else (low, middle)
@@ -122,9 +126,10 @@ def win(objects: Objects) -> int:
     return number
 
 
-def newest_opened(objects: Objects) -> tuple[int, Opening | None]:
-    """The newest epoch that was opened, and its opening; (0, None) if none ever was. It may be deposed already."""
-    for epoch in range(newest(objects), 0, -1):
+def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
+    """The newest epoch that was opened, and its opening; (0, None) if none ever was. It may be deposed already.
+    ``known``: a number that somebody has run for."""
+    for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
         if opening is not None:
             return epoch, opening
@@ -181,10 +186,33 @@ class Proof:
         with self._changed:
             self.fenced = self.fenced or fenced
             if not fenced:
-                self._until = max(self._until, began + self._lease * (1 - MARGIN))
+                self.extend(began)
             self._changed.notify_all()
         if self.fenced:
             raise Deposed
+
+    def after_put(self, by_position: bool) -> None:
+        """After a record was stored: this server owned the store then. Raises as ``look``.
+
+        By position the record's name was free, which proves it, unless a successor may have fenced it and removed its
+        log since: that takes ten leases, after the last moment at which this server is known to have owned the store.
+        """
+        if not by_position or not self.valid:
+            self.look()
+
+    @property
+    def now(self) -> float:
+        """Of the clock that proofs go by."""
+        return self._clock()
+
+    @property
+    def valid(self) -> bool:
+        """Whether this server owned the store less than a lease ago, and is not known to have lost it."""
+        return not self.fenced and self._clock() < self._until
+
+    def extend(self, moment: float) -> None:
+        """This server is known to have owned the store at that moment."""
+        self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
     def give_up(self) -> None:
         """Own the store no more: somebody else has written where only its owner writes."""
@@ -200,8 +228,8 @@ class Proof:
     def check(self) -> None:
         """Return if this server still owns the store. Raises ``Unavailable`` if that cannot be proven within a
         second, and ``Deposed``."""
-        if not self._valid():
-            self._ask(self._valid)
+        if not self.valid:
+            self._ask(lambda: self.valid)
 
     def confirm(self) -> None:
         """Return if the object store has said so just now, or says so within a second. Raises as ``check`` does."""
@@ -225,9 +253,6 @@ class Proof:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
-
-    def _valid(self) -> bool:
-        return not self.fenced and self._clock() < self._until
 
     def _run(self) -> None:
         while True:

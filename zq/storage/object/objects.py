@@ -2,7 +2,8 @@
 """What this store needs of an object store. No vendor is known here.
 
 Relied on: a write that was acknowledged is seen by every later read, and somebody can be elected. Not relied on: that
-only one of several writers of a name is told that it was the first; listings; the machine's clock.
+only one of several writers of a name is told that it was the first, unless ``fencing`` is by position; listings; the
+machine's clock.
 """
 
 import threading
@@ -42,9 +43,19 @@ class Objects(Protocol):
     """
 
     requests: Requests
+    exclusive: bool = False
+    """Whether ``put_new`` tells one of several writers at most that it was the first."""
 
     def put(self, name: str, value: bytes) -> bool:
         """Store the value; False if the object store says that something younger is there already."""
+        ...
+
+    def put_new(self, name: str, value: bytes) -> bool:
+        """Store the value where there is none; False if there is one. To be relied on if this is ``exclusive``."""
+        ...
+
+    def prove_exclusive(self) -> None:
+        """Try whether it is. No try proves it, but many fail. Raises ``StartRefused``."""
         ...
 
     def get(self, name: str) -> bytes | None:

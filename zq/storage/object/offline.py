@@ -62,18 +62,19 @@ def restore(
         try:
             # What comes behind the position that is asked for may be missing: it is not looked at.
             for entry in _log(objects, epoch, opening, kept, reached) if reached != position else ():
-                if _beyond(latest, entry.moment):
+                if _beyond(position, entry.position) or _beyond(latest, entry.moment):
                     break
                 for batch in entry.batches:
                     store.write(batch.writes, batch.gone)
                 reached, moment = entry.position, entry.moment
                 if reached == position:
                     break
+            else:
+                if position is not None and reached < position:
+                    raise StartRefused(f"The log ends at position {reached}.")
             store.wait_durable(always=True)
         finally:
             store.close()
-        if position is not None and reached < position:
-            raise StartRefused(f"The log ends at position {reached}.")
     return Restored(reached, moment)
 
 
@@ -136,10 +137,9 @@ def _newest(kept: Kept, latest: int | None, position: int | None) -> Mark | None
 
 
 def _log(objects: Objects, epoch: int, opening: Opening, kept: Kept, base: int) -> Iterator[Entry]:
-    for entry in whole_log(objects, base, opening.chain):
-        yield entry
-        base = entry.position
-    yield from followed(objects, epoch, base, None, said(kept))
+    yield from whole_log(objects, base, opening.chain)
+    base = max([base, *(span.last for span in opening.chain)])
+    yield from followed(objects, epoch, base, None, said(kept), by_position=opening.by_position)
 
 
 @contextmanager

@@ -31,12 +31,14 @@ from zq.storage.object.epochs import (
     read,
     win,
 )
+from zq.storage.object.following import Copy, Standby
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import end_of, said, whole_log
+from zq.storage.object.restoring import end_of, said, seal, whole_log
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.store import ShippedStore
 from zq.storage.ordered.startup import uptime
 from zq.storage.rocksdb import Directory
+from zq.storage.rocksdb.files import Damage
 from zq.storage.rocksdb.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ REFUSED: Final = (
     "The store is owned by another server, {}. Stop that one; if it is gone, start this one with [storage:object] "
     "takeover = wait."
 )
+WAITING: Final = "Waiting for the owner of the store to end or to fall silent: %s."
 # Seconds between two looks at whether the owner lives.
 LOOK: Final = 1.0
 
@@ -52,11 +55,12 @@ LOOK: Final = 1.0
 class Terms(NamedTuple):
     """How the store is taken over. ``lease``: seconds that an owner may answer from what it holds without asking the
     object store. ``takeover``: *wait* until the owner is silent for ``owner_timeout`` seconds or has stopped, *refuse*
-    to start while that is not known, or take the store over *now*."""
+    to start while that is not known, or take the store over *now*. ``by_position``: how it is fenced from then on."""
 
     lease: float = 10.0
     takeover: str = "wait"
     owner_timeout: float = 30.0
+    by_position: bool = False
 
 
 class Place:
@@ -127,30 +131,28 @@ class Owner(Directory):
         if self._proof is not None and self._proof.fenced:  # it would take the store back, and the two would fight
             raise Deposed
         store: ShippedStore | None = None
+        standby = Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
         try:
             self._place.take(self._name)
-            self._wait_for_turn()
+            self._wait_for_turn(standby)
+            copy = standby.stop()
             epoch = win(self._objects)
             former, opening = depose(self._objects, epoch)
             fenced = uptime()
             kept = read(self._objects, f"head/{former}", Head) or opening or Kept()
-            manifest = self._downloaded(kept)
+            copy = self._whole(copy, kept)
             store = ShippedStore(self._path, self._families, filtered, self._damage)
-            position, chain = self._replayed(store, manifest, former, opening, kept)
+            position, chain = self._replayed(store, copy.position, former, opening, kept, epoch)
             self._restored = uptime() - fenced
-            began = Opening(
-                owner=self._name,
-                moment=int(self._now() * 1000),
-                chain=chain,
-                removed=kept.removed,
-                checkpoints=kept.checkpoints,
-                unsettled=kept.unsettled,
-            )
+            if opening is not None and opening.by_position:
+                fenced = uptime()
+            began = self._opening(kept, chain)
             open_epoch(self._objects, epoch, began)
-            if opening is not None and not self._has_stopped(opening, kept, position):
+            if opening is not None and not self._has_stopped(opening, kept):
                 time.sleep(max(0.0, fenced + self._terms.lease - uptime()))
-            self._serve(store, epoch, position, began, manifest)
+            self._serve(store, epoch, position, began, copy.manifest)
         except BaseException as error:
+            standby.drop()
             if store is not None:
                 store.let_go()
             self._place.let_go()
@@ -174,47 +176,76 @@ class Owner(Directory):
         for (verb, code), number in self._objects.requests.counted().items():
             yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
-    def _wait_for_turn(self) -> None:
-        """Return when the owner is silent, or has stopped."""
-        since, seen = uptime(), None
+    def _wait_for_turn(self, standby: Standby) -> None:
+        """Return when the owner is silent, or has stopped; meanwhile the copy follows its log."""
+        since, seen, epoch = uptime(), None, 0
         while self._terms.takeover != "now":
-            epoch, opening = newest_opened(self._objects)
-            head = read(self._objects, f"head/{epoch}", Head)
-            if opening is None or self._has_stopped(opening, head, None):
-                return
-            if self._terms.takeover == "refuse":
-                raise StartRefused(REFUSED.format(opening.owner))
-            if seen != (epoch, head):
+            try:
+                epoch, opening = newest_opened(self._objects, epoch)
+                head = read(self._objects, f"head/{epoch}", Head)
+            except Unavailable as error:
                 if seen is None:
-                    LOG.warning("Waiting for the owner of the store to end or to fall silent: %s.", opening.owner)
-                since, seen = uptime(), (epoch, head)
-            elif uptime() > since + self._terms.owner_timeout:
+                    raise
+                LOG.warning("It is not known at present whether the owner of the store lives: %s", error)
+                since = uptime()  # it may have said something meanwhile
+                time.sleep(LOOK)
+                continue
+            stopped = opening is None or self._has_stopped(opening, head)
+            if opening is not None and (not stopped or seen is not None):
+                self._refuse(opening)
+                standby.follow(epoch, opening, head)
+            if stopped or (seen == (epoch, head) and uptime() > since + self._terms.owner_timeout):
                 return
+            if seen is None:
+                LOG.warning(WAITING, opening.owner if opening else "")
+            if seen != (epoch, head):
+                since, seen = uptime(), (epoch, head)
             time.sleep(LOOK)
 
-    def _has_stopped(self, opening: Opening, head: Kept | None, position: int | None) -> bool:
-        """Whether the owner is known to serve no more: it said so, after that position; or it had this directory."""
+    def _refuse(self, opening: Opening) -> None:
+        """Where nothing is to be taken over from an owner that may live."""
+        if self._terms.takeover == "refuse":
+            raise StartRefused(REFUSED.format(opening.owner))
+
+    def _has_stopped(self, opening: Opening, head: Kept | None) -> bool:
+        """Whether the owner is known to serve no more: it said so, or it had this directory."""
         if opening.owner in (self._place.former, self._name):
             return True
-        return isinstance(head, Head) and head.released >= 0 and position in (None, head.released)
+        return isinstance(head, Head) and head.released >= 0
 
-    def _downloaded(self, kept: Kept) -> Manifest | None:
-        if not kept.checkpoints:
-            return None
-        return download(self._objects, kept.checkpoints[-1], self._path)
+    def _whole(self, copy: Copy | None, kept: Kept) -> Copy:
+        """The copy, unless there is none or a newer checkpoint: the owner may have removed what comes behind it."""
+        newest = kept.checkpoints[-1].position if kept.checkpoints else 0
+        if copy is not None and copy.position >= newest:
+            return copy
+        shutil.rmtree(self._path, ignore_errors=True)
+        return Copy(newest, download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None)
 
     def _replayed(
-        self, store: ShippedStore, manifest: Manifest | None, former: int, opening: Opening | None, kept: Kept
+        self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: Kept, epoch: int
     ) -> tuple[int, list[Span]]:
         """The last position of the log, and the chain up to it."""
         if opening is None:
             return 0, []
-        position = manifest.position if manifest else kept.removed
-        for record in whole_log(self._objects, position, opening.chain):
+        for record in whole_log(self._objects, base, opening.chain):
             store.restore(record)
-            position = record.position
-        last = end_of(self._objects, former, position, said(kept), store.restore)
-        return last, joined(opening.chain, Span(former, last), kept.removed)
+        base = max([base, *(span.last for span in opening.chain)])
+        if opening.by_position:
+            last = seal(self._objects, former, base, said(kept), store.restore, epoch)
+        else:
+            last = end_of(self._objects, former, base, said(kept), store.restore)
+        return last, joined(opening.chain, Span(former, last, opening.by_position), kept.removed)
+
+    def _opening(self, kept: Kept, chain: list[Span]) -> Opening:
+        return Opening(
+            owner=self._name,
+            moment=int(self._now() * 1000),
+            chain=chain,
+            removed=kept.removed,
+            checkpoints=kept.checkpoints,
+            unsettled=kept.unsettled,
+            by_position=self._terms.by_position,
+        )
 
     def _serve(self, store: ShippedStore, epoch: int, position: int, began: Opening, manifest: Manifest | None) -> None:
         proof = self._proof = Proof(self._objects, epoch, self._terms.lease, uptime)

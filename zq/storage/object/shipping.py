@@ -6,6 +6,7 @@ Nothing here knows what the batches mean.
 """
 
 import logging
+import math
 import statistics
 import threading
 import time
@@ -18,6 +19,7 @@ from zq.storage.object import entries
 from zq.storage.object.entries import Batch
 from zq.storage.object.epochs import Proof, log_name
 from zq.storage.object.objects import Objects, ObjectStoreRefuses
+from zq.storage.object.restoring import WINDOW
 from zq.storage.ordered.store import Range, Write
 
 LOG = logging.getLogger(__name__)
@@ -71,15 +73,18 @@ class Shipper:
         uploads: int = 4,
         linger: float = 0.0,
         patience: float = 10.0,
+        by_position: bool = False,
         *,
         now: Callable[[], float],
     ) -> None:
         """``position``: the last one of the log so far. ``linger``: least seconds between two starts of uploads.
-        ``patience``: seconds that ``wait`` takes at most."""
+        ``patience``: seconds that ``wait`` takes at most. ``by_position``: how the log is fenced."""
         self._objects = objects
         self._proof = proof
         self._linger = linger
         self._patience = patience
+        self.by_position = by_position
+        self._ahead = WINDOW if by_position else math.inf
         self._now = now
         self._changed = threading.Condition(threading.Lock())
         """Notified when an upload may be due. One thread waits for it, the one that holds ``_encoding``: who waits for
@@ -97,7 +102,8 @@ class Shipper:
         """By position of a record that is under way, or not acknowledged yet: the number of its last batch."""
         self._cuts: deque[Cut] = deque()
         """Those that no record has come to yet."""
-        self._done: set[int] = set()
+        self._done: dict[int, float] = {}
+        """By position of a record that is stored, but not acknowledged yet: the proof's moment before its upload."""
         self._durations: deque[float] = deque(maxlen=RECENT)
         self._alone = 0.0
         self._spacing = 0.0
@@ -270,7 +276,7 @@ class Shipper:
 
     def _pause(self) -> float:
         """Seconds until an upload may begin, or until one may have something to do."""
-        if not self._waiting:
+        if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
         now, oldest = time.monotonic(), self._waiting[0].since
         hurried = self._wanted > self._taken or self._closing or self._bytes > MOST
@@ -281,26 +287,28 @@ class Shipper:
 
     def _upload(self, position: int, value: bytes, size: int) -> bool:
         """Put the record, look for the fence, acknowledge; False where this server owns the store no more, or ends."""
-        name, began = log_name(self._proof.epoch, position), time.monotonic()
-        alone = len(self._serials) == 1
+        name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
+        moment, alone = self._proof.now, len(self._serials) == 1
         try:
             self._insist(lambda: self._put(name, value))
-            stored = time.monotonic()
-            self._insist(self._proof.look)
+            put = time.monotonic()
+            self._insist(lambda: self._proof.after_put(self.by_position))
         except Deposed:
             with self._changed:
                 self._open(self._appended)
             return False
         with self._changed:
             self._pace(time.monotonic() - began, alone and self._last == position)
-            self.seconds += stored - began
+            self.seconds += put - began
             self.uploads["stored"] += 1
             self.stored_bytes += len(value)
             self._bytes -= size
-            self._done.add(position)
+            self._done[position] = moment
             while self._acknowledged + 1 in self._done:
                 self._acknowledged += 1
-                self._done.remove(self._acknowledged)
+                moment = self._done.pop(self._acknowledged)
+                if self.by_position:  # with all before it, it has its name: no fence was there when its upload began
+                    self._proof.extend(moment)
                 self._shipped = self._serials.pop(self._acknowledged)
             self._open(self._shipped)
             self._changed.notify()
@@ -317,14 +325,13 @@ class Shipper:
         self._spacing = self._alone / len(self._threads) + max(0.0, together)
 
     def _put(self, name: str, value: bytes) -> None:
-        """Where something younger is said to be there, an earlier attempt has landed: it must be the same."""
         try:
-            stored = self._objects.put(name, value)
+            there = stored(self._objects, name, value, self.by_position)
         except Unavailable as error:
             with self._changed:
                 self.uploads["refused" if isinstance(error, ObjectStoreRefuses) else "failed"] += 1
             raise
-        if not stored and self._objects.get(name) != value:
+        if not there:
             self._proof.give_up()
             raise Deposed
 
@@ -346,3 +353,14 @@ class Shipper:
                     pause, self._refusal = REFUSED_PAUSE, f" {error}"
                 time.sleep(pause)
                 pause = min(PAUSE[1], pause * 2)
+
+
+def stored(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
+    """Put a record; False if something else is there. Where the answer to an earlier attempt was lost, the same is.
+    Raises ``Unavailable``."""
+    if objects.put_new(name, value) if by_position else objects.put(name, value):
+        return True
+    found = objects.get(name)
+    if found is None:  # it was removed meanwhile, by a successor
+        raise Unavailable
+    return found == value

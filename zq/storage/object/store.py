@@ -66,17 +66,18 @@ class ShippedStore(Store):
 
     def snapshot(self, folder: Path) -> Cut:
         """Link all files as they stand into a new folder; where in the log that is. Raises ``Unavailable``."""
-        self._flush_families()  # before writers have to wait
+        self.flush_families()  # before writers have to wait
         with self._order:
             link_files(self._db, folder)
             return self.shipper.cut()
 
     def link(self, folder: Path) -> None:
         """The same of a store that does not serve."""
-        self._flush_families()
+        self.flush_families()
         link_files(self._db, folder)
 
-    def _flush_families(self) -> None:
+    def flush_families(self) -> None:
+        """Write what is in memory to files. Raises ``Unavailable``."""
         try:
             for view in self._views.values():
                 view.flush()

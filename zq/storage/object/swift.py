@@ -19,6 +19,10 @@ from zq.model import store_uri
 from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses, Requests
 
 NEWEST: Final = {"X-Newest": "true"}
+NO_POSITIONS: Final = (
+    "[storage:object] fencing = position needs an object store that lets one of several writers have a name. Swift "
+    "does not: use look."
+)
 SHAPE: Final = "A Swift store is swift://container/prefix; it is {!r}."
 
 
@@ -110,6 +114,14 @@ class SwiftObjects(Objects):
     def put(self, name: str, value: bytes) -> bool:
         answer = self.ask("PUT", self.path(name), {"Content-Type": "application/octet-stream"}, value)
         return self._expect(answer, 201, 202).status == 201
+
+    def put_new(self, name: str, value: bytes) -> bool:
+        """Several may be told that they were the first."""
+        headers = {"Content-Type": "application/octet-stream", "If-None-Match": "*"}
+        return self._expect(self.ask("PUT", self.path(name), headers, value), 201, 202, 412).status == 201
+
+    def prove_exclusive(self) -> None:
+        raise StartRefused(NO_POSITIONS)
 
     def get(self, name: str) -> bytes | None:
         answer = self._expect(self.ask("GET", self.path(name), NEWEST), 200, 404)

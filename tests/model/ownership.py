@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Three servers that own a store one after the other, or think so, on an object store that answers late or never.
+
+What is run is the code itself (``zq.storage.object.epochs``, ``restoring``, ``following``), each server in a thread of
+its own that stops before every request; tests say who goes on, and what becomes of each write of the log: it is
+there, it lands later, twice or never, its answer is lost, or some readers find it and others do not until it is put
+again. Each server follows the log for a while before it takes the store over, and fences it by looks or by position.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from zq.errors import Deposed, StoreDamaged, Unavailable
+from zq.storage.object import entries
+from zq.storage.object.entries import Batch, Entry
+from zq.storage.object.epochs import (
+    Head,
+    Opening,
+    Proof,
+    Span,
+    Taken,
+    depose,
+    joined,
+    log_name,
+    newest_opened,
+    open_epoch,
+    read,
+    win,
+    write,
+)
+from zq.storage.object.following import Tail
+from zq.storage.object.objects import Objects
+from zq.storage.object.restoring import end_of, seal, whole_log
+from zq.storage.object.shipping import stored
+
+SERVERS = 3
+# Records that each one tries to write.
+PUTS = 2
+# Looks at the log before it takes over.
+LOOKS = 2
+# What becomes of a write of the log. ``LOST``: it is there, but its writer does not hear it. ``PARTLY``: some readers
+# find it.
+NOW, LATE, NEVER, TWICE, LOST, PARTLY = range(6)
+
+
+class Ended(BaseException):
+    """The test is over."""
+
+
+class World:
+    """The objects, the writes that are under way still, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, bytes] = {}
+        self.partly: dict[str, bytes] = {}
+        self.sharp = True
+        """Whether readers find at present what is partly there."""
+        self.late: list[tuple[str, bytes]] = []
+        self.fates: dict[int, int] = {}
+        self.acknowledged: list[bytes] = []
+        self.read: list[tuple[int, list[bytes]]] = []
+        """What each taker found, by its number."""
+
+        self.time = 0.0
+        self.removed = 0
+        self.checkpoint: list[bytes] = []
+        """What the log had up to the position ``removed``."""
+
+    def get(self, name: str) -> bytes | None:
+        return self.there.get(name) or (self.partly.get(name) if self.sharp else None)
+
+    def take(self, name: str, value: bytes) -> bool:
+        """Store what nobody has stored."""
+        if name in self.there:
+            return False
+        self.there[name] = value
+        return True
+
+    def land(self) -> None:
+        """A late write."""
+        name, value = self.late.pop(0)
+        if name.count("/") == 1:  # of the log by position
+            self.take(name, value)
+        else:
+            self.there[name] = value
+
+
+class Turns:
+    """A thread that stops before each request, until it is let go on."""
+
+    def __init__(self, run: Callable[["Turns"], None]) -> None:
+        self._go = threading.Semaphore(0)
+        self._stopped = threading.Semaphore(0)
+        self._ending = False
+        self.done = False
+        self.at = ""
+        """What it asks next."""
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, args=(run,), daemon=True)
+        self.thread.start()
+        self._stopped.acquire()
+
+    def _run(self, run: Callable[["Turns"], None]) -> None:
+        try:
+            self.stop()
+            run(self)
+        except StoreDamaged as error:
+            self.error = error
+        except (Ended, Deposed, Taken, Unavailable):
+            pass
+        except BaseException as error:  # noqa: BLE001  # shown by the test
+            self.error = error
+        self.done = True
+        self._stopped.release()
+
+    def stop(self, at: str = "") -> None:
+        """Called by the thread itself."""
+        self.at = at
+        self._stopped.release()
+        self._go.acquire()
+        if self._ending:
+            raise Ended
+
+    def step(self) -> None:
+        """Let it go on to its next request."""
+        self._go.release()
+        self._stopped.acquire()
+
+    def until(self, at: str) -> None:
+        """Let it go on to that request."""
+        while self.at != at:
+            assert not self.done, at
+            self.step()
+
+    def end(self) -> None:
+        self._ending = True
+        while not self.done:
+            self.step()
+        self.thread.join()
+
+
+class Slow(Objects):
+    """Objects as one server sees them."""
+
+    def __init__(self, world: World, turns: Turns, number: int) -> None:
+        self._world = world
+        self._turns = turns
+        self._number = number
+
+    def put(self, name: str, value: bytes) -> bool:
+        self._turns.stop(f"put {name}")
+        fate = self._world.fates.get(self._number, NOW) if name.startswith("log/") else NOW
+        if fate in (LATE, TWICE):
+            self._world.late.append((name, value))
+        if fate == PARTLY:
+            self._world.partly[name] = value
+        if fate in (NOW, TWICE, LOST):
+            self._world.there[name] = value
+        if fate in (NOW, TWICE):
+            return True
+        raise Unavailable
+
+    def put_new(self, name: str, value: bytes) -> bool:
+        if threading.current_thread() is not self._turns.thread:  # one of many that fence at a time
+            return self._world.take(name, value)
+        self._turns.stop(f"put {name}")
+        fate = self._world.fates.get(self._number, NOW)
+        if fate in (LATE, TWICE):
+            self._world.late.append((name, value))
+        first = fate in (NOW, TWICE, LOST) and self._world.take(name, value)
+        if fate in (NOW, TWICE):
+            return first
+        raise Unavailable
+
+    def get(self, name: str) -> bytes | None:
+        self._turns.stop(f"get {name}")
+        return self._world.get(name)
+
+    def exists(self, name: str) -> bool:
+        self._turns.stop(f"look {name}")
+        return name in self._world.there
+
+    def delete(self, name: str) -> None:
+        raise NotImplementedError
+
+    def elect(self, number: int) -> bool:
+        self._turns.stop(f"put epoch/{number}")
+        first = not self.elected(number)
+        self._world.there[f"epoch/{number}"] = b""
+        return first
+
+    def elected(self, number: int) -> bool:
+        return f"epoch/{number}" in self._world.there
+
+    def close(self) -> None:
+        pass
+
+
+class Reading(Objects):
+    """Reads without stops, and writes with them."""
+
+    def __init__(self, world: World, objects: Objects) -> None:
+        self.get = world.get  # type: ignore[method-assign]
+        self.put = objects.put  # type: ignore[method-assign]
+        self.put_new = objects.put_new  # type: ignore[method-assign]
+
+
+class Restored(Objects):
+    """The same without stops: reading the log takes threads of its own, and nothing is decided by its order."""
+
+    def __init__(self, world: World) -> None:
+        self.get = world.get  # type: ignore[method-assign]
+        self.exists = lambda name: world.get(name) is not None  # type: ignore[method-assign]
+
+
+def serve(world: World, number: int, turns: Turns, by_position: bool = False) -> None:
+    """One server: it follows the log, takes the store over, and writes its records, the second before the first, each
+    until it is there. By position time alone makes it look after that."""
+    objects = Slow(world, turns, number)
+    found = list(world.checkpoint)
+    position = followed(world, objects, turns, found)
+    epoch = win(objects)
+    former, opening = depose(objects, epoch)
+    chain = list[Span]()
+    if opening is not None:
+        turns.stop()
+        found += map(body, whole_log(Restored(world), position, opening.chain))
+        position = max([position, *(span.last for span in opening.chain)])
+        reading, each = Reading(world, objects), lambda entry: found.append(body(entry))
+        if opening.by_position:
+            position = seal(reading, former, position, 0, each, epoch)
+        else:
+            position = end_of(reading, former, position, 0, each)
+        chain = joined(opening.chain, Span(former, position, opening.by_position), world.removed)
+    open_epoch(objects, epoch, Opening(owner=f"{number}", moment=0, chain=chain, by_position=by_position))
+    world.read.append((epoch, found))
+    proof = Proof(objects, epoch, 1.0, lambda: world.time)
+    proof.look()
+    write(objects, f"head/{epoch}", Head(acknowledged=position))
+    texts = [b"%d-%d" % (number, each) for each in range(PUTS)]
+    values, checksum = [], 0
+    for place, text in enumerate(texts, position + 1):
+        value, checksum = entries.encode(epoch, place, position, 0, checksum, [Batch([("default", b"", text)], [])])
+        values.append((log_name(epoch, place, by_position), value))
+    for name, value in reversed(values):
+        if not insist(lambda: stored(objects, name, value, by_position)):  # noqa: B023
+            raise Deposed
+        proof.after_put(by_position)
+    world.acknowledged += texts
+
+
+def followed(world: World, objects: Objects, turns: Turns, found: list[bytes]) -> int:
+    """The position up to which a standby has applied the log."""
+    tail = Tail(Restored(world), world.removed)
+    for _ in range(LOOKS):
+        epoch, opening = newest_opened(objects)
+        head = read(objects, f"head/{epoch}", Head)
+        turns.stop()
+        if opening is not None:
+            found += map(body, tail.new(epoch, opening, head))
+    return tail.position
+
+
+def body(entry: Entry) -> bytes:
+    ((_, _, text),) = entry.batches[0].writes
+    assert text is not None
+    return text
+
+
+def insist(put: Callable[[], bool]) -> bool:
+    while True:
+        try:
+            return put()
+        except Unavailable:
+            continue
+
+
+def begun(world: World, number: int, by_position: bool = False) -> Turns:
+    return Turns(lambda turns: serve(world, number, turns, by_position))
+
+
+def check(world: World) -> list[bytes]:
+    """One more server takes the store over, and finds what all others have gone by; what that is."""
+    final = World()
+    final.there, final.sharp = world.there, False
+    final.removed, final.checkpoint = world.removed, world.checkpoint
+    last = begun(final, SERVERS)
+    while not last.done:
+        last.step()
+    assert last.error is None, str(last.error)
+    ((_, found),) = final.read
+    assert [text for text in world.acknowledged if text not in found] == [], "what was acknowledged is lost"
+    for _, seen in world.read:
+        assert found[: len(seen)] == seen, "a later owner has not what an earlier one had"
+    return found
+
+
+def run(world: World, servers: Sequence[Turns], steps: Sequence[tuple[int, int, int, bool]]) -> None:
+    for number, times, fate, world.sharp in steps:
+        if number == SERVERS:
+            if world.late:
+                world.land()
+            continue
+        world.fates[number] = fate
+        for _ in range(times):
+            if not servers[number].done:
+                servers[number].step()
+
+
+def finish(*servers: Turns) -> None:
+    for server in servers:
+        while not server.done:
+            server.step()
+        assert server.error is None
+
+
+def partly_there(world: World) -> Turns:
+    """An owner whose first record is not found by all, and whose second one is."""
+    owner = begun(world, 0)
+    owner.until("put log/1/1")
+    world.fates[0] = PARTLY
+    owner.step()
+    return owner

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server that waits follows the log of the owner: what it applies, and when; and that it takes over only the rest."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import pytest
+
+from tests.object.between import Between
+from tests.object.conftest import LEASE, Open
+from tests.object.test_checkpoints import head, numbers, posted
+from tests.object.work import bodies, post
+from tests.servers import wait_for
+from tests.swift import Swift
+from zq.errors import Unavailable
+from zq.storage.api import Storage
+from zq.storage.object import entries
+from zq.storage.object.entries import Batch, Entry
+from zq.storage.object.epochs import Opening, log_name, newest, read
+from zq.storage.object.following import Standby, acknowledged
+from zq.storage.object.objects import Objects
+from zq.storage.object.store import ShippedStore
+
+pytestmark = pytest.mark.slow
+
+WITHIN = 30
+
+
+@pytest.fixture
+def applied(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
+    """The records that servers of this test apply, in order."""
+    records: list[Entry] = []
+    restore = ShippedStore.restore
+
+    def noted(store: ShippedStore, record: Entry) -> None:
+        restore(store, record)
+        records.append(record)
+
+    monkeypatch.setattr(ShippedStore, "restore", noted)
+    return records
+
+
+@contextmanager
+def waiting(machine: Open, **options: object) -> Iterator[Future[Storage]]:
+    """A server that waits for the owner."""
+    found: Future[Storage] = Future()
+
+    def start() -> None:
+        try:
+            found.set_result(machine("standby", **{"takeover": "wait", "owner_timeout": 60, **options}))
+        except BaseException as error:  # noqa: BLE001  # raised where it is asked for
+            found.set_exception(error)
+
+    thread = threading.Thread(target=start, daemon=True)
+    thread.start()
+    yield found
+    thread.join(WITHIN)
+
+
+def reached(applied: list[Entry], objects: Objects, epoch: int = 1) -> int:
+    """Wait until all that was acknowledged is applied; up to which position that is."""
+    last = 0
+
+    def there() -> bool:
+        nonlocal last
+        last = head(objects, epoch).acknowledged
+        return bool(applied) and applied[-1].position >= last > 0
+
+    wait_for(there, WITHIN, "the standby has what its owner acknowledged")
+    return last
+
+
+def test_what_was_followed_is_not_read_again(machine: Open, objects: Objects, applied: list[Entry]) -> None:
+    """The next owner has it, though it is gone from the log, with what came last."""
+    first = machine("first", owner_timeout=3)
+    posted(first, 0, 20)
+    with waiting(machine) as standby:
+        time.sleep(1)  # the owner says how far it has come each second
+        last = reached(applied, objects)
+        for position in range(1, last + 1):
+            objects.delete(log_name(1, position))
+        posted(first, 20, 25)
+        first.close()
+        second = standby.result(WITHIN)
+    assert bodies(second) == numbers(25)
+    positions = [record.position for record in applied]
+    assert positions == list(range(1, len(positions) + 1)), "each once, in order"
+    posted(second, 25, 30)
+    second.close()
+
+
+def test_what_the_owner_has_removed_is_had_from_its_checkpoint(
+    machine: Open, objects: Objects, applied: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby that was slower begins anew."""
+    slow, follow = threading.Event(), Standby.follow
+
+    def followed(standby: Standby, *arguments: object) -> None:
+        if not slow.is_set():
+            follow(standby, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Standby, "follow", followed)
+    first = machine("first", owner_timeout=3, checkpoint_records=20)
+    posted(first, 0, 10)
+    with waiting(machine) as standby:
+        reached(applied, objects)
+        slow.set()
+        posted(first, 10, 40)
+        mark = wait_for(lambda: head(objects).checkpoints, WITHIN, "a checkpoint")[-1]
+        posted(first, 40, 45)
+        for position in range(1, mark.position + 1):
+            objects.delete(log_name(1, position))
+        before, sent = len(applied), 45
+        slow.clear()
+        deadline = time.monotonic() + WITHIN
+        while len(applied) == before:  # what comes behind the newest checkpoint
+            assert time.monotonic() < deadline
+            posted(first, sent, sent + 1)
+            sent += 1
+            time.sleep(0.2)
+        first.close()
+        assert bodies(standby.result(WITHIN)) == numbers(sent)
+    assert all(record.position > mark.position for record in applied[before:])
+
+
+def test_what_is_not_acknowledged_is_not_applied(machine: Open, objects: Objects, applied: list[Entry]) -> None:
+    """Another record may come in its place: here one that the owner writes while the standby has seen the other."""
+    first = machine("first", owner_timeout=3)
+    posted(first, 0, 5)
+    with waiting(machine) as standby:
+        last = reached(applied, objects)
+        doubtful = [Batch([("default", b"doubtful", b"")], [])]
+        before = entries.decode(objects.get(log_name(1, last)) or b"", "the last record").checksum
+        objects.put(log_name(1, last + 1), entries.encode(1, last + 1, last, 0, before, doubtful)[0])
+        time.sleep(3)  # some looks
+        assert applied[-1].position == last
+        posted(first, 5, 10)
+        first.close()
+        second = standby.result(WITHIN)
+    assert bodies(second) == numbers(10)
+    assert not [record for record in applied if record.batches == doubtful]
+
+
+def test_an_owner_that_changes_is_followed(machine: Open, objects: Objects, applied: list[Entry]) -> None:
+    """Over two owners; a record of the first that lands behind what the second one counts is never applied."""
+    first = machine("first", owner_timeout=3)
+    posted(first, 0, 5)
+    with waiting(machine) as standby:
+        reached(applied, objects)
+        third = machine("third", owner_timeout=3)
+        opening = read(objects, "open/2", Opening)
+        assert opening is not None
+        last = opening.chain[-1].last
+        late = entries.encode(1, last + 1, last + 1, 0, 0, [Batch([("default", b"late", b"")], [])])[0]
+        objects.put(log_name(1, last + 1), late)
+        posted(third, 5, 10)
+        wait_for(lambda: applied[-1].epoch == 2, WITHIN, "the standby follows the new owner")
+        third.close()
+        second = standby.result(WITHIN)
+    assert bodies(second) == numbers(10)
+    positions = [record.position for record in applied if record.epoch == 1]
+    assert max(positions) == last
+    assert newest(objects) == 3
+
+
+@pytest.mark.parametrize("uri", ["swift"], indirect=True)
+def test_an_outage_is_no_silence(machine: Open, swift: Swift, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby that is cut off from the object store for longer than an owner may be silent does not take over from
+    one that spoke meanwhile."""
+    first = machine("first", owner_timeout=2)
+    with Between(swift) as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        with waiting(machine, owner_timeout=4) as standby:
+            time.sleep(2)
+            with proxy.doing(lambda _method, _path: 503):
+                wait_for(lambda: proxy.harmed > 3, WITHIN, "failed looks")
+                time.sleep(5)
+            for number in range(3):
+                time.sleep(1)
+                post(first, f"{number}")
+            assert not standby.done()
+            first.close()
+            assert bodies(standby.result(WITHIN)) == numbers(3)
+
+
+def test_what_is_held_is_bounded() -> None:
+    """Records that nobody says to be acknowledged are not read on and on."""
+    taken = []
+
+    def records() -> Iterator[Entry]:
+        for position in range(1, 1000):
+            taken.append(position)
+            yield Entry(1, position, 3, 0, 0, 0, [], b"")
+
+    assert [record.position for record in acknowledged(records(), 1)] == [1, 2, 3]
+    assert len(taken) < 50
+
+
+def test_a_lease_is_waited_for_all_the_same(machine: Open) -> None:
+    """An owner that fell silent may live."""
+    machine("first", owner_timeout=600)
+    began = time.monotonic()
+    with waiting(machine, owner_timeout=1) as standby:
+        standby.result(WITHIN)
+    assert time.monotonic() - began > 1 + LEASE
+
+
+def test_a_disk_that_is_full_does_not_keep_a_standby_from_taking_over(
+    machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no copy then, fetches one neither again and again, and has the store once there is space."""
+    begun, full = [], True
+    restore = ShippedStore.restore
+
+    def restored(store: ShippedStore, record: Entry) -> None:
+        if full:
+            begun.append(record.position)
+            store.failure = OSError("no space")
+            raise Unavailable
+        restore(store, record)
+
+    monkeypatch.setattr(ShippedStore, "restore", restored)
+    first = machine("first", owner_timeout=3)
+    posted(first, 0, 5)
+    with waiting(machine) as standby:
+        wait_for(lambda: begun, WITHIN, "the standby begins")
+        time.sleep(3)  # some looks
+        full = False
+        first.close()
+        assert bodies(standby.result(WITHIN)) == numbers(5)
+    assert begun == [1]
