@@ -56,6 +56,31 @@ class Report(Struct, frozen=True):
     """What cannot be read, a sentence each: all of it."""
 
 
+class Snapshot(Struct):
+    """A store's files as they stood together at one moment, in a folder of their own. ``sequence``: of the store's own
+    count of writes, all up to which are in them; ``pause``: seconds for which every request stood still."""
+
+    folder: str
+    moment: Seconds
+    sequence: int
+    pause: Seconds
+    whole: bool = False
+    """Whether a backup has been made of it: set by whoever did."""
+
+
+class Restored(Struct, frozen=True):
+    """What a restore of a backup did."""
+
+    moment: Seconds
+    """When the backup was made."""
+    now: Seconds
+    expired: int
+    """Messages of queues that expired in between."""
+    fences: int
+    tokens: int
+    """Those that live."""
+
+
 class Salvaged(Struct, frozen=True):
     """What a salvage did. ``lost`` and ``damage``: a sentence each, all of them."""
 

@@ -7,15 +7,17 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 from uuid import uuid4
 
 from msgspec.structs import asdict
 
-from zq.errors import Deposed, StartRefused, Unavailable
+from zq.errors import Deposed, NotBuilt, StartRefused, Unavailable
+from zq.model import Seconds
 from zq.model.expiry import Expiry
-from zq.model.stats import Measure
+from zq.model.stats import Measure, Snapshot
 from zq.storage.object.checkpoints import Checkpointer, Manifest, Rules, download
 from zq.storage.object.epochs import (
     Head,
@@ -44,6 +46,9 @@ TAKEN: Final = "Another server has taken the store over while this one did: star
 REFUSED: Final = (
     "The store is owned by another server, {}. Stop that one; if it is gone, start this one with [storage:object] "
     "takeover = wait."
+)
+NO_SNAPSHOT: Final = (
+    "A store in an object store needs no other backup: zq-server restore --at makes one of what it was at a moment."
 )
 # Seconds between two looks at whether the owner lives.
 LOOK: Final = 1.0
@@ -156,6 +161,11 @@ class Owner(Directory):
                 raise Unavailable from error
             raise
         return store
+
+    @contextmanager
+    def snapshot(self, moment: Seconds) -> Iterator[Snapshot]:
+        raise NotBuilt(NO_SNAPSHOT)
+        yield  # it is a generator as that of all directories
 
     def measures(self) -> Iterator[Measure]:
         yield from super().measures()

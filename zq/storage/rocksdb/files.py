@@ -3,11 +3,14 @@
 
 import fcntl
 import logging
+import os
 import re
+import shutil
 import stat
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -141,14 +144,51 @@ def hold_lock(path: Path) -> IO[bytes]:
     raise in_use(path)
 
 
-def link_files(database: Rdict, folder: Path) -> None:
-    """Link the database's files into a new folder, which is then a database as this one is now. Nobody may write
-    meanwhile, and what the families hold in memory should be little: all threads of the process stand still while it
-    is written. Raises ``Unavailable``."""
+@contextmanager
+def made_in_place(path: Path) -> Iterator[Path]:
+    """The name of a directory that becomes ``path``, unless an error is raised. Raises ``StartRefused`` if that is
+    there."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    if os.path.lexists(path):
+        raise StartRefused(f"{path} is there already: a store is restored into a new directory.")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        yield unfinished
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def flush_all(views: Iterable[Rdict]) -> None:
+    """Write what families hold in memory to files, one after the other, while others write. Raises ``Unavailable``."""
+    try:
+        for view in views:
+            view.flush()
+    except Exception as error:
+        raise unavailable() from error
+
+
+def link_files(database: Rdict, folder: Path) -> float:
+    """Link the database's files into a new folder, which is then a database as this one is now; the seconds it took.
+
+    All threads of the process stand still while what the families hold in memory is written, so that should be little:
+    see ``flush_all``. Raises ``Unavailable``.
+    """
+    began = time.monotonic()
     try:
         Checkpoint(database).create_checkpoint(str(folder))
     except Exception as error:
         raise unavailable() from error
+    return time.monotonic() - began
+
+
+def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple[float, int]:
+    """The same once all families were flushed, twice: what came during the first time, which takes long, is little. And
+    the number of the last write of which it is known that it is there."""
+    for _ in range(2):
+        flush_all(views)
+    last = int(database.latest_sequence_number())
+    return link_files(database, folder), last
 
 
 def let_go(path: Path) -> None:
