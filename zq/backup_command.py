@@ -92,7 +92,7 @@ def restore(given: argparse.Namespace) -> int:
     since = timedelta(seconds=max(0, round(done.now - done.moment)))
     print(f"{given.store} has what was stored at {then}, {since} ago.")  # noqa: T201
     if given.shift_time:
-        print(f"Everything that lived then expires {since} later than it was to.")  # noqa: T201
+        print(f"What lived then expires {since} later than it was to, but for tokens and subscriptions.")  # noqa: T201
     else:
         print(f"{done.expired:,} messages of queues expired since, and are gone.")  # noqa: T201
     if given.revoke_tokens:

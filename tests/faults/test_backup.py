@@ -19,18 +19,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
 import pytest
 import redis
 
 from tests.blocks import ROOT, blocks
+from tests.faults.commands import run
 from tests.faults.disks import SmallFileSystem
 from tests.reader import SHELL, succeed
 from tests.servers import PROJECT, ZqServer, ask, every_message, free_port, wait_for
 from tests.stores import RedisServer, missing
-from zq import control, server
+from zq import control
 from zq.model import ListFilter, QueueRef
 from zq.storage import connect
 from zq.storage.rocksdb import backups
@@ -44,31 +43,6 @@ LONGEST_PAUSE = 0.5
 PAGE = blocks(ROOT / "api-ref/backup.md")
 QUEUE = "/v2/queues/jobs"
 FILE = re.compile(r"[0-9]{6}\.sst")
-
-
-class Done(NamedTuple):
-    """What a command printed, and how it ended."""
-
-    code: int
-    said: str
-    error: str
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """``zq-server`` in this process."""
-
-    def command(*arguments: object) -> Done:
-        capsys.readouterr()
-        umask = os.umask(0o077)
-        try:
-            with mock.patch.dict(os.environ):
-                code = server.main(list(map(str, arguments)))
-        finally:
-            os.umask(umask)
-        return Done(code, *capsys.readouterr())
-
-    return command
 
 
 @pytest.fixture
@@ -157,7 +131,7 @@ class Load:
 
 
 def test_every_backup_under_load_restores_with_all_that_was_acknowledged(
-    uri: str, target: Path, run: Callable[..., Done], tmp_path: Path
+    uri: str, target: Path, tmp_path: Path
 ) -> None:
     """Eight producers and eight consumers: each backup is whole and agrees with itself, and has every message that was
     acknowledged before it began or was finished; nothing held up the server for long."""
@@ -223,7 +197,7 @@ main(sys.argv[3:])
     ("at", "call", "whole"), [("_copied", 1, 0), ("_copied", 5, 0), ("sync", 1, 0), ("sync", 2, 1)]
 )
 def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
-    at: str, call: int, whole: int, zq: ZqServer, uri: str, target: Path, run: Callable[..., Done]
+    at: str, call: int, whole: int, zq: ZqServer, uri: str, target: Path
 ) -> None:
     """Whenever that is: what it left is refused, the server forgets its snapshot and makes the next backup, which
     removes the rest."""
@@ -242,7 +216,7 @@ def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
 
 
 def test_a_server_that_is_killed_costs_no_backup_that_was_begun(
-    zq: ZqServer, uri: str, target: Path, run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+    zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it linked stays, until the next start, which removes it, and what one left that was killed while it did."""
     former, left = backups._copied, [3]
@@ -264,7 +238,7 @@ def test_a_server_that_is_killed_costs_no_backup_that_was_begun(
 
 
 def test_a_server_that_is_started_anew_ends_a_backup(
-    zq: ZqServer, uri: str, target: Path, run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+    zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command says so, and leaves nothing."""
     former, left = backups._copied, [3]
@@ -283,7 +257,7 @@ def test_a_server_that_is_started_anew_ends_a_backup(
     assert [path.name for path in target.iterdir()] == ["zq-backup.lock"]
 
 
-def test_one_backup_at_a_time(zq: ZqServer, uri: str, target: Path, run: Callable[..., Done], tmp_path: Path) -> None:
+def test_one_backup_at_a_time(zq: ZqServer, uri: str, target: Path, tmp_path: Path) -> None:
     """Of a store, by its server; in a folder, by the commands."""
     other = tmp_path / "other"
     other.mkdir()
@@ -296,9 +270,7 @@ def test_one_backup_at_a_time(zq: ZqServer, uri: str, target: Path, run: Callabl
     wait_for(lambda: run("backup", target, "--store", uri).code == 0, 10, "a backup is made again")
 
 
-def test_a_backup_takes_the_space_of_what_is_new_and_old_ones_go(
-    zq: ZqServer, uri: str, target: Path, run: Callable[..., Done]
-) -> None:
+def test_a_backup_takes_the_space_of_what_is_new_and_old_ones_go(zq: ZqServer, uri: str, target: Path) -> None:
     """Files of earlier backups are linked to, and outlive them; ``--keep`` counts whole backups."""
     for number in range(4):
         assert run("backup", target, "--store", uri, "--keep", 2).code == 0
@@ -314,7 +286,7 @@ def test_a_backup_takes_the_space_of_what_is_new_and_old_ones_go(
     assert float(re.search(r"^zq_backup_pause_seconds (\S+)", figures, re.MULTILINE)[1]) > 0
 
 
-def test_a_backup_on_another_file_system_is_a_copy(zq: ZqServer, uri: str, run: Callable[..., Done]) -> None:
+def test_a_backup_on_another_file_system_is_a_copy(zq: ZqServer, uri: str) -> None:
     """The snapshot lies in the store, so that it never is."""
     far = Path(f"/dev/shm/zq-backup-{os.getpid()}")
     far.mkdir()
@@ -325,9 +297,7 @@ def test_a_backup_on_another_file_system_is_a_copy(zq: ZqServer, uri: str, run: 
         shutil.rmtree(far)
 
 
-def test_a_target_that_takes_no_backup_is_refused(
-    zq: ZqServer, uri: str, tmp_path: Path, run: Callable[..., Done]
-) -> None:
+def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_path: Path) -> None:
     """Each by a sentence; the server goes on, and keeps nothing."""
     file = tmp_path / "file"
     file.touch()
@@ -358,9 +328,7 @@ def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target
     assert done.stdout.split() == ["zq-backup.lock"]
 
 
-def test_a_store_without_a_server_or_without_backups_is_refused(
-    uri: str, target: Path, run: Callable[..., Done]
-) -> None:
+def test_a_store_without_a_server_or_without_backups_is_refused(uri: str, target: Path) -> None:
     """With the way that there is instead."""
     for store, sentence in (
         (uri, "The server makes the backup: start it"),
@@ -396,7 +364,7 @@ def test_a_store_without_a_server_or_without_backups_is_refused(
     ids=" ".join,
 )
 def test_arguments_that_do_not_fit_are_refused(
-    arguments: list[str], run: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One command serves backups and stores in an object store: what is of the one is no part of the other."""
     monkeypatch.chdir(tmp_path)
@@ -406,7 +374,7 @@ def test_arguments_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize("keep", ["0", "-1", "x", "100001", ""])
-def test_a_bad_number_of_backups_is_a_usage_error(keep: str, run: Callable[..., Done]) -> None:
+def test_a_bad_number_of_backups_is_a_usage_error(keep: str) -> None:
     with pytest.raises(SystemExit) as ended:
         run("backup", "a", "--keep", keep)
     assert ended.value.code == 2

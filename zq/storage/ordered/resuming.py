@@ -5,20 +5,25 @@ What expired meanwhile is gone, unless all that lived is given the time between.
 store gave out after the backup, so that no marker that a reader has since then hides anything.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+from msgspec import structs
 
 from zq.errors import StartRefused
 from zq.model import Seconds
 from zq.model.stats import Restored
-from zq.storage.ordered import layout, startup
+from zq.storage.ordered import due, layout, logs, startup
 from zq.storage.ordered.startup import StorageClock
-from zq.storage.ordered.store import TOP, Store
+from zq.storage.ordered.store import TOP, Store, Write
 
 # Seconds after a backup for which the machine's clock is believed: the backup's moment bears witness.
 WITNESSED: Final = 30 * 86400.0
 # Starts that may have been counted since the backup.
 STARTS: Final = 1000
+# Bytes of one write.
+FULL: Final = 4 << 20
 
 
 def resume(store: Store, clock: StorageClock, moment: Seconds, shift: bool, force_clock: bool) -> Restored:
@@ -28,7 +33,7 @@ def resume(store: Store, clock: StorageClock, moment: Seconds, shift: bool, forc
     if not force_clock:
         _check_clock(now, moment)
     if shift:
-        raise StartRefused("--shift-time is not built.")
+        _shift(store, max(0, layout.ms(now) - layout.ms(moment)))
     lower, upper = (layout.number.pack(layout.ms(end) + 1) for end in (min(moment, now), now))
     expired = sum(1 for _ in store.scan("expiry", lower, upper))
     starts = int.from_bytes(store.get("default", startup.STARTS) or b"") + STARTS
@@ -37,6 +42,78 @@ def resume(store: Store, clock: StorageClock, moment: Seconds, shift: bool, forc
     return Restored(
         moment=moment, now=now, expired=expired, fences=sum(1 for _ in store.scan("fences", b"", TOP)), tokens=0
     )
+
+
+def _shift(store: Store, later: int) -> None:
+    """Let all that expires, but documents, do so so many milliseconds later; what had expired at the backup has expired
+    now. Claims and delays end when they were to."""
+    writes: list[Write] = []
+    size = 0
+    for family, each in _LATER.items():
+        for key, value in store.scan(family, b"", TOP):
+            found = each(key, value, later)
+            writes += found
+            size += sum(len(place) + len(new or b"") for _, place, new in found)
+            if size > FULL:
+                store.write(writes)
+                writes, size = [], 0
+    store.write(writes)
+
+
+def _message(key: bytes, value: bytes, later: int) -> list[Write]:
+    record = layout.decode_record(value)
+    number, sequence = layout.pair.unpack(key)
+    expires = record.expires + later
+    writes: list[Write] = [
+        ("expiry", layout.number.pack(record.expires) + key, None),
+        ("expiry", layout.number.pack(expires) + key, b""),
+        ("messages", key, layout.encode(structs.replace(record, expires=expires))),
+    ]
+    if record.indexed:
+        place = layout.triple.pack(number, record.available, sequence)
+        writes.append(("available", place, layout.number.pack(expires)))
+    return writes
+
+
+def _body(key: bytes, value: bytes, later: int) -> list[Write]:
+    stamp = layout.stamp.unpack(value[-layout.stamp.size :])[0] + -(-later // 1000)
+    return [("bodies", key, layout.unsealed(value) + layout.stamp.pack(min(stamp, layout.LATEST_STAMP)))]
+
+
+def _entry(key: bytes, value: bytes, later: int) -> list[Write]:
+    kept = layout.decode_entry(value)
+    new = structs.replace(kept, expires=kept.expires + later)
+    moved = due.writes("history", key, layout.encode(new), new.expires, due.history_note(new))
+    return [*due.traces("history", key, kept.expires), *moved]
+
+
+def _ending(family: str, note: Callable[[bytes], bytes]) -> Callable[[bytes, bytes, int], list[Write]]:
+    """Of a family whose keys close with an end; ``note``: what ``due`` says of a value."""
+
+    def move(key: bytes, value: bytes, later: int) -> list[Write]:
+        end = due.end_of(key)
+        moved = key[:-8] + layout.number.pack(end + later)
+        return [*due.traces(family, key, end), *due.writes(family, moved, value, end + later, note(value))]
+
+    return move
+
+
+def _batch(key: bytes, value: bytes, later: int) -> list[Write]:
+    stored = logs.decode_stored(value)
+    new = structs.replace(stored, created=stored.created + later)
+    gone: list[Write] = [(family, place, None) for family, place, _ in logs.entries_of(key, value)]
+    return [*gone, *logs.entries_of(key, layout.encode(new))]
+
+
+_LATER: Final = {
+    "messages": _message,
+    "bodies": _body,
+    "history": _entry,
+    "keys": _ending("keys", lambda value: due.size_note(layout.decode_known(value).size)),
+    "stages": _ending("stages", lambda value: layout.number.pack(layout.decode_stage(value).number)),
+    "producers": _ending("producers", lambda _: b""),
+    "batches": _batch,
+}
 
 
 def _check_clock(now: Seconds, moment: Seconds) -> None:

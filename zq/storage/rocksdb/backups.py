@@ -31,6 +31,7 @@ from zq.model.stats import Snapshot
 NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z", re.ASCII)
 PARTIAL: Final = ".partial"
 MANIFEST: Final = "MANIFEST.json"
+CURRENT: Final = "CURRENT"
 LOCK: Final = "zq-backup.lock"
 # Names that a manifest may list: files of RocksDB, in the backup's own folder.
 LISTED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
@@ -120,6 +121,8 @@ def read(folder: Path) -> Manifest:
     for name in (file.name for file in manifest.files):
         if LISTED.fullmatch(name) is None or name == MANIFEST:
             raise StartRefused(f"{folder / MANIFEST} lists {name[:100]!r}, which is no file of a store.")
+    if not any(file.name == CURRENT for file in manifest.files):
+        raise StartRefused(f"{folder / MANIFEST} lists no file {CURRENT}, without which there is no store.")
     return manifest
 
 
