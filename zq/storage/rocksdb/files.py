@@ -35,6 +35,10 @@ OWNER_ONLY: Final = 0o700
 LOCK_PAUSE: Final = 0.1
 # Seconds after which the attempts end: a server whose master was killed takes about one to notice.
 LOCK_PATIENCE: Final = 3.0
+# Seconds in which all families are flushed that hold little.
+QUICK: Final = 0.1
+# Times that they are flushed at the most.
+MOST_FLUSHES: Final = 6
 # Directories that this process has open: closing any file of one would end the lock on it.
 _opened: Final[set[Path]] = set()
 
@@ -183,10 +187,13 @@ def link_files(database: Rdict, folder: Path) -> float:
 
 
 def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple[float, int]:
-    """The same once all families were flushed, twice: what came during the first time, which takes long, is little. And
-    the number of the last write of which it is known that it is there."""
-    for _ in range(2):
+    """The same once all families were flushed, again and again until that is quick: what came meanwhile is little then.
+    And the number of the last write of which it is known that it is there."""
+    for _ in range(MOST_FLUSHES):
+        began = time.monotonic()
         flush_all(views)
+        if time.monotonic() - began < QUICK:
+            break
     last = int(database.latest_sequence_number())
     return link_files(database, folder), last
 
