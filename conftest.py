@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.stores import EMBEDDED, IN_OBJECTS, KINDS, USUAL, Kind, Stores
+from tests.stores import EMBEDDED, KINDS, USUAL, Kind, Stores, options_of
 from zq.clock import ManualClock
 from zq.model import QueueRef
 from zq.model.pools import Pool, pool_ref
@@ -141,7 +141,7 @@ def store_uri(store_name: str, stores: Stores, tmp_path: Path) -> str:
 @pytest.fixture
 def open_store(store_uri: str, store_name: str, tmp_path: Path) -> Callable[[], Storage]:
     """What opens the test's store, which is empty at first: each call is a connection of its own."""
-    options = {"cache": str(tmp_path / "cache"), "lease": 2} if store_name in IN_OBJECTS else {}
+    options = options_of(store_name, tmp_path)
     return pooled if store_name == "pooled" else lambda: connect(store_uri, options)
 
 

@@ -65,6 +65,11 @@ EMBEDDED: Final = ["memory", "rocksdb"]
 """Stores without a server."""
 
 
+def options_of(name: str, folder: Path) -> dict[str, object]:
+    """What a store is to be opened with beside its URI, for a test that has this folder."""
+    return {"cache": str(folder / "cache"), "lease": 2} if name in IN_OBJECTS else {}
+
+
 class StoreServer(Startable):
     """One server process on a free port, with a folder of its own; as a context manager nothing of it is left."""
 

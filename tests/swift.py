@@ -19,7 +19,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 from tests.binaries import Missing
-from tests.servers import Startable, free_port, spawn, wait_for
+from tests.servers import Startable, free_port, spawn, stopped, wait_for
 
 READY_WITHIN: Final = 60.0
 ACCOUNT: Final = "AUTH_zq"
@@ -155,14 +155,9 @@ class Swift(Startable):
         process.send_signal(how)
         process.wait(30)
 
-    @contextlib.contextmanager
-    def frozen(self, role: str = "proxy") -> Iterator[None]:
+    def frozen(self, role: str = "proxy") -> contextlib.AbstractContextManager[None]:
         """One process stands still: connections are taken and never answered."""
-        self._processes[role].send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._processes[role].send_signal(signal.SIGCONT)
+        return stopped(self._processes[role].pid)
 
     @contextlib.contextmanager
     def broken_device(self, number: int) -> Iterator[None]:

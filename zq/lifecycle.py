@@ -28,8 +28,8 @@ LOG = logging.getLogger(__name__)
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 # The signal at which options are read again.
 RELOAD: Final = signal.SIGHUP
-# The exit code of a process that has given up; gunicorn's master then ends too, as Granian's does at any.
-GIVEN_UP: Final = 3
+# The exit code of a process that has given up, and then of its master, which starts no other one.
+GIVEN_UP: Final = 75
 # Seconds before it ends.
 LAST_WORDS: Final = 0.5
 _stopping = threading.Event()

@@ -300,6 +300,21 @@ def test_a_backup_on_another_file_system_is_a_copy(zq: ZqServer, uri: str) -> No
         shutil.rmtree(far)
 
 
+def test_a_server_under_granian_makes_one_too(uri: str, target: Path) -> None:
+    """Its workers are processes of another kind."""
+    with ZqServer(uri, engine="granian") as running:
+        post(running, 3)
+        assert run("backup", target, "--store", uri).code == 0
+    assert run("backup", "verify", only(target)).code == 0
+
+
+def test_a_server_with_pools_makes_none(uri: str, target: Path) -> None:
+    """Its stores would be of different moments."""
+    with ZqServer(uri, config="[DEFAULT]\npooling = true\n"):
+        done = run("backup", target, "--store", uri)
+    assert (done.code, "as there are pools" in done.error) == (2, True), done
+
+
 def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_path: Path) -> None:
     """Each by a sentence; the server goes on, and keeps nothing."""
     file = tmp_path / "file"

@@ -16,7 +16,7 @@ from tests.http.api import KINDS, Api, Kind
 from tests.http.promptly import Promptly
 from tests.http.scoped import Scoped
 from tests.http.stores import BrokenStore, untouched
-from tests.stores import Stores
+from tests.stores import Stores, options_of
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.figures import Figures
@@ -38,9 +38,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="package")
 def storage(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     """One open store of each driver for the whole folder."""
+    folder = tmp_path_factory.mktemp("http")
     # Nothing is cut off here: what outlives a loss of power is proven elsewhere.
-    options = {"sync": "never"} if store_name == "rocksdb" else {}
-    opened = connect(stores.empty(store_name, tmp_path_factory.mktemp("http"), "b"), options)
+    options = {"sync": "never"} if store_name == "rocksdb" else options_of(store_name, folder)
+    opened = connect(stores.empty(store_name, folder, "b"), options)
     yield opened
     opened.close()
 

@@ -2,18 +2,21 @@
 """The store of the machines, whose assertions tell what they compared."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.stores import options_of
 
 MACHINES = ("pair", "batches", "settlements", "machine", "log", "publishing", "documents", "timeline", "subscribing")
 pytest.register_assert_rewrite(*(f"tests.model.{name}" for name in MACHINES))
 
 
 @pytest.fixture
-def holder(store_uri: str) -> Iterator[object]:
+def holder(store_uri: str, store_name: str, tmp_path: Path) -> Iterator[object]:
     """A ``Holder`` of each driver's empty store; imported here, when it is known whose assertions are rewritten."""
     from tests.model.pair import Holder
 
-    opened = Holder(store_uri)
+    opened = Holder(store_uri, options_of(store_name, tmp_path))
     yield opened
     opened.storage.close()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store and the oracle side by side: what the rules of all machines draw from, and how answers are compared."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 from hypothesis import strategies as st
@@ -71,14 +71,15 @@ EPOCHS = st.sampled_from(["none", "none", "none", "none", "last", "last", "old",
 class Holder:
     """A store that can be opened anew, and the clock of its users."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, options: Mapping[str, object]) -> None:
         self.uri = uri
-        self.storage = connect(uri)
+        self._options = options
+        self.storage = connect(uri, options)
         self.clock = ManualClock(self.storage.now())
 
     def reopen(self) -> None:
         self.storage.close()
-        self.storage = connect(self.uri)
+        self.storage = connect(self.uri, self._options)
 
 
 class Pair(RuleBasedStateMachine):

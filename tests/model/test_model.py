@@ -17,8 +17,8 @@ EXAMPLES = os.environ.get("ZQ_MODEL_EXAMPLES")
 
 
 def budget(holder: Holder, examples: int) -> settings:
-    """The same examples in every run, unless a number is asked for; fewer on MongoDB, where each takes a second."""
-    few = examples // 4 if holder.uri.startswith("mongodb") else examples
+    """The same examples in every run, unless a number is asked for; fewer where each takes a second."""
+    few = examples // 4 if holder.uri.startswith(("mongodb", "swift", "s3")) else examples
     return settings(
         max_examples=int(EXAMPLES or few),
         stateful_step_count=40,

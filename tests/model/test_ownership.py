@@ -2,8 +2,8 @@
 """Three servers that own a store one after the other, or think so, on an object store that answers late or never.
 
 What is run is the code itself (``zq.storage.object.epochs``, ``restoring``), each server in a thread of its own that
-stops before every request; Hypothesis says who goes on, and what becomes of each write: it is there, it lands later, or
-never.
+stops before every request; Hypothesis says who goes on, and what becomes of each write: it is there, it lands later,
+never, or twice, and whether its server learns so.
 """
 
 import threading
@@ -34,8 +34,8 @@ from zq.storage.object.restoring import end_of, whole_log
 SERVERS = 3
 # Records that each one tries to write.
 PUTS = 2
-# What becomes of a write of the log.
-NOW, LATE, NEVER = range(3)
+# What becomes of a write of the log; its server is told of the first and the last only.
+NOW, LATE, NEVER, UNTOLD, TWICE = range(5)
 LEAST_STEPS, MOST_STEPS = 40, 120
 
 
@@ -109,12 +109,13 @@ class Slow(Objects):
     def put(self, name: str, value: bytes) -> bool:
         self._turns.stop()
         fate = self._world.fates.pop(self._number, NOW) if name.startswith("log/") else NOW
-        if fate == NOW:
+        if fate in (NOW, UNTOLD, TWICE):
             self._world.there[name] = value
-            return True
-        if fate == LATE:
+        if fate in (LATE, TWICE):
             self._world.late.append((name, value))
-        raise Unavailable
+        if fate not in (NOW, TWICE):
+            raise Unavailable
+        return True
 
     def get(self, name: str) -> bytes | None:
         self._turns.stop()
@@ -191,7 +192,7 @@ def insist(put: Callable[[], object]) -> None:
 
 # Who goes on, and what becomes of its next write of the log; beyond the servers: a late write lands.
 STEPS = st.lists(
-    st.tuples(st.integers(0, SERVERS), st.sampled_from([NOW, NOW, LATE, NEVER])),
+    st.tuples(st.integers(0, SERVERS), st.sampled_from([NOW, NOW, LATE, NEVER, UNTOLD, TWICE])),
     min_size=LEAST_STEPS,
     max_size=MOST_STEPS,
 )

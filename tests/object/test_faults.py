@@ -5,9 +5,7 @@ lost; and a local disk that is full."""
 import itertools
 import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -16,28 +14,13 @@ from tests.object.conftest import LEASE, Open
 from tests.object.work import Producers, bodies, listed, post
 from tests.servers import ZqServer, ask, wait_for
 from tests.swift import Swift
-from zq.errors import Unavailable
+from zq.errors import StartRefused, Unavailable
 from zq.storage.api import Storage
 from zq.storage.object import shipping
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indirect=True)]
 
 PATIENCE = 2
-
-
-@pytest.fixture
-def uri(swift: Swift) -> str:
-    """An empty store in Swift."""
-    return swift.uri(uuid4().hex)
-
-
-@pytest.fixture
-def between(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
-    """What stores of this test take for Swift."""
-    with Between(swift) as proxy:
-        for name, value in proxy.environment.items():
-            monkeypatch.setenv(name, value)
-        yield proxy
 
 
 def of_the_log(method: str, path: str) -> bool:
@@ -74,22 +57,58 @@ def test_lost_answers_cost_nothing(machine: Open, between: Between) -> None:
     holds(machine, acknowledged)
 
 
-@pytest.mark.parametrize("status", [403, 413, 507])
 def test_an_object_store_that_refuses_is_named(
-    machine: Open, between: Between, status: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    machine: Open, between: Between, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Full, or without the right to write: posts say so, the log too, reads go on; and then posts as if nothing was."""
     monkeypatch.setattr(shipping, "REFUSED_PAUSE", 0.5)
     storage = machine("first", patience=PATIENCE)
-    acknowledged = posted(storage, 0, 3)
-    with between.doing(lambda method, path: status if of_the_log(method, path) else 0):
-        with pytest.raises(Unavailable, match=f"status {status}"):
-            post(storage, "refused")
-        time.sleep(LEASE)
-        assert bodies(storage)[:3] == acknowledged
-    assert any(entry.levelname == "CRITICAL" and str(status) in entry.message for entry in caplog.records)
-    wait_for(lambda: posted(storage, 3, 4), 10, "a post")
-    holds(machine, [*acknowledged, "3"])
+    acknowledged = []
+    for number, status in enumerate((403, 413, 507)):
+
+        def refusing(method: str, path: str, status: int = status) -> int:
+            return status if of_the_log(method, path) else 0
+
+        with between.doing(refusing):
+            with pytest.raises(Unavailable, match=f"status {status}"):
+                post(storage, f"refused by {status}")
+            assert not answers(storage)
+            time.sleep(LEASE)
+            assert [body for body in bodies(storage) if "refused" not in body] == acknowledged
+        assert any(entry.levelname == "CRITICAL" and str(status) in entry.message for entry in caplog.records)
+        acknowledged += wait_for(lambda: posted(storage, number, number + 1), 10, "a post")  # noqa: B023
+    holds(machine, acknowledged)
+
+
+def answers(storage: Storage) -> bool:
+    """What ``/readyz`` asks."""
+    try:
+        storage.ping()
+    except Unavailable:
+        return False
+    return True
+
+
+def test_an_object_store_that_is_down_is_told_at_once(machine: Open, between: Between) -> None:
+    """Long before reads end; and as soon that it is there again."""
+    storage = machine("first", lease=60)
+    post(storage, "kept")
+    assert answers(storage)
+    with between.doing(lambda *_: 503):
+        wait_for(lambda: not answers(storage), 10, "it is told")
+        assert bodies(storage) == ["kept"]
+    wait_for(lambda: answers(storage), 10, "it is told that all is well")
+
+
+def test_readiness_fails_and_health_does_not(swift: Swift, uri: str, tmp_path: Path) -> None:
+    """While Swift stands still: each in time for a probe."""
+    config = f"[storage:object]\ncache = {tmp_path}/cache\nlease = 60\n"
+    with ZqServer(uri, config=config) as server:
+        with swift.frozen():
+            wait_for(lambda: ask(server.url, "GET", "/readyz", timeout=5).status == 503, 10, "it is not ready")
+            assert ask(server.url, "GET", "/healthz", timeout=5).status == 200
+            assert ask(server.url, "GET", "/v2/queues", timeout=5).status == 200
+        wait_for(server.ready, 20, "it is ready again")
 
 
 def test_a_token_that_expired_is_renewed(machine: Open, between: Between) -> None:
@@ -133,12 +152,6 @@ def test_a_swift_that_is_started_again_goes_on(machine: Open, swift: Swift) -> N
     holds(machine, [*acknowledged, "4"])
 
 
-@pytest.fixture
-def three() -> Iterator[Swift]:
-    with Swift(3) as server:
-        yield server
-
-
 def test_one_broken_device_of_three_is_not_noticed(
     three: Swift, machine: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +168,23 @@ def test_one_broken_device_of_three_is_not_noticed(
     time.sleep(2)  # Swift's proxy does not ask a device again at once
     with three.broken_device(1):
         holds(machine, acknowledged)
+
+
+@pytest.mark.parametrize(("ahead", "sentence"), [(3 * 86400, "3 days after"), (-120, "was in use at")])
+def test_a_machine_whose_clock_is_wrong_does_not_take_over(
+    machine: Open, monkeypatch: pytest.MonkeyPatch, ahead: int, sentence: str
+) -> None:
+    """It would have messages expire; what it refused to serve another one serves."""
+    storage = machine("first")
+    post(storage, "kept")
+    storage.maintain(storage.now())  # it says what time it is
+    storage.close()
+    with monkeypatch.context() as wrong:
+        right = time.time
+        wrong.setattr(time, "time", lambda: right() + ahead)
+        with pytest.raises(StartRefused, match=sentence):
+            machine("second")
+    assert bodies(machine("third")) == ["kept"]
 
 
 CONFIG = """\

@@ -12,13 +12,7 @@ from tests.object.test_checkpoints import embedded, numbers, posted
 from tests.reader import SHELL, succeed
 from tests.swift import KEY, USER, Swift
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def uri(swift: Swift) -> str:
-    """An empty store in Swift."""
-    return swift.uri(uuid4().hex)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indirect=True)]
 
 
 def test_the_commands_of_the_page_work(swift: Swift, machine: Open, uri: str, tmp_path: Path) -> None:

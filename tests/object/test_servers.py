@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that are killed or put to sleep while they are written to, and others that take their store over."""
 
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ import pytest
 
 from tests.object.work import Producers, listed
 from tests.servers import Lost, ZqServer, ask, wait_for
+from zq.lifecycle import GIVEN_UP
 from zq.storage.object.epochs import Head, Opening, read
 from zq.storage.object.objects import Objects
 
@@ -106,18 +105,15 @@ def test_an_owner_that_slept_is_fenced(machines: Machines, loaded: bool, engine:
     with ExitStack() as stack:
         producers = stack.enter_context(Producers(first.url, "late", 4 if loaded else 0))
         wait_for(lambda: not loaded or producers.acknowledged, 60, "the load")
-        os.killpg(first.pid, signal.SIGSTOP)
-        try:
+        with first.frozen():
             second = machines.started("second")
             there = listed(second.url)
             whole(there, early.acknowledged)
             assert ask(second.url, "DELETE", "/v2/queues/jobs/messages?pop=10").status == 200
             decided = set(producers.acknowledged)
-        finally:
-            os.killpg(first.pid, signal.SIGCONT)
         with pytest.raises(Lost):  # it has ended
             refuses(first)
-        assert first.wait(30) != 0
+        assert first.wait(30) == GIVEN_UP
     left = set(producers.acknowledged) - decided
     assert left <= set(there), "what was acknowledged after it woke is not with its successor"
     whole(there, [*early.acknowledged, *producers.acknowledged])
@@ -136,15 +132,12 @@ def test_an_owner_that_slept_until_its_log_was_removed_is_fenced(machines: Machi
     first = machines.started("first", **options)
     with Producers(first.url, "early") as early:
         wait_for(lambda: len(early.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
-    os.killpg(first.pid, signal.SIGSTOP)
-    try:
+    with first.frozen():
         second = machines.started("second", **options)
         began = read(objects, "open/2", Opening)
         assert began is not None
         with Producers(second.url, "late") as late:
             wait_for(lambda: removed(objects) > began.chain[-1].last, 90, "the log of the first one is removed")
-    finally:
-        os.killpg(first.pid, signal.SIGCONT)
     with pytest.raises(Lost):
         refuses(first)
     second.terminate()

@@ -18,7 +18,10 @@ from tests.stores import Stores
 pytestmark = pytest.mark.slow
 
 LOCK = ROOT / "etc" / "requirements.lock"
-IMAGE = ("server", "rocksdb", "mongodb", "redis", "granian", "fast", "delivery", "encryption", "jwt", "websocket")
+IMAGE = (
+    *("server", "rocksdb", "mongodb", "redis", "object", "granian", "fast", "delivery", "encryption", "jwt"),
+    "websocket",
+)
 PINNED = re.compile(r"^(\S+)==(\S+)(?: ; (.+?))?((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 OPTIONAL = "fast"
 """An extra that needs a compiler, so that not every environment of the tests has it."""

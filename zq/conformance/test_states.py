@@ -122,6 +122,17 @@ def test_claimed_ones_are_in_sequence(scene: Scene):
     assert every(scene, READY) == posted[3:6]
 
 
+def test_thousands_of_claimed_ones_are_in_sequence(scene: Scene):
+    """With thousands of ready ones between and behind them."""
+    posted = scene.post(7500)
+    claims = [scene.take(limit, ttl=ttl) for limit, ttl in ((1500, 300), (1500, 120), (1500, 500), (1500, 200))]
+    scene.release(claims[2].id)
+    scene.tick(60)
+    assert every(scene, CLAIMED, 700) == posted[:3000] + posted[4500:6000]
+    scene.tick(60)
+    assert every(scene, CLAIMED, 700) == posted[:1500] + posted[4500:6000]
+
+
 def test_a_renewed_claim_moves_nothing(scene: Scene):
     """Whoever pages through what is claimed meets each message once, though all claims are renewed meanwhile."""
     posted = scene.post(8)

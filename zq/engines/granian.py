@@ -44,16 +44,24 @@ def run(chosen: Settings, reload: Callable[[], bool], lost: Callable[[int], None
         @property
         def respawn_failed_workers(self) -> bool:
             """Whether all that have ended were killed. Others had a reason, which the next one would have too."""
-            return all((self.wrks[index].inner.exitcode or 0) < 0 for index in self.interrupt_children)
+            return all(self._code(index) < 0 for index in self.interrupt_children)
 
         @respawn_failed_workers.setter
         def respawn_failed_workers(self, _: bool) -> None:
             """Granian sets what its caller chose."""
 
+        def _code(self, index: int) -> int:
+            return self.wrks[index].inner.exitcode or 0
+
         def _respawn_workers(self, workers: list[int], *arguments: Any, **options: Any) -> None:
             for index in workers:
                 lost(self.wrks[index].inner.pid)
             super()._respawn_workers(workers, *arguments, **options)
+
+        def shutdown(self, exit_code: int = 0) -> None:
+            """End, by the exit code of a worker that has given up, if one has."""
+            given_up = [index for index in self.interrupt_children if self._code(index) == lifecycle.GIVEN_UP]
+            super().shutdown(lifecycle.GIVEN_UP if given_up else exit_code)
 
         def startup(self, *arguments: Any) -> None:
             super().startup(*arguments)

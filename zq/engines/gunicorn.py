@@ -115,6 +115,10 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
     class Master(Arbiter):  # type: ignore[misc]
         """Reloads options, not workers."""
 
+        # At this exit code of a worker the master ends by the same, too. Those have it that give up, and those that
+        # could not begin for an error that nobody expected.
+        WORKER_BOOT_ERROR = lifecycle.GIVEN_UP
+
         def spawn_worker(self) -> int:
             lifecycle.defer_reload()  # the worker releases it when it can obey
             worker: int = super().spawn_worker()

@@ -96,8 +96,11 @@ STORE_TOTALS: Final[dict[str, Definition]] = {
     "store_stall_seconds_total": _counter("Time for which the store held up writes."),
     "store_compacted_bytes_total": _counter("Bytes written by compactions."),
     "store_syncs_total": _counter("Syncs of the store's log to disk."),
-    "object_uploads_total": _counter("Records of the log that are in the object store, of this owner."),
-    "object_uploaded_bytes_total": _counter("Bytes of them."),
+    "object_uploads_total": _counter("Attempts of this owner to upload a record of the log, by outcome.", "result"),
+    "object_upload_seconds_total": _counter("Time that those took that stored one, of which several run at a time."),
+    "object_uploaded_bytes_total": _counter("Bytes of the records that are stored."),
+    "object_commits_total": _counter("Changes in the records that are acknowledged."),
+    "object_requests_total": _counter("Requests to the object store, by the status of the answer.", "verb", "code"),
 }
 # What the store reports, the same to every process.
 STORE_GAUGES: Final[dict[str, Definition]] = {
@@ -118,6 +121,7 @@ STORE_GAUGES: Final[dict[str, Definition]] = {
     "backup_age_seconds": _gauge("Age of the last whole backup, if one was ever made."),
     "backup_pause_seconds": _gauge("For how long the last backup held up every request."),
     "object_checkpoint_age_seconds": _gauge("Age of the newest checkpoint, or of this owner."),
+    "object_restore_seconds": _gauge("Time that it took this owner to fetch the store."),
 }
 # What is found out when the page is read, by the process that answers.
 READ: Final[dict[str, Definition]] = {

@@ -48,7 +48,7 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """``checkpoint/<position>``: the directory as the log up to there leaves it. ``moment``: milliseconds."""
+    """``checkpoint/<epoch>/<position>``: the directory as the log up to there leaves it. ``moment``: milliseconds."""
 
     position: int
     epoch: int
@@ -74,9 +74,9 @@ class Directory(Protocol):
         ...
 
 
-def checkpoint_name(position: int) -> str:
+def checkpoint_name(mark: Mark) -> str:
     """A manifest's object."""
-    return f"checkpoint/{position}"
+    return f"checkpoint/{mark.epoch}/{mark.position}"
 
 
 def file_name(digest: str) -> str:
@@ -84,40 +84,51 @@ def file_name(digest: str) -> str:
     return f"sst/{digest}"
 
 
-def upload(objects: Objects, folder: Path, known: dict[str, File]) -> list[File]:
-    """The folder's files, those in the object store now that are not small. ``known``: files that are there, by name:
-    RocksDB never changes a table file, and gives none its name again."""
+def described(folder: Path, known: dict[str, File]) -> list[File]:
+    """The folder's files. ``known``: those that are in the object store, by name: RocksDB never changes a table file,
+    and gives none its name again."""
 
     def one(path: Path) -> File:
         size = path.stat().st_size
         if (former := known.get(path.name)) is not None and former.size == size and path.suffix == ".sst":
             return former
         value = path.read_bytes()
-        digest = hashlib.sha256(value).hexdigest()
-        if size > SMALL or path.suffix == ".sst":
-            objects.put(file_name(digest), value)
-            value = b""
-        return File(path.name, size, digest, value)
+        inline = size <= SMALL and path.suffix != ".sst"
+        return File(path.name, size, hashlib.sha256(value).hexdigest(), value if inline else b"")
 
-    paths = sorted(path for path in folder.iterdir() if path.is_file())
-    with ThreadPoolExecutor(AT_ONCE, "zq-checkpoint") as writers:
-        return list(writers.map(one, paths))
+    return [one(path) for path in sorted(folder.iterdir()) if path.is_file()]
 
 
-def download(objects: Objects, position: int, folder: Path) -> Manifest:
-    """Make the folder, with the files of a checkpoint. Raises ``StoreDamaged`` with the name of an object that is
-    missing or is not as it was."""
-    manifest = read(objects, checkpoint_name(position), Manifest)
-    if manifest is None:
-        raise StoreDamaged(f"The object {checkpoint_name(position)} is missing.")
+def apart(files: Sequence[File]) -> list[str]:
+    """The objects of those that are in no manifest."""
+    return [file_name(file.digest) for file in files if file.size and not file.value]
+
+
+def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
+    """Put those files into the object store that are in no manifest. ``prove`` is called before each, and may raise."""
 
     def one(file: File) -> None:
-        kept = not file.value and file.size
-        value = objects.get(file_name(file.digest)) if kept else file.value
+        prove()
+        objects.put(file_name(file.digest), (folder / file.name).read_bytes())
+
+    with ThreadPoolExecutor(AT_ONCE, "zq-checkpoint") as writers:
+        list(writers.map(one, (file for file in files if apart([file]))))
+
+
+def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
+    """Make the folder, with the files of a checkpoint. Raises ``StoreDamaged`` with the name of an object that is
+    missing or is not as it was."""
+    manifest = read(objects, checkpoint_name(mark), Manifest)
+    if manifest is None:
+        raise StoreDamaged(f"The object {checkpoint_name(mark)} is missing.")
+
+    def one(file: File) -> None:
+        names = apart([file])
+        value = objects.get(names[0]) if names else file.value
         if value is None:
-            raise StoreDamaged(f"The object {file_name(file.digest)} is missing.")
+            raise StoreDamaged(f"The object {names[0]} is missing.")
         if hashlib.sha256(value).hexdigest() != file.digest:
-            name = file_name(file.digest) if kept else checkpoint_name(position)
+            name = names[0] if names else checkpoint_name(mark)
             raise StoreDamaged(f"The object {name} is damaged: its checksum is wrong.")
         (folder / file.name).write_bytes(value)
 
@@ -198,18 +209,21 @@ class Checkpointer:
         size = self._shipper.stored_bytes
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            cut = self._directory.snapshot(self._folder)
-            files = upload(self._objects, self._folder, self._known)
+            position = self._shipper.reached(self._directory.snapshot(self._folder))
+            mark = Mark(position, int(self._now() * 1000), self._proof.epoch)
+            files = described(self._folder, self._known)
+            names = [checkpoint_name(mark), *apart(files)]
+            self._say(unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
+            new = [file for file in files if self._known.get(file.name) != file]
+            upload(self._objects, self._folder, new, self._proof.check)
         except OSError as error:
             raise Unavailable from error
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-        position = self._shipper.reached(cut)
-        mark = Mark(position, int(self._now() * 1000))
-        manifest = Manifest(position, self._proof.epoch, mark.moment, files)
-        write(self._objects, checkpoint_name(position), manifest)
-        others = [known for known in self._head.checkpoints if known.position != position]
-        self._say(checkpoints=[*others, mark])
+        write(self._objects, checkpoint_name(mark), Manifest(position, mark.epoch, mark.moment, files))
+        others = [known for known in self._head.checkpoints if checkpoint_name(known) != names[0]]
+        left = [name for name in self._head.unsettled if name not in set(names)]
+        self._say(checkpoints=[*others, mark], unsettled=left)
         self._known = {file.name: file for file in files}
         self._last, self._last_bytes, self._made = position, size, time.monotonic()
         LOG.info("A checkpoint holds the log up to position %d.", position)
@@ -217,32 +231,34 @@ class Checkpointer:
 
     def remove(self) -> None:
         """Remove some of what lies before the oldest checkpoint that is to be kept: never the newest, nor what is
-        younger than ``keep``. Raises ``Unavailable``."""
+        younger than ``keep``; and what checkpoints left that were not finished. Raises ``Unavailable``."""
         marks = self._head.checkpoints
         oldest = int((self._now() - self._rules.keep) * 1000)
         old = [mark for mark in marks[:-1] if mark.moment <= oldest]
-        if not old:
+        if not old and (not self._head.unsettled or self._failing):
             return
         self._proof.look()  # a successor may count on it
-        first, end = self._head.removed + 1, min(old[-1].position, self._head.removed + REMOVED_AT_ONCE)
         if gone := old[:-1]:
-            self._say(checkpoints=[mark for mark in marks if mark not in gone])
-        for mark in gone:
-            self._forget(mark)
+            left = [mark for mark in marks if mark not in gone]
+            names = [name for mark in gone for name in self._names(mark)]
+            self._say(checkpoints=left, unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
+        if self._head.unsettled:
+            kept = {name for mark in self._head.checkpoints for name in self._names(mark)}
+            self._delete([name for name in self._head.unsettled if name not in kept])
+            self._say(unsettled=[])
+        first, end = self._head.removed + 1, min(old[-1].position if old else 0, self._head.removed + REMOVED_AT_ONCE)
         if end >= first:
-            with ThreadPoolExecutor(AT_ONCE, "zq-remove") as removers:
-                list(removers.map(self._objects.delete, map(self._log_name, range(first, end + 1))))
+            self._delete([self._log_name(position) for position in range(first, end + 1)])
             self._say(removed=end)
 
-    def _forget(self, mark: Mark) -> None:
-        """Remove a checkpoint and the files that no other one has."""
-        others = [read(self._objects, checkpoint_name(other.position), Manifest) for other in self._head.checkpoints]
-        kept = {file.digest for manifest in others if manifest for file in manifest.files}
-        manifest = read(self._objects, checkpoint_name(mark.position), Manifest)
-        for file in manifest.files if manifest else ():
-            if file.digest not in kept:
-                self._objects.delete(file_name(file.digest))
-        self._objects.delete(checkpoint_name(mark.position))
+    def _names(self, mark: Mark) -> list[str]:
+        """The objects of a checkpoint."""
+        manifest = read(self._objects, checkpoint_name(mark), Manifest)
+        return [checkpoint_name(mark), *(apart(manifest.files) if manifest else ())]
+
+    def _delete(self, names: Sequence[str]) -> None:
+        with ThreadPoolExecutor(AT_ONCE, "zq-remove") as removers:
+            list(removers.map(self._objects.delete, names))
 
     def _log_name(self, position: int) -> str:
         epochs = (span.epoch for span in self._chain if position <= span.last)
@@ -254,10 +270,15 @@ class Checkpointer:
             self._head = msgspec.structs.replace(self._head, **known, **changes)
             write(self._objects, f"head/{self._proof.epoch}", self._head)
 
+    @property
+    def _failing(self) -> bool:
+        """Whether the last attempt at a checkpoint failed."""
+        return self._tried > self._made
+
     def _due(self) -> bool:
         records = self._shipper.acknowledged - self._last
         size = self._shipper.stored_bytes - self._last_bytes
-        if not records or time.monotonic() < self._tried + (PAUSE if self._tried > self._made else 0.0):
+        if not records or time.monotonic() < self._tried + (PAUSE if self._failing else 0.0):
             return False
         return records >= self._rules.records or size >= self._rules.size or self.age >= LONGEST
 

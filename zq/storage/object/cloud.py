@@ -7,11 +7,11 @@ owner looks for its fence before it acknowledges is what keeps what was acknowle
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -27,8 +27,9 @@ from obstore.store import S3Store
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
-from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses
+from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses, Requests
 
+T = TypeVar("T")
 SHAPE: Final = "An S3 store is s3://bucket/prefix, with ?endpoint= and ?region= where they are needed; it is {!r}."
 # Statuses that asking again does not change, in the text of an error.
 REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
@@ -55,6 +56,7 @@ class CloudObjects(Objects):
             raise StartRefused(SHAPE.format(uri))
         config = {name: values[-1] for name, values in options.items()}
         limit = timedelta(seconds=TIMEOUT)
+        self.requests = Requests()
         self._bucket = config.get("endpoint", ""), parts.netloc
         plain = config.get("endpoint", "").startswith("http://")
         try:
@@ -82,31 +84,25 @@ class CloudObjects(Objects):
         _tried.add(self._bucket)
 
     def put(self, name: str, value: bytes) -> bool:
-        with _translated():
-            obstore.put(self._store, name, value)
+        self._ask("PUT", lambda: obstore.put(self._store, name, value))
         return True
 
     def get(self, name: str) -> bytes | None:
-        with _translated():
-            try:
-                return bytes(obstore.get(self._store, name).bytes())
-            except FileNotFoundError:
-                return None
+        try:
+            return self._ask("GET", lambda: bytes(obstore.get(self._store, name).bytes()))
+        except FileNotFoundError:
+            return None
 
     def exists(self, name: str) -> bool:
-        with _translated():
-            try:
-                obstore.head(self._store, name)
-            except FileNotFoundError:
-                return False
-            return True
+        try:
+            self._ask("HEAD", lambda: obstore.head(self._store, name))
+        except FileNotFoundError:
+            return False
+        return True
 
     def delete(self, name: str) -> None:
-        with _translated():
-            try:
-                obstore.delete(self._store, name)
-            except FileNotFoundError:
-                return
+        with suppress(FileNotFoundError):
+            self._ask("DELETE", lambda: obstore.delete(self._store, name))
 
     def elect(self, number: int) -> bool:
         return self._put_new(f"epoch/{number}")
@@ -118,25 +114,36 @@ class CloudObjects(Objects):
         """Connections go with the process."""
 
     def _put_new(self, name: str) -> bool:
-        with _translated():
-            try:
-                obstore.put(self._store, name, b"zq", mode="create", use_multipart=False)
-            except (AlreadyExistsError, PreconditionError):
-                return False
-            return True
+        try:
+            self._ask("PUT", lambda: obstore.put(self._store, name, b"zq", mode="create", use_multipart=False))
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        return True
 
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """The binding's errors as this program's, the cause kept."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise ObjectStoreRefuses("There is no such bucket in the object store.") from error
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise ObjectStoreRefuses("The object store does not allow this to these credentials.") from error
-    except (BaseError, OSError) as error:
-        found = REFUSALS.search(str(error))
-        if found is None:
-            raise Unavailable from error
-        raise ObjectStoreRefuses(f"The object store answers with status {found[1]}.") from error
+    def _ask(self, verb: str, act: Callable[[], T]) -> T:
+        """One request, counted as one also where the binding repeats it. Its errors become this program's, the cause
+        kept, but those that are answers."""
+        code = "none"
+        try:
+            answer = act()
+            code = "200"
+        except (AlreadyExistsError, PreconditionError):
+            code = "412"
+            raise
+        except FileNotFoundError as error:
+            code = "404"
+            if verb != "PUT":
+                raise
+            raise ObjectStoreRefuses("There is no such bucket in the object store.") from error
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            code = "403"
+            raise ObjectStoreRefuses("The object store does not allow this to these credentials.") from error
+        except (BaseError, OSError) as error:
+            found = REFUSALS.search(str(error))
+            if found is None:
+                raise Unavailable from error
+            code = found[1]
+            raise ObjectStoreRefuses(f"The object store answers with status {code}.") from error
+        finally:
+            self.requests.count(verb, code)
+        return answer

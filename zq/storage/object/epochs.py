@@ -26,6 +26,8 @@ T = TypeVar("T")
 MARGIN: Final = 0.1
 # Seconds that a verb waits for a proof.
 PATIENCE: Final = 1.0
+# Seconds for which it counts that the object store has answered.
+RECENT: Final = 1.0
 
 
 class Taken(Exception):
@@ -40,17 +42,23 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """A checkpoint: ``checkpoint/<position>`` holds what the log says up to that position. ``moment``: milliseconds."""
+    """A checkpoint: ``checkpoint/<epoch>/<position>`` holds what the log says up to that position. ``epoch``: of who
+    made it; ``moment``: milliseconds."""
 
     position: int
     moment: int
+    epoch: int
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to restore from: all records behind ``removed``, and the checkpoints, the newest last."""
+    """What there is to restore from: all records behind ``removed``, and the checkpoints, the newest last.
+
+    ``unsettled``: names of objects of checkpoints that are being made or removed. Each may be there or not.
+    """
 
     removed: int = 0
     checkpoints: list[Mark] = []
+    unsettled: list[str] = []
 
 
 class Opening(Kept, frozen=True, kw_only=True):
@@ -186,15 +194,22 @@ class Proof:
     def check(self) -> None:
         """Return if this server still owns the store. Raises ``Unavailable`` if that cannot be proven within a
         second, and ``Deposed``."""
-        if self._valid():
-            return
+        if not self._valid():
+            self._ask(self._valid)
+
+    def confirm(self) -> None:
+        """Return if the object store has said so just now, or says so within a second. Raises as ``check`` does."""
+        if not self._closing and (self.fenced or self.age > RECENT):
+            self._ask(lambda: self.age <= RECENT)
+
+    def _ask(self, proven: Callable[[], bool]) -> None:
         with self._changed:
             self._asked = True
             self._changed.notify_all()
-            proven = self._changed.wait_for(lambda: self._valid() or self.fenced, PATIENCE)
+            known = self._changed.wait_for(lambda: self.fenced or proven(), PATIENCE)
         if self.fenced:
             raise Deposed
-        if not proven:
+        if not known:
             raise Unavailable
 
     def close(self) -> None:
@@ -215,7 +230,7 @@ class Proof:
                 if self._closing or self.fenced:
                     return
                 self._asked = False
-                due = self.age >= self._lease / 4 or not self._valid()
+                due = self.age >= min(self._lease / 4, RECENT)
             if due:
                 with suppress(Unavailable):
                     self.look()

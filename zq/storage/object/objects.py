@@ -5,6 +5,8 @@ Relied on: a write that was acknowledged is seen by every later read, and somebo
 only one of several writers of a name is told that it was the first; listings; the machine's clock.
 """
 
+import threading
+from collections import Counter
 from typing import Final, Protocol
 
 from zq.errors import Unavailable
@@ -17,11 +19,29 @@ class ObjectStoreRefuses(Unavailable):
     """
 
 
+class Requests:
+    """How many there were, by verb and by the status of the answer; "none" where there was no answer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counted: Counter[tuple[str, str]] = Counter()
+
+    def count(self, verb: str, code: str | int) -> None:
+        with self._lock:
+            self._counted[verb, f"{code}"] += 1
+
+    def counted(self) -> dict[tuple[str, str], int]:
+        with self._lock:
+            return dict(self._counted)
+
+
 class Objects(Protocol):
     """The objects of one store, by their names below its prefix. Safe for any number of threads.
 
     Every method may raise ``Unavailable`` within the request's timeout: then nobody knows whether it was done.
     """
+
+    requests: Requests
 
     def put(self, name: str, value: bytes) -> bool:
         """Store the value; False if the object store says that something younger is there already."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from zq.errors import StartRefused
-from zq.storage.object.checkpoints import Manifest, checkpoint_name, download, upload
+from zq.storage.object.checkpoints import Manifest, checkpoint_name, described, download, upload
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import (
     Head,
@@ -56,7 +56,7 @@ def restore(
     mark = _newest(kept, latest, position)
     with made_in_place(to) as folder:
         if mark is not None:
-            download(objects, mark.position, folder)
+            download(objects, mark, folder)
         reached, moment = (mark.position, mark.moment) if mark else (kept.removed, 0)
         store = Store(folder, families, "never", 0)
         try:
@@ -89,12 +89,13 @@ def ship(path: Path, objects: Objects, families: Sequence[str], moment: int) -> 
         epoch = win(objects)
         shutil.rmtree(folder, ignore_errors=True)
         store.link(folder)
-        files = upload(objects, folder, {})
+        files = described(folder, {})
+        upload(objects, folder, files)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         store.close()
-    mark = Mark(0, moment)
-    write(objects, checkpoint_name(0), Manifest(0, epoch, moment, files))
+    mark = Mark(0, moment, epoch)
+    write(objects, checkpoint_name(mark), Manifest(0, epoch, moment, files))
     open_epoch(objects, epoch, Opening(owner="zq-server ship", moment=moment, chain=[], checkpoints=[mark]))
     write(objects, f"head/{epoch}", Head(checkpoints=[mark], released=0, moment=moment))
     return len(files)

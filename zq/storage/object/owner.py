@@ -125,6 +125,8 @@ class Owner(Directory):
         self._ship = ship
         self._now = now
         self._proof: Proof | None = None
+        self._restored = 0.0
+        """Seconds that it took to fetch the store."""
 
     def _make(self, filtered: str) -> Store:
         if self._proof is not None and self._proof.fenced:  # it would take the store back, and the two would fight
@@ -140,12 +142,14 @@ class Owner(Directory):
             manifest = self._downloaded(kept)
             store = ShippedStore(self._path, self._families, filtered, self._damage)
             position, chain = self._replayed(store, manifest, former, opening, kept)
+            self._restored = uptime() - fenced
             began = Opening(
                 owner=self._name,
                 moment=int(self._now() * 1000),
                 chain=chain,
                 removed=kept.removed,
                 checkpoints=kept.checkpoints,
+                unsettled=kept.unsettled,
             )
             open_epoch(self._objects, epoch, began)
             if opening is not None and not self._has_stopped(opening, kept, position):
@@ -167,10 +171,18 @@ class Owner(Directory):
         raise NotBuilt(NO_SNAPSHOT)
         yield  # it is a generator as that of all directories
 
+    def check(self) -> None:
+        super().check()
+        if isinstance(store := self._opened, ShippedStore):
+            store.check()
+
     def measures(self) -> Iterator[Measure]:
         yield from super().measures()
         if isinstance(store := self._opened, ShippedStore):
             yield from store.measures()
+        yield Measure("object_restore_seconds", self._restored)
+        for (verb, code), number in self._objects.requests.counted().items():
+            yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
     def _wait_for_turn(self) -> None:
         """Return when the owner is silent, or has stopped."""
@@ -199,7 +211,7 @@ class Owner(Directory):
     def _downloaded(self, kept: Kept) -> Manifest | None:
         if not kept.checkpoints:
             return None
-        return download(self._objects, kept.checkpoints[-1].position, self._path)
+        return download(self._objects, kept.checkpoints[-1], self._path)
 
     def _replayed(
         self, store: ShippedStore, manifest: Manifest | None, former: int, opening: Opening | None, kept: Kept

@@ -94,7 +94,10 @@ class Shipper:
         self._closing = False
         self._refusal = ""
         """What the object store says instead of doing what it is asked."""
-        self.shipped_entries = 0
+        self.uploads = dict.fromkeys(("stored", "failed", "refused"), 0)
+        """How many went how."""
+        self.seconds = 0.0
+        """What those took that were stored."""
         self.stored_bytes = 0
         """Bytes of the records so far, as they are stored."""
         self._threads = [threading.Thread(target=self._run, name="zq-upload", daemon=True) for _ in range(uploads)]
@@ -153,6 +156,16 @@ class Shipper:
         self._settle(lambda: cut.position is not None and self._acknowledged >= cut.position)
         assert cut.position is not None
         return cut.position
+
+    def check(self) -> None:
+        """Raises ``Unavailable`` with what the object store says while it refuses the log."""
+        if self._refusal:
+            raise Unavailable(f"The object store refuses what is written.{self._refusal}")
+
+    @property
+    def commits(self) -> int:
+        """Batches in the records that are acknowledged."""
+        return self._shipped
 
     @property
     def acknowledged(self) -> int:
@@ -246,7 +259,8 @@ class Shipper:
             return False
         with self._changed:
             self._durations.append(duration)
-            self.shipped_entries += 1
+            self.seconds += duration
+            self.uploads["stored"] += 1
             self.stored_bytes += len(value)
             self._bytes -= size
             self._done.add(position)
@@ -259,7 +273,13 @@ class Shipper:
 
     def _put(self, name: str, value: bytes) -> None:
         """Where something younger is said to be there, an earlier attempt has landed: it must be the same."""
-        if not self._objects.put(name, value) and self._objects.get(name) != value:
+        try:
+            stored = self._objects.put(name, value)
+        except Unavailable as error:
+            with self._changed:
+                self.uploads["refused" if isinstance(error, ObjectStoreRefuses) else "failed"] += 1
+            raise
+        if not stored and self._objects.get(name) != value:
             raise Deposed
 
     def _insist(self, act: Callable[[], object]) -> None:

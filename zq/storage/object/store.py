@@ -57,6 +57,12 @@ class ShippedStore(Store):
         if self._proof is not None:
             self._proof.check()
 
+    def check(self) -> None:
+        """Return if the object store answers and takes what it is given. Raises ``Unavailable``."""
+        if self._proof is not None and self.failure is None:
+            self._proof.confirm()
+            self.shipper.check()
+
     def snapshot(self, folder: Path) -> Cut:
         """Link all files as they stand into a new folder; where in the log that is. Raises ``Unavailable``."""
         flush_all(self._views.values())  # before writers have to wait
@@ -72,7 +78,10 @@ class ShippedStore(Store):
         yield Measure("object_proof_age_seconds", max(0.0, self._proof.age))
         yield Measure("object_position", self._shipper.acknowledged)
         yield Measure("object_waiting_bytes", self._shipper.waiting_bytes)
-        yield Measure("object_uploads_total", self._shipper.shipped_entries)
+        for result, number in self._shipper.uploads.items():
+            yield Measure("object_uploads_total", number, (("result", result),))
+        yield Measure("object_upload_seconds_total", self._shipper.seconds)
+        yield Measure("object_commits_total", self._shipper.commits)
         yield Measure("object_uploaded_bytes_total", self._shipper.stored_bytes)
         yield Measure("object_checkpoint_age_seconds", self._checkpointer.age)
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
-from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses
+from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses, Requests
 
 NEWEST: Final = {"X-Newest": "true"}
 SHAPE: Final = "A Swift store is swift://container/prefix; it is {!r}."
@@ -40,7 +40,8 @@ class Place(NamedTuple):
 class Http(threading.local):
     """Requests to any server, over one connection for each server and thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
@@ -60,9 +61,11 @@ class Http(threading.local):
                 )
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
+                self._requests.count(method, "none")
                 if kept is None or isinstance(error, TimeoutError):
                     raise Unavailable from error
             else:
+                self._requests.count(method, answer.status)
                 self._open[where] = connection
                 return answer
 
@@ -89,7 +92,8 @@ class SwiftObjects(Objects):
             raise StartRefused(SHAPE.format(uri))
         [way] = parse_qs(parts.query).get("auth", ["v3"])
         self._sign_in = _V1(environment) if way == "v1" else _V3(environment)
-        self._http = Http()
+        self.requests = Requests()
+        self._http = Http(self.requests)
         self._lock = threading.Lock()
         self._place: Place | None = None
         digest = hashlib.sha256(self._prefix.encode()).hexdigest()[:16]

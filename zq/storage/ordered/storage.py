@@ -86,8 +86,8 @@ class OrderedStorage:
         return self._clock.doubted
 
     def ping(self) -> None:
-        self._record_clock()
         self._housekeeping.check()
+        self._record_clock(probing=True)
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         if expiry is not None:
@@ -150,9 +150,11 @@ class OrderedStorage:
             if self._housekeeping.configure(expiry):
                 self._handle.reopen()
 
-    def _record_clock(self) -> None:
+    def _record_clock(self, probing: bool = False) -> None:
         self.now()
         with self._handle as (store, _):
+            if probing and store.contended:
+                return  # it has been asked, and may take its time for what is written
             startup.record_clock(store, self._clock)
             store.wait_durable()
 

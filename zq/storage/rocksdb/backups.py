@@ -20,9 +20,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from msgspec import MsgspecError, Struct, json, structs
+from msgspec import Meta, MsgspecError, Struct, json, structs
 
 from zq import __version__
 from zq.errors import StartRefused
@@ -37,6 +37,8 @@ LOCK: Final = "zq-backup.lock"
 LISTED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 # Bytes of the largest manifest that is read.
 MOST: Final = 64 << 20
+# The last second of the year 9999, beyond which moments have no names.
+LATEST: Final = 253402300799
 # Bytes that are copied at a time.
 CHUNK: Final = 1 << 20
 
@@ -45,7 +47,7 @@ class File(Struct, frozen=True):
     """A file of a backup; ``sha256`` in hex."""
 
     name: str
-    size: int
+    size: Annotated[int, Meta(ge=0)]
     sha256: str
 
 
@@ -55,7 +57,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     version: str
     layout: str
-    moment: float
+    moment: Annotated[float, Meta(ge=0, le=LATEST)]
     sequence: int
     files: list[File]
     checksum: str = ""

@@ -17,8 +17,11 @@ local function reply(again, messages)
   return answer(q, messages, { struct.pack('>BI8I8I8', again and 1 or 0, place.available, place.sequence, place.lane) })
 end
 
--- Of what claims hold each sequence is looked at: the set is in the order of their ends.
-local function claimed()
+local MANY = 4 * STEPS      -- sequences: to look at them takes as long as to step over STEPS messages
+
+-- Of what claims hold each sequence is looked at: the set is in the order of their ends. Returns the messages, up to
+-- where it looked, and whether there is more.
+local function among_claimed()
   local sequences, members, live = {}, {}, {}
   for _, member in ipairs(redis.call('ZRANGE', q.claimed, '(' .. now, '+inf', 'BYSCORE')) do
     local sequence = unpacked(MEMBER, member)
@@ -29,13 +32,32 @@ local function claimed()
   for _, m in ipairs(load(q, members)) do
     if m.expires > now then live[#live + 1] = m end
   end
-  local found = portion(live, most)
-  if #found == #live and #members > 0 then
-    place.sequence = sequences[#members]
-  elseif #found > 0 then
-    place.sequence = found[#found].sequence
+  return live, sequences[#members] or place.sequence, #sequences > limit
+end
+
+-- Likewise, by what claims say of one message after the other.
+local function among_all()
+  local live, passed, steps, more = {}, place.sequence, 0, true
+  while more and #live < limit and steps < STEPS do
+    local entries, members = redis.call('XRANGE', q.stream, passed + 1, '+', 'COUNT', 100), {}
+    for i, entry in ipairs(entries) do members[i] = member_of(entry) end
+    local ends = #entries > 0 and redis.call('ZMSCORE', q.claimed, unpack(members)) or {}
+    for i, m in ipairs(parsed(q, entries)) do
+      if #live == limit then break end
+      if (tonumber(ends[i]) or 0) > now and m.expires > now then live[#live + 1] = m end
+      passed = m.sequence
+    end
+    steps, more = steps + #entries, #entries == 100
   end
-  return reply(#found == 0 and #sequences > limit, found)
+  return live, passed, more
+end
+
+local function claimed()
+  local look = redis.call('ZCARD', q.claimed) > MANY and among_all or among_claimed
+  local live, passed, more = look()
+  local found = portion(live, most)
+  place.sequence = #found < #live and found[#found].sequence or passed
+  return reply(#found == 0 and more, found)
 end
 
 -- How many of `avail` are not behind the place.
