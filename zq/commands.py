@@ -8,13 +8,24 @@ import argparse
 import os
 import signal
 import sys
-import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 PRIVATE: Final = 0o077
-# What a command does with its arguments until the event is set.
-Run = Callable[[Sequence[str], threading.Event], None]
+
+
+@dataclass
+class Asked:
+    """What signals have asked for. Nothing is locked: a handler may interrupt whoever holds the lock."""
+
+    end: bool = False
+    reload: bool = False
+
+
+# What a command does with its arguments until it is asked to end.
+Run = Callable[[Sequence[str], Asked], None]
 
 
 def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequence[str] | None) -> int:
@@ -31,25 +42,25 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
     from zq.errors import StartRefused, Unavailable
 
     os.umask(PRIVATE)
-    ended = threading.Event()
+    asked = Asked()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, lambda *_: setattr(asked, "end", True))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is asked for during a start is what it reads
     try:
-        run(sys.argv[1:] if arguments is None else arguments, ended)
+        run(sys.argv[1:] if arguments is None else arguments, asked)
     except (StartRefused, Unavailable) as refusal:
         return _refuse(name, str(refusal))
     return 0
 
 
-def until_ended(ended: threading.Event, reload: Callable[[], object]) -> None:
+def until_ended(asked: Asked, reload: Callable[[], object]) -> None:
     """Wait; ``HUP`` has the options read again."""
-    again = threading.Event()
-    signal.signal(signal.SIGHUP, lambda *_: again.set())
-    while not ended.wait(0.2):
-        if again.is_set():
-            again.clear()
+    signal.signal(signal.SIGHUP, lambda *_: setattr(asked, "reload", True))
+    while not asked.end:
+        if asked.reload:
+            asked.reload = False
             reload()
+        time.sleep(0.2)
 
 
 def _refuse(name: str, sentence: str) -> int:

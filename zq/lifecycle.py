@@ -66,13 +66,13 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
     wanted = {number: call for number, call in callbacks.items() if deferred or number != RELOAD}
     threading.Thread(target=_listen, args=(ours, pythons, former, wanted), name="zq-signals", daemon=True).start()
     if deferred:
-        signal.signal(RELOAD, _ignored)
+        signal.signal(RELOAD, ignored)
         signal.siginterrupt(RELOAD, False)
         allow_reload()
     return True
 
 
-def _ignored(*_: object) -> None:
+def ignored(*_: object) -> None:
     """A signal reaches the descriptor only if something handles it."""
 
 

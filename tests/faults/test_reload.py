@@ -182,6 +182,15 @@ def test_a_signal_during_the_start_is_obeyed_late(engine: str, begin: Begin, ope
     assert server.terminate() == 0
 
 
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_a_server_that_is_told_to_end_amid_reloads_ends(engine: str, begin: Begin) -> None:
+    """The kernel hands a signal to any thread while the main one has yet to wake for the one before."""
+    with begin(engine) as server:
+        for number in [signal.SIGHUP] * 20 + [signal.SIGTERM]:
+            os.kill(server.pid, number)
+        assert server.wait(40) == 0
+
+
 def test_a_signal_while_a_process_is_replaced_is_obeyed_late(begin: Begin, operator: Operator) -> None:
     """gunicorn starts another for one that was killed; the signal does not kill that one too."""
     with begin() as server:

@@ -3,7 +3,6 @@
 
 import argparse
 import logging
-import threading
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,7 +13,7 @@ from zq.auth.master_keys import MasterKeys
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
-from zq.commands import options_of, until_ended
+from zq.commands import Asked, options_of, until_ended
 from zq.delivery.running import start, trusts_of
 from zq.errors import StartRefused
 from zq.events import NO_EVENTS
@@ -24,8 +23,8 @@ from zq.startup import reload
 LOG = logging.getLogger(__name__)
 
 
-def run(arguments: Sequence[str], ended: threading.Event) -> None:
-    """Deliver until ``ended``. Raises ``StartRefused``, ``Unavailable``."""
+def run(arguments: Sequence[str], asked: Asked) -> None:
+    """Deliver until ``asked`` to end. Raises ``StartRefused``, ``Unavailable``."""
     parser = argparse.ArgumentParser(prog="zq-deliver", description="Deliver messages to the subscribers of zq queues.")
     options_of(parser, arguments)
     configuration = Configuration()
@@ -51,7 +50,7 @@ def run(arguments: Sequence[str], ended: threading.Event) -> None:
     storage.listen(deliverer.hear)
     LOG.info("zq-deliver delivers.")
     try:
-        until_ended(ended, partial(reload, configuration, lambda _new: reread(keys)))
+        until_ended(asked, partial(reload, configuration, lambda _new: reread(keys)))
     finally:
         deliverer.stop()
         storage.close()

@@ -65,8 +65,12 @@ def run(chosen: Settings, reload: Callable[[], bool], lost: Callable[[int], None
 
         def startup(self, *arguments: Any) -> None:
             super().startup(*arguments)
-            # Not by Granian's own handler, which may wait for a lock that the thread it interrupted holds.
-            lifecycle.listen({lifecycle.RELOAD: self._hand_on})
+            # Not by Granian's own handlers: they may wait for a lock that the thread they interrupt holds, and Python
+            # runs them when the main thread wakes, which a signal that comes close behind another does not see to.
+            ends = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.signal_handler_interrupt)
+            lifecycle.listen({lifecycle.RELOAD: self._hand_on, **ends})
+            for number in ends:
+                signal.signal(number, lifecycle.ignored)
 
         def _hand_on(self) -> None:
             if reload():

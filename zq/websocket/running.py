@@ -4,14 +4,13 @@
 import argparse
 import logging
 import os
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from zq import logs, settings
 from zq.application import Application
-from zq.commands import options_of, until_ended
+from zq.commands import Asked, options_of, until_ended
 from zq.errors import StartRefused, Unavailable
 from zq.settings import Configuration
 from zq.startup import check_exposure, reload
@@ -25,8 +24,8 @@ EMBEDDED: Final = (
 DEFAULT_PORT: Final = "9000"
 
 
-def run(arguments: Sequence[str], ended: threading.Event) -> None:
-    """Serve until ``ended``. Raises ``StartRefused``, ``Unavailable``."""
+def run(arguments: Sequence[str], asked: Asked) -> None:
+    """Serve until ``asked`` to end. Raises ``StartRefused``, ``Unavailable``."""
     parser = argparse.ArgumentParser(prog="zq-websocket", description="Serve the zq queue service over WebSocket.")
     parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", metavar="N", type=int, help="port to listen on (default 9000)")
@@ -45,7 +44,7 @@ def run(arguments: Sequence[str], ended: threading.Event) -> None:
     listener = Listener(chosen, made)
     made.rereads.append(listener)
     listener.start()
-    until_ended(ended, partial(reload, configuration, made.apply))
+    until_ended(asked, partial(reload, configuration, made.apply))
     made.broker.end_waiting()
     listener.stop(chosen.graceful_timeout)
 
