@@ -25,7 +25,7 @@ import redis
 
 from tests.blocks import ROOT, blocks
 from tests.faults.commands import run
-from tests.faults.disks import SmallFileSystem
+from tests.faults.disks import LimitedFiles, SmallFileSystem
 from tests.reader import SHELL, succeed
 from tests.servers import PROJECT, ZqServer, ask, every_message, free_port, wait_for
 from tests.stores import RedisServer, missing
@@ -432,3 +432,21 @@ def test_the_commands_for_redis_bring_back_what_it_had(target: Path, tmp_path: P
         assert bodies(f"redis://127.0.0.1:{port}/0") == [0, 1, 2]
     finally:
         redis.Redis(port=port).shutdown(nosave=True)
+
+
+def test_a_store_whose_disk_is_full_is_not_backed_up_and_recovers(tmp_path: Path, target: Path) -> None:
+    """What it has in memory cannot be written: the command says so, and with space again all goes on."""
+    disk = LimitedFiles(tmp_path)
+    store = f"rocksdb://{tmp_path}/store"
+    with disk.server as running:
+        post(running, 3)
+        disk.fill()
+        disk.fill()
+        done = run("backup", target, "--store", store)
+        assert (done.code, done.error) == (2, "zq-server: The store cannot serve now. Try again later.\n")
+        assert not list((tmp_path / "store").glob(".zq-snapshot-*"))
+        disk.free()
+        body = {"messages": [{"body": "later", "ttl": 3600}]}
+        wait_for(lambda: ask(running.url, "POST", f"{QUEUE}/messages", body).status == 201, 30, "posts are taken again")
+        wait_for(lambda: run("backup", target, "--store", store).code == 0, 30, "a backup is made again")
+    assert run("backup", "verify", only(target)).code == 0
