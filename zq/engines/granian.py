@@ -67,7 +67,8 @@ def run(chosen: Settings, reload: Callable[[], bool], lost: Callable[[int], None
             super().startup(*arguments)
             # Not by Granian's own handlers: they may wait for a lock that the thread they interrupt holds, and Python
             # runs them when the main thread wakes, which a signal that comes close behind another does not see to.
-            ends = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.signal_handler_interrupt)
+            end: Callable[[], object] = self.signal_handler_interrupt
+            ends = dict.fromkeys((signal.SIGINT, signal.SIGTERM), end)
             lifecycle.listen({lifecycle.RELOAD: self._hand_on, **ends})
             for number in ends:
                 signal.signal(number, lifecycle.ignored)

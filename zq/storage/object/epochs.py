@@ -186,6 +186,12 @@ class Proof:
         if self.fenced:
             raise Deposed
 
+    def give_up(self) -> None:
+        """Own the store no more: somebody else has written where only its owner writes."""
+        with self._changed:
+            self.fenced = True
+            self._changed.notify_all()
+
     @property
     def age(self) -> float:
         """Seconds since the newest look that found no fence began."""

@@ -60,12 +60,15 @@ def restore(
         reached, moment = (mark.position, mark.moment) if mark else (kept.removed, 0)
         store = Store(folder, families, "never", 0)
         try:
-            for entry in _log(objects, epoch, opening, kept, reached):
-                if _beyond(position, entry.position) or _beyond(latest, entry.moment):
+            # What comes behind the position that is asked for may be missing: it is not looked at.
+            for entry in _log(objects, epoch, opening, kept, reached) if reached != position else ():
+                if _beyond(latest, entry.moment):
                     break
                 for batch in entry.batches:
                     store.write(batch.writes, batch.gone)
                 reached, moment = entry.position, entry.moment
+                if reached == position:
+                    break
             store.wait_durable(always=True)
         finally:
             store.close()

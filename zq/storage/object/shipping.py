@@ -280,6 +280,7 @@ class Shipper:
                 self.uploads["refused" if isinstance(error, ObjectStoreRefuses) else "failed"] += 1
             raise
         if not stored and self._objects.get(name) != value:
+            self._proof.give_up()
             raise Deposed
 
     def _insist(self, act: Callable[[], object]) -> None:
