@@ -8,8 +8,9 @@ to no other process can make one that is whole. This process copies it, so that 
 import argparse
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec
 
 from zq import control
 from zq.auth.tokens import Tokens
@@ -20,6 +21,7 @@ from zq.offline import print_report
 from zq.storage import Backups, backups
 from zq.storage.api import Storage
 
+P = ParamSpec("P")
 # The scheme of stores that have backups.
 EMBEDDED: Final = "rocksdb"
 VERIFY: Final = "verify"
@@ -52,6 +54,22 @@ def check(given: argparse.Namespace) -> None:
             raise StartRefused(f"{what} has no meaning here: zq-server --help says which commands take it.")
 
 
+def on_files(command: Callable[P, int]) -> Callable[P, int]:
+    """Say in a sentence what the system says of a file: disks are full, names too long, folders not one's own."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return command(*args, **kwargs)
+        except OSError as error:
+            raise StartRefused(
+                f"{error.filename or 'A file'}: {(error.strerror or str(error)).rstrip('.')}."
+            ) from error
+
+    return run
+
+
+@on_files
 def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
     """Make a backup, or verify one; the exit code. ``socket``: where the store's server listens, "" for none.
 
@@ -81,6 +99,7 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
     return 0
 
 
+@on_files
 def restore(given: argparse.Namespace) -> int:
     """Make a new store of a backup; the exit code. Raises ``StartRefused``, ``Unavailable``."""
     if len(given.names) != 1 or not given.store:

@@ -324,6 +324,7 @@ def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_pa
         (tmp_path / "nowhere", "is not there"),
         (uri[10:], "is in the store"),
         ("/proc", "No backup can be made in /proc"),
+        ("x" * 300, "File name too long"),
     ):
         done = run("backup", where, "--store", uri)
         assert (done.code, sentence in done.error) == (2, True), done

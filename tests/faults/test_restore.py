@@ -213,6 +213,10 @@ def test_what_is_no_backup_is_refused(tmp_path: Path, backup: Path) -> None:
     for name in ("file", "empty", "nothing", "linked", "deep"):
         done = run("backup", "verify", tmp_path / name)
         assert (done.code, "is no backup" in done.error) == (2, True), done
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("loop", "x" * 300):
+        done = run("backup", "verify", tmp_path / name)
+        assert (done.code, done.error.count("\n")) == (2, 1), done
 
 
 def test_damage_that_the_store_had_is_found_by_verify(tmp_path: Path) -> None:
@@ -235,7 +239,7 @@ def test_a_store_is_restored_where_none_is(backup: Path, new: Path, tmp_path: Pa
     for to in (backup, tmp_path / "file", tmp_path / "link"):
         done = run("restore", backup, "--store", f"rocksdb://{to}")
         assert (done.code, "is there already" in done.error) == (2, True), done
-    for to in ("/proc/store", tmp_path / "file" / "store"):
+    for to in ("/proc/store", tmp_path / "file" / "store", tmp_path / ("x" * 300)):
         done = run("restore", backup, "--store", f"rocksdb://{to}")
         assert (done.code, "cannot be written" in done.error) == (2, True), done
 

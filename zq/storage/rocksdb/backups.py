@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
@@ -91,8 +91,11 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Mad
             shutil.rmtree(partial, ignore_errors=True)
             raise StartRefused(f"No backup was made: {_reason(error)}.") from error
         snapshot.whole = True
-        for old in whole(target)[: -keep if keep else 0]:
-            _remove(old)
+        try:
+            for old in whole(target)[: -keep if keep else 0]:
+                _remove(old)
+        except OSError as error:
+            raise StartRefused(f"The backup {folder} was made, and older ones stay: {_reason(error)}.") from error
         return made._replace(folder=folder)
 
 
@@ -101,13 +104,13 @@ def check_target(target: Path, store: Path) -> None:
     if not target.is_dir():
         is_there = "is no directory" if target.exists() else "is not there"
         raise StartRefused(f"{target} {is_there}: make a directory for the backups of this store first.")
-    if target.resolve().is_relative_to(store.resolve()):
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(store)):
         raise StartRefused(f"{target} is in the store: whatever destroys the one would destroy the other.")
 
 
 def read(folder: Path) -> Manifest:
     """What a whole backup is. Raises ``StartRefused`` for what is none."""
-    if folder.resolve().name.endswith(PARTIAL):
+    if os.path.realpath(folder).endswith(PARTIAL):
         raise StartRefused(f"{folder} is no whole backup: it was not finished.")
     try:
         with _opened(folder / MANIFEST) as file:
@@ -163,15 +166,14 @@ def sync(folder: Path) -> None:
 @contextmanager
 def _held(target: Path) -> Iterator[None]:
     """No other process makes a backup in this folder; what killed ones left there is gone."""
-    try:
-        lock = (target / LOCK).open("a")
-    except OSError as error:
-        raise StartRefused(f"No backup can be made in {target}: {_reason(error)}.") from error
-    with lock:
+    with ExitStack() as kept:
         try:
+            lock = kept.enter_context((target / LOCK).open("a"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise StartRefused(f"Another backup is being made in {target}: try again when that is done.") from error
+        except OSError as error:
+            raise StartRefused(f"No backup can be made in {target}: {_reason(error)}.") from error
         for path in target.glob(f"*{PARTIAL}"):
             if NAME.fullmatch(path.stem):
                 shutil.rmtree(path, ignore_errors=True)
