@@ -105,7 +105,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.offline": [*VALUES, "zq.storage"],
     "zq.token_command": ["zq.control", *VALUES],
     "zq.backup_command": [
-        *("zq.auth.tokens", "zq.clock", "zq.control", "zq.offline", "zq.storage", "zq.storage.api", *VALUES),
+        *("zq.auth.tokens", "zq.broker", "zq.clock", "zq.control", "zq.offline", "zq.storage", "zq.storage.api"),
+        *VALUES,
     ],
     "zq.startup": ["zq.model", "zq.engines", "zq.errors", "zq.logs", "zq.settings"],
     "zq.engines": [

@@ -14,6 +14,7 @@ from typing import Final, ParamSpec
 
 from zq import control
 from zq.auth.tokens import Tokens
+from zq.broker.subscription_documents import postponed
 from zq.clock import StoreClock
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
@@ -105,13 +106,14 @@ def restore(given: argparse.Namespace) -> int:
     if len(given.names) != 1 or not given.store:
         raise StartRefused("Which backup, and where to? zq-server restore BACKUP --store rocksdb:///var/lib/zq")
     folder = Path(given.names[0])
+    shift = postponed if given.shift_time else None
     use = revoke_tokens if given.revoke_tokens else count_tokens
-    done = _backups(given.store).restore(folder, given.store, given.shift_time, given.force_clock, use)
+    done = _backups(given.store).restore(folder, given.store, shift, given.force_clock, use)
     then = datetime.fromtimestamp(done.moment, UTC).isoformat(" ", "seconds")
     since = timedelta(seconds=max(0, round(done.now - done.moment)))
     print(f"{given.store} has what was stored at {then}, {since} ago.")  # noqa: T201
     if given.shift_time:
-        print(f"What lived then expires {since} later than it was to, but for tokens and subscriptions.")  # noqa: T201
+        print(f"What lived then expires {since} later than it was to, but for tokens.")  # noqa: T201
     else:
         print(f"{done.expired:,} messages of queues expired since, and are gone.")  # noqa: T201
     if given.revoke_tokens:

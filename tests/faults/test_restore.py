@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.damaged import flip, table_of
@@ -19,10 +20,13 @@ from tests.faults.commands import run
 from tests.faults.integrity import whole
 from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
 from zq.auth.tokens import Grant, Tokens
-from zq.clock import StoreClock
+from zq.broker.subscription_documents import SubscriptionDocuments
+from zq.clock import ManualClock, StoreClock
 from zq.model import ListFilter
+from zq.model.documents import DocumentRef
 from zq.model.expiry import Expiry
 from zq.model.identity import ADMIN
+from zq.model.subscriptions import Source, Subscription, Subscriptions
 from zq.model.topics import Pattern
 from zq.storage.ordered import layout
 from zq.storage.ordered.storage import OrderedStorage
@@ -30,6 +34,7 @@ from zq.storage.rocksdb import backups, connect
 from zq.storage.rocksdb.store import Store
 
 HOUR = 3600
+SOURCE = Source("acme", "queue", "jobs")
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 
 
@@ -54,6 +59,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokens = Tokens(storage.documents, StoreClock(storage.now))
         tokens.create(Grant(project="acme"))
         tokens.create(Grant(project="admin", roles=[ADMIN]))
+        subscribed = Subscriptions(1, (Subscription("a" * 32, "http://example.org/", HOUR, NOW, confirmed=1),))
+        ref = DocumentRef(SOURCE.project, "subscriptions", f"{SOURCE.kind}/{SOURCE.name}")
+        storage.documents.put(ref, msgspec.msgpack.encode(subscribed), NOW, expires=NOW + HOUR)
         backed_up(storage, folder / "backups")
     return folder
 
@@ -293,12 +301,25 @@ def test_nothing_expires_for_the_time_since_with_shift_time(backup: Path, tmp_pa
     assert {kind: len(found) for kind, found in was.items()} == {kind: len(found) for kind, found in is_now.items()}
     for kind, found in was.items():
         assert all(2 * DAY - 1 < new - old < 2 * DAY + 300 for old, new in zip(found, is_now[kind], strict=True)), kind
+    assert expiries(plain, "token") == expiries(later, "token")
+    (old,), (new,) = expiries(plain, "subscriptions"), expiries(later, "subscriptions")
+    assert 2 * DAY - 1 < new - old < 2 * DAY + 300
+    with closing(opened(later)) as storage:
+        documents = SubscriptionDocuments(storage, ManualClock(NOW + 2 * DAY))
+        assert [each.subscriber for each in documents.of(SOURCE).items] == ["http://example.org/"]
     for moment, living in ((NOW + DAY, True), (NOW + 3 * DAY + 600, False)):
         with closing(opened(later)) as storage:
             storage.maintain(moment)
             found = storage.topics.read("acme", 0, 10, Pattern("t0")).batches
             assert any(list(batch.messages(0, moment)) for batch in found) == living
         assert whole(f"rocksdb://{later}").contradictions == 0
+
+
+def expiries(path: Path, kind: str) -> list[float]:
+    """When the documents of a kind expire, of the project and of the deployment."""
+    with closing(opened(path)) as storage:
+        pages = (storage.documents.list(project, kind, "", "", 100, NOW) for project in ("", "acme"))
+        return sorted(document.expires for page in pages for document in page.items)
 
 
 def ends(path: Path) -> dict[str, list[float]]:

@@ -2,6 +2,7 @@
 """What a store tells of itself: values, and one count; ``zq.metrics`` gives the measures to Prometheus."""
 
 import threading
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -79,6 +80,10 @@ class Restored(Struct, frozen=True):
     fences: int
     tokens: int
     """Those that live."""
+
+
+# (kind, value, seconds): what a document is that expires so much later; None = it expires when it was to.
+Postpone = Callable[[str, bytes, Seconds], bytes | None]
 
 
 class Salvaged(Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from zq.errors import StartRefused
 from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
-from zq.model.stats import Report, Restored, Salvaged, Snapshot
+from zq.model.stats import Postpone, Report, Restored, Salvaged, Snapshot
 from zq.storage.api import Storage
 
 
@@ -44,10 +44,10 @@ class Backups(Protocol):
         ...
 
     def restore(
-        self, folder: Path, uri: str, shift: bool, force_clock: bool, use: Callable[[Storage], int]
+        self, folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
     ) -> Restored:
-        """Make a new store of a backup; with ``shift`` everything expires later by the time since. ``use`` is called
-        with the store, before it is in its place, and says how many tokens are in it."""
+        """Make a new store of a backup; with ``shift`` what lived expires later by the time since; it is asked for each
+        document. ``use`` is called with the store, before it is in its place, and says how many tokens are in it."""
         ...
 
 

@@ -7,14 +7,15 @@ store gave out after the backup, so that no marker that a reader has since then 
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 from msgspec import structs
 
 from zq.errors import StartRefused
 from zq.model import Seconds
-from zq.model.stats import Restored
-from zq.storage.ordered import due, layout, logs, startup
+from zq.model.stats import Postpone, Restored
+from zq.storage.ordered import documents, due, layout, logs, startup
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.store import TOP, Store, Write
 
@@ -22,18 +23,23 @@ from zq.storage.ordered.store import TOP, Store, Write
 WITNESSED: Final = 30 * 86400.0
 # Starts that may have been counted since the backup.
 STARTS: Final = 1000
+# (key, value, milliseconds): what is to be written so that an entry expires so much later.
+Move = Callable[[bytes, bytes, int], list[Write]]
 # Bytes of one write.
 FULL: Final = 4 << 20
 
 
-def resume(store: Store, clock: StorageClock, moment: Seconds, shift: bool, force_clock: bool) -> Restored:
-    """Let the store go on, ``moment`` being that of its backup. Raises ``StartRefused`` if the clock is in doubt."""
+def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool) -> Restored:
+    """Let the store go on, ``moment`` being that of its backup. Raises ``StartRefused`` if the clock is in doubt.
+
+    ``shift``: let what lived then expire later by the time since; asked for each document.
+    """
     startup.check_readable(store)
     now = clock.now()
     if not force_clock:
         _check_clock(now, moment)
-    if shift:
-        _shift(store, max(0, layout.ms(now) - layout.ms(moment)))
+    if shift is not None:
+        _shift(store, max(0, layout.ms(now) - layout.ms(moment)), shift)
     lower, upper = (layout.number.pack(layout.ms(end) + 1) for end in (min(moment, now), now))
     expired = sum(1 for _ in store.scan("expiry", lower, upper))
     starts = int.from_bytes(store.get("default", startup.STARTS) or b"") + STARTS
@@ -44,12 +50,13 @@ def resume(store: Store, clock: StorageClock, moment: Seconds, shift: bool, forc
     )
 
 
-def _shift(store: Store, later: int) -> None:
-    """Let all that expires, but documents, do so so many milliseconds later; what had expired at the backup has expired
-    now. Claims and delays end when they were to."""
+def _shift(store: Store, later: int, postpone: Postpone) -> None:
+    """Let all that expires do so so many milliseconds later; what had expired at the backup has expired now. Claims and
+    delays end when they were to."""
     writes: list[Write] = []
     size = 0
-    for family, each in _LATER.items():
+    moves: dict[str, Move] = {**_LATER, "records": partial(_document, postpone)}
+    for family, each in moves.items():
         for key, value in store.scan(family, b"", TOP):
             found = each(key, value, later)
             writes += found
@@ -87,7 +94,7 @@ def _entry(key: bytes, value: bytes, later: int) -> list[Write]:
     return [*due.traces("history", key, kept.expires), *moved]
 
 
-def _ending(family: str, note: Callable[[bytes], bytes]) -> Callable[[bytes, bytes, int], list[Write]]:
+def _ending(family: str, note: Callable[[bytes], bytes]) -> Move:
     """Of a family whose keys close with an end; ``note``: what ``due`` says of a value."""
 
     def move(key: bytes, value: bytes, later: int) -> list[Write]:
@@ -105,7 +112,16 @@ def _batch(key: bytes, value: bytes, later: int) -> list[Write]:
     return [*gone, *logs.entries_of(key, layout.encode(new))]
 
 
-_LATER: Final = {
+def _document(postpone: Postpone, key: bytes, value: bytes, later: int) -> list[Write]:
+    document = documents.decode(value)
+    kind = layout.project_of(layout.prefix_of(key[len(layout.prefix_of(key)) :]))
+    if document.expires is None or (new := postpone(kind, document.value, later / 1000)) is None:
+        return []
+    moved = structs.replace(document, value=new, expires=document.expires + later)
+    return [*due.traces("records", key, document.expires), *documents.writes(key, moved)]
+
+
+_LATER: Final[dict[str, Move]] = {
     "messages": _message,
     "bodies": _body,
     "history": _entry,

@@ -21,7 +21,7 @@ from msgspec import structs
 from zq.errors import StartRefused, StoreDamaged
 from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
-from zq.model.stats import Measure, Report, Restored, Salvaged, Snapshot
+from zq.model.stats import Measure, Postpone, Report, Restored, Salvaged, Snapshot
 from zq.storage.api import Storage
 from zq.storage.ordered import layout, resuming, startup
 from zq.storage.ordered.integrity import Integrity
@@ -177,8 +177,10 @@ class Backups:
             return _checked(Path(made))
 
     @staticmethod
-    def restore(folder: Path, uri: str, shift: bool, force_clock: bool, use: Callable[[Storage], int]) -> Restored:
-        """Make a new store of a backup. ``shift``: everything expires later by the time since; ``use`` is called with
+    def restore(
+        folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
+    ) -> Restored:
+        """Make a new store of a backup. ``shift``: what lived expires later by the time since; ``use`` is called with
         the store, before it is in its place, and says how many tokens are in it.
 
         Raises ``StartRefused``; then there is no new store.
@@ -203,7 +205,7 @@ class Backups:
         return restored
 
 
-def _resumed(path: Path, manifest: backups.Manifest, shift: bool, force_clock: bool) -> Restored:
+def _resumed(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> Restored:
     """Let the store of a backup go on now."""
     try:
         store = Store(path, layout.FAMILIES, "never", 0)
