@@ -19,12 +19,12 @@ from zq.clock import StoreClock
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
 from zq.offline import print_report
-from zq.storage import Backups, backups
+from zq.storage import Backups, backups, find
 from zq.storage.api import Storage
 
 P = ParamSpec("P")
 # The scheme of stores that have backups.
-EMBEDDED: Final = "rocksdb"
+EMBEDDED: Final = "rocksdb:"
 VERIFY: Final = "verify"
 WHERE: Final = "Where is the backup to be? zq-server backup /srv/backups --store rocksdb:///var/lib/zq"
 WHICH: Final = "Which backup? zq-server backup verify /srv/backups/20261125T100000.000Z"
@@ -36,7 +36,7 @@ NO_BACKUPS: Final = {
         "rocksdb:///new makes a store of what it was at a moment.",
     ),
 }
-OWN_BACKUP: Final = "This store is backed up by its own means: see backup.md for commands. It has the scheme {}."
+OWN_BACKUP: Final = "A store of {}: is backed up by its own means: backup.md has commands."
 # Tokens in one page.
 PAGE: Final = 100
 
@@ -148,8 +148,9 @@ def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
 
 def _backups(uri: str) -> Backups:
     """Raises ``StartRefused`` for a store that has no backups of zq's."""
-    scheme = store_uri.split(uri).scheme if ":" in uri else uri
-    found = backups(f"{scheme}:")
+    found = backups(uri)
     if found is None:
+        find(uri)  # which refuses what is no store at all
+        scheme = store_uri.split(uri).scheme
         raise StartRefused(NO_BACKUPS.get(scheme, OWN_BACKUP.format(scheme)))
     return found
