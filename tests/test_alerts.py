@@ -35,6 +35,7 @@ WATCHED = {
     "sweep_limit_reached_total": "sweep at its limit",
     "store_up": "store down",
     "requests_total": "errors",
+    "backup_age_seconds": "backup old",
     "clock_offset_seconds": "clock",
     "clock_uncertainty_seconds": "clock uncertain",
     "waits_turned_away_total": "waits turned away",

@@ -102,9 +102,13 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.audit": ["zq.errors"],
     "zq.auth.policy": [*VALUES, "zq.audit"],
     "zq.probes": ["zq.errors", "zq.lifecycle"],
-    "zq.control": ["zq.errors"],
+    "zq.control": VALUES,
     "zq.offline": [*VALUES, "zq.storage"],
     "zq.token_command": ["zq.control", *VALUES],
+    "zq.backup_command": [
+        *("zq.auth.tokens", "zq.broker", "zq.clock", "zq.control", "zq.offline", "zq.storage", "zq.storage.api"),
+        *VALUES,
+    ],
     "zq.startup": ["zq.model", "zq.engines", "zq.errors", "zq.logs", "zq.settings"],
     "zq.engines": [
         *("zq.errors", "zq.events", "zq.http.heads", "zq.http.suspension", "zq.lifecycle", "zq.prompt", "zq.settings"),
@@ -131,7 +135,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.server": [
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),
         *("zq.auth", "zq.auth.policy", "zq.http", "zq.metrics", "zq.engines", "zq.startup"),
-        *("zq.control", "zq.offline", "zq.token_command", "zq.websocket"),
+        *("zq.backup_command", "zq.control", "zq.offline", "zq.token_command", "zq.websocket"),
     ],
 }
 VENDORS: dict[str, list[str]] = {
@@ -199,7 +203,6 @@ APART: dict[str, str] = {
     "zq.spark.source": "imports pyspark, which the package does without until the data source is asked for",
     "zq.http.admission": "middleware is a step of its own; the app's table of contents stays one",
     "zq.http.openapi.pooling": "what only the documents of servers with pools have",
-    "zq.offline": "check-store and salvage; the server's module is the command line that calls them",
 }
 
 Source = tuple[str, ast.Module]

@@ -54,11 +54,17 @@ DRAWING = "tests/test_blocks.py::test_a_drawing_shows_states_that_there_are"
 DRIVER = "tests/test_write_a_driver.py"
 TEAMS = "tests/cli/test_two_teams.py::test_two_teams_are_apart_when_the_page_was_followed"
 
+BACKUP = "tests/faults/test_backup.py::test_the_commands_of_the_page_work"
+REDIS_BACKUP = "tests/faults/test_backup.py::test_the_commands_for_redis_bring_back_what_it_had"
+
 HELD_BY = [
     # Page, language, how the block begins ("" = all of the page in this language), test.
     ("README.md", "sh", "devstack/run\n", PROGRAMS),
     ("README.md", "sh", "devstack/test\n", PROGRAMS),
     ("README.md", "python", "", "tests/test_blocks.py::test_the_sample_with_openstacks_client_works"),
+    ("api-ref/backup.md", "sh", "zq-server backup", BACKUP),
+    ("api-ref/backup.md", "sh", "redis-cli", REDIS_BACKUP),
+    ("api-ref/backup.md", "sh", "mkdir /srv/redis", REDIS_BACKUP),
     ("api-ref/cli.md", "sh", "", CLI),
     ("api-ref/cli.md", "toml", "", "tests/test_blocks.py::test_the_profiles_are_read"),
     ("api-ref/cli.md", "text", "Usage: zq", HELP),
@@ -161,6 +167,7 @@ NOT_RUN = {
     "minutes: tests/spark runs the same words, and the variables, in the session that it has",
     r"# job\.py\n": "it is the file that the line above runs",
     r"zq-server token create --admin\n": "two-teams.md has the same commands, on a server of its own",
+    r"mongodump ": "MongoDB's tools are in no package that is installed here",
     r"docker run ": "there is no Docker where these tests run",
 }
 COMMANDS = {"sh", "bash", "console", "shell", "python"}

@@ -6,6 +6,7 @@ import atexit
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import Clock, StoreClock
 from zq.console.page import Console
 from zq.engines.tls import ServerTls
-from zq.errors import Invalid, Unavailable
+from zq.errors import Invalid, NotBuilt, Unavailable
 from zq.events import Events, joined
 from zq.figures import Figures
 from zq.figures.counting import Counts
@@ -37,10 +38,12 @@ from zq.metrics.definitions import Options
 from zq.metrics.timed import timed
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
+from zq.model.stats import Snapshot
 from zq.model.topics import Retention
 from zq.settings import Configuration, Settings
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.storage.capabilities import Snapshots
 from zq.storage.pooling import PooledStorage
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 RETRY_INTERVAL = 1.0
+NO_SNAPSHOT = "This store, or these as there are pools, are backed up by their own means: see backup.md."
 
 
 class Application:
@@ -192,6 +196,12 @@ class Application:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
         reread(self._proxy, getattr(self._strategy, "certificates", None), self._keys, *self.rereads)
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Of the store. Raises ``NotBuilt`` for one that has no backups of zq's, or is one of several."""
+        if not isinstance(self._storage, Snapshots):
+            raise NotBuilt(NO_SNAPSHOT)
+        return self._storage.snapshot()
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
         """What an engine calls: the application, or Keystone's middleware, which stands before all else."""

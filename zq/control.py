@@ -13,8 +13,9 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from io import BytesIO
 from socketserver import ThreadingMixIn
@@ -22,9 +23,13 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.util import setup_testing_defaults
 
-from zq.errors import Unavailable
+import msgspec
+
+from zq.errors import Conflict, StartRefused, Unavailable, ZqError
+from zq.model.stats import Snapshot
 
 LOG = logging.getLogger(__name__)
+NOBODY: Final = "No server answers at the control socket {}."
 # The key of the environment that marks a request as the operator's; see ``zq.http.tenant``.
 KEY: Final = "zq.operator"
 # Bytes of the longest path that a Unix socket can have.
@@ -33,11 +38,23 @@ MAX_PATH: Final = 107
 WITHIN: Final = 30.0
 # What the kernel says of the other side: process, user, group.
 CREDENTIALS: Final = struct.Struct("3i")
+# Where whoever connects gets a snapshot of the store, for as long as the connection lasts.
+SNAPSHOT: Final = "/snapshot"
+# The key of the environment that has the connection.
+CONNECTION: Final = "zq.connection"
+# What is said through it when the snapshot is done with.
+WHOLE: Final = b"whole\n"
+# Seconds for a snapshot: what the store has in memory is written first.
+SNAPSHOT_WITHIN: Final = 600.0
+RUNNING: Final = "A backup of this store is being made: try again when that is done."
 Application = Callable[..., Iterable[bytes]]
+Snapshots = Callable[[], AbstractContextManager[Snapshot]]
 
 
-def serve(path: str, app: Application) -> None:
-    """Answer at this path from now on. The store is this process's: a socket that is there is a former one's."""
+def serve(path: str, app: Application, snapshot: Snapshots | None = None) -> None:
+    """Answer at this path from now on. The store is this process's: a socket that is there is a former one's.
+
+    ``snapshot``: of the store, for whoever makes a backup."""
     if not hasattr(socket, "SO_PEERCRED"):
         LOG.info("There is no control socket: this system does not say who is at the other side of one.")
         return
@@ -50,7 +67,7 @@ def serve(path: str, app: Application) -> None:
     except OSError as error:
         LOG.warning("There is no control socket at %s: %s.", path, error.strerror)
         return
-    server.set_app(app)
+    server.set_app(_Snapshots(app, snapshot) if snapshot else app)
     atexit.register(_forget, path)
     threading.Thread(target=server.serve_forever, name="zq-control", daemon=True).start()
 
@@ -72,9 +89,35 @@ def ask(path: str, method: str, target: str, document: object = None) -> tuple[i
         content = reply.read()
         return reply.status, json.loads(content) if content else None
     except (OSError, HTTPException, ValueError) as error:
-        raise Unavailable(f"No server answers at the control socket {path}.") from error
+        raise Unavailable(NOBODY.format(path)) from error
     finally:
         connection.close()
+
+
+@contextmanager
+def snapshot(path: str) -> Iterator[Snapshot]:
+    """A snapshot of the store of the server at this path. What is not ``whole`` in the end, or when this process is
+    killed, is forgotten there. Raises ``StartRefused`` with the sentence of a refusal, ``Unavailable`` as ``ask``."""
+    connection = _Connection(path, SNAPSHOT_WITHIN)
+    with ExitStack() as opened:
+        opened.callback(connection.close)
+        try:
+            connection.request("POST", SNAPSHOT)
+            ours = opened.enter_context(connection.sock.dup())
+            reply = opened.enter_context(connection.getresponse())
+            line = reply.readline()
+        except (OSError, HTTPException) as error:
+            raise Unavailable(NOBODY.format(path)) from error
+        if reply.status != HTTPStatus.OK:
+            raise StartRefused(json.loads(line)["description"])
+        made = msgspec.json.decode(line, type=Snapshot)
+        try:
+            yield made
+        finally:
+            with suppress(OSError, HTTPException):  # a server that has gone meanwhile need not know
+                ours.sendall(WHOLE if made.whole else b"")
+                ours.shutdown(socket.SHUT_WR)
+                reply.read()  # until it has forgotten it
 
 
 def call(app: Application, method: str, target: str, document: object = None) -> tuple[int, Any]:
@@ -94,6 +137,45 @@ def call(app: Application, method: str, target: str, document: object = None) ->
     begun: list[str] = []
     content = b"".join(app(environ, lambda status, _headers, _error=None: begun.append(status)))
     return int(begun[0][:3]), json.loads(content) if content else None
+
+
+class _Snapshots:
+    """An application before the other one, that hands snapshots out: one at a time."""
+
+    def __init__(self, app: Application, snapshot: Snapshots) -> None:
+        self._app = app
+        self._snapshot = snapshot
+        self._free = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != SNAPSHOT:
+            return self._app(environ, start_response)
+        made = ExitStack()
+        try:
+            found = self._begun(made)
+        except ZqError as refusal:
+            made.close()
+            status = HTTPStatus.CONFLICT if isinstance(refusal, Conflict) else HTTPStatus.SERVICE_UNAVAILABLE
+            start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
+            return [json.dumps({"description": str(refusal)}).encode()]
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return self._kept(made, found, environ[CONNECTION])
+
+    def _begun(self, made: ExitStack) -> Snapshot:
+        if not self._free.acquire(blocking=False):
+            raise Conflict(RUNNING)
+        made.callback(self._free.release)
+        found = made.enter_context(self._snapshot())
+        LOG.info("A backup is being made; everything stood still for %.0f ms.", found.pause * 1000)
+        return found
+
+    def _kept(self, made: ExitStack, found: Snapshot, connection: socket.socket) -> Iterator[bytes]:
+        with made:
+            yield msgspec.json.encode(found) + b"\n"
+            connection.settimeout(None)
+            with suppress(OSError):  # whoever asked was killed
+                found.whole = connection.recv(len(WHOLE), socket.MSG_WAITALL) == WHOLE
+            LOG.info("A backup has been made." if found.whole else "The backup was not finished.")
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -128,7 +210,7 @@ class _Handler(WSGIRequestHandler):
     """Leaves no lines, and names nobody's host."""
 
     def get_environ(self) -> dict[str, Any]:
-        return super().get_environ() | {KEY: True}
+        return super().get_environ() | {KEY: True, CONNECTION: self.connection}
 
     def address_string(self) -> str:
         return ""
@@ -140,8 +222,8 @@ class _Handler(WSGIRequestHandler):
 class _Connection(HTTPConnection):
     """To a path instead of a host."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=WITHIN)
+    def __init__(self, path: str, within: float = WITHIN) -> None:
+        super().__init__("localhost", timeout=within)
         self._path = path
 
     def connect(self) -> None:

@@ -16,7 +16,7 @@ def check_store(uri: str) -> int:
     report = check(uri)
     if report is None:
         raise StartRefused(f"Only rocksdb:///var/lib/zq or {OBJECT_STORE} can be checked.")
-    return _print_report(report)
+    return print_report(report)
 
 
 def salvage_store(uri: str, to: str | None) -> int:
@@ -33,7 +33,7 @@ def salvage_store(uri: str, to: str | None) -> int:
     for sentence in salvaged.damage + salvaged.lost:
         print(f"{sentence.rstrip('.')}.")  # noqa: T201
     print("The new store:")  # noqa: T201
-    return max(_print_report(salvaged.report), 1 if salvaged.damage or salvaged.lost else 0)
+    return max(print_report(salvaged.report), 1 if salvaged.damage or salvaged.lost else 0)
 
 
 def restore_store(uri: str, to: str | None, at: str | None, position: int | None) -> int:
@@ -80,7 +80,8 @@ def _moment(text: str) -> float:
     return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
 
 
-def _print_report(report: Report) -> int:
+def print_report(report: Report) -> int:
+    """Print what a check found: 0 if all agrees, 1 if not."""
     for kind, count in report.counted.items():
         print(f"{count:>12,} {kind}")  # noqa: T201
     print(f"{report.contradictions:>12,} contradictions")  # noqa: T201

@@ -16,7 +16,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
-from zq import __version__, audit, control, engines, lifecycle, logs, offline, settings, startup, token_command
+from zq import (
+    __version__,
+    audit,
+    backup_command,
+    control,
+    engines,
+    lifecycle,
+    logs,
+    offline,
+    settings,
+    startup,
+    token_command,
+)
 from zq.application import Application, make_broker, open_store
 from zq.auth import check as check_auth
 from zq.auth.policy import Policy
@@ -37,7 +49,9 @@ PRIVATE = 0o077
 OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "check-store": lambda uri, _: offline.check_store(uri),
     "owner": lambda uri, _: offline.print_owner(uri),
-    "restore": lambda uri, given: offline.restore_store(uri, given.to, given.at, given.position),
+    "restore": lambda uri, given: (
+        backup_command.restore(given) if given.names else offline.restore_store(uri, given.to, given.at, given.position)
+    ),
     "salvage": lambda uri, given: offline.salvage_store(uri, given.to),
     "ship": lambda uri, given: offline.ship_store(uri, given.to),
 }
@@ -69,7 +83,7 @@ def open_app(
         made.rereads.append(listener)
         listener.start()
     if chosen.control:
-        control.serve(chosen.control, made.app)
+        control.serve(chosen.control, made.app, made.snapshot)
     return made.outermost()
 
 
@@ -89,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.umask(PRIVATE)
     if list(arguments[:1]) == ["token"]:
         return _token(arguments[1:])
-    given = _parser().parse_args(arguments)
+    given = _parser().parse_intermixed_args(arguments)
     if given.sample_config:
         settings.print_sample()
         return 0
@@ -101,6 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     try:
+        backup_command.check(given)
+        if given.command == "backup":
+            return backup_command.backup(given, chosen.uri, chosen.control)
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.uri, given)
         if given.command == "rekey":
@@ -194,15 +211,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=["check-store", "owner", "rekey", "restore", "salvage", "ship", "token"],
+        choices=["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", "token"],
         help="token: make, list, rotate and revoke tokens: zq-server token --help; "
+        "backup: have the server of an embedded store make a backup in the folder NAME; "
+        "backup verify: read all of the backup NAME, and say whether it is as it was; "
         "check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
         "rekey: have the first master key of the file open all that is encrypted, and encrypt by new keys from now on; "
         "salvage: write what can be read of a damaged one into a new one, and say what is lost; "
-        "restore: write what is in an object store into a new embedded store; "
+        "restore: make a new embedded store of the backup NAME, or without one of what is in an object store; "
         "ship: put an embedded store into an object store; "
         "owner: say which server owns a store in an object store",
     )
+    parser.add_argument("names", metavar="NAME", nargs="*", help="what backup and restore are about")
+    parser.add_argument("--keep", metavar="N", type=_count, help="backup: of all backups in the folder keep the newest")
+    parser.add_argument("--shift-time", action="store_true", help="restore: give what lived then the time since")
+    parser.add_argument("--revoke-tokens", action="store_true", help="restore: revoke all tokens that a backup has")
     parser.add_argument("--to", metavar="URI", help="where salvage, restore and ship make the new store")
     parser.add_argument("--at", metavar="TIME", help="restore what was stored then, as 2026-11-25T10:00:00Z")
     parser.add_argument("--position", metavar="N", type=int, help="restore up to this position of the log")
@@ -227,6 +250,12 @@ def _port(text: str) -> str:
     if not text.isascii() or not text.isdigit() or int(text[:9]) > 65535:
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535; it is {text!r}")
     return text
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
+        raise argparse.ArgumentTypeError(f"how many to keep is a number from 1 to 100,000; it is {text!r}")
+    return int(text)
 
 
 def _hand_on(given: argparse.Namespace) -> None:

@@ -110,6 +110,15 @@ class SubscriptionDocuments:
             self._cursors.renew(source.project, min(agreed) if agreed else self._cursors.last(source.project))
 
 
+def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
+    """The subscriptions of a source, each of which ends so much later; None for other documents."""
+    if kind != KIND:
+        return None
+    all = _decoder.decode(stored)
+    items = tuple(msgspec.structs.replace(each, started=each.started + seconds) for each in all.items)
+    return msgspec.msgpack.encode(msgspec.structs.replace(all, items=items))
+
+
 def _living(stored: bytes | None, now: Seconds) -> Subscriptions:
     """Those that have not ended. Generations follow the clock, so that none comes again where all had ended."""
     found = _decoder.decode(stored).living(now) if stored else Subscriptions()

@@ -22,6 +22,8 @@ KNOWN = {
     "store_pending_compaction_bytes",
     "store_running_compactions",
     "store_background_errors_total",
+    "backup_age_seconds",
+    "backup_pause_seconds",
     "store_corruptions_total",
     "store_stall_seconds_total",
     "store_compacted_bytes_total",

@@ -118,6 +118,8 @@ STORE_GAUGES: Final[dict[str, Definition]] = {
     "object_position": _gauge("The last position of its log that is acknowledged."),
     "object_waiting_bytes": _gauge("Bytes of changes that are not acknowledged yet."),
     "object_proof_age_seconds": _gauge("Since when it is not known whether this server still owns the store."),
+    "backup_age_seconds": _gauge("Age of the last whole backup, if one was ever made."),
+    "backup_pause_seconds": _gauge("For how long the last backup held up every request."),
     "object_checkpoint_age_seconds": _gauge("Age of the newest checkpoint, or of this owner."),
     "object_restore_seconds": _gauge("Time that it took this owner to fetch the store."),
 }

@@ -2,6 +2,7 @@
 """What a store tells of itself: values, and one count; ``zq.metrics`` gives the measures to Prometheus."""
 
 import threading
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -54,6 +55,35 @@ class Report(Struct, frozen=True):
     """A sentence each."""
     damage: list[str]
     """What cannot be read, a sentence each: all of it."""
+
+
+class Snapshot(Struct):
+    """A store's files as they stood together at one moment, in a folder of their own. ``sequence``: of the store's own
+    count of writes, all up to which are in them; ``pause``: seconds for which every request stood still."""
+
+    folder: str
+    moment: Seconds
+    sequence: int
+    pause: Seconds
+    whole: bool = False
+    """Whether a backup has been made of it: set by whoever did."""
+
+
+class Restored(Struct, frozen=True):
+    """What a restore of a backup did."""
+
+    moment: Seconds
+    """When the backup was made."""
+    now: Seconds
+    expired: int
+    """Messages of queues that expired in between."""
+    fences: int
+    tokens: int
+    """Those that live."""
+
+
+# (kind, value, seconds): what a document is that expires so much later; None = it expires when it was to.
+Postpone = Callable[[str, bytes, Seconds], bytes | None]
 
 
 class Salvaged(Struct, frozen=True):

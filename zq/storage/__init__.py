@@ -1,17 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """Storage drivers behind one interface; the only ways to a driver are ``connect``, ``find``, ``prepare``, ``check``,
-``salvage``, ``restore``, ``ship`` and ``owner``."""
+``salvage``, ``backups``, ``restore``, ``ship`` and ``owner``."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from zq.errors import StartRefused
 from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
-from zq.model.stats import Report, Salvaged
+from zq.model.stats import Postpone, Report, Restored, Salvaged, Snapshot
 from zq.storage.api import Storage
+
+
+class Made(Protocol):
+    """A new backup: the folder, its bytes, and those that had to be copied."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def copied(self) -> int: ...
+
+
+class Backups(Protocol):
+    """What a driver does with backups. Every refusal is a ``StartRefused`` with a sentence."""
+
+    def check_target(self, target: Path, uri: str) -> None:
+        """Refuse a folder in which there can be no backups of this store."""
+        ...
+
+    def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> Made:
+        """A new backup in the folder; of all backups there the newest ``keep`` stay. None: all."""
+        ...
+
+    def verify(self, folder: Path) -> Report:
+        """Read all of a backup, and compare the parts of its store with each other."""
+        ...
+
+    def restore(
+        self, folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
+    ) -> Restored:
+        """Make a new store of a backup; with ``shift`` what lived expires later by the time since; it is asked for each
+        document. ``use`` is called with the store, before it is in its place, and says how many tokens are in it."""
+        ...
 
 
 def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expiry | None = None) -> Storage:
@@ -80,6 +117,13 @@ def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tupl
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
     restored: tuple[int, Seconds] | None = _loaded(driver)(uri, to, at, position) if driver else None
     return restored
+
+
+def backups(uri: str) -> Backups | None:
+    """Backups of stores of this scheme, which are made while a server serves; None if the driver has no such thing."""
+    driver = _drivers("zq.storage.backups").get(_scheme(uri))
+    found: Backups | None = _loaded(driver) if driver else None
+    return found
 
 
 def ship(uri: str, to: str) -> int | None:

@@ -4,7 +4,8 @@ arguments holds here too. A driver without history, transactions or topics inher
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn, Protocol
+from contextlib import AbstractContextManager
+from typing import Final, NoReturn, Protocol, runtime_checkable
 
 from zq.errors import CommitTooLarge, NotBuilt, StageDiffers
 from zq.model import (
@@ -25,6 +26,7 @@ from zq.model import (
     Unfinished,
 )
 from zq.model.quotas import Work, WorkCount
+from zq.model.stats import Snapshot
 from zq.model.topics import Entry, Listener, LogSlice, Pattern, Retention, TopicRef
 
 BOUNDS: Final = Bounds()
@@ -42,6 +44,16 @@ def check_size(committed: Committed, bounds: Bounds) -> None:
     count = committed.published + committed.deleted
     if count > bounds.most:
         raise CommitTooLarge.of(count, bounds.most)
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """What a storage has besides whose files lie beside this process."""
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """The store's files as they stand at this moment, for a backup, until the context ends. All that was
+        acknowledged before is in them. Raises ``NotBuilt``, with a sentence, if such a store has none."""
+        ...
 
 
 class HistoryController(Protocol):

@@ -27,7 +27,7 @@ from zq.storage.object.epochs import (
 from zq.storage.object.objects import Objects
 from zq.storage.object.restoring import followed, said, whole_log
 from zq.storage.object.store import ShippedStore
-from zq.storage.rocksdb.files import Damage
+from zq.storage.rocksdb.files import Damage, made_in_place
 from zq.storage.rocksdb.store import Store
 
 NOT_THERE: Final = "There is no store at this place in the object store."
@@ -54,7 +54,7 @@ def restore(
     kept: Kept = read(objects, f"head/{epoch}", Head) or opening
     latest = None if at is None else int(at * 1000)
     mark = _newest(kept, latest, position)
-    with _made(to) as folder:
+    with made_in_place(to) as folder:
         if mark is not None:
             download(objects, mark, folder)
         reached, moment = (mark.position, mark.moment) if mark else (kept.removed, 0)
@@ -140,17 +140,3 @@ def _log(objects: Objects, epoch: int, opening: Opening, kept: Kept, base: int) 
     yield from whole_log(objects, base, opening.chain)
     base = max([base, *(span.last for span in opening.chain)])
     yield from followed(objects, epoch, base, None, said(kept), by_position=opening.by_position)
-
-
-@contextmanager
-def _made(to: Path) -> Iterator[Path]:
-    """A directory that becomes ``to``, unless an error is raised."""
-    unfinished = to.with_name(f"{to.name}.unfinished")
-    if to.exists():
-        raise StartRefused(f"{to} is there already: a store is restored into a new directory.")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        yield unfinished
-        unfinished.rename(to)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)

@@ -7,15 +7,17 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 from uuid import uuid4
 
 from msgspec.structs import asdict
 
-from zq.errors import Deposed, StartRefused, Unavailable
+from zq.errors import Deposed, NotBuilt, StartRefused, Unavailable
+from zq.model import Seconds
 from zq.model.expiry import Expiry
-from zq.model.stats import Measure
+from zq.model.stats import Measure, Snapshot
 from zq.storage.object.checkpoints import Checkpointer, Manifest, Rules, download
 from zq.storage.object.epochs import (
     Head,
@@ -48,6 +50,9 @@ REFUSED: Final = (
     "takeover = wait."
 )
 WAITING: Final = "Waiting for the owner of the store to end or to fall silent: %s."
+NO_SNAPSHOT: Final = (
+    "A store in an object store needs no other backup: zq-server restore --at makes one of what it was at a moment."
+)
 # Seconds between two looks at whether the owner lives.
 LOOK: Final = 1.0
 
@@ -162,6 +167,11 @@ class Owner(Directory):
                 raise Unavailable from error
             raise
         return store
+
+    @contextmanager
+    def snapshot(self, moment: Seconds) -> Iterator[Snapshot]:
+        raise NotBuilt(NO_SNAPSHOT)
+        yield  # it is a generator as that of all directories
 
     def check(self) -> None:
         super().check()

@@ -5,14 +5,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from zq.errors import Unavailable
 from zq.model.stats import Measure
 from zq.storage.object.checkpoints import Checkpointer
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Proof
 from zq.storage.object.shipping import Cut, Shipper
 from zq.storage.ordered.store import Range, Write
-from zq.storage.rocksdb.files import Damage, link_files
+from zq.storage.rocksdb.files import Damage, flush_all, link_files
 from zq.storage.rocksdb.store import Store
 
 
@@ -71,18 +70,9 @@ class ShippedStore(Store):
             link_files(self._db, folder)
             return self.shipper.cut()
 
-    def link(self, folder: Path) -> None:
-        """The same of a store that does not serve."""
-        self.flush_families()
-        link_files(self._db, folder)
-
     def flush_families(self) -> None:
         """Write what is in memory to files. Raises ``Unavailable``."""
-        try:
-            for view in self._views.values():
-                view.flush()
-        except Exception as error:
-            raise Unavailable from error
+        flush_all(self._views.values())
 
     def measures(self) -> Iterator[Measure]:
         """Figures of a store that serves."""

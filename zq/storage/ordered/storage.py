@@ -4,7 +4,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
 from typing import Final
 
@@ -15,7 +15,7 @@ from zq.errors import StoreDamaged, Unavailable
 from zq.model import MAX_LOOKS, HistoryEntry, Located, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.quotas import OVERHEAD, Usage
-from zq.model.stats import Depth, Measure
+from zq.model.stats import Depth, Measure, Snapshot
 from zq.storage import browsing
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import layout, stages, startup
@@ -123,6 +123,17 @@ class OrderedStorage:
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        return self._snapshot()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[Snapshot]:
+        self._record_clock()
+        with ExitStack() as kept:
+            with self._handle:
+                snapshot = kept.enter_context(self._housekeeping.snapshot(self._clock.now()))
+            yield snapshot
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         self._handle.context.listener = listener

@@ -6,10 +6,13 @@ bytes; families (``layout.FAMILIES``) are separate spaces of keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
+from zq.errors import NotBuilt
+from zq.model import Seconds
 from zq.model.expiry import Expiry
-from zq.model.stats import Measure
+from zq.model.stats import Measure, Snapshot
 
 UNREADABLE: Final = "The store is damaged where this request reads. Trying again does not help: it must be salvaged."
 # Above every key.
@@ -129,6 +132,10 @@ class Housekeeping:
     def bound_memory(self) -> None:
         """Called after each slice of a large commit: bounds what memory holds of what was written. May raise
         ``Unavailable``."""
+
+    def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
+        """See ``capabilities.Snapshots``; called within a verb, which its context may outlast."""
+        raise NotBuilt("A store in memory has no backup: nothing of it outlives its server.")
 
     def measures(self) -> Iterator[Measure]:
         """Figures for operators: see ``Storage.measures``."""

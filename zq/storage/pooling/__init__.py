@@ -25,7 +25,9 @@ __all__ = ["AGE", "PooledStorage"]
 
 LOG = logging.getLogger(__name__)
 # Measures that are no sums.
-LARGEST: Final = frozenset({"sweep_lag_seconds", "compaction_filter_active"})
+LARGEST: Final = frozenset(
+    {"backup_age_seconds", "backup_pause_seconds", "compaction_filter_active", "sweep_lag_seconds"}
+)
 
 
 class PooledStorage:

@@ -5,11 +5,13 @@ Here both are put together; no other file of this folder knows more of the engin
 """
 
 import math
+import os
 import shutil
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -17,22 +19,28 @@ from urllib.parse import unquote
 from msgspec import structs
 
 from zq.errors import StartRefused, StoreDamaged
-from zq.model import store_uri
+from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
-from zq.model.stats import Measure, Report, Salvaged
-from zq.storage.ordered import layout, startup
+from zq.model.stats import Measure, Postpone, Report, Restored, Salvaged, Snapshot
+from zq.storage.api import Storage
+from zq.storage.ordered import layout, resuming, startup
 from zq.storage.ordered.integrity import Integrity
 from zq.storage.ordered.salvage import Salvage
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range
-from zq.storage.rocksdb.files import Damage, hold_lock, refusal, warn_of_others
+from zq.storage.rocksdb import backups
+from zq.storage.rocksdb.files import Damage, hold_lock, made_in_place, refusal, warn_of_others
 from zq.storage.rocksdb.rescue import Rescue
 from zq.storage.rocksdb.store import SYNC_MODES, Store
 from zq.storage.rocksdb.survey import Survey
 
 # Bytes that the write buffers hold at most between two slices of a large commit; RocksDB itself lets them have 256 MiB.
 MOST_BUFFERED: Final = 64 << 20
+# How folders in the store begin that hold a snapshot.
+SNAPSHOT: Final = ".zq-snapshot-"
+# A file in the store whose time is that of the last whole backup.
+BACKED_UP: Final = ".zq-backed-up"
 # Seconds between two looks at what is to be compacted.
 LOOK: Final = 60.0
 # Seconds of compacting after which no further range is compacted in the same look.
@@ -52,20 +60,29 @@ def connect(
     """
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
-    path, expiry = path_of(uri), expiry or Expiry()
+    path = path_of(uri)
     warn_of_others(path)
+    return _opened(path, sync, sync_interval, max_clock_jump, expiry or Expiry())
+
+
+def _opened(path: Path, sync: str, sync_interval: float, max_clock_jump: int, expiry: Expiry) -> OrderedStorage:
     directory = Directory(
         path, layout.FAMILIES, (sync, sync_interval), expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED
     )
     try:
-        return OrderedStorage(directory.open, expiry, directory, max_clock_jump)
+        storage = OrderedStorage(directory.open, expiry, directory, max_clock_jump)
     except StoreDamaged as error:
         raise refusal(path, error.__cause__ or error) from error
+    directory.forget_snapshots()  # now that no other process has the store
+    return storage
 
 
 def check(uri: str) -> Report:
     """Compare all parts of a store with each other. Raises ``StartRefused`` if it is in use, or not there."""
-    path = path_of(uri)
+    return _checked(path_of(uri))
+
+
+def _checked(path: Path) -> Report:
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
     try:
@@ -130,6 +147,78 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
+class Backups:
+    """Backups of embedded stores, made while a server serves."""
+
+    @staticmethod
+    def check_target(target: Path, uri: str) -> None:
+        """Refuse a folder in which there can be none of this store. Raises ``StartRefused``."""
+        backups.check_target(target, path_of(uri))
+
+    @staticmethod
+    def make(snapshot: Snapshot, target: Path, keep: int | None) -> backups.Made:
+        """See ``backups.make``."""
+        return backups.make(snapshot, target, layout.VERSION.decode(), keep)
+
+    @staticmethod
+    def verify(folder: Path) -> Report:
+        """Read all of a backup, and compare the parts of its store with each other; nothing is changed in it.
+
+        Raises ``StartRefused`` for what is no whole backup.
+        """
+        manifest = backups.read(folder)
+        if found := backups.damage(folder, manifest):
+            return Report({}, 0, [], found)
+        with tempfile.TemporaryDirectory(prefix="zq-verify-") as made:
+            for file in manifest.files:
+                source, to = folder.resolve() / file.name, Path(made, file.name)
+                # Tables are never written again, however a store is opened; all else may be.
+                to.symlink_to(source) if to.suffix == ".sst" else shutil.copyfile(source, to)
+            return _checked(Path(made))
+
+    @staticmethod
+    def restore(
+        folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
+    ) -> Restored:
+        """Make a new store of a backup. ``shift``: what lived expires later by the time since; ``use`` is called with
+        the store, before it is in its place, and says how many tokens are in it.
+
+        Raises ``StartRefused``; then there is no new store.
+        """
+        path, manifest = path_of(uri), backups.read(folder)
+        with made_in_place(path) as unfinished:
+            try:
+                unfinished.mkdir(mode=0o700, parents=True)
+                found = backups.damage(folder, manifest, unfinished)
+            except OSError as error:
+                raise StartRefused(f"{path} cannot be written: {error.strerror}.") from error
+            if found:
+                raise StartRefused(f"{folder} is damaged. {' '.join(found)}")
+            restored = _resumed(unfinished, manifest, shift, force_clock)
+            storage = _opened(unfinished, "never", 0, 0, Expiry(compaction_filter=False))
+            try:
+                restored = structs.replace(restored, tokens=use(storage))
+            finally:
+                storage.close()
+            backups.sync(unfinished)
+        backups.sync(path.parent)
+        return restored
+
+
+def _resumed(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> Restored:
+    """Let the store of a backup go on now."""
+    try:
+        store = Store(path, layout.FAMILIES, "never", 0)
+    except StoreDamaged as error:
+        raise refusal(path, error) from error
+    try:
+        restored = resuming.resume(store, StorageClock(), manifest.moment, shift, force_clock)
+        store.wait_durable(always=True)
+    finally:
+        store.close()
+    return restored
+
+
 def _now() -> int:
     return layout.ms(StorageClock().now())
 
@@ -172,6 +261,8 @@ class Directory(Housekeeping):
         self._looked = -math.inf
         self._former: Counter[str] = Counter()
         self._store: Store | None = None
+        self._pause = 0.0
+        """For how many seconds the last snapshot held up everything."""
 
     def open(self) -> Store:
         """Open the store. Raises ``StartRefused`` and ``Unavailable``."""
@@ -213,8 +304,30 @@ class Directory(Housekeeping):
     def bound_memory(self) -> None:
         self._opened.flush_beyond(MOST_BUFFERED)
 
+    @contextmanager
+    def snapshot(self, moment: Seconds) -> Iterator[Snapshot]:
+        folder = self._path.resolve() / f"{SNAPSHOT}{os.urandom(4).hex()}"
+        try:
+            self._pause, sequence = self._opened.link(folder)
+            snapshot = Snapshot(str(folder), moment, sequence, self._pause)
+            yield snapshot
+            if snapshot.whole:
+                (self._path / BACKED_UP).touch()
+        finally:
+            for left in (folder, folder.with_name(f"{folder.name}.tmp")):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def forget_snapshots(self) -> None:
+        """Remove what servers that were killed have left."""
+        for left in self._path.glob(f"{SNAPSHOT}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
     def measures(self) -> Iterator[Measure]:
         store = self._opened
+        with suppress(FileNotFoundError):
+            made = (self._path / BACKED_UP).stat().st_mtime
+            yield Measure("backup_age_seconds", max(0.0, StorageClock().now() - made))
+        yield Measure("backup_pause_seconds", self._pause)
         totals = self._former + store.totals()
         yield Measure("store_corruptions_total", self._damage.count)
         yield Measure("expired_removed_total", totals["filtered"], (("layer", "filter"),))

@@ -3,11 +3,14 @@
 
 import fcntl
 import logging
+import os
 import re
+import shutil
 import stat
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -32,6 +35,10 @@ OWNER_ONLY: Final = 0o700
 LOCK_PAUSE: Final = 0.1
 # Seconds after which the attempts end: a server whose master was killed takes about one to notice.
 LOCK_PATIENCE: Final = 3.0
+# Seconds in which all families are flushed that hold little.
+QUICK: Final = 0.1
+# Times that they are flushed at the most.
+MOST_FLUSHES: Final = 6
 # Directories that this process has open: closing any file of one would end the lock on it.
 _opened: Final[set[Path]] = set()
 
@@ -141,14 +148,54 @@ def hold_lock(path: Path) -> IO[bytes]:
     raise in_use(path)
 
 
-def link_files(database: Rdict, folder: Path) -> None:
-    """Link the database's files into a new folder, which is then a database as this one is now. Nobody may write
-    meanwhile, and what the families hold in memory should be little: all threads of the process stand still while it
-    is written. Raises ``Unavailable``."""
+@contextmanager
+def made_in_place(path: Path) -> Iterator[Path]:
+    """The name of a directory that becomes ``path``, unless an error is raised. Raises ``StartRefused`` if that is
+    there."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    if os.path.lexists(path):
+        raise StartRefused(f"{path} is there already: a store is restored into a new directory.")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        yield unfinished
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def flush_all(views: Iterable[Rdict]) -> None:
+    """Write what families hold in memory to files, one after the other, while others write. Raises ``Unavailable``."""
+    try:
+        for view in views:
+            view.flush()
+    except Exception as error:
+        raise unavailable() from error
+
+
+def link_files(database: Rdict, folder: Path) -> float:
+    """Link the database's files into a new folder, which is then a database as this one is now; the seconds it took.
+
+    All threads of the process stand still while what the families hold in memory is written, so that should be little:
+    see ``flush_all``. Raises ``Unavailable``.
+    """
+    began = time.monotonic()
     try:
         Checkpoint(database).create_checkpoint(str(folder))
     except Exception as error:
         raise unavailable() from error
+    return time.monotonic() - began
+
+
+def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple[float, int]:
+    """The same once all families were flushed, again and again until that is quick: what came meanwhile is little then.
+    And the number of the last write of which it is known that it is there."""
+    for _ in range(MOST_FLUSHES):
+        began = time.monotonic()
+        flush_all(views)
+        if time.monotonic() - began < QUICK:
+            break
+    last = int(database.latest_sequence_number())
+    return link_files(database, folder), last
 
 
 def let_go(path: Path) -> None:

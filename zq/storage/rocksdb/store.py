@@ -32,6 +32,7 @@ from zq.storage.rocksdb.files import (
     close_part,
     is_damage,
     let_go,
+    link_flushed,
     open_database,
     place_of,
     unavailable,
@@ -44,10 +45,6 @@ STALL_PAUSE: Final = 0.002
 # Seconds after which it is given up.
 STALL_PATIENCE: Final = 5.0
 SYNC_MODES: Final = ("always", "interval", "never")
-UNFILTERED: Final = (
-    "The compaction filter is NOT active: the installed rocksdict does not load it. What expires is removed by the "
-    "other layers alone ([expiry] sweep, delete_on_read); the space of a large backlog comes back later."
-)
 # RocksDB's own counts, and what ``Store.totals`` calls them.
 COUNTED: Final = {
     "rocksdb.compaction.key.drop.user": "filtered",
@@ -151,7 +148,7 @@ class Store(ordered.Store):
         self.filtering = bool(filtered) and tuning.is_active(path, filtered)
         """Whether the compaction filter works."""
         if filtered and not self.filtering:
-            LOG.critical(UNFILTERED)
+            LOG.critical(tuning.UNFILTERED)
         self._filtered = filtered
         self._stalled = 0.0
         self._views = {name: self._db.get_column_family(name) for name in families}
@@ -289,6 +286,11 @@ class Store(ordered.Store):
         except Exception as error:
             raise unavailable() from error
         tuning.trim_heap()
+
+    def link(self, folder: Path) -> tuple[float, int]:
+        """Link the files with all that was written before into a new folder: for how many seconds every thread stood
+        still, and RocksDB's number of the last of these writes. Raises ``Unavailable``."""
+        return link_flushed(self._db, list(self._views.values()), folder)
 
     def compact_range(self, gone: Range) -> None:
         """Give back the space of a range that was removed; returns when that is done. Raises ``Unavailable``."""

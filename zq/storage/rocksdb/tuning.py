@@ -90,6 +90,11 @@ OPTIONS: Final = f"""\
 """
 BINDING: Final = {"raw_mode": True, "prefix_extractors": {}}
 
+UNFILTERED: Final = (
+    "The compaction filter is NOT active: the installed rocksdict does not load it. What expires is removed by the "
+    "other layers alone ([expiry] sweep, delete_on_read); the space of a large backlog comes back later."
+)
+
 # Options to be set when the compactions of the filtered family may begin.
 GO: Final = {"disable_auto_compactions": "false"}
 # Options of a family that must not be compacted, for now or for good. Writers are not held up for the files that pile

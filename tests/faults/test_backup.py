@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backups of the embedded store under load, killed in the middle, into places that do not take them, and changed
+afterwards (operations 6).
+
+``ZQ_BACKUP_SECONDS=60 pytest tests/faults/test_backup.py -k load`` is the long form: a backup every five seconds.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.blocks import ROOT, blocks
+from tests.faults.commands import run
+from tests.faults.disks import LimitedFiles, SmallFileSystem
+from tests.reader import SHELL, succeed
+from tests.servers import PROJECT, ZqServer, ask, every_message, free_port, wait_for
+from tests.stores import RedisServer, missing
+from zq import control
+from zq.model import ListFilter, QueueRef
+from zq.storage import connect
+from zq.storage.rocksdb import backups
+
+pytestmark = pytest.mark.one_store
+LONG = "ZQ_BACKUP_SECONDS" in os.environ
+SECONDS = float(os.environ.get("ZQ_BACKUP_SECONDS", "5"))
+# Between two backups.
+EVERY = min(5.0, SECONDS / 3)
+WORKERS = 8
+LONGEST_PAUSE = 0.5
+PAGE = blocks(ROOT / "api-ref/backup.md")
+QUEUE = "/v2/queues/jobs"
+FILE = re.compile(r"[0-9]{6}\.sst")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """Where backups are made."""
+    (tmp_path / "backups").mkdir()
+    return tmp_path / "backups"
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"rocksdb://{tmp_path}/store"
+
+
+@pytest.fixture
+def zq(uri: str) -> Iterator[ZqServer]:
+    """A server on a store with three messages."""
+    with ZqServer(uri) as running:
+        post(running, 3)
+        yield running
+
+
+def post(running: ZqServer, count: int) -> None:
+    document = {"messages": [{"body": n, "ttl": 3600} for n in range(count)]}
+    assert ask(running.url, "POST", f"{QUEUE}/messages", document).status == 201
+
+
+def bodies(store: str) -> list[object]:
+    """What a server of the store has, sorted."""
+    with ZqServer(store) as running:
+        return sorted(message["body"] for message in every_message(running.url, "jobs"))
+
+
+def only(target: Path) -> Path:
+    (found,) = backups.whole(target)
+    return found
+
+
+class Load:
+    """Producers and consumers, and what they know: when each message was first posted, acknowledged, and deleted."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._numbers = itertools.count()
+        self._ended = threading.Event()
+        self.posted: dict[int, float] = {}
+        self.stored: dict[int, float] = {}
+        self.deleting: dict[int, float] = {}
+        self.deleted: dict[int, float] = {}
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        with ThreadPoolExecutor(2 * WORKERS) as threads:
+            work = [threads.submit(self._repeat, what) for what in (self._produce, self._consume) * WORKERS]
+            try:
+                yield
+            finally:
+                self._ended.set()
+        for each in work:
+            each.result()
+
+    def _repeat(self, what: Callable[[], None]) -> None:
+        while not self._ended.is_set():
+            what()
+
+    def _produce(self) -> None:
+        numbers = [next(self._numbers) for _ in range(3)]
+        self.posted |= dict.fromkeys(numbers, time.monotonic())
+        document = {"messages": [{"body": number, "ttl": 3600} for number in numbers]}
+        assert ask(self._url, "POST", f"{QUEUE}/messages", document).status == 201
+        self.stored |= dict.fromkeys(numbers, time.monotonic())
+
+    def _consume(self) -> None:
+        claimed = ask(self._url, "POST", f"{QUEUE}/claims?limit=4", {"ttl": 300, "grace": 60})
+        for message in claimed.document["messages"][:2] if claimed.status == 201 else ():
+            self.deleting[message["body"]] = time.monotonic()
+            assert ask(self._url, "DELETE", message["href"]).status == 204
+            self.deleted[message["body"]] = time.monotonic()
+
+    def judge(self, found: set[int], began: float, ended: float) -> None:
+        """Of a backup that was made between these two moments: nothing is lost, nothing is back, nothing is made up."""
+        stored = {number for number, moment in self.stored.items() if moment < began}
+        assert stored - found - {number for number, moment in self.deleting.items() if moment < ended} == set()
+        assert found & {number for number, moment in self.deleted.items() if moment < began} == set()
+        assert found <= {number for number, moment in self.posted.items() if moment < ended}
+
+
+def test_every_backup_under_load_restores_with_all_that_was_acknowledged(
+    uri: str, target: Path, tmp_path: Path
+) -> None:
+    """Eight producers and eight consumers: each backup is whole and agrees with itself, and has every message that was
+    acknowledged before it began or was finished; nothing held up the server for long."""
+    made: list[tuple[float, float]] = []
+    pauses = []
+    with ZqServer(uri) as running:
+        load = Load(running.url)
+        with load.running():
+            wait_for(lambda: len(load.deleted) > 20, 30, "messages go through")
+            until = time.monotonic() + SECONDS
+            while time.monotonic() < until or len(made) < 3:
+                began = time.monotonic()
+                done = run("backup", target, "--store", uri)
+                assert done.code == 0, done
+                pauses.append(int(re.search(r"still for (\d+) ms", done.said)[1]) / 1000)
+                made.append((began, time.monotonic()))
+                time.sleep(max(0.0, EVERY - (time.monotonic() - began)))
+    # Beside a whole suite one of a few may wait for the processor: the long form has the machine for itself.
+    assert (max(pauses) if LONG else sorted(pauses)[len(pauses) // 2]) < LONGEST_PAUSE
+    print(f"{len(made)} backups, {len(load.stored)} messages, pauses {sorted(pauses)} s")  # noqa: T201
+    judged = backups.whole(target)
+    assert len(judged) == len(made)
+    for number, (folder, (began, ended)) in enumerate(zip(judged, made, strict=True)):
+        verified = run("backup", "verify", folder)
+        assert verified.code == 0, verified
+        restored = tmp_path / f"restored{number}"
+        done = run("restore", folder, "--store", f"rocksdb://{restored}")
+        assert done.code == 0, done
+        load.judge(everything(f"rocksdb://{restored}"), began, ended)
+        shutil.rmtree(restored)
+
+
+def everything(store: str) -> set[int]:
+    """The bodies of all messages of a store that no server has open."""
+    storage = connect(store)
+    found: set[int] = set()
+    marker: str | None = "0"
+    try:
+        while marker is not None:
+            shown = ListFilter(claimed=True, delayed=True)
+            page = storage.messages.list(QueueRef(PROJECT, "jobs"), int(marker), 1000, shown, storage.now())
+            found |= {json.loads(message.body) for message in page.items}
+            marker = page.next
+    finally:
+        storage.close()
+    return found
+
+
+KILLED = """
+import os, signal, sys
+from zq.storage.rocksdb import backups
+from zq.server import main
+former, left = getattr(backups, sys.argv[1]), [int(sys.argv[2])]
+def then_killed(*given):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return former(*given)
+setattr(backups, sys.argv[1], then_killed)
+main(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "call", "whole"), [("_copied", 1, 0), ("_copied", 5, 0), ("sync", 1, 0), ("sync", 2, 1)]
+)
+def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
+    at: str, call: int, whole: int, zq: ZqServer, uri: str, target: Path
+) -> None:
+    """Whenever that is: what it left is refused, the server forgets its snapshot and makes the next backup, which
+    removes the rest."""
+    command = [sys.executable, "-c", KILLED, at, str(call), "backup", str(target), "--store", uri]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert len(backups.whole(target)) == whole
+    partial = list(target.glob("*.partial"))
+    assert len(partial) == 1 - whole
+    for left in partial:
+        (left / "MANIFEST.json").exists() or shutil.copy(__file__, left / "MANIFEST.json")
+        assert "it was not finished" in run("backup", "verify", left).error
+    wait_for(lambda: not list(Path(uri[10:]).glob(".zq-snapshot-*")), 10, "the snapshot is gone")
+    wait_for(lambda: run("backup", target, "--store", uri).code == 0, 10, "the next backup is made")
+    assert len(backups.whole(target)) == whole + 1
+    assert not list(target.glob("*.partial"))
+
+
+def test_a_server_that_is_killed_costs_no_backup_that_was_begun(
+    zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it linked stays, until the next start, which removes it, and what one left that was killed while it did."""
+    former, left = backups._copied, [3]
+
+    def then_killed(*given: object) -> tuple[int, str]:
+        left[0] -= 1
+        if not left[0]:
+            zq.kill()
+        return former(*given)
+
+    monkeypatch.setattr(backups, "_copied", then_killed)
+    done = run("backup", target, "--store", uri)
+    assert (done.code, done.error) == (0, "")
+    assert run("backup", "verify", only(target)).code == 0
+    assert list(Path(uri[10:]).glob(".zq-snapshot-*"))
+    Path(uri[10:], ".zq-snapshot-00000000.tmp").mkdir()
+    zq.start()
+    assert not list(Path(uri[10:]).glob(".zq-snapshot-*"))
+
+
+def test_a_server_that_is_started_anew_ends_a_backup(
+    zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command says so, and leaves nothing."""
+    former, left = backups._copied, [3]
+
+    def then_anew(*given: object) -> tuple[int, str]:
+        left[0] -= 1
+        if not left[0]:
+            zq.kill()
+            zq.start()
+        return former(*given)
+
+    monkeypatch.setattr(backups, "_copied", then_anew)
+    done = run("backup", target, "--store", uri)
+    assert done.code == 2
+    assert "was the server started anew?" in done.error
+    assert [path.name for path in target.iterdir()] == ["zq-backup.lock"]
+
+
+def test_one_backup_at_a_time(zq: ZqServer, uri: str, target: Path, tmp_path: Path) -> None:
+    """Of a store, by its server; in a folder, by the commands."""
+    other = tmp_path / "other"
+    other.mkdir()
+    with control.snapshot(f"{uri[10:]}/control.sock"):
+        done = run("backup", other, "--store", uri)
+        assert (done.code, "A backup of this store is being made" in done.error) == (2, True)
+    with backups._held(target):
+        done = run("backup", target, "--store", uri)
+        assert (done.code, "Another backup is being made in" in done.error) == (2, True)
+    wait_for(lambda: run("backup", target, "--store", uri).code == 0, 10, "a backup is made again")
+
+
+def test_a_backup_takes_the_space_of_what_is_new_and_old_ones_go(zq: ZqServer, uri: str, target: Path) -> None:
+    """Files of earlier backups are linked to, and outlive them; ``--keep`` counts whole backups."""
+    for number in range(4):
+        assert run("backup", target, "--store", uri, "--keep", 2).code == 0
+        if number == 1:
+            (target / "20200101T000000.000Z").mkdir()  # not whole: none of ours
+    first, second = backups.whole(target)
+    shared = [file for file in first.glob("*.sst") if (second / file.name).exists()]
+    assert shared
+    assert all(file.samefile(second / file.name) for file in shared)
+    assert run("backup", "verify", second).code == 0
+    figures = ask(zq.url, "GET", "/metrics").body.decode()
+    assert float(re.search(r"^zq_backup_age_seconds (\S+)", figures, re.MULTILINE)[1]) < 60
+    assert float(re.search(r"^zq_backup_pause_seconds (\S+)", figures, re.MULTILINE)[1]) > 0
+
+
+def test_a_backup_on_another_file_system_is_a_copy(zq: ZqServer, uri: str) -> None:
+    """The snapshot lies in the store, so that it never is."""
+    far = Path(f"/dev/shm/zq-backup-{os.getpid()}")
+    far.mkdir()
+    try:
+        assert run("backup", far, "--store", uri).code == 0
+        assert run("backup", "verify", only(far)).code == 0
+    finally:
+        shutil.rmtree(far)
+
+
+def test_a_server_under_granian_makes_one_too(uri: str, target: Path) -> None:
+    """Its workers are processes of another kind."""
+    with ZqServer(uri, engine="granian") as running:
+        post(running, 3)
+        assert run("backup", target, "--store", uri).code == 0
+    assert run("backup", "verify", only(target)).code == 0
+
+
+def test_a_server_with_pools_makes_none(uri: str, target: Path) -> None:
+    """Its stores would be of different moments."""
+    with ZqServer(uri, config="[DEFAULT]\npooling = true\n"):
+        done = run("backup", target, "--store", uri)
+    assert (done.code, "as there are pools" in done.error) == (2, True), done
+
+
+def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_path: Path) -> None:
+    """Each by a sentence; the server goes on, and keeps nothing."""
+    file = tmp_path / "file"
+    file.touch()
+    for where, sentence in (
+        (file, "is no directory"),
+        (tmp_path / "nowhere", "is not there"),
+        (uri[10:], "is in the store"),
+        ("/proc", "No backup can be made in /proc"),
+        ("x" * 300, "File name too long"),
+    ):
+        done = run("backup", where, "--store", uri)
+        assert (done.code, sentence in done.error) == (2, True), done
+        assert done.error.count("\n") == 1
+    assert not list(Path(uri[10:]).glob(".zq-snapshot-*"))
+
+
+@pytest.mark.skipif(not SmallFileSystem.possible(), reason="unshare makes no user and mount namespaces here")
+def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target: Path) -> None:
+    """Of a file system of 32 KiB."""
+    script = f"mount -t tmpfs -o size=32k none {target} && {sys.executable} -m zq.server backup {target} --store {uri}"
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f"{script}; code=$?; ls {target}; exit $code"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "No space left on device" in done.stderr) == (2, True), done
+    assert done.stdout.split() == ["zq-backup.lock"]
+
+
+def test_a_store_without_a_server_or_without_backups_is_refused(uri: str, target: Path) -> None:
+    """With the way that there is instead."""
+    for store, sentence in (
+        (uri, "The server makes the backup: start it"),
+        ("memory:", "A store in memory has no backup"),
+        ("s3://bucket/prefix", "zq-server restore --at"),
+        ("swift://container/prefix", "zq-server restore --at"),
+        ("redis://127.0.0.1", "backed up by its own means"),
+        ("mongodb://127.0.0.1", "backed up by its own means"),
+    ):
+        done = run("backup", target, "--store", store)
+        assert (done.code, sentence in done.error) == (2, True), done
+    assert list(target.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["backup"],
+        ["backup", "a", "b"],
+        ["backup", "verify"],
+        ["backup", "verify", "a", "b"],
+        ["backup", "verify", "a", "--keep", "1"],
+        ["check-store", "a"],
+        ["check-store", "--keep", "1"],
+        ["restore", "a"],
+        ["restore", "a", "b", "--store", "rocksdb:new"],
+        ["restore", "a", "--store", "rocksdb:new", "--to", "rocksdb:other"],
+        ["restore", "a", "--store", "rocksdb:new", "--position", "0"],
+        ["restore", "a", "--store", "redis://127.0.0.1"],
+        ["restore", "a", "--store", "new"],
+        ["restore", "a", "--store", "rocksdb:"],
+        ["backup", "a", "--store", "nothing:a"],
+        ["restore", "--store", "s3://a/b", "--to", "rocksdb:new", "--shift-time"],
+        ["restore", "--store", "s3://a/b", "--to", "rocksdb:new", "--revoke-tokens"],
+    ],
+    ids=" ".join,
+)
+def test_arguments_that_do_not_fit_are_refused(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One command serves backups and stores in an object store: what is of the one is no part of the other."""
+    monkeypatch.chdir(tmp_path)
+    done = run(*arguments)
+    assert (done.code, done.error.count("\n")) == (2, 1), done
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("keep", ["0", "-1", "x", "100001", ""])
+def test_a_bad_number_of_backups_is_a_usage_error(keep: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("backup", "a", "--keep", keep)
+    assert ended.value.code == 2
+
+
+def replaced(lines: str, *pairs: tuple[object, object]) -> str:
+    """With what stands on the page in the place of what there is here."""
+    for old, new in pairs:
+        assert str(old) in lines
+        lines = lines.replace(str(old), str(new))
+    return lines
+
+
+def test_the_commands_of_the_page_work(zq: ZqServer, uri: str, target: Path, tmp_path: Path) -> None:
+    """``api-ref/backup.md``, from the backup of a store that is served to one that agrees with itself."""
+    (lines,) = (block.text for block in PAGE if block.text.startswith("zq-server backup"))
+    restored = f"{tmp_path}/restored"
+    pairs = (("/var/lib/zq-restored", restored), ("/var/lib/zq", uri[10:]), ("/srv/zq-backups", target))
+    said = succeed([*SHELL, replaced(lines, *pairs)], tmp_path)
+    assert said.count(" 0 contradictions") == 2
+    assert bodies(f"rocksdb://{restored}") == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_the_commands_for_redis_bring_back_what_it_had(target: Path, tmp_path: Path) -> None:
+    """The snapshot of a Redis that serves, and another Redis that begins with it."""
+    take, give = (block.text for block in PAGE if "redis-cli" in block.text)
+    binary = shutil.which("redis-server")
+    if binary is None:
+        missing("There is no redis-server on PATH.", "redis-server")
+    port, folder = free_port(), tmp_path / "redis"
+    with RedisServer(binary) as store, ZqServer(store.uri) as running:
+        post(running, 3)
+        pairs = (("6379", store.port), ("6380", port), ("/srv/zq-backups", target), ("/srv/redis", folder))
+        succeed([*SHELL, replaced(take + give, *pairs)], tmp_path)
+    try:
+        assert bodies(f"redis://127.0.0.1:{port}/0") == [0, 1, 2]
+    finally:
+        redis.Redis(port=port).shutdown(nosave=True)
+
+
+def test_a_store_whose_disk_is_full_is_not_backed_up_and_recovers(tmp_path: Path, target: Path) -> None:
+    """What it has in memory cannot be written: the command says so, and with space again all goes on."""
+    disk = LimitedFiles(tmp_path)
+    store = f"rocksdb://{tmp_path}/store"
+    with disk.server as running:
+        post(running, 3)
+        disk.fill()
+        disk.fill()
+        done = run("backup", target, "--store", store)
+        assert (done.code, done.error) == (2, "zq-server: The store cannot serve now. Try again later.\n")
+        assert not list((tmp_path / "store").glob(".zq-snapshot-*"))
+        disk.free()
+        body = {"messages": [{"body": "later", "ttl": 3600}]}
+        wait_for(lambda: ask(running.url, "POST", f"{QUEUE}/messages", body).status == 201, 30, "posts are taken again")
+        wait_for(lambda: run("backup", target, "--store", store).code == 0, 30, "a backup is made again")
+    assert run("backup", "verify", only(target)).code == 0

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is made of a backup: refused where it is not as it was, told what is older than one may think, and going on as a
+store that was never away."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.damaged import flip, table_of
+from tests.faults.commands import run
+from tests.faults.integrity import whole
+from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
+from zq.auth.tokens import Grant, Tokens
+from zq.broker.subscription_documents import SubscriptionDocuments
+from zq.clock import ManualClock, StoreClock
+from zq.model import ListFilter
+from zq.model.documents import DocumentRef
+from zq.model.expiry import Expiry
+from zq.model.identity import ADMIN
+from zq.model.subscriptions import Source, Subscription, Subscriptions
+from zq.model.topics import Pattern
+from zq.storage.ordered import layout
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import backups, connect
+from zq.storage.rocksdb.store import Store
+
+HOUR = 3600
+SOURCE = Source("acme", "queue", "jobs")
+EVERYTHING = ListFilter(claimed=True, delayed=True)
+
+
+def opened(path: Path) -> OrderedStorage:
+    return connect(f"rocksdb://{path}", sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
+
+
+def backed_up(storage: OrderedStorage, target: Path, ago: float = 0.0) -> Path:
+    """A backup that says that it was made so long ago."""
+    target.mkdir(exist_ok=True)
+    with storage.snapshot() as snapshot:
+        snapshot.moment -= ago
+        return backups.make(snapshot, target, layout.VERSION.decode(), None).folder
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup of a store of everything, and a backup of two hours before of the same."""
+    folder = tmp_path_factory.mktemp("sound")
+    with closing(opened(folder / "store")) as storage:
+        use(storage)
+        tokens = Tokens(storage.documents, StoreClock(storage.now))
+        tokens.create(Grant(project="acme"))
+        tokens.create(Grant(project="admin", roles=[ADMIN]))
+        subscribed = Subscriptions(1, (Subscription("a" * 32, "http://example.org/", HOUR, NOW, confirmed=1),))
+        ref = DocumentRef(SOURCE.project, "subscriptions", f"{SOURCE.kind}/{SOURCE.name}")
+        storage.documents.put(ref, msgspec.msgpack.encode(subscribed), NOW, expires=NOW + HOUR)
+        backed_up(storage, folder / "backups")
+    return folder
+
+
+@pytest.fixture
+def backup(sound: Path, tmp_path: Path) -> Path:
+    """One that may be spoilt."""
+    (found,) = backups.whole(sound / "backups")
+    return Path(shutil.copytree(found, tmp_path / "backup"))
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "new"
+
+
+def dated(backup: Path, moment: float) -> None:
+    """Have a backup say that it was made then."""
+    change(backup, lambda manifest: manifest.update(moment=moment))
+
+
+def change(backup: Path, how: Callable[[dict], object], checksum: bool = True) -> None:
+    """Change the manifest, as one who can also count its checksum anew."""
+    file = backup / backups.MANIFEST
+    manifest = json.loads(file.read_text())
+    how(manifest)
+    if checksum:
+        text = json.dumps(manifest | {"checksum": ""}, separators=(",", ":"))
+        manifest["checksum"] = hashlib.sha256(text.encode()).hexdigest()
+    file.write_text(json.dumps(manifest))
+
+
+def digests(folder: Path) -> dict[str, tuple[str, int]]:
+    return {
+        file.name: (hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_mtime_ns) for file in folder.iterdir()
+    }
+
+
+def test_a_backup_is_verified_without_a_change_and_restored(backup: Path, new: Path) -> None:
+    """Entry by entry; the new store agrees with itself and starts with the options that all have by default."""
+    before = digests(backup)
+    verified = run("backup", "verify", backup)
+    assert (verified.code, verified.error) == (0, "")
+    assert digests(backup) == before
+    done = run("restore", "--store", f"rocksdb://{new}", backup)
+    assert (done.code, done.error) == (0, "")
+    assert "2 tokens are as they were then" in done.said
+    assert "1 fences are as they were then" in done.said
+    assert digests(backup) == before
+    assert new.stat().st_mode & 0o777 == 0o700
+    assert whole(f"rocksdb://{new}")
+    connect(f"rocksdb://{new}").close()
+
+
+def spoilt_bit(backup: Path) -> None:
+    flip(max(backup.glob("*.sst"), key=lambda file: file.stat().st_size))
+
+
+def missing_file(backup: Path) -> None:
+    next(backup.glob("*.sst")).unlink()
+
+
+def symbolic_link(backup: Path) -> None:
+    file = next(backup.glob("*.sst"))
+    file.rename(backup / "elsewhere")
+    file.symlink_to(backup / "elsewhere")
+
+
+def pipe(backup: Path) -> None:
+    file = next(backup.glob("*.sst"))
+    file.unlink()
+    os.mkfifo(file)
+
+
+def longer(backup: Path) -> None:
+    with next(backup.glob("*.sst")).open("ab") as file:
+        file.write(b"x")
+
+
+@pytest.mark.parametrize("spoil", [spoilt_bit, missing_file, symbolic_link, pipe, longer])
+def test_a_file_that_is_not_as_it_was_is_named(spoil: Callable[[Path], None], backup: Path, new: Path) -> None:
+    """By verify with 1, by restore with 2 and no store."""
+    spoil(backup)
+    verified = run("backup", "verify", backup)
+    assert verified.code == 1
+    assert re.search(r"^[0-9]{6}\.sst (cannot be read|is not as it was): ", verified.said, re.MULTILINE)
+    assert "1 places that cannot be read" in verified.said
+    done = run("restore", backup, "--store", f"rocksdb://{new}")
+    assert (done.code, "is damaged" in done.error) == (2, True), done
+    assert sorted(path.name for path in new.parent.iterdir()) == ["backup"]
+
+
+def without_a_table(manifest: dict) -> None:
+    manifest["files"].remove(next(file for file in manifest["files"] if file["name"].endswith(".sst")))
+
+
+@pytest.mark.parametrize(
+    ("how", "checksum", "code"),
+    [
+        (lambda manifest: manifest.update(moment=manifest["moment"] - DAY), False, 2),
+        (lambda manifest: manifest["files"][0].update(name="../../etc/passwd"), True, 2),
+        (lambda manifest: manifest["files"][0].update(name="/etc/passwd"), True, 2),
+        (lambda manifest: manifest["files"][0].update(name=".."), True, 2),
+        (lambda manifest: manifest["files"][0].update(name="MANIFEST.json"), True, 2),
+        (lambda manifest: manifest["files"][0].update(size=-1), True, 2),
+        (lambda manifest: manifest.update(files=[]), True, 2),
+        (lambda manifest: manifest.update(files=7), True, 2),
+        (lambda manifest: manifest.pop("moment"), True, 2),
+        (lambda manifest: manifest["files"][0].update(size=7), True, 1),
+        (lambda manifest: manifest.update(moment=-1.5), True, 2),
+        (lambda manifest: manifest.update(moment=253402300800.5), True, 2),
+        (without_a_table, True, 1),
+    ],
+    ids=[
+        "checksum",
+        "above",
+        "root",
+        "dots",
+        "itself",
+        "negative",
+        "empty",
+        "type",
+        "moment",
+        "size",
+        "early",
+        "far",
+        "table",
+    ],
+)
+def test_a_manifest_that_was_tampered_with_is_refused(
+    how: Callable[[dict], object], checksum: bool, code: int, backup: Path, new: Path
+) -> None:
+    """By its checksum; by what it must not say; and what it leaves out is missed when the store is read."""
+    change(backup, how, checksum)
+    done = run("backup", "verify", backup)
+    assert done.code == code, done
+    assert done.error.count("\n") == (code == 2)
+    done = run("restore", backup, "--store", f"rocksdb://{new}")
+    assert (done.code, done.error.count("\n")) == (2, 1), done
+    assert sorted(path.name for path in new.parent.iterdir()) == ["backup"]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"null", b'{"files": []}'])
+def test_what_is_no_manifest_is_refused(text: bytes, backup: Path) -> None:
+    (backup / backups.MANIFEST).write_bytes(text)
+    done = run("backup", "verify", backup)
+    assert (done.code, done.error.count("\n")) == (2, 1), done
+
+
+def test_what_is_no_backup_is_refused(tmp_path: Path, backup: Path) -> None:
+    """A folder without a manifest, a file, nothing, a manifest that is a link or a folder."""
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / backups.MANIFEST).symlink_to(backup / backups.MANIFEST)
+    (tmp_path / "deep" / backups.MANIFEST).mkdir(parents=True)
+    for name in ("file", "empty", "nothing", "linked", "deep"):
+        done = run("backup", "verify", tmp_path / name)
+        assert (done.code, "is no backup" in done.error) == (2, True), done
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("loop", "x" * 300):
+        done = run("backup", "verify", tmp_path / name)
+        assert (done.code, done.error.count("\n")) == (2, 1), done
+
+
+def test_damage_that_the_store_had_is_found_by_verify(tmp_path: Path) -> None:
+    """The hashes are right; the store is not."""
+    with closing(opened(tmp_path / "store")) as storage:
+        storage.messages.post(JOBS, drafts(300), NOW)
+        first = backed_up(storage, tmp_path / "backups")
+    flip(table_of(tmp_path / "store", "messages"))
+    with closing(opened(tmp_path / "store")) as storage:
+        second = backed_up(storage, tmp_path / "others")
+    assert run("backup", "verify", first).code == 0
+    done = run("backup", "verify", second)
+    assert (done.code, "1 places that cannot be read" in done.said) == (1, True), done
+
+
+def test_a_store_is_restored_where_none_is(backup: Path, new: Path, tmp_path: Path) -> None:
+    """Not over a folder, a file or a link that leads nowhere; nor where none can be made."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    for to in (backup, tmp_path / "file", tmp_path / "link"):
+        done = run("restore", backup, "--store", f"rocksdb://{to}")
+        assert (done.code, "is there already" in done.error) == (2, True), done
+    for to in ("/proc/store", tmp_path / "file" / "store", tmp_path / ("x" * 300)):
+        done = run("restore", backup, "--store", f"rocksdb://{to}")
+        assert (done.code, "cannot be written" in done.error) == (2, True), done
+
+
+def test_the_manifest_bears_witness_of_the_clock_for_30_days(backup: Path, new: Path) -> None:
+    """Then, and if the clock is behind, ``--force-clock`` says that it is right. No start needs it."""
+    for ago, sentence in ((31 * DAY, "31 days after the backup"), (-HOUR, "Set the clock")):
+        dated(backup, time.time() - ago)
+        done = run("restore", backup, "--store", f"rocksdb://{new}")
+        assert (done.code, sentence in done.error) == (2, True), done
+        assert run("restore", backup, "--store", f"rocksdb://{new}", "--force-clock").code == 0
+        connect(f"rocksdb://{new}").close()
+        shutil.rmtree(new)
+    dated(backup, time.time() - 29 * DAY)
+    assert run("restore", backup, "--store", f"rocksdb://{new}").code == 0
+    connect(f"rocksdb://{new}").close()
+
+
+def test_what_expired_meanwhile_is_counted(tmp_path: Path, new: Path) -> None:
+    """Three messages that were to live for half an hour, and not the one that was to live for a day."""
+    with closing(opened(tmp_path / "store")) as storage:
+        storage.messages.post(JOBS, drafts(3, ttl=HOUR // 2), NOW - HOUR)
+        storage.messages.post(JOBS, drafts(1), NOW - HOUR)
+        backup = backed_up(storage, tmp_path / "backups", HOUR)
+    done = run("restore", backup, "--store", f"rocksdb://{new}")
+    assert "\n3 messages of queues expired since, and are gone.\n" in done.said
+
+
+def lives(path: Path) -> dict[str, float]:
+    """When each message expires."""
+    with closing(opened(path)) as storage:
+        pages = (storage.messages.list(queue, 0, 1000, EVERYTHING, NOW) for queue in (JOBS, DONE))
+        return {message.id: message.expires for page in pages for message in page.items}
+
+
+def test_nothing_expires_for_the_time_since_with_shift_time(backup: Path, tmp_path: Path) -> None:
+    """Everything that lived then lives as long as it was to, and the store agrees with itself, also when it is swept
+    before and behind these ends."""
+    plain, later = tmp_path / "plain", tmp_path / "later"
+    assert run("restore", backup, "--store", f"rocksdb://{plain}").code == 0
+    dated(backup, time.time() - 2 * DAY)
+    done = run("restore", backup, "--store", f"rocksdb://{later}", "--shift-time")
+    assert (done.code, "What lived then expires 2 days, 0:0" in done.said) == (0, True), done
+    assert whole(f"rocksdb://{later}")
+    before, after = lives(plain), lives(later)
+    assert before.keys() == after.keys()
+    assert len(before) > 15
+    assert all(2 * DAY - 1 < after[id] - before[id] < 2 * DAY + 300 for id in before)
+    was, is_now = ends(plain), ends(later)
+    assert set(was) == {"batches", "history", "keys", "producers", "stages"}
+    assert {kind: len(found) for kind, found in was.items()} == {kind: len(found) for kind, found in is_now.items()}
+    for kind, found in was.items():
+        assert all(2 * DAY - 1 < new - old < 2 * DAY + 300 for old, new in zip(found, is_now[kind], strict=True)), kind
+    assert expiries(plain, "token") == expiries(later, "token")
+    (old,), (new,) = expiries(plain, "subscriptions"), expiries(later, "subscriptions")
+    assert 2 * DAY - 1 < new - old < 2 * DAY + 300
+    with closing(opened(later)) as storage:
+        documents = SubscriptionDocuments(storage, ManualClock(NOW + 2 * DAY))
+        assert [each.subscriber for each in documents.of(SOURCE).items] == ["http://example.org/"]
+    for moment, living in ((NOW + DAY, True), (NOW + 3 * DAY + 600, False)):
+        with closing(opened(later)) as storage:
+            storage.maintain(moment)
+            found = storage.topics.read("acme", 0, 10, Pattern("t0")).batches
+            assert any(list(batch.messages(0, moment)) for batch in found) == living
+        assert whole(f"rocksdb://{later}").contradictions == 0
+
+
+def expiries(path: Path, kind: str) -> list[float]:
+    """When the documents of a kind expire, of the project and of the deployment."""
+    with closing(opened(path)) as storage:
+        pages = (storage.documents.list(project, kind, "", "", 100, NOW) for project in ("", "acme"))
+        return sorted(document.expires for page in pages for document in page.items)
+
+
+def ends(path: Path) -> dict[str, list[float]]:
+    """The moments in ``due`` of all that a restore moves, by kind."""
+    store, found = Store(path, layout.FAMILIES, "never", 0), {}
+    with closing(store):
+        for key, _ in store.scan("due", b"", b"\xff" * 256):
+            kind = layout.FAMILY_OF[key[8:9]]
+            if kind != "records" and store.get(kind, key[9:]) is not None:  # some are of batches that were trimmed
+                found.setdefault(kind, []).append(layout.number.unpack_from(key)[0] / 1000)
+    return found
+
+
+def test_revoked_tokens_let_nobody_in(backup: Path, new: Path) -> None:
+    """All of them, also those of administrators, which no later start adopts again."""
+    done = run("restore", backup, "--store", f"rocksdb://{new}", "--revoke-tokens")
+    assert (done.code, "2 tokens were revoked" in done.said) == (0, True), done
+    with closing(opened(new)) as storage:
+        tokens = Tokens(storage.documents, StoreClock(storage.now))
+        assert tokens.list("", "", 100).items == []
+        assert not tokens.has_admin()
+
+
+def test_no_sequence_is_given_twice(sound: Path, backup: Path, new: Path) -> None:
+    """A reader of the lost store has a marker of after the backup: what comes to the restored one is behind it."""
+    lost = Path(shutil.copytree(sound / "store", new.with_name("lost")))
+    for _ in range(5):  # each start goes on far above what the one before has given
+        with closing(opened(lost)) as storage:
+            storage.messages.post(JOBS, drafts(1), time.time())
+            marker = storage.messages.list(JOBS, 0, 1000, EVERYTHING, time.time()).items[-1].sequence
+    assert run("restore", backup, "--store", f"rocksdb://{new}").code == 0
+    with closing(opened(new)) as storage:
+        storage.messages.post(JOBS, drafts(1), time.time())
+        assert len(storage.messages.list(JOBS, marker, 1000, EVERYTHING, time.time()).items) == 1

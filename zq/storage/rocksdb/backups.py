@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backups of a RocksDB directory, as they lie in a folder of the operator's: one folder each, named by its moment.
+
+    20261125T132152.345Z             a whole backup: the files of the directory, and MANIFEST.json, which lists them
+    20261125T132152.345Z.partial     one that is being made or removed, or was when its process was killed
+    zq-backup.lock                   locked by who makes a backup here
+
+A file that an earlier backup has is linked to, so that a backup takes the space of what is new. Nothing here knows
+RocksDB: a backup is copied from a snapshot, in which nothing changes any more.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from io import BufferedReader
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta, MsgspecError, Struct, json, structs
+
+from zq import __version__
+from zq.errors import StartRefused
+from zq.model.stats import Snapshot
+
+NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z", re.ASCII)
+PARTIAL: Final = ".partial"
+MANIFEST: Final = "MANIFEST.json"
+CURRENT: Final = "CURRENT"
+LOCK: Final = "zq-backup.lock"
+# Names that a manifest may list: files of RocksDB, in the backup's own folder.
+LISTED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+# Bytes of the largest manifest that is read.
+MOST: Final = 64 << 20
+# The last second of the year 9999, beyond which moments have no names.
+LATEST: Final = 253402300799
+# Bytes that are copied at a time.
+CHUNK: Final = 1 << 20
+
+
+class File(Struct, frozen=True):
+    """A file of a backup; ``sha256`` in hex."""
+
+    name: str
+    size: Annotated[int, Meta(ge=0)]
+    sha256: str
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What a backup is. ``version``: of zq; ``moment``: seconds, by the store's clock; ``sequence``: see ``Snapshot``;
+    ``checksum``: SHA-256 of the manifest with "" in its place."""
+
+    version: str
+    layout: str
+    moment: Annotated[float, Meta(ge=0, le=LATEST)]
+    sequence: int
+    files: list[File]
+    checksum: str = ""
+
+
+class Made(NamedTuple):
+    """A new backup: its bytes, and those that had to be copied for it."""
+
+    folder: Path
+    size: int
+    copied: int
+
+
+def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Made:
+    """A new backup in the folder ``target``; then the oldest go, so that ``keep`` stay. None: all.
+
+    Raises ``StartRefused`` with a sentence; then there is no new backup.
+    """
+    with _held(target):
+        partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
+        try:
+            partial.mkdir(mode=0o700)
+            made = _filled(partial, snapshot, layout, _former(target))
+            folder = partial.with_suffix("")
+            partial.rename(folder)
+            sync(target)
+        except FileNotFoundError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise StartRefused(f"{error.filename} went while it was copied: was the server started anew?") from error
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise StartRefused(f"No backup was made: {_reason(error)}.") from error
+        snapshot.whole = True
+        try:
+            for old in whole(target)[: -keep if keep else 0]:
+                _remove(old)
+        except OSError as error:
+            raise StartRefused(f"The backup {folder} was made, and older ones stay: {_reason(error)}.") from error
+        return made._replace(folder=folder)
+
+
+def check_target(target: Path, store: Path) -> None:
+    """Refuse a folder in which there can be no backups. Raises ``StartRefused``."""
+    if not target.is_dir():
+        is_there = "is no directory" if target.exists() else "is not there"
+        raise StartRefused(f"{target} {is_there}: make a directory for the backups of this store first.")
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(store)):
+        raise StartRefused(f"{target} is in the store: whatever destroys the one would destroy the other.")
+
+
+def read(folder: Path) -> Manifest:
+    """What a whole backup is. Raises ``StartRefused`` for what is none."""
+    if os.path.realpath(folder).endswith(PARTIAL):
+        raise StartRefused(f"{folder} is no whole backup: it was not finished.")
+    try:
+        with _opened(folder / MANIFEST) as file:
+            text = file.read(MOST)
+    except OSError as error:
+        raise StartRefused(f"{folder} is no backup: {MANIFEST} cannot be read ({error.strerror}).") from error
+    try:
+        manifest = json.decode(text, type=Manifest)
+    except MsgspecError as error:
+        raise StartRefused(f"{folder / MANIFEST} is damaged: it is not what zq writes.") from error
+    if manifest.checksum != _checksum(manifest):
+        raise StartRefused(f"{folder / MANIFEST} is damaged, or was changed: its checksum is wrong.")
+    for name in (file.name for file in manifest.files):
+        if LISTED.fullmatch(name) is None or name == MANIFEST:
+            raise StartRefused(f"{folder / MANIFEST} lists {name[:100]!r}, which is no file of a store.")
+    if not any(file.name == CURRENT for file in manifest.files):
+        raise StartRefused(f"{folder / MANIFEST} lists no file {CURRENT}, without which there is no store.")
+    return manifest
+
+
+def damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
+    """A sentence on each file that is missing or not as it was; what is right is copied ``to`` a folder, if one is
+    given. Raises ``OSError`` if it cannot be written there."""
+    found = []
+    for listed in manifest.files:
+        try:
+            source = _opened(folder / listed.name)
+        except OSError as error:
+            found.append(f"{listed.name} cannot be read: {error.strerror}.")
+            continue
+        with source:
+            size, digest = _copied(source, None if to is None else to / listed.name)
+        if (size, digest) != (listed.size, listed.sha256):
+            found.append(f"{listed.name} is not as it was: its size or its SHA-256 is another one.")
+    return found
+
+
+def whole(target: Path) -> list[Path]:
+    """The whole backups in a folder, the oldest first."""
+    found = (path for path in target.iterdir() if NAME.fullmatch(path.name) and not path.is_symlink())
+    return sorted(path for path in found if (path / MANIFEST).is_file())
+
+
+def sync(folder: Path) -> None:
+    """Return when the names in a folder are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _held(target: Path) -> Iterator[None]:
+    """No other process makes a backup in this folder; what killed ones left there is gone."""
+    with ExitStack() as kept:
+        try:
+            lock = kept.enter_context((target / LOCK).open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StartRefused(f"Another backup is being made in {target}: try again when that is done.") from error
+        except OSError as error:
+            raise StartRefused(f"No backup can be made in {target}: {_reason(error)}.") from error
+        for path in target.glob(f"*{PARTIAL}"):
+            if NAME.fullmatch(path.stem):
+                shutil.rmtree(path, ignore_errors=True)
+        yield
+
+
+def _filled(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> Made:
+    """Files and manifest of a backup, on disk."""
+    files, copied = [], 0
+    for source in sorted(Path(snapshot.folder).iterdir()):
+        with _opened(source) as content:
+            size, digest = source.stat().st_size, hashlib.file_digest(content, "sha256").hexdigest()
+            files.append(File(source.name, size, digest))
+            if not _linked(known.get((source.name, size, digest)), partial / source.name):
+                content.seek(0)
+                if _copied(content, partial / source.name) != (size, digest):
+                    raise OSError(0, "it changed while it was copied", str(source))
+                copied += size
+    manifest = Manifest(
+        version=__version__, layout=layout, moment=snapshot.moment, sequence=snapshot.sequence, files=files
+    )
+    manifest = structs.replace(manifest, checksum=_checksum(manifest))
+    with (partial / MANIFEST).open("xb") as file:
+        file.write(json.format(json.encode(manifest), indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    sync(partial)
+    return Made(partial, sum(file.size for file in files), copied)
+
+
+def _former(target: Path) -> dict[tuple[str, int, str], Path]:
+    """The files that backups have, by name, size and hash."""
+    found: dict[tuple[str, int, str], Path] = {}
+    for folder in whole(target):
+        with suppress(StartRefused):
+            found |= {(file.name, file.size, file.sha256): folder / file.name for file in read(folder).files}
+    return found
+
+
+def _linked(former: Path | None, to: Path) -> bool:
+    """Whether a file of a former backup could be linked to, which is the same by its size at least."""
+    if former is None:
+        return False
+    with suppress(OSError):  # it is gone, or this file system has no links, or no more for this file
+        os.link(former, to, follow_symlinks=False)
+        return True
+    return False
+
+
+def _copied(source: BufferedReader, to: Path | None) -> tuple[int, str]:
+    """Size and hash of what was read, and written ``to`` the disk if that is given."""
+    digest, size = hashlib.sha256(), 0
+    with to.open("xb") if to is not None else open(os.devnull, "wb") as file:
+        while chunk := source.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+            file.write(chunk)
+        if to is not None:
+            file.flush()
+            os.fsync(file.fileno())
+    return size, digest.hexdigest()
+
+
+def _opened(path: Path) -> BufferedReader:
+    """A file for reading. Raises ``OSError`` for what is a link, or no file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "It is no file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def _remove(backup: Path) -> None:
+    """Whoever is killed meanwhile leaves no part of one that looks like a whole one."""
+    gone = backup.with_name(f"{backup.name}{PARTIAL}")
+    backup.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _checksum(manifest: Manifest) -> str:
+    return hashlib.sha256(json.encode(structs.replace(manifest, checksum=""))).hexdigest()
+
+
+def _name_of(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
+
+
+def _reason(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{(error.strerror or 'it failed').strip('.')}"
