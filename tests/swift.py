@@ -69,7 +69,7 @@ use = egg:swift#proxy
 account_autocreate = true
 conn_timeout = 2
 node_timeout = {timeout}
-error_suppression_interval = 1
+error_suppression_interval = 0.001
 [filter:catch_errors]
 use = egg:swift#catch_errors
 [filter:gatekeeper]
