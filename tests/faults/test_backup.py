@@ -24,7 +24,7 @@ import pytest
 import redis
 
 from tests.blocks import ROOT, blocks
-from tests.faults.commands import run
+from tests.commands import run
 from tests.faults.disks import LimitedFiles, SmallFileSystem
 from tests.reader import SHELL, succeed
 from tests.servers import PROJECT, ZqServer, ask, every_message, free_port, wait_for

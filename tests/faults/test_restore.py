@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.commands import run
 from tests.damaged import flip, table_of
-from tests.faults.commands import run
 from tests.faults.integrity import whole
 from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
 from zq.auth.tokens import Grant, Tokens

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, bug, down
 from tests.servers import wait_for
-from tests.stores import Stores
+from tests.stores import Stores, options_of
 from zq.broker import Broker
 from zq.clock import Clock, ManualClock
 from zq.http.app import create_app
@@ -274,9 +274,11 @@ def test_a_page_has_everything_that_is_defined(watched: Watched) -> None:
 def measures(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, tuple[str, ...]]]:
     """What all kinds of stores tell: names, and names of labels."""
     told = set()
-    for driver in ("rocksdb", "mongodb", "redis"):
-        opened = connect(stores.empty(driver, tmp_path_factory.mktemp("metrics"), "a"))
-        if isinstance(opened, Snapshots):
+    for driver in ("rocksdb", "mongodb", "redis", "s3"):
+        folder = tmp_path_factory.mktemp("metrics")
+        opened = connect(stores.empty(driver, folder, "a"), options_of(driver, folder))
+        if driver == "rocksdb":
+            assert isinstance(opened, Snapshots)
             with opened.snapshot() as snapshot:
                 snapshot.whole = True
         for measure in opened.measures(opened.now()):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.object.conftest import Open
 from tests.object.work import bodies, post
 from tests.servers import wait_for
 from zq.errors import StartRefused, StoreDamaged
-from zq.server import main
 from zq.storage import check, connect
 from zq.storage.api import Storage
 from zq.storage.object import checkpoints
@@ -149,9 +149,7 @@ def embedded(path: Path) -> list[str]:
         storage.close()
 
 
-def test_a_store_is_restored_while_it_is_served(
-    store: tuple[Storage, float], uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_is_restored_while_it_is_served(store: tuple[Storage, float], uri: str, tmp_path: Path) -> None:
     """Into an embedded one, by the command: as it is, as it was at a moment, at a position, before its checkpoint."""
     storage, moment = store
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f"{moment % 1:.6f}Z"[1:]
@@ -159,18 +157,19 @@ def test_a_store_is_restored_while_it_is_served(
     found = {}
     for name, options in ways.items():
         to = f"rocksdb://{tmp_path}/{name}"
-        assert main(["restore", "--store", uri, "--to", to, *options]) == 0
+        done = run("restore", "--store", uri, "--to", to, *options)
+        assert done.code == 0
         found[name] = embedded(tmp_path / name)
     assert found["all"] == numbers(25)
     assert found["then"] == numbers(15)
     assert found["early"] == numbers(len(found["early"]))
     assert 0 < len(found["early"]) < 6
-    assert "up to position 5" in capsys.readouterr().out
+    assert "up to position 5" in done.said
     post(storage, "undisturbed")
 
 
 @pytest.mark.usefixtures("store")
-def test_what_cannot_be_restored_is_refused(uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_restored_is_refused(uri: str, tmp_path: Path) -> None:
     """With a sentence, and nothing is left behind."""
     to = f"rocksdb://{tmp_path}/new"
     for options, sentence in (
@@ -178,22 +177,21 @@ def test_what_cannot_be_restored_is_refused(uri: str, tmp_path: Path, capsys: py
         (["--at", "yesterday"], "must be a time"),
         (["--at", "2026-01-01T00:00:00Z", "--position", "3"], "give one of them"),
     ):
-        assert main(["restore", "--store", uri, "--to", to, *options]) == 2
-        assert sentence in capsys.readouterr().err
+        done = run("restore", "--store", uri, "--to", to, *options)
+        assert (done.code, sentence in done.error) == (2, True), done
     assert not list(tmp_path.glob("new*"))
 
 
-def test_an_embedded_store_moves_into_an_object_store(
-    machine: Open, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_embedded_store_moves_into_an_object_store(machine: Open, uri: str, tmp_path: Path) -> None:
     """And goes on there; a second one is not put over it."""
     path = tmp_path / "plain"
     plain = connect(f"rocksdb://{path}")
     posted(plain, 0, 20)
     plain.close()
-    assert main(["ship", "--store", f"rocksdb://{path}", "--to", uri]) == 0
-    assert main(["ship", "--store", f"rocksdb://{path}", "--to", uri]) == 2
-    assert "There is a store already" in capsys.readouterr().err
+    assert run("ship", "--store", f"rocksdb://{path}", "--to", uri).code == 0
+    done = run("ship", "--store", f"rocksdb://{path}", "--to", uri)
+    assert done.code == 2
+    assert "There is a store already" in done.error
     storage = machine("first", takeover="refuse")
     posted(storage, 20, 25)
     storage.close()
@@ -201,19 +199,20 @@ def test_an_embedded_store_moves_into_an_object_store(
     assert embedded(path) == numbers(20)
 
 
-def test_the_owner_is_told(machine: Open, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_owner_is_told(machine: Open, uri: str) -> None:
     """Its number, its name, and that it has stopped."""
-    assert main(["owner", "--store", uri]) == 2
-    assert "There is no store" in capsys.readouterr().err
+    done = run("owner", "--store", uri)
+    assert done.code == 2
+    assert "There is no store" in done.error
     first = machine("first")
-    assert main(["owner", "--store", uri]) == 0
-    told = capsys.readouterr().out
+    done = run("owner", "--store", uri)
+    assert done.code == 0
+    told = done.said
     assert "epoch: 1" in told
     assert f":{os.getpid()}:" in told
     assert "state: serving" in told
     first.close()
-    assert main(["owner", "--store", uri]) == 0
-    assert "state: released" in capsys.readouterr().out
+    assert "state: released" in run("owner", "--store", uri).said
 
 
 def test_a_place_without_a_store_is_not_checked(uri: str) -> None:
@@ -245,7 +244,7 @@ def test_an_object_that_is_not_what_it_was_is_named(
         if name.startswith("log/"):
             to = tmp_path / name.replace("/", "-")
             before = int(name.rpartition("/")[2]) - 1
-            assert main(["restore", "--store", uri, "--to", f"rocksdb://{to}", "--position", f"{before}"]) == 0
+            assert run("restore", "--store", uri, "--to", f"rocksdb://{to}", "--position", f"{before}").code == 0
             assert embedded(to) == numbers(len(embedded(to)))
         objects.put(name, flipped(value))
         refused(uri, machine, name)
