@@ -2,8 +2,10 @@
 """What all suites share: the option ``--stores``, an empty store of each that is named, a clock set by hand."""
 
 import gc
+import itertools
 import logging
 import signal
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -73,12 +75,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """No test is left that its store cannot pass, where one of its own parameters asks for more, or names the store."""
     unfit = {item for item in items if not fits(config, item)}
     config.hook.pytest_deselected(items=list(unfit))
-    items[:] = [item for item in items if item not in unfit]
+    items[:] = spread([item for item in items if item not in unfit])
+
+
+def spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Tests of faults wait for most of their time, and others work: each process has some of both at any time. What
+    shares a file and a store stays together."""
+    runs = [list(run) for _, run in itertools.groupby(items, lambda item: (item.path, store_of(item)))]
+    waits = [run[0].path.parent.name == "faults" for run in runs]
+    counted = Counter[bool]()
+    places = []
+    for run, kind in zip(runs, waits, strict=True):
+        places.append(counted[kind])
+        counted[kind] += len(run)
+    order = sorted(range(len(runs)), key=lambda at: places[at] / counted[waits[at]])
+    return [item for at in order for item in runs[at]]
+
+
+def store_of(item: pytest.Item) -> str | None:
+    """The store of a test that has one by ``store_name``."""
+    call = getattr(item, "callspec", None)
+    return call.params.get("store_name") if call else None
 
 
 def fits(config: pytest.Config, item: pytest.Item) -> bool:
-    call = getattr(item, "callspec", None)
-    name = call.params.get("store_name") if call else None
+    name = store_of(item)
     return name is None or (able(name, marks(item)) and (name in chosen(config) or not config.getoption("--stores")))
 
 
