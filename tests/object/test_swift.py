@@ -86,6 +86,21 @@ def test_keystone_refuses(keystone: Keystone) -> None:
         objects({**keystone.variables, "OS_USERNAME": "zq"})
 
 
+@pytest.mark.parametrize("rest", ["c", "/p", "c/p?auth=v2", "c/p?auth=", "c/p?auth=v1&auth=v3", "c/p?region=x"])
+def test_what_names_no_place_in_swift_is_refused(rest: str) -> None:
+    """With a sentence that says how one does."""
+    with pytest.raises(StartRefused, match="A Swift store is swift://container/prefix"):
+        SwiftObjects(f"swift://{rest}", {})
+
+
+def test_what_is_no_sign_in_is_refused(swift: Swift) -> None:
+    """Here something that answers 200 to whatever is asked."""
+    elsewhere = swift.environment["ST_AUTH"].replace("/auth/v1.0", "/healthcheck")
+    made = SwiftObjects("swift://zq/p?auth=v1", {**swift.environment, "ST_AUTH": elsewhere})
+    with pytest.raises(ObjectStoreRefuses, match="is no sign-in"):
+        made.prepare()
+
+
 def test_a_container_that_keeps_old_versions_is_refused(swift: Swift) -> None:
     """Every removal would keep its bytes."""
     name = f"versions-{uuid4().hex}"

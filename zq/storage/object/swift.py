@@ -23,7 +23,8 @@ NO_POSITIONS: Final = (
     "[storage:object] fencing = position needs an object store that lets one of several writers have a name. Swift "
     "does not: use look."
 )
-SHAPE: Final = "A Swift store is swift://container/prefix; it is {!r}."
+SHAPE: Final = "A Swift store is swift://container/prefix, with ?auth=v1 where one signs in so; it is {!r}."
+NO_SIGN_IN: Final = "What answers where one signs in to the object store is no sign-in: a token or a place is missing."
 
 
 class Answer(NamedTuple):
@@ -92,10 +93,11 @@ class SwiftObjects(Objects):
         """Raises ``StartRefused`` for a URI or variables that name no container."""
         parts = store_uri.split(uri)
         self._container, self._prefix = parts.netloc, parts.path.strip("/")
-        if not self._container or not self._prefix or "/" in self._container:
+        options = parse_qs(parts.query, keep_blank_values=True)
+        way = options.pop("auth", ["v3"])
+        if not self._container or not self._prefix or options or way not in (["v1"], ["v3"]):
             raise StartRefused(SHAPE.format(uri))
-        [way] = parse_qs(parts.query).get("auth", ["v3"])
-        self._sign_in = _V1(environment) if way == "v1" else _V3(environment)
+        self._sign_in = _V1(environment) if way == ["v1"] else _V3(environment)
         self.requests = Requests()
         self._http = Http(self.requests)
         self._lock = threading.Lock()
@@ -164,7 +166,10 @@ class SwiftObjects(Objects):
         """The place that is known, unless that is the former one: then a new one."""
         with self._lock:
             if self._place is None or self._place == former:
-                self._place = self._sign_in(self._http)
+                try:
+                    self._place = self._sign_in(self._http)
+                except (LookupError, TypeError, ValueError) as error:
+                    raise ObjectStoreRefuses(NO_SIGN_IN) from error
             return self._place
 
     @staticmethod
