@@ -37,7 +37,7 @@ from zq.settings import Settings
 PARENT_DEATH_SIGNAL: Final = 1
 
 
-def run(chosen: Settings, reload: Callable[[], bool], lost: Callable[[int], None]) -> int:
+def _master(reload: Callable[[], bool], lost: Callable[[int], None]) -> Any:
     class Master(Granian):  # type: ignore[misc, valid-type]
         """Reloads options, not workers; replaces workers that were killed. ``lost`` is told of those."""
 
@@ -79,7 +79,11 @@ def run(chosen: Settings, reload: Callable[[], bool], lost: Callable[[int], None
                     with suppress(ProcessLookupError):
                         os.kill(worker.inner.pid, lifecycle.RELOAD)
 
-    Master(
+    return Master
+
+
+def run(chosen: Settings, reload: Callable[[], bool], lost: Callable[[int], None]) -> int:
+    _master(reload, lost)(
         target="zq.server:asgi",
         address=listening.numeric(chosen.bind),
         port=chosen.port,
