@@ -20,7 +20,7 @@ from zq.auth.proxy import ProxySecrets
 from zq.auth.signatures import Signatures
 from zq.broker import Broker
 from zq.broker.pools import Pools
-from zq.broker.rates import Exchange
+from zq.broker.rates import Exchange, Rates
 from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import Clock, StoreClock
 from zq.console.page import Console
@@ -284,7 +284,7 @@ def make_broker(chosen: Settings, storage: Storage, clock: Clock, events: Events
         patience=chosen.storage_timeout,
         quota=chosen.quota if chosen.auth.strategy else None,
         share=chosen.quota.share,
-        threads=chosen.threads,
+        rates=Rates(chosen.threads),
         encryption_keys=read_keys(chosen.message_encryption_key_file),
         max_counted=chosen.max_counted,
     )

@@ -11,6 +11,7 @@ from tests.http.promptly import Promptly
 from tests.http.scoped import Scoped
 from zq import prompt
 from zq.broker import Broker
+from zq.broker.rates import Rates
 from zq.clock import ManualClock
 from zq.http.app import create_app
 from zq.model.quotas import Quota
@@ -117,7 +118,8 @@ def test_a_claim_that_steps_over_much_is_given_up(
 def test_a_request_that_is_given_up_is_counted_once(own_store: Storage, clock: ManualClock) -> None:
     """However often it was begun."""
     unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
-    broker = Broker(own_store, clock, quota=Quota(**unbounded | {"requests": 10, "messages": 20}), threads=8)
+    quota = Quota(**unbounded | {"requests": 10, "messages": 20})
+    broker = Broker(own_store, clock, quota=quota, rates=Rates(8, clock.now))
     engine = Promptly(lambda *_: ())
     scoped = Scoped(lambda options: create_app(broker, **options), "")
     engine.app = scoped.app

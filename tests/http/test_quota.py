@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rates and quotas over HTTP: refusals, headers, states, and who may change them (tenancy 5, 6)."""
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from threading import Timer
@@ -14,6 +13,7 @@ from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
 from zq.auth.tokens import Grant, Tokens
 from zq.broker import Broker, waiting
+from zq.broker.rates import Rates
 from zq.clock import ManualClock
 from zq.errors import NotFound, Unavailable
 from zq.http import streams
@@ -40,11 +40,11 @@ Bounded = Callable[..., Scoped]
 
 @pytest.fixture
 def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounded:
-    """Callers of a server with these quotas for every project."""
+    """Callers of a server with these quotas for every project, for which time stands still."""
 
     def build(threads: int = 64, **quota: int) -> Scoped:
         unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
-        broker = Broker(storage, clock, quota=Quota(**unbounded | quota), threads=threads)
+        broker = Broker(storage, clock, quota=Quota(**unbounded | quota), rates=Rates(threads, clock.now))
         return Scoped(lambda options: create_app(broker, share=lambda: SHARE, **options), project_suffix)
 
     return build
@@ -221,12 +221,12 @@ def test_a_project_that_has_stored_its_quota_may_consume_and_read(
     caller.get("/v2/quota", 200)
 
 
-def test_what_was_removed_makes_room_within_a_second(bounded: Bounded) -> None:
+def test_what_was_removed_makes_room_within_a_second(bounded: Bounded, clock: ManualClock) -> None:
     caller = bounded(stored_messages=1).api()
     caller.send("jobs", 1)
     caller.post(f"{QUEUE}/messages", 403, POSTED)
     caller.delete(f"{QUEUE}/messages?pop=1", 200)
-    time.sleep(1.1)
+    clock.advance(1.1)
     caller.send("jobs", 1)
     caller.post(f"{QUEUE}/messages", 403, POSTED)
 

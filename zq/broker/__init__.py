@@ -46,8 +46,8 @@ class Broker:
     ``retention``: how much of a project's log of topics is kept. ``events`` is told what they did.
     ``patience``: seconds that the caller of a large commit waits for its end.
     ``quota``: what a project may use that has no values of its own; None = nobody is asked who it is, so that nobody
-    can be bounded. ``share``: percent of waiters and streams that one project gets; ``threads``: how many requests are
-    worked on at once. ``encryption_keys``: as ``DataKeys`` has them. ``max_counted``: see ``Queues``.
+    can be bounded. ``share``: percent of waiters and streams that one project gets; ``rates``: by what projects
+    are slowed down. ``encryption_keys``: as ``DataKeys`` has them. ``max_counted``: see ``Queues``.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Broker:
         patience: float = 5.0,
         quota: Quota | None = None,
         share: int = 25,
-        threads: int = 64,
+        rates: Rates | None = None,
         encryption_keys: Mapping[str, bytes] | None = None,
         max_counted: int = MAX_COUNTED,
     ) -> None:
-        self.rates = Rates(threads)
+        self.rates = rates or Rates(threads=64)
         self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
         self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
         rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)

@@ -48,6 +48,7 @@ class _Streaming:
 
     def __init__(self, broker: Broker) -> None:
         self._streams = broker.streams
+        self._rates = broker.rates
 
     def _open(
         self,
@@ -63,7 +64,9 @@ class _Streaming:
         resp.set_header("Cache-Control", "no-store")
         resp.set_header("X-Accel-Buffering", "no")
         resp.stream = events = EventStream(stream, connection, self._streams.now, check_again(req))
-        events.account = getattr(req.context, "account", None)
+        account: Account | None = getattr(req.context, "account", None)
+        if account is not None:
+            events.pay = lambda size: account.spend(self._rates.now(), size)
         if suspension.offered(req):
             req.env[suspension.LIVE] = events
 
@@ -110,8 +113,8 @@ class EventStream:
         self._portion, self._at = publishing.opening(stream.position), 0
         self._sent = self._looked = self._checked = time.monotonic()
         self._check = check
-        self.account: Account | None = None
-        """Pays for what is sent."""
+        self.pay: Callable[[int], object] = bool
+        """Told how many bytes were sent."""
         if connection is not None:
             stream.disconnect = self._disconnect
 
@@ -197,8 +200,7 @@ class EventStream:
             end = end if last < 0 else last + len(EVENT_END)
         piece = self._portion[begin:end]
         self._at += len(piece)
-        if self.account is not None:
-            self.account.spend(time.monotonic(), len(piece))
+        self.pay(len(piece))
         return piece
 
     def _disconnect(self) -> None:
