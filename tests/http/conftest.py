@@ -5,6 +5,7 @@ All tests of this folder share one open store per driver, because opening one co
 each test works in projects of its own, whose ids end in its ``project_suffix``.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from tests.http.api import KINDS, Api, Kind
 from tests.http.promptly import Promptly
 from tests.http.scoped import Scoped
 from tests.http.stores import BrokenStore, untouched
+from tests.servers import wait_for
 from tests.stores import Stores, options_of
 from zq.broker import Broker
 from zq.clock import ManualClock
@@ -43,6 +45,7 @@ def storage(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFa
     options = {"sync": "never"} if store_name == "rocksdb" else options_of(store_name, folder)
     opened = connect(stores.empty(store_name, folder, "b"), options)
     yield opened
+    wait_for(lambda: all(thread.name != "zq-trail" for thread in threading.enumerate()), 60, "all is in the audit")
     opened.close()
 
 
