@@ -23,7 +23,7 @@ def test_a_handle_says_which_delivery_it_is_of(id: str, claim: str, count: int) 
     """Message, claim and count come back from 66 characters."""
     text = receipts.handle(QUEUE, claimed(id, claim, count))
     assert len(text) == receipts.LENGTH
-    assert receipts.read(QUEUE, text) == (id, claim, count)
+    assert receipts.read(QUEUE, text) == receipts.Receipt(id, claim, count)
 
 
 @pytest.mark.parametrize("other", [("acme", "other"), ("other", "jobs"), ("acmej", "obs")])

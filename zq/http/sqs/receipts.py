@@ -14,8 +14,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
+
+import msgspec
 
 from zq.model import Message, QueueRef
 
@@ -28,7 +30,7 @@ _CLAIMED: Final = Struct(">16s16sI")
 _SUM: Final = Struct(">I")
 
 
-class Receipt(NamedTuple):
+class Receipt(msgspec.Struct, frozen=True):
     """What a handle says: which message, and which claim of it, the ``count``-th."""
 
     message: str
