@@ -38,9 +38,9 @@ class Receipt(msgspec.Struct, frozen=True):
     count: int
 
 
-def handle(queue: QueueRef, message: Message) -> str:
-    """The handle of a message that a claim has just handed out."""
-    claimed = _CLAIMED.pack(bytes.fromhex(message.id), bytes.fromhex(message.claim), message.claim_count)
+def handle(queue: QueueRef, message: Message, claim: str) -> str:
+    """The handle of a message that this claim, which may be over, has just handed out."""
+    claimed = _CLAIMED.pack(bytes.fromhex(message.id), bytes.fromhex(claim), message.claim_count)
     said = _head(queue) + claimed
     return urlsafe_b64encode(said + _SUM.pack(crc32(said))).decode()[:LENGTH]
 
