@@ -5,29 +5,28 @@ Queues are never made by sending. Any message may be delayed. A claim may last f
 and each of its messages is deleted, or hidden for longer or shorter, by itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field, json
 
-from zq import wire
 from zq.broker.claims import ClaimAnswer, Claims
 from zq.broker.encryption import Sealing
 from zq.broker.messages import Messages
+from zq.broker.metadata import SQS
 from zq.broker.rules import Rules, RulesCache
 from zq.clock import Clock
 from zq.errors import QueueNotFound, QueuePaused
 from zq.events import Events
+from zq.limits import SQS_NUMBERS
 from zq.model import ClaimRequest, Draft, Grip, Handled, Holder, Lease, Outcome, QueueRef, Seconds, new_ids
 from zq.storage.api import Storage
 
-# The reserved name of a queue's metadata under which stands what only SQS has.
-RESERVED: Final = "_sqs"
 # The metadata of a queue that has none, and of one that is not there.
 NONE: Final = b"{}"
 # Seconds after which no consumer holds a message any more, whatever it asks for.
-LONGEST_HOLD: Final = 43_200
+LONGEST_HOLD: Final = SQS_NUMBERS["VisibilityTimeout"][1]
 # How many hex digits of a claim's id are the moment at which it was made, in ms.
 MOMENT: Final = 12
 
@@ -35,9 +34,22 @@ MOMENT: Final = 12
 class SqsTerms(Struct, frozen=True):
     """What a queue's attributes say of messages: seconds, but for ``max_size``, the bytes of a message."""
 
-    visibility: int = 30
-    wait: int = 0
-    max_size: int = 1_048_576
+    visibility: int = SQS_NUMBERS["VisibilityTimeout"][2]
+    wait: int = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][2]
+    max_size: int = SQS_NUMBERS["MaximumMessageSize"][2]
+
+
+class _Metadata(Struct, frozen=True):
+    own: SqsTerms | None = field(default=None, name=SQS)
+
+
+_decode: Final = json.Decoder(_Metadata).decode
+
+
+@lru_cache(maxsize=1024)
+def terms_of(metadata: bytes) -> SqsTerms:
+    """What stored metadata say."""
+    return _decode(metadata).own or SqsTerms()
 
 
 class Outgoing(Struct, frozen=True):
@@ -54,13 +66,6 @@ class Sent(Struct, frozen=True):
 
     ids: list[str | None]
     max_size: int
-
-
-@lru_cache(maxsize=1024)
-def terms_of(metadata: bytes) -> SqsTerms:
-    """What stored metadata say."""
-    own: Mapping[str, Any] = wire.json_object(metadata).get(RESERVED) or {}
-    return SqsTerms(**{name: own[name] for name in SqsTerms.__struct_fields__ if name in own})
 
 
 class SqsMessages:

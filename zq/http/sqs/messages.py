@@ -22,12 +22,13 @@ from zq.http.sqs import errors, message_attributes, names, receipts
 from zq.http.sqs.call import Call, Params
 from zq.http.sqs.message_attributes import AttributeValue, Extra
 from zq.http.waiting import poll
+from zq.limits import SQS_NUMBERS
 from zq.model import Grip, Handled, Message, QueueRef
 
 # Seconds after which a message can be received, at the most.
-LONGEST_DELAY: Final = 900
+LONGEST_DELAY: Final = SQS_NUMBERS["DelaySeconds"][1]
 # Seconds for which a receiver may wait.
-LONGEST_WAIT: Final = 20
+LONGEST_WAIT: Final = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][1]
 # Messages of one answer.
 MOST: Final = 10
 # The id of a group: letters, digits and punctuation of ASCII.

@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 from msgspec import Struct
 
-from zq.http.sqs import errors, queues
+from zq.http.sqs import batches, errors, messages, queues
 from zq.http.sqs.call import Call, Params
 
 # How msgspec says that an entry of a list lacks a member, or that a member is of a wrong type.
@@ -77,4 +77,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "StartMessageMoveTask": _unsupported("StartMessageMoveTask"),
     "ListMessageMoveTasks": _unsupported("ListMessageMoveTasks"),
     "CancelMessageMoveTask": _unsupported("CancelMessageMoveTask"),
+    "SendMessage": Operation(messages.SendMessage, messages.send_message),
+    "SendMessageBatch": Operation(batches.SendMessageBatch, batches.send_message_batch),
+    "ReceiveMessage": Operation(messages.ReceiveMessage, messages.receive_message),
+    "DeleteMessage": Operation(messages.DeleteMessage, messages.delete_message),
+    "DeleteMessageBatch": Operation(batches.DeleteMessageBatch, batches.delete_message_batch),
+    "ChangeMessageVisibility": Operation(messages.ChangeMessageVisibility, messages.change_message_visibility),
+    "ChangeMessageVisibilityBatch": Operation(
+        batches.ChangeMessageVisibilityBatch, batches.change_message_visibility_batch
+    ),
 }
