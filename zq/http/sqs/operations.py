@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -32,13 +33,19 @@ class Operation(Struct, frozen=True):
 def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
     """The parameters, checked for their types and for what is missing. Raises ``SqsError``."""
     members = {name: value for name, value in given.items() if value is not None}
-    for field in msgspec.structs.fields(kind):
-        if field.required and members.get(field.encode_name, "") == "":
-            raise errors.missing_parameter(field.encode_name)
+    for name in _required(kind):
+        if members.get(name, "") == "":
+            raise errors.missing_parameter(name)
     try:
         return msgspec.convert(members, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from error
+
+
+@cache
+def _required(kind: type[Params]) -> tuple[str, ...]:
+    """The members that a request must have."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(kind) if field.required)
 
 
 def _refusal(sentence: str) -> errors.SqsError:
