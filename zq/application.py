@@ -156,6 +156,7 @@ class Application:
             auth=chosen.auth.strategy,
             console=console.tree if console else "",
             figures=self._figures,
+            sqs=chosen.sqs if chosen.sqs.enabled else None,
         )
         if console:
             console.add_routes(app)
