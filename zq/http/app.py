@@ -50,8 +50,8 @@ from zq.http.service import (
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
-from zq.http.sqs.unsigned import believed
 from zq.http.sqs.endpoint import Endpoint, Recognition, add_to, is_sqs
+from zq.http.sqs.unsigned import believed
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
