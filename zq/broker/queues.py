@@ -90,7 +90,8 @@ class Queues(MetadataResource[QueueRef, Queue]):
         self._storage.documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
-        """The queues behind ``after`` whose names begin with ``prefix``, in the order of names, read as they are wanted.
+        """The queues behind ``after`` whose names begin with ``prefix``, in the order of names, read as wanted.
+
         ``prefix`` has only characters of names."""
         marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST) if prefix else after
         while True:
