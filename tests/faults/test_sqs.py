@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import boto3
 import pytest
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.servers import ZqServer, wait_for
-from tests.sqs.conftest import client_of
 
 ACCOUNT = "123456789012"
 SERVED = {"OS_SQS__ENABLED": "true", "OS_SQS__AUTH": "none"}
@@ -25,6 +26,13 @@ PATIENCE = 60.0
 KILLS = 2
 # Messages that are deleted in time, and for which somebody comes late.
 LEAST = 20
+
+
+def client_of(url: str) -> Any:
+    """A client that asks once."""
+    once = Config(retries={"total_max_attempts": 1}, read_timeout=30)
+    key = {"aws_access_key_id": ACCOUNT, "aws_secret_access_key": "x"}
+    return boto3.client("sqs", endpoint_url=url, region_name="us-east-1", config=once, **key)
 
 
 class Ledger:
@@ -70,7 +78,7 @@ class Worker:
         self.ledger = ledger
         self.queue = queue
         self.number = number
-        self._clients = itertools.cycle([client_of(url, ACCOUNT) for url in ledger.urls])
+        self._clients = itertools.cycle([client_of(url) for url in ledger.urls])
 
     def ask(self, verb: str, **parameters: Any) -> dict[str, Any] | None:
         """The answer; None if there was none, or the store was away."""
@@ -165,7 +173,7 @@ def test_consumers_keep_what_they_hold_over_kills(store_name: str, store_uri: st
         list(starters.map(lambda server: server.start(), servers))
     try:
         ledger = Ledger([server.url for server in servers])
-        queue = client_of(servers[0].url, ACCOUNT).create_queue(QueueName="jobs")["QueueUrl"]
+        queue = client_of(servers[0].url).create_queue(QueueName="jobs")["QueueUrl"]
         workers = [Worker(ledger, queue, number) for number in range(5)]
         with ThreadPoolExecutor(5) as pool:
             running = [pool.submit(worker.produce) for worker in workers[:2]]
