@@ -2,6 +2,7 @@
 """What operators have of SQS: bounds of projects, logs and metrics, metadata that REST shows and sets (SQS contract 1,
 6; tenancy 5, 6)."""
 
+import json
 import logging
 from typing import Any
 
@@ -143,6 +144,35 @@ def test_rest_and_sqs_change_the_same_queue(served: Serve, account: str) -> None
     assert '"maxReceiveCount": 4' in shown("RedrivePolicy")["RedrivePolicy"]
     rest.delete("/v2/queues/a.b", 204)
     caller.json("GetQueueUrl", status=400, QueueName="a.b")
+
+
+@pytest.mark.every_store
+def test_dead_letters_live_as_long_as_their_queue_says(broker: Broker, served: Serve, account: str) -> None:
+    """10: from their move on, as that queue's retention is then; ``_dead_letter_queue_messages_ttl`` overrules it."""
+    app = served(project=f"acme-{account}")
+    rest, caller = Api(app.app, f"-{account}"), Caller(app, "somebody")
+    caller.json("CreateQueue", QueueName="dead", Attributes={"MessageRetentionPeriod": "1000"})
+    queue = said(caller.json("GetQueueAttributes", QueueUrl="dead", AttributeNames=["QueueArn"]))["Attributes"][
+        "QueueArn"
+    ]
+    policy = json.dumps({"deadLetterTargetArn": queue, "maxReceiveCount": 1})
+    caller.json("CreateQueue", QueueName="jobs", Attributes={"RedrivePolicy": policy, "MessageRetentionPeriod": "600"})
+    caller.json("SetQueueAttributes", QueueUrl="dead", Attributes={"MessageRetentionPeriod": "2000"})
+
+    def buried() -> int:
+        rest.send("jobs", 1)
+        claim, _ = rest.claim("jobs")
+        rest.delete(claim, 204)
+        rest.post("/v2/queues/jobs/claims", 204, {})
+        (letter,) = rest.delete("/v2/queues/dead/messages?pop=1", 200).json["messages"]
+        ttl: int = letter["ttl"]
+        return ttl
+
+    assert buried() == 2000
+    rest.patch(
+        "/v2/queues/jobs", 200, [{"op": "add", "path": "/metadata/_dead_letter_queue_messages_ttl", "value": 99}]
+    )
+    assert buried() == 99
 
 
 def add_rules(target: str, count: int) -> list[dict[str, Any]]:
