@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 
+from zq.broker.accounts import Accounts
 from zq.broker.browsing import Browsing
 from zq.broker.claims import Claims
 from zq.broker.data_keys import DataKeys
@@ -21,6 +22,7 @@ from zq.broker.redriving import Redriving
 from zq.broker.removal import Removal
 from zq.broker.rules import DefaultTtls, Patterns, RulesCache
 from zq.broker.settling import Settling
+from zq.broker.sqs import SqsMessages
 from zq.broker.streams import Streams
 from zq.broker.subscription_documents import SubscriptionDocuments
 from zq.broker.subscriptions import Subscribing
@@ -81,6 +83,9 @@ class Broker:
         self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
         self.browsing = Browsing(storage, clock, limits, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
+        self.sqs = SqsMessages(
+            storage, clock, rules_cache, self.messages, self.claims, events, sealing, checksum=checksum
+        )
         self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing)
         self.redriving = Redriving(storage, clock, rules_cache, events)
         self.history = History(storage, clock, limits, rules_cache, events, sealing)
@@ -96,6 +101,7 @@ class Broker:
         self._subscribe(rules_cache)
         self.health = Health(storage, clock)
         self.trail = Trail(storage.documents, clock)
+        self.accounts = Accounts(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics, self.subscriptions)
         self._bound()
 

@@ -16,13 +16,13 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from cachetools import FIFOCache
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from zq import wire
-from zq.broker.metadata import PAUSED, Metadata
+from zq.broker.metadata import PAUSED, SQS, Metadata
 from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.errors import QueuePaused
-from zq.limits import Limits, is_queue_name
+from zq.limits import Limits, is_long_queue_name
 from zq.model import QueueRef
 from zq.model.subscriptions import MARK
 from zq.storage.api import Storage
@@ -119,6 +119,8 @@ class Rules(Struct, frozen=True):
     """See ``Subscribing``: the generation of those to whom messages are delivered; 0 = nobody."""
     claims_paused: bool = False
     posts_paused: bool = False
+    of_sqs: bool = False
+    """Whether SQS keeps attributes of the queue, so that its dead letters live as their queue says."""
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
@@ -183,6 +185,13 @@ class RulesCache:
             self._remembered.pop(queue, None)
         self._recent.forget(queue)
 
+    def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
+        """Where messages of ``queue`` go that were claimed too often, and for how long; None if nowhere."""
+        letters = rules.dead_letters(queue)
+        if letters is None or letters.ttl is not None or not rules.of_sqs:
+            return letters
+        return structs.replace(letters, ttl=self.ttl(letters.queue, self.recent(letters.queue)))
+
     def ttl(self, queue: QueueRef, rules: Rules) -> int:
         """How long the queue's messages live that do not say so. Asked for each post: options may change it."""
         return rules.own_ttl or self.default_ttls.of(queue.name)
@@ -200,7 +209,7 @@ class RulesCache:
             own_ttl=metadata.get("_default_message_ttl") or None,
             default_delay=metadata.get("_default_message_delay") or self._limits.default_message_delay,
             max_post_size=post_size(metadata, self._limits),
-            dead_letter_queue=target if is_queue_name(target) else "",
+            dead_letter_queue=target if is_long_queue_name(target) else "",
             dead_letter_ttl=metadata.get("_dead_letter_queue_messages_ttl"),
             max_claim_count=None if count is None or count < 0 else count,
             waits=self._redelivery(metadata).waits(),
@@ -209,6 +218,7 @@ class RulesCache:
             encrypts=bool(metadata.get("_enable_encrypt_messages")),
             claims_paused=paused in ("claims", "all"),
             posts_paused=paused in ("posts", "all"),
+            of_sqs=bool(metadata.get(SQS)),
         )
 
     def _redelivery(self, metadata: Metadata) -> Redelivery:

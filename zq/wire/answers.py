@@ -251,7 +251,7 @@ def _members(out: Any) -> dict[str, Any]:
 
 def _details(message: Message) -> dict[str, Any]:
     """What ``detailed`` adds (extensions 7)."""
-    details = {
+    details: dict[str, Any] = {
         "sequence": message.sequence,
         "created": timestamp(message.created),
         "expires": timestamp(message.expires),

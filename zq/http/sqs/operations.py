@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of operations: what each takes, and what carries it out."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from zq.http.sqs import batches, errors, messages, queues
+from zq.http.sqs.call import Call, Params
+
+# How msgspec says that an entry of a list lacks a member, or that a member is of a wrong type.
+MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
+WRONG: Final = re.compile(r"(Expected .*?)(?: - at `\$\.?(.*)`)?")
+
+Answer = Mapping[str, Any] | None
+
+
+class Operation(Struct, frozen=True):
+    """One operation. ``run`` answers in the names of the JSON protocol; None = it has no output."""
+
+    params: type[Params]
+    run: Callable[[Call, Any], Answer]
+
+    def __call__(self, call: Call, given: Mapping[str, Any]) -> Answer:
+        """Carry it out with parameters as the protocol had them. Raises ``SqsError``, and what the broker does."""
+        return self.run(call, read(self.params, given))
+
+
+def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
+    """The parameters, checked for their types and for what is missing. Raises ``SqsError``."""
+    members = {name: value for name, value in given.items() if value is not None}
+    for name in _required(kind):
+        if members.get(name, "") == "":
+            raise errors.missing_parameter(name)
+    try:
+        return msgspec.convert(members, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from error
+
+
+@cache
+def _required(kind: type[Params]) -> tuple[str, ...]:
+    """The members that a request must have."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(kind) if field.required)
+
+
+def _refusal(sentence: str) -> errors.SqsError:
+    if found := MISSING.fullmatch(sentence):
+        return errors.missing_parameter(f"{_dotted(found[2])}.{found[1]}")
+    found = WRONG.fullmatch(sentence)
+    return errors.malformed(f"{found[1]} at {_dotted(found[2] or '')}." if found else "A parameter is malformed.")
+
+
+def _dotted(path: str) -> str:
+    """A path of msgspec's as the query protocol writes it: ``Entries[0].Id`` is ``Entries.1.Id``."""
+    return re.sub(r"\[(\d+)\]", lambda found: f".{int(found[1]) + 1}", path)
+
+
+def _unsupported(name: str) -> Operation:
+    def refuse(_call: Call, _given: Params) -> NoReturn:
+        raise errors.unsupported_operation(f"This server does not have the operation {name}.")
+
+    return Operation(Params, refuse)
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "CreateQueue": Operation(queues.CreateQueue, queues.create_queue),
+    "GetQueueUrl": Operation(queues.GetQueueUrl, queues.get_queue_url),
+    "ListQueues": Operation(queues.ListQueues, queues.list_queues),
+    "DeleteQueue": Operation(queues.OfQueue, queues.delete_queue),
+    "PurgeQueue": Operation(queues.OfQueue, queues.purge_queue),
+    "GetQueueAttributes": Operation(queues.GetQueueAttributes, queues.get_queue_attributes),
+    "SetQueueAttributes": Operation(queues.SetQueueAttributes, queues.set_queue_attributes),
+    "TagQueue": Operation(queues.TagQueue, queues.tag_queue),
+    "UntagQueue": Operation(queues.UntagQueue, queues.untag_queue),
+    "ListQueueTags": Operation(queues.OfQueue, queues.list_queue_tags),
+    "ListDeadLetterSourceQueues": Operation(queues.ListDeadLetterSourceQueues, queues.list_dead_letter_source_queues),
+    "AddPermission": _unsupported("AddPermission"),
+    "RemovePermission": _unsupported("RemovePermission"),
+    "StartMessageMoveTask": _unsupported("StartMessageMoveTask"),
+    "ListMessageMoveTasks": _unsupported("ListMessageMoveTasks"),
+    "CancelMessageMoveTask": _unsupported("CancelMessageMoveTask"),
+    "SendMessage": Operation(messages.SendMessage, messages.send_message),
+    "SendMessageBatch": Operation(batches.SendMessageBatch, batches.send_message_batch),
+    "ReceiveMessage": Operation(messages.ReceiveMessage, messages.receive_message),
+    "DeleteMessage": Operation(messages.DeleteMessage, messages.delete_message),
+    "DeleteMessageBatch": Operation(batches.DeleteMessageBatch, batches.delete_message_batch),
+    "ChangeMessageVisibility": Operation(messages.ChangeMessageVisibility, messages.change_message_visibility),
+    "ChangeMessageVisibilityBatch": Operation(
+        batches.ChangeMessageVisibilityBatch, batches.change_message_visibility_batch
+    ),
+}
