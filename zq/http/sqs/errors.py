@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors that clients of SQS know: a function for each, which fills in its sentence.
+
+An error has two names. JSON clients choose their exception class by the shape, and show the query code; so both must be
+right. Sentences are those that clients' tests compare.
+"""
+
+from typing import Final
+
+# What begins the query codes of errors that SQS has for itself.
+PREFIX: Final = "AWS.SimpleQueueService."
+# What a message's body may be made of.
+CHARACTERS: Final = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
+
+
+class SqsError(Exception):
+    """A refusal in the words of SQS. ``receiver``: this server is to blame, and clients try again.
+
+    ``query_message``: the sentence of the query protocol, where that has another one.
+    """
+
+    def __init__(
+        self,
+        shape: str,
+        query_code: str,
+        message: str,
+        status: int = 400,
+        *,
+        receiver: bool = False,
+        query_message: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.shape = shape
+        self.query_code = query_code
+        self.message = message
+        self.status = status
+        self.receiver = receiver
+        self.query_message = query_message or message
+
+    @property
+    def fault(self) -> str:
+        """Whose fault it is, as answers say it."""
+        return "Receiver" if self.receiver else "Sender"
+
+    @property
+    def entry_code(self) -> str:
+        """The code of an entry of a batch that failed so."""
+        return self.query_code.removeprefix(PREFIX)
+
+
+def _own(shape: str, message: str, status: int = 400) -> SqsError:
+    """An error whose query code is the shape with the prefix."""
+    return SqsError(shape, PREFIX + shape, message, status)
+
+
+def queue_does_not_exist() -> SqsError:
+    sentence = "The specified queue does not exist"
+    return SqsError(
+        "QueueDoesNotExist",
+        f"{PREFIX}NonExistentQueue",
+        f"{sentence}.",
+        query_message=f"{sentence} for this wsdl version.",
+    )
+
+
+def queue_name_exists(attribute: str) -> SqsError:
+    """``attribute``: the first whose value differs."""
+    message = f"A queue already exists with the same name and a different value for attribute {attribute}"
+    return SqsError("QueueNameExists", "QueueAlreadyExists", message)
+
+
+def queue_deleted_recently(seconds: int) -> SqsError:
+    message = (
+        f"You must wait {seconds} seconds after deleting a queue before you can create another with the same name."
+    )
+    return _own("QueueDeletedRecently", message)
+
+
+def invalid_parameter(message: str) -> SqsError:
+    """``message``: the whole sentence."""
+    return SqsError("InvalidParameterValueException", "InvalidParameterValue", message)
+
+
+def invalid_value(value: object, parameter: str, reason: str) -> SqsError:
+    """``reason``: a sentence with its full stop."""
+    return invalid_parameter(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
+
+
+def missing_parameter(parameter: str) -> SqsError:
+    message = f"The request must contain the parameter {parameter}."
+    return SqsError("MissingRequiredParameterException", "MissingParameter", message)
+
+
+def invalid_attribute_name(message: str) -> SqsError:
+    """``message``: the whole sentence."""
+    return SqsError("InvalidAttributeName", "InvalidAttributeName", message)
+
+
+def unknown_attribute(name: str) -> SqsError:
+    return invalid_attribute_name(f"Unknown Attribute {name}.")
+
+
+def only_of_fifo(name: str) -> SqsError:
+    """An attribute that is of FIFO queues only."""
+    return invalid_attribute_name(f"You can specify the {name} only when FifoQueue is set to true.")
+
+
+def two_encryptions() -> SqsError:
+    return invalid_attribute_name(
+        "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE."
+    )
+
+
+def invalid_attribute_value(name: str, reason: str = "") -> SqsError:
+    """``reason``: a sentence with its full stop; "" = there is none."""
+    message = f"Invalid value for the parameter {name}."
+    return SqsError(
+        "InvalidAttributeValue", "InvalidAttributeValue", f"{message} Reason: {reason}" if reason else message
+    )
+
+
+def invalid_message_contents() -> SqsError:
+    message = f"Invalid characters found. Valid unicode characters are {CHARACTERS}"
+    return SqsError("InvalidMessageContents", "InvalidMessageContents", message)
+
+
+def receipt_handle_is_invalid(handle: str) -> SqsError:
+    message = f'The input receipt handle "{handle}" is not a valid receipt handle.'
+    return SqsError("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", message)
+
+
+def empty_batch_request(entry: str) -> SqsError:
+    """``entry``: what an entry is called, as SendMessageBatchRequestEntry."""
+    return _own("EmptyBatchRequest", f"There should be at least one {entry} in the request.")
+
+
+def batch_entry_ids_not_distinct(repeated: str) -> SqsError:
+    return _own("BatchEntryIdsNotDistinct", f"Id {repeated} repeated.")
+
+
+def too_many_entries(count: int) -> SqsError:
+    message = f"Maximum number of entries per request are 10. You have sent {count}."
+    return _own("TooManyEntriesInBatchRequest", message)
+
+
+def invalid_batch_entry_id() -> SqsError:
+    return _own(
+        "InvalidBatchEntryId",
+        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+        "It can be at most 80 letters long.",
+    )
+
+
+def batch_request_too_long(size: int, most: int = 1_048_576) -> SqsError:
+    message = f"Batch requests cannot be longer than {most} bytes. You have sent {size} bytes."
+    return _own("BatchRequestTooLong", message)
+
+
+def purge_queue_in_progress(queue: str, interval: int = 60) -> SqsError:
+    message = f"Only one PurgeQueue operation on {queue} is allowed every {interval} seconds."
+    return _own("PurgeQueueInProgress", message, 403)
+
+
+def over_limit(message: str) -> SqsError:
+    """``message``: the whole sentence."""
+    return SqsError("OverLimit", "OverLimit", message, 403)
+
+
+def resource_not_found(message: str) -> SqsError:
+    """Of tasks that move messages. ``message``: the whole sentence."""
+    return SqsError("ResourceNotFoundException", "ResourceNotFoundException", message, 404)
+
+
+def unsupported_operation(message: str) -> SqsError:
+    """``message``: the whole sentence."""
+    return _own("UnsupportedOperation", message)
+
+
+def request_throttled(message: str) -> SqsError:
+    """``message``: the whole sentence."""
+    return SqsError("RequestThrottled", "RequestThrottled", message, 403)
+
+
+def unknown_operation(name: str) -> SqsError:
+    message = f"The action {name} is not valid for this endpoint."
+    return SqsError("UnknownOperationException", "InvalidAction", message)
+
+
+def malformed(message: str) -> SqsError:
+    """A request that is none of the protocol, or has a member of a wrong type. ``message``: the whole sentence."""
+    return SqsError("SerializationException", "MalformedInput", message)
+
+
+def access_denied(message: str) -> SqsError:
+    """``message``: the whole sentence."""
+    return SqsError("AccessDenied", "AccessDenied", message, 403)
+
+
+def missing_authentication_token() -> SqsError:
+    message = "Request is missing Authentication Token"
+    return SqsError("MissingAuthenticationToken", "MissingAuthenticationToken", message, 403)
+
+
+def incomplete_signature(message: str) -> SqsError:
+    """``message``: the whole sentence."""
+    return SqsError("IncompleteSignature", "IncompleteSignature", message)
+
+
+def invalid_client_token_id() -> SqsError:
+    message = "The security token included in the request is invalid."
+    return SqsError("InvalidClientTokenId", "InvalidClientTokenId", message, 403)
+
+
+def signature_does_not_match(message: str) -> SqsError:
+    """``message``: the whole sentence."""
+    return SqsError("SignatureDoesNotMatch", "SignatureDoesNotMatch", message, 403)
+
+
+def service_unavailable() -> SqsError:
+    message = "The store cannot serve now. Try again later."
+    return SqsError("ServiceUnavailable", "ServiceUnavailable", message, 503, receiver=True)
+
+
+def internal_failure() -> SqsError:
+    message = "The request failed; the server's log says why."
+    return SqsError("InternalFailure", "InternalFailure", message, 500, receiver=True)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of operations: what each takes, and what carries it out."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from zq.http.sqs import errors, queues
+from zq.http.sqs.call import Call, Params
+
+# How msgspec says that an entry of a list lacks a member, or that a member is of a wrong type.
+MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
+WRONG: Final = re.compile(r"(Expected .*?)(?: - at `\$\.?(.*)`)?")
+
+Answer = Mapping[str, Any] | None
+
+
+class Operation(Struct, frozen=True):
+    """One operation. ``run`` answers in the names of the JSON protocol; None = it has no output."""
+
+    params: type[Params]
+    run: Callable[[Call, Any], Answer]
+
+    def __call__(self, call: Call, given: Mapping[str, Any]) -> Answer:
+        """Carry it out with parameters as the protocol had them. Raises ``SqsError``, and what the broker does."""
+        return self.run(call, read(self.params, given))
+
+
+def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
+    """The parameters, checked for their types and for what is missing. Raises ``SqsError``."""
+    members = {name: value for name, value in given.items() if value is not None}
+    for field in msgspec.structs.fields(kind):
+        if field.required and members.get(field.encode_name, "") == "":
+            raise errors.missing_parameter(field.encode_name)
+    try:
+        return msgspec.convert(members, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from error
+
+
+def _refusal(sentence: str) -> errors.SqsError:
+    if found := MISSING.fullmatch(sentence):
+        return errors.missing_parameter(f"{_dotted(found[2])}.{found[1]}")
+    found = WRONG.fullmatch(sentence)
+    return errors.malformed(f"{found[1]} at {_dotted(found[2] or '')}." if found else "A parameter is malformed.")
+
+
+def _dotted(path: str) -> str:
+    """A path of msgspec's as the query protocol writes it: ``Entries[0].Id`` is ``Entries.1.Id``."""
+    return re.sub(r"\[(\d+)\]", lambda found: f".{int(found[1]) + 1}", path)
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "GetQueueUrl": Operation(queues.GetQueueUrl, queues.get_queue_url),
+}

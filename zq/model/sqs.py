@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of the SQS protocol: section ``[sqs]``."""
+
+from msgspec import Struct
+
+
+class SqsOptions(Struct, frozen=True, kw_only=True):
+    """How SQS is served. ``enabled`` False: it is not."""
+
+    enabled: bool = False
+    auth: str = "sigv4"
+    """How callers prove who they are: sigv4, or none."""
+    region: str = "us-east-1"
+    """Where a request names none."""
+    public_url: str = ""
+    """Scheme and host of queue URLs; "" = those by which the caller came."""
+    project: str = "000000000000"
+    """Whose the queues are where nobody is authenticated."""
+    auth_none_anywhere: bool = False
+    purge_interval: int = 60
+    """Seconds between two purges of a queue; 0 = any time."""
+    kms: str = "ignore"
+    """What KMS keys of queues are: ignore, for nothing is encrypted by them, or refuse."""
