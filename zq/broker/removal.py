@@ -2,7 +2,7 @@
 """The deletion of a project with all that it has (tenancy 5)."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,6 +22,7 @@ from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.pools import FLAVOR
 from zq.model.quotas import State
+from zq.model.sqs import KEY
 from zq.model.subscriptions import Source
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
@@ -66,8 +67,9 @@ class Removal:
 
     def step(self, quotas: Quotas, project: str) -> bool:
         """Delete one part more; whether anything may be left."""
-        steps = self._step_subscriptions, self._step_queues, self._step_topics, self._step_tokens, self._step_flavors
-        if any(step(project) for step in steps):
+        steps = self._step_subscriptions, self._step_queues, self._step_topics, self._step_flavors
+        credentials = (TOKEN, OF_TOKENS), (KEY, (KEY,))
+        if any(step(project) for step in steps) or any(self._step_credentials(project, *each) for each in credentials):
             return True
         for kind in OF_PROJECTS:
             self._documents.delete(DocumentRef("", kind, project), self._clock.now())
@@ -113,11 +115,12 @@ class Removal:
             self._topics.delete(TopicRef(project, name))
         return bool(found)
 
-    def _step_tokens(self, project: str) -> bool:
+    def _step_credentials(self, project: str, kind: str, others: Sequence[str]) -> bool:
+        """``others``: kinds of the deployment's documents that belong to each of the project's."""
         now = self._clock.now()
-        found = self._documents.list(project, TOKEN, "", "", STEP, now).items
+        found = self._documents.list(project, kind, "", "", STEP, now).items
         for document in found:
-            for kind in OF_TOKENS:
-                self._documents.delete(DocumentRef("", kind, document.ref.name), now)
+            for other in others:
+                self._documents.delete(DocumentRef("", other, document.ref.name), now)
             self._documents.delete(document.ref, now)
         return bool(found)

@@ -10,6 +10,7 @@ from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
+from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import Tokens
 from zq.broker import Broker
 from zq.broker.pools import Pools
@@ -50,6 +51,8 @@ from zq.http.service import (
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
+from zq.http.sqs_keys import PATH as SQS_KEYS
+from zq.http.sqs_keys import SqsKeyCollection, SqsKeyItem
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
@@ -95,6 +98,7 @@ def create_app(
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
+    sqs_keys: SqsKeys | None = None,
     share: Callable[[], ShareOptions] = ShareOptions,
     pools: Pools | None = None,
     auth: str = "",
@@ -107,7 +111,8 @@ def create_app(
     answers say what is left of a project's rates.
     ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
     ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
-    ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
+    ``tokens`` and ``sqs_keys``: of all projects; by default those of the broker's store. ``share``: how URLs are
+    signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
     ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
     ``figures``: None = there are none.
@@ -138,6 +143,7 @@ def create_app(
     )
     _add_figure_routes(app, figures)
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
+    _add_sqs_key_routes(app, sqs_keys or SqsKeys(documents, clock, {}))
     if admin_mode:
         app.add_route("/v2/health", HealthReport(broker))
         if pools is not None:
@@ -176,6 +182,11 @@ def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None
         app.add_route(path, resource(tokens))
     app.add_route("/v2/queues/{queue}/share", QueueShare(signatures))
     app.add_route("/v2/share/revoke", ShareRevocation(signatures))
+
+
+def _add_sqs_key_routes(app: App, keys: SqsKeys) -> None:
+    app.add_route(SQS_KEYS, SqsKeyCollection(keys))
+    app.add_route(f"{SQS_KEYS}/{{key}}", SqsKeyItem(keys))
 
 
 def _add_service_routes(app: App, broker: Broker) -> None:
