@@ -32,6 +32,7 @@ from zq.figures.counting import Counts
 from zq.figures.exchange import About
 from zq.http.app import App, create_app
 from zq.http.authentication import peer_of, set_aside
+from zq.http.sqs.endpoint import is_sqs
 from zq.maintenance import Upkeep
 from zq.maintenance.throttle import LatencyMonitor
 from zq.metrics.definitions import Options
@@ -156,6 +157,7 @@ class Application:
             auth=chosen.auth.strategy,
             console=console.tree if console else "",
             figures=self._figures,
+            sqs=chosen.sqs if chosen.sqs.enabled else None,
         )
         if console:
             console.add_routes(app)
@@ -208,8 +210,12 @@ class Application:
         wrapped = getattr(self._strategy, "wrapped", None)
         if wrapped is None:
             return self.app
-        peer = partial(peer_of, behind_proxy=self._configuration.current.behind_proxy)
-        return wrapped(self.app, set_aside, peer, self._audit.unauthenticated)  # type: ignore[no-any-return]
+        chosen = self._configuration.current
+        peer = partial(peer_of, behind_proxy=chosen.behind_proxy)
+        behind: Callable[..., Iterable[bytes]] = wrapped(self.app, set_aside, peer, self._audit.unauthenticated)
+        if not chosen.sqs.enabled:
+            return behind
+        return lambda env, start: (self.app if is_sqs(env) else behind)(env, start)
 
 
 def _without_delivery(_subscriber: str) -> None:

@@ -69,12 +69,39 @@ MAX_REMEMBERED: Final = 31_622_400
 DEFAULT_KEEP: Final = Retention(size=1 << 26, messages=1_000_000)
 # The least retention of topics.
 MIN_KEEP: Final = Retention(size=1 << 20, messages=1000)
+# Characters of the name of a queue that is made by SQS; those beyond ``MAX_NAME`` are for SQS alone.
+MAX_LONG_NAME: Final = 80
+# Tags of a queue of SQS, and characters of a tag's key and value.
+MAX_TAGS: Final = 50
+MAX_TAG_KEY: Final = 128
+MAX_TAG_VALUE: Final = 256
+# Characters of an access policy of SQS.
+MAX_ACCESS_POLICY: Final = 8192
+# Queues that a redrive allow policy may name.
+MAX_SOURCES: Final = 10
+# Attributes of a queue of SQS that are numbers: the least, the most, and the default.
+SQS_NUMBERS: Final = {
+    "VisibilityTimeout": (0, 43_200, 30),
+    "MessageRetentionPeriod": (60, 1_209_600, 345_600),
+    "DelaySeconds": (0, 900, 0),
+    "MaximumMessageSize": (1024, 1_048_576, 1_048_576),
+    "ReceiveMessageWaitTimeSeconds": (0, 20, 0),
+    "KmsDataKeyReusePeriodSeconds": (60, 86_400, 300),
+}
+# Claims after which a message of SQS may be a dead letter, at most.
+MAX_RECEIVES: Final = 1000
+# Queues in one page of a listing of SQS.
+MAX_SQS_PAGE: Final = 1000
+# Bytes of a request's body of SQS: the largest message, escaped.
+MAX_SQS_BODY: Final = 2_621_440
 # The name of a fence, a stage, a producer or a claim.
 FREE_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
 # The id of a project.
 PROJECT_ID: Final = re.compile(r"(?! )[\x20-\x2b\x2d-\x5b\x5d-\x7e]{1,256}(?<! )", re.ASCII)
 # The name of a queue or a topic.
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+# The name of a queue that exists, as SQS may have made it.
+LONG_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}", re.ASCII)
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -192,6 +219,11 @@ def each_once(field: str, values: Sequence[str]) -> None:
 def is_queue_name(value: object) -> TypeGuard[str]:
     """Whether a value could name a queue."""
     return isinstance(value, str) and QUEUE_NAME.fullmatch(value) is not None
+
+
+def is_long_queue_name(value: object) -> TypeGuard[str]:
+    """Whether a value could name a queue that SQS has made."""
+    return isinstance(value, str) and LONG_QUEUE_NAME.fullmatch(value) is not None
 
 
 def free_name(field: str, name: str) -> str:

@@ -31,6 +31,8 @@ def lines(chosen: Settings) -> Iterator[str]:
     yield f"Store: {_store(chosen.uri)}."
     if chosen.console.enabled:
         yield f"Console: {scheme}://{authority(chosen.bind, chosen.port)}/console/."
+    if chosen.sqs.enabled:
+        yield f"SQS: {chosen.sqs.public_url or f'{scheme}://{authority(chosen.bind, chosen.port)}'}."
     if chosen.metrics_port:
         yield f"Metrics: http://{authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
     if chosen.probes_bind:
@@ -80,6 +82,8 @@ def check_exposure(chosen: Settings) -> list[str]:
     """What the log must warn of. Raises ``StartRefused`` for what the operator has not accepted (tenancy 1)."""
     if not (chosen.auth.strategy or chosen.trust_network):
         _refuse_strangers(chosen)
+    if chosen.sqs.enabled:
+        _check_sqs(chosen)
     return _warnings(chosen)
 
 
@@ -109,8 +113,23 @@ def _refuse_strangers(chosen: Settings) -> None:
         )
 
 
+def _check_sqs(chosen: Settings) -> None:
+    if chosen.sqs.auth != "none":
+        raise StartRefused("[sqs] auth = sigv4 is not built yet. For local use set [sqs] auth = none.")
+    if not (is_loopback(chosen.bind) or chosen.sqs.auth_none_anywhere):
+        raise StartRefused(
+            f"[sqs] auth is none, so --bind {chosen.bind} would let everyone who reaches this machine read and delete "
+            "all messages by SQS. Bind to 127.0.0.1, or accept it with [sqs] auth_none_anywhere = true."
+        )
+
+
 def _warnings(chosen: Settings) -> list[str]:
     found = []
+    if chosen.sqs.enabled and chosen.sqs.auth == "none":
+        found.append(
+            f"[sqs] auth is none: everyone who reaches {chosen.bind}:{chosen.port} can read and delete all messages "
+            "by SQS, as any account."
+        )
     if chosen.trust_network and not chosen.auth.strategy:
         found.append(
             f"{NOBODY} and [server] trust_network is true: everyone who reaches {chosen.bind}:{chosen.port} can read "

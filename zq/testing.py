@@ -22,6 +22,7 @@ try:
     from zq.http.app import App, create_app
     from zq.model.quotas import Quota
     from zq.model.scopes import parse
+    from zq.model.sqs import SqsOptions
     from zq.storage import connect
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("zq"):
@@ -113,12 +114,13 @@ class Server:
 
 @contextmanager
 def server(
-    *, auth_strategy: str = "", quota: Mapping[str, int] | None = None, store: str = "memory:"
+    *, auth_strategy: str = "", quota: Mapping[str, int] | None = None, store: str = "memory:", sqs: bool = False
 ) -> Generator[Server, None, None]:
     """Serve an empty store on a free port of this machine alone, from threads of this process; nothing of it is left.
 
     ``auth_strategy`` "token": callers need a token, as ``Server.token`` makes them. ``quota``: by the names of
-    ``[quota]``, what each project may use then. ``store``: where messages are, if not in memory.
+    ``[quota]``, what each project may use then. ``store``: where messages are, if not in memory. ``sqs``: serve the
+    protocol of Amazon SQS too, for any access key; a queue may be purged at any time.
     Any number may run at once. Raises ``ValueError`` for another strategy, or a quota without one.
     """
     if auth_strategy not in ("", "token") or (quota and not auth_strategy):
@@ -132,7 +134,9 @@ def server(
         ends.callback(broker.trail.finish)
         tokens = Tokens(storage.documents, clock)
         strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True) if auth_strategy else None
-        url = ends.enter_context(_serving(create_app(broker, strategy=strategy, tokens=tokens, auth=auth_strategy)))
+        options = SqsOptions(enabled=True, auth="none", purge_interval=0) if sqs else None
+        app = create_app(broker, strategy=strategy, tokens=tokens, auth=auth_strategy, sqs=options)
+        url = ends.enter_context(_serving(app))
         ends.callback(broker.end_waiting)
         yield Server(url, clock, ends.enter_context(ExitStack()), tokens)
 

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 
+from zq.broker.accounts import Accounts
 from zq.broker.browsing import Browsing
 from zq.broker.claims import Claims
 from zq.broker.data_keys import DataKeys
@@ -96,6 +97,7 @@ class Broker:
         self._subscribe(rules_cache)
         self.health = Health(storage, clock)
         self.trail = Trail(storage.documents, clock)
+        self.accounts = Accounts(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics, self.subscriptions)
         self._bound()
 

@@ -14,7 +14,22 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
-from zq.limits import MAX_NAME, MIN_DELAY, MIN_TTL, QUEUE_NAME, Limits, is_queue_name, nesting
+from zq.limits import (
+    LONG_QUEUE_NAME,
+    MAX_ACCESS_POLICY,
+    MAX_NAME,
+    MAX_SOURCES,
+    MAX_TAG_KEY,
+    MAX_TAG_VALUE,
+    MAX_TAGS,
+    MIN_DELAY,
+    MIN_TTL,
+    SQS_NUMBERS,
+    Limits,
+    is_long_queue_name,
+    is_queue_name,
+    nesting,
+)
 from zq.model.subscriptions import MARK
 
 Metadata = dict[str, Any]
@@ -41,6 +56,11 @@ RETRY_POLICY: Final[Metadata] = {
 PAUSED: Final = "_paused"
 PAUSES: Final = ("claims", "posts", "all")
 NO_TOPIC: Final = "only queues can be paused."
+
+# The key under which a queue keeps what SQS knows of it and zq has no key for.
+SQS: Final = "_sqs"
+# What redrive allow policies may allow.
+REDRIVE_PERMISSIONS: Final = ("allowAll", "denyAll", "byQueue")
 
 # The key that has messages encrypted.
 ENCRYPTS: Final = "_enable_encrypt_messages"
@@ -83,8 +103,9 @@ class MetadataSchema:
         given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
         for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
             raise InvalidBody(_sentence(error))
-        if (dead := metadata.get("_dead_letter_queue")) is not None and not is_queue_name(dead):
-            raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}.")  # the schema lets a line break at the end pass
+        is_name = is_long_queue_name if metadata.get(SQS) else is_queue_name
+        if (dead := metadata.get("_dead_letter_queue")) is not None and not is_name(dead):
+            raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}.")
         if self.kind == "queue" and dead == name:
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
         _check_retry_span(retry_policy or {})
@@ -166,7 +187,7 @@ def metadata_schema(limits: Limits) -> Metadata:
             "_dead_letter_queue_messages_ttl": integer(MIN_TTL, limits.max_message_ttl),
             "_dead_letter_queue": {
                 "type": ["string", "null"],
-                "pattern": f"^{QUEUE_NAME.pattern}$",
+                "pattern": f"^{LONG_QUEUE_NAME.pattern}$",
                 "description": QUEUE_RULE,
             },
             "_max_claim_count": {"type": ["integer", "null"]},
@@ -186,8 +207,47 @@ def metadata_schema(limits: Limits) -> Metadata:
                 "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
                 "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",
             },
+            SQS: _of_sqs(),
         },
     }
+
+
+def _of_sqs() -> Metadata:
+    """What ``_sqs`` may be, as a JSON Schema: api-ref/sqs.md says what each member means."""
+
+    def number(attribute: str) -> Metadata:
+        low, high, _ = SQS_NUMBERS[attribute]
+        return {"type": "integer", "minimum": low, "maximum": high}
+
+    def record(**members: Metadata) -> Metadata:
+        return {"type": "object", "properties": members, "additionalProperties": False}
+
+    moment = {"type": "integer", "minimum": 0}
+    tag = {"type": "string", "maxLength": MAX_TAG_VALUE}
+    members = record(
+        visibility=number("VisibilityTimeout"),
+        max_size=number("MaximumMessageSize"),
+        wait=number("ReceiveMessageWaitTimeSeconds"),
+        policy={"type": "string", "maxLength": MAX_ACCESS_POLICY},
+        redrive_allow=record(
+            redrivePermission={"enum": list(REDRIVE_PERMISSIONS)},
+            sourceQueueArns={"type": "array", "items": {"type": "string"}, "maxItems": MAX_SOURCES},
+        ),
+        kms=record(
+            key={"type": "string", "maxLength": 2048},
+            reuse=number("KmsDataKeyReusePeriodSeconds"),
+            managed={"type": "boolean"},
+        ),
+        created=moment,
+        modified=moment,
+        tags={
+            "type": "object",
+            "maxProperties": MAX_TAGS,
+            "patternProperties": {rf"^[\s\S]{{1,{MAX_TAG_KEY}}}$": tag},
+            "additionalProperties": False,
+        },
+    )
+    return members | {"type": ["object", "null"]}
 
 
 def check_retry_policy(policy: object, field: str) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on queues (contract 6)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-from zq import wire
 from zq.broker.data_keys import DataKeys
 from zq.broker.markers import Markers
 from zq.broker.metadata import ENCRYPTS, NOT_ENCRYPTED, Metadata, MetadataSchema, shown_defaults
@@ -11,14 +11,20 @@ from zq.broker.resources import READ_AHEAD, MetadataResource
 from zq.broker.rules import ReadThroughCache, RulesCache
 from zq.broker.values import Seen
 from zq.clock import Clock
-from zq.errors import QueueNotFound
+from zq.errors import QueueNotFound, Unavailable
 from zq.limits import MAX_COUNTED, Limits
 from zq.model import Queue, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.documents import DocumentRef
 from zq.model.stats import Depth
 from zq.model.subscriptions import HIDDEN
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
+
+# The kind of the documents that say, until they expire, that a queue was purged by SQS.
+PURGED: Final = "sqs-purge"
+# A character behind all that names have.
+LAST: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
@@ -40,9 +46,15 @@ class Queues(MetadataResource[QueueRef, Queue]):
         self.wake: Callable[[QueueRef], object] = lambda _queue: None
         """Has those look again that wait for messages of the queue."""
 
-    def patch(self, ref: QueueRef, operations: Sequence[wire.Operation], allowance: Allowance = EVERYTHING) -> Metadata:
+    def change(
+        self,
+        ref: QueueRef,
+        edit: Callable[[Metadata], Metadata],
+        named: Sequence[object] = (),
+        allowance: Allowance = EVERYTHING,
+    ) -> Metadata:
         """As for all resources. Whoever waits at a queue that was paused may claim now."""
-        shown = super().patch(ref, operations, allowance)
+        shown = super().change(ref, edit, named, allowance)
         self.wake(ref)
         return shown
 
@@ -55,6 +67,42 @@ class Queues(MetadataResource[QueueRef, Queue]):
         most = self.max_counted
         told = self._storage.depth(ref, self._clock.now(), most)
         return Depth(min(told.ready, most), min(told.delayed, most), min(told.claimed, most), 0, told.oldest_ready)
+
+    def states(self, ref: QueueRef) -> Depth:
+        """The same, counted now."""
+        return self._counted(ref)
+
+    def purge_seldom(self, ref: QueueRef, interval: int) -> bool:
+        """Remove all messages; False, and nothing is removed, if that was done less than ``interval`` seconds ago."""
+        note, now = DocumentRef(ref.project, PURGED, ref.name), self._clock.now()
+        documents = self._storage.documents
+        if interval and not documents.put(note, b"", now, expected="", expires=now + interval):
+            return False
+        try:
+            self.purge(ref, ("messages",))
+        except Unavailable:
+            documents.delete(note, now)
+            raise
+        return True
+
+    def forget_purge(self, ref: QueueRef) -> None:
+        """The queue has gone: another one of its name may be purged at once."""
+        self._storage.documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
+
+    def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
+        """The queues behind ``after`` whose names begin with ``prefix``, in the order of names, read as wanted.
+
+        ``prefix`` has only characters of names."""
+        marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST) if prefix else after
+        while True:
+            page = self._queues.list(project, marker, READ_AHEAD)
+            for queue in page.items:
+                if queue.ref.name.startswith(HIDDEN) or not queue.ref.name.startswith(prefix):
+                    return
+                yield queue
+            if page.next is None or len(page.items) < READ_AHEAD:
+                return
+            marker = page.next
 
     def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:
         """How many queues the project has; of those that are ``visible``, as many as one request may look at."""

@@ -203,15 +203,30 @@ class MetadataResource(Generic[R, T]):
 
         Raises ``NotAuthorized``, ``NotFound``, ``MetadataConflict``, ``InvalidBody``; then nothing has changed.
         """
-        self._judge_dead_letters(allowance, set_values(operations, DEAD_LETTERS))
+        named = set_values(operations, DEAD_LETTERS)
+        return self.change(ref, lambda metadata: self._schema.patched(metadata, operations), named, allowance)
+
+    def change(
+        self,
+        ref: R,
+        edit: Callable[[Metadata], Metadata],
+        named: Sequence[object] = (),
+        allowance: Allowance = EVERYTHING,
+    ) -> Metadata:
+        """Replace the metadata by what ``edit`` makes of them, as one step, and return the shown metadata.
+
+        ``edit`` may be called again, if others change them meanwhile; ``named``: what it may name for its dead letters.
+        It raises what ``patch`` does, and what ``edit`` does; then nothing has changed.
+        """
+        self._judge_dead_letters(allowance, named)
         while True:
             stored = self._store.get(ref)
             if stored is None:
                 raise self._missing(f"There is no {self._schema.kind} {ref.name}.")
             former = wire.json_object(stored.metadata)
-            metadata = self._schema.patched(_read(stored.metadata), operations)
+            metadata = edit(_read(stored.metadata))
             self._schema.check(metadata, ref.name)
-            for target in set_values(operations, DEAD_LETTERS):
+            for target in named:
                 self.check_dead_letters(ref, target)
             raw = wire.encode(metadata | {key: value for key, value in former.items() if key == MARK})
             if len(raw) > self._limits.max_queue_metadata:

@@ -22,7 +22,7 @@ from zq import wire
 from zq.broker.metadata import PAUSED, Metadata
 from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.errors import QueuePaused
-from zq.limits import Limits, is_queue_name
+from zq.limits import Limits, is_long_queue_name
 from zq.model import QueueRef
 from zq.model.subscriptions import MARK
 from zq.storage.api import Storage
@@ -200,7 +200,7 @@ class RulesCache:
             own_ttl=metadata.get("_default_message_ttl") or None,
             default_delay=metadata.get("_default_message_delay") or self._limits.default_message_delay,
             max_post_size=post_size(metadata, self._limits),
-            dead_letter_queue=target if is_queue_name(target) else "",
+            dead_letter_queue=target if is_long_queue_name(target) else "",
             dead_letter_ttl=metadata.get("_dead_letter_queue_messages_ttl"),
             max_claim_count=None if count is None or count < 0 else count,
             waits=self._redelivery(metadata).waits(),

@@ -104,6 +104,8 @@ def may_be_long(environ: dict[str, Any]) -> bool:
     method: str = environ["REQUEST_METHOD"]
     if method == "GET":
         return path.startswith("/v2/")  # not probes and metrics
+    if method == "POST" and not path.startswith("/v2/"):
+        return True  # by SQS
     return "/claims" in path or (method == "DELETE" and "pop=" in environ["QUERY_STRING"])
 
 

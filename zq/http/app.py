@@ -51,6 +51,8 @@ from zq.http.service import (
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
+from zq.http.sqs.endpoint import Endpoint, Recognition, add_to, is_sqs
+from zq.http.sqs.unsigned import believed
 from zq.http.sqs_keys import PATH as SQS_KEYS
 from zq.http.sqs_keys import SqsKeyCollection, SqsKeyItem
 from zq.http.streams import ProjectStream, TopicStream
@@ -61,6 +63,7 @@ from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageI
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
 from zq.model.quotas import Work
+from zq.model.sqs import SqsOptions
 
 
 class App(falcon.App[Any, Any]):
@@ -104,6 +107,7 @@ def create_app(
     auth: str = "",
     console: str = "",
     figures: Figures | None = None,
+    sqs: SqsOptions | None = None,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
 
@@ -115,7 +119,7 @@ def create_app(
     signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
     ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
-    ``figures``: None = there are none.
+    ``figures``: None = there are none. ``sqs``: None = that protocol is not served.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
     served.
@@ -123,17 +127,22 @@ def create_app(
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.waiters.clock
     signatures = Signatures(share, documents, clock)
-    authentication = Authentication(strategy, proxy, behind_proxy, signatures)
+    apart = {} if sqs is None else {"apart": is_sqs}
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures, **apart)
+    authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
+        *(() if sqs is None else (Recognition(),)),
         Admission(trusting or guarded, allowed_hosts),
         authentication,
         Tenant(broker.limits, strict_client_id, trusting),
-        Authorization(policy or TablePolicy(), broker.quotas, tells_rates),
+        authorization,
     )
     broker.subscriptions.sealer = SecretSealer(share)
     app = App(middleware, authentication if guarded else None, broker.storage.prompt)
     _add_routes(app, broker)
+    if sqs is not None:
+        add_to(app, Endpoint(broker, sqs, believed(sqs), authorization))
     app.add_route("/", Versions("console/" if console else ""))
     app.add_route("/v2/me", Me(auth, console))
     if metrics_page is not None:

@@ -90,14 +90,23 @@ class Authentication:
     """Falcon middleware. Leaves ``identity`` in ``req.context``, or in the environment what a proxy says of it."""
 
     def __init__(
-        self, strategy: Strategy | None, proxy: ProxyCheck | None, behind_proxy: bool, signatures: SignatureCheck
+        self,
+        strategy: Strategy | None,
+        proxy: ProxyCheck | None,
+        behind_proxy: bool,
+        signatures: SignatureCheck,
+        apart: Callable[[Mapping[str, Any]], bool] = lambda _env: False,
     ) -> None:
-        """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller."""
+        """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller.
+
+        ``apart``: requests of another protocol, whose callers prove by other means who they are.
+        """
         self._signed = Signed(signatures)
         self._strategy = strategy
         self._proxy = proxy
         self._asks = strategy is not None or proxy is not None
         self._behind_proxy = behind_proxy
+        self._apart = apart
         self._harmless: frozenset[str] = frozenset()
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
@@ -115,6 +124,8 @@ class Authentication:
             return
         if path.startswith(PUBLIC) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
             return
+        if self._apart(env):
+            return
         peer = peer_of(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
         if strategy is not None:
             context = req.context
@@ -125,7 +136,7 @@ class Authentication:
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
         """Whether a request of this head is to have its body read; see ``zq.http.heads.Judge``."""
-        if not self._asks or env["PATH_INFO"] in OPEN:
+        if not self._asks or self._apart(env) or env["PATH_INFO"] in OPEN:
             return True
         strategy = self._signed if SIGNATURE in env else self._strategy
         if strategy is None:

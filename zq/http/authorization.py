@@ -114,6 +114,21 @@ class Authorization:
 
     def _admit(self, quotas: Quotas, req: falcon.Request, project: str, rule: str) -> None:
         """Count the request. Raises ``TooManyRequests``, and ``NotAuthorized`` for a project in another state."""
+        state = self._enter(quotas, req, project)
+        if rule not in ALWAYS:
+            req.context.bounds = self
+            if state is not ACTIVE:
+                check_state(state, req.method not in READING)
+
+    def enter(self, req: falcon.Request, project: str) -> State:
+        """Count a request of another protocol, which is to be judged by the project's state that is returned. Raises
+        ``TooManyRequests``."""
+        if self._quotas is None:
+            return ACTIVE
+        req.context.bounds = self
+        return self._enter(self._quotas, req, project)
+
+    def _enter(self, quotas: Quotas, req: falcon.Request, project: str) -> State:
         context, now = req.context, quotas.now()
         allotment = quotas.of(project, now)
         account = allotment.account
@@ -127,10 +142,7 @@ class Authorization:
                 req.env[heads.SLOWED] = True
                 raise
         context.account = account
-        if rule not in ALWAYS:
-            context.bounds = self
-            if allotment.state is not ACTIVE:
-                check_state(allotment.state, req.method not in READING)
+        return allotment.state
 
     def check_state(self, req: falcon.Request) -> None:
         """Raise ``NotAuthorized`` if the project may not go on any more with a request that was let in."""

@@ -2,6 +2,7 @@
 """Errors on the wire: every failure as a status, a title and a sentence, by the table in ``zq.wire.refusals``."""
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import falcon
@@ -21,10 +22,8 @@ NO_ROUTE: Final = (
 
 def register(app: "falcon.App[Any, Any]") -> None:
     """Answer every error, foreseen or not, with a status, a title and a sentence."""
-    app.add_error_handler(Exception, _unforeseen)
-    app.add_error_handler(falcon.HTTPError, _from_falcon)
-    app.add_error_handler(RecursionError, _too_deep)
-    app.add_error_handler(errors.ZqError, _deliberate)
+    for kind, handle in HANDLERS.items():
+        app.add_error_handler(kind, handle)
     app.add_error_handler(suspension.Suspended, suspension.leave)
     app.add_error_handler(TakesLong, suspension.give_up)
     app.add_error_handler(suspension.HungUp, suspension.drop)
@@ -46,8 +45,7 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
         resp.set_header("Location", req.path)
     if isinstance(error, errors.NotAuthenticated):
         resp.set_header("WWW-Authenticate", error.challenge)
-    if isinstance(error, errors.Unavailable):
-        LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
+    log_absence(req, error)
     resp.set_header(refusals.HEADER, type(error).__name__)
     _answer(resp, falcon.code_to_http_status(status), title, str(error), limit)
 
@@ -64,8 +62,28 @@ def _from_falcon(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTP
 
 
 def _unforeseen(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
-    LOG.critical("A request failed for a reason that nobody foresaw.", exc_info=error, extra=context(req))
+    log_failure(req, error)
     _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; the server's log says why.")
+
+
+# What answers each kind of error, of which the nearest counts.
+HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
+    Exception: _unforeseen,
+    falcon.HTTPError: _from_falcon,
+    RecursionError: _too_deep,
+    errors.ZqError: _deliberate,
+}
+
+
+def log_absence(req: falcon.Request, error: errors.ZqError) -> None:
+    """Have the log say why the store cannot serve, if that is the error."""
+    if isinstance(error, errors.Unavailable):
+        LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
+
+
+def log_failure(req: falcon.Request, error: Exception) -> None:
+    """Have the log say what nobody foresaw."""
+    LOG.critical("A request failed for a reason that nobody foresaw.", exc_info=error, extra=context(req))
 
 
 def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None, limit: str = "") -> None:

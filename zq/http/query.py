@@ -100,11 +100,13 @@ def repeated(given: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
-    """The body; b"" if there is none. A larger one is refused: by its ``Content-Length`` unread, else at the bound."""
+def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
+    """The body; b"" if there is none. A larger one is refused: by its ``Content-Length`` unread, else at the bound.
+
+    ``form``: it may be one."""
     announced = None if CHUNKED in req.env else req.content_length
     if announced is None:
-        raw = _unannounced(req, bound)
+        raw = _unannounced(req, bound, form)
     else:
         limits.body_size(announced, bound)
         raw = _read(req, announced)
@@ -139,7 +141,7 @@ def refuse_form(req: falcon.Request) -> None:
         raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
 
 
-def _unannounced(req: falcon.Request, bound: int) -> bytes:
+def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
     if not _may_have_body(req):
         return b""
     if not req.env.get("wsgi.input_terminated"):
@@ -154,7 +156,7 @@ def _unannounced(req: falcon.Request, bound: int) -> bytes:
         raise InvalidBody("The body is announced by Transfer-Encoding and is empty.")
     if len(raw) > bound:
         raise Invalid(f"The body must be at most {bound} bytes; it is larger.")
-    if raw:
+    if raw and not form:
         refuse_form(req)
     return raw
 

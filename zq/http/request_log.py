@@ -71,7 +71,8 @@ class RequestLog:
         took = time.monotonic() - req.context.began
         status = getattr(req.context, "counted_as", resp.status_code)
         waited = getattr(req.context, "waits", False)
-        self._events.answered(req.method, req.uri_template or "", status, took, waited)
+        route = getattr(req.context, "operation", req.uri_template or "")
+        self._events.answered(req.method, route, status, took, waited)
         if status in REFUSED:
             if self._audit.on:
                 self._audit.refused(_entry(req, status, self._behind_proxy))

@@ -12,6 +12,7 @@ from zq.settings.console import CONSOLE
 from zq.settings.delivery import NOTIFICATION, SUBSCRIPTIONS
 from zq.settings.object import OBJECT, SECTION
 from zq.settings.pools import CATALOG, POOLING
+from zq.settings.sqs import SQS
 from zq.settings.tenants import AUDIT, AUDIT_TTL, POLICY, QUOTA
 from zq.settings.tls import CERTIFICATES, TLS
 from zq.settings.transport import TRANSPORT
@@ -143,6 +144,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
     ],
     "console": CONSOLE,
     "websocket": WEBSOCKET,
+    "sqs": SQS,
     "storage": [
         cfg.StrOpt(
             "uri",

@@ -15,12 +15,13 @@ from msgspec import Struct
 from oslo_config import cfg
 
 from zq.errors import StartRefused
-from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
+from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY, MIN_TTL, Limits
 from zq.logs import without_secrets
 from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
+from zq.model.sqs import SqsOptions
 from zq.settings import object as objects
 from zq.settings.auth import KEYSTONE, auth_options, control_path, share_options
 from zq.settings.console import ConsoleOptions, console_options
@@ -28,6 +29,7 @@ from zq.settings.delivery import DeliverySettings, delivery_settings
 from zq.settings.engine import engine_of, places
 from zq.settings.options import OPTIONS, variable
 from zq.settings.pools import NETWORKED, PoolSettings, pools_of
+from zq.settings.sqs import sqs_options
 from zq.settings.tenants import quota_of
 from zq.settings.tls import check_tls
 from zq.settings.transport import BOUNDS
@@ -53,6 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     delivery: DeliverySettings
     console: ConsoleOptions
     websocket: WebSocketOptions
+    sqs: SqsOptions
     policy_file: str
     quota: Quota
     """What every project may use that has no values of its own."""
@@ -119,7 +122,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Bytes of the largest body that any route takes."""
         return max(
             *(self.limits.max_messages_post_size, self.limits.max_queue_metadata),
-            *(MAX_COMMIT_BODY, MAX_CONTROL_BODY),
+            *(MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY if self.sqs.enabled else 0),
         )
 
 
@@ -210,6 +213,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "delivery": delivery_settings(conf),
         "console": console_options(conf),
         "websocket": websocket_options(conf),
+        "sqs": sqs_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,

@@ -32,6 +32,7 @@ QUEUE_RULES: Final = (
     "_redelivery_max_delay",
     "_history_ttl",
     "_paused",
+    "_sqs",
 )
 # Makes every digit a 0, so that one search finds a long run of them.
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")

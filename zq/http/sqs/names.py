@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of SQS: accounts, queue URLs, ARNs, and the queues of zq that they mean."""
+"""Names of SQS: queue URLs and ARNs, and the queues of zq that they mean."""
 
 import re
 from typing import Final
 
+from zq.broker.accounts import ACCOUNT
 from zq.http.sqs import errors
 from zq.http.sqs.call import Call
-from zq.model import QueueRef
+from zq.limits import LONG_QUEUE_NAME
+from zq.model import Queue, QueueRef
 
-# An account.
-ACCOUNT: Final = re.compile(r"[0-9]{12}", re.ASCII)
-# The name of a queue, be it made here or by REST; it may hold dots.
-NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}", re.ASCII)
-# An ARN of a queue; its partition and region say nothing here.
-ARN: Final = re.compile(r"arn:[a-z-]+:sqs:[A-Za-z0-9-]*:([0-9]{12}):([A-Za-z0-9_.-]{1,80})", re.ASCII)
+# An ARN of a queue: its account and its name. Its partition and region say nothing here.
+ARN: Final = re.compile(rf"arn:[a-z-]+:sqs:[A-Za-z0-9-]*:({ACCOUNT.pattern}):({LONG_QUEUE_NAME.pattern})", re.ASCII)
+# Characters of a name that an error says back.
+MOST_SHOWN: Final = 256
 
 
 def queue_url(call: Call, name: str) -> str:
@@ -27,13 +27,29 @@ def queue_arn(call: Call, name: str) -> str:
 
 
 def queue_of(call: Call, url: str) -> QueueRef:
-    """The queue that a URL, or a bare name, means; whether it exists is not looked at.
+    """The queue that a URL, or a bare name, means; whether it exists is not looked at. Raises ``SqsError``.
 
-    Only the last two segments count. Raises ``SqsError``.
+    Only the last two segments count, whatever host the URL has.
     """
     *_, account, name = ["", *url.rstrip("/").split("/")]
-    if NAME.fullmatch(name) is None:
+    if LONG_QUEUE_NAME.fullmatch(name) is None:
         raise errors.queue_does_not_exist()
     if ACCOUNT.fullmatch(account) and account != call.account:
-        raise errors.access_denied(f"Access to the resource {url[:256]} is denied.")
+        if not call.broker.accounts.is_known(account):
+            raise errors.queue_does_not_exist()
+        raise errors.access_denied(f"Access to the resource {url[:MOST_SHOWN]} is denied.")
     return QueueRef(call.project, name)
+
+
+def existing(call: Call, url: str) -> Queue:
+    """The same queue as it is stored. Raises ``SqsError`` if there is none."""
+    queue = call.broker.storage.queues.get(queue_of(call, url))
+    if queue is None:
+        raise errors.queue_does_not_exist()
+    return queue
+
+
+def named_by(call: Call, arn: str) -> QueueRef | None:
+    """The queue of the caller's that an ARN means, whether it exists or not; None if it is none of the caller's."""
+    found = ARN.fullmatch(arn)
+    return QueueRef(call.project, found[2]) if found and found[1] == call.account else None

@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -53,6 +53,28 @@ def _dotted(path: str) -> str:
     return re.sub(r"\[(\d+)\]", lambda found: f".{int(found[1]) + 1}", path)
 
 
+def _unsupported(name: str) -> Operation:
+    def refuse(_call: Call, _given: Params) -> NoReturn:
+        raise errors.unsupported_operation(f"This server does not have the operation {name}.")
+
+    return Operation(Params, refuse)
+
+
 OPERATIONS: Final[Mapping[str, Operation]] = {
+    "CreateQueue": Operation(queues.CreateQueue, queues.create_queue),
     "GetQueueUrl": Operation(queues.GetQueueUrl, queues.get_queue_url),
+    "ListQueues": Operation(queues.ListQueues, queues.list_queues),
+    "DeleteQueue": Operation(queues.OfQueue, queues.delete_queue),
+    "PurgeQueue": Operation(queues.OfQueue, queues.purge_queue),
+    "GetQueueAttributes": Operation(queues.GetQueueAttributes, queues.get_queue_attributes),
+    "SetQueueAttributes": Operation(queues.SetQueueAttributes, queues.set_queue_attributes),
+    "TagQueue": Operation(queues.TagQueue, queues.tag_queue),
+    "UntagQueue": Operation(queues.UntagQueue, queues.untag_queue),
+    "ListQueueTags": Operation(queues.OfQueue, queues.list_queue_tags),
+    "ListDeadLetterSourceQueues": Operation(queues.ListDeadLetterSourceQueues, queues.list_dead_letter_source_queues),
+    "AddPermission": _unsupported("AddPermission"),
+    "RemovePermission": _unsupported("RemovePermission"),
+    "StartMessageMoveTask": _unsupported("StartMessageMoveTask"),
+    "ListMessageMoveTasks": _unsupported("ListMessageMoveTasks"),
+    "CancelMessageMoveTask": _unsupported("CancelMessageMoveTask"),
 }

@@ -1,13 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on queues."""
+"""The operations on queues, and on their attributes and tags."""
 
-from typing import Any
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any, Final
 
 from msgspec import field
 
-from zq.http.sqs import errors, names
+from zq import wire
+from zq.broker.metadata import SQS, Metadata
+from zq.http.sqs import errors, names, queue_attributes
 from zq.http.sqs.call import Call, Params
-from zq.model import QueueRef
+from zq.limits import (
+    LONG_QUEUE_NAME,
+    MAX_LONG_NAME,
+    MAX_SQS_PAGE,
+    MAX_TAG_KEY,
+    MAX_TAG_VALUE,
+    MAX_TAGS,
+    SQS_NUMBERS,
+)
+from zq.model import Queue, QueueRef
+
+# What the name of a new queue may be made of.
+NEW_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+# How names of FIFO queues end.
+FIFO: Final = ".fifo"
+# The sentence about keys of tags.
+TAG_KEYS: Final = f"Tag keys must be between 1 and {MAX_TAG_KEY} characters in length."
+# The sentence about FIFO queues.
+NO_FIFO: Final = "This server has no FIFO queues yet."
+
+
+class OfQueue(Params, frozen=True):
+    """The parameters of an operation on one queue that takes no others."""
+
+    queue_url: str
+
+
+class CreateQueue(Params, frozen=True):
+    queue_name: str
+    attributes: dict[str, str] = {}
+    tags: dict[str, str] = field(default_factory=dict, name="tags")
+
+
+def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
+    """Create it; fine if there is one of this name that has all attributes that were given."""
+    attributes = dict(given.attributes)
+    _check_name(given.queue_name, attributes.pop("FifoQueue", None))
+    queue_attributes.check_names(attributes)
+    _check_tags(given.tags, given.queue_name)
+    ref = QueueRef(call.project, given.queue_name)
+    queues = call.broker.queues
+    while (queue := call.broker.storage.queues.get(ref)) is None:
+        now = int(call.broker.waiters.clock.now())
+        ttl = min(SQS_NUMBERS["MessageRetentionPeriod"][2], call.broker.limits.max_message_ttl)
+        metadata = queue_attributes.edited(call, ref, {"_default_message_ttl": ttl}, attributes)
+        metadata = queue_attributes.with_own(metadata, created=now, modified=now, tags=given.tags)
+        if queues.create(ref, wire.encode(metadata)):
+            return {"QueueUrl": names.queue_url(call, ref.name)}
+    if differs := queue_attributes.differing(_shown(call, queue), attributes):
+        raise errors.queue_name_exists(differs)
+    return {"QueueUrl": names.queue_url(call, ref.name)}
+
+
+def _check_name(name: str, fifo: str | None) -> None:
+    plain = name.removesuffix(FIFO) if fifo == "true" else name
+    if fifo == "true":
+        rule = f"hyphens, or underscores, must end with {FIFO} suffix and be 1 to {MAX_LONG_NAME} in length."
+    else:
+        rule = f"hyphens, or underscores. 1 to {MAX_LONG_NAME} in length"
+    if not plain or len(name) > MAX_LONG_NAME or not NEW_NAME.issuperset(plain) or (fifo == "true" and plain == name):
+        raise errors.invalid_value(name, "QueueName", f"Can only include alphanumeric characters, {rule}")
+    if fifo == "true":
+        raise errors.unsupported_operation(NO_FIFO)
+    if fifo is not None:
+        raise errors.unknown_attribute("FifoQueue")
 
 
 class GetQueueUrl(Params, frozen=True):
@@ -17,7 +87,176 @@ class GetQueueUrl(Params, frozen=True):
 
 def get_queue_url(call: Call, given: GetQueueUrl) -> dict[str, Any]:
     """The URL of an existing queue of this name."""
-    ref = QueueRef(call.project, given.queue_name)
-    if given.queue_owner not in ("", call.account) or call.broker.storage.queues.get(ref) is None:
-        raise errors.queue_does_not_exist()
-    return {"QueueUrl": names.queue_url(call, ref.name)}
+    owner = given.queue_owner or call.account
+    queue = names.existing(call, f"{owner}/{given.queue_name}")
+    return {"QueueUrl": names.queue_url(call, queue.ref.name)}
+
+
+class ListQueues(Params, frozen=True):
+    queue_name_prefix: str = ""
+    max_results: int | None = None
+    next_token: str = ""
+
+
+def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
+    """URLs of the queues whose names begin so."""
+    after, size = _page(given.max_results, given.next_token)
+    prefix = given.queue_name_prefix
+    found: Iterable[Queue] = ()
+    if not prefix or LONG_QUEUE_NAME.fullmatch(prefix):
+        found = call.broker.queues.named(call.project, after, prefix)
+    return _listed(call, "QueueUrls", found, size, given.max_results)
+
+
+class ListDeadLetterSourceQueues(Params, frozen=True):
+    queue_url: str
+    max_results: int | None = None
+    next_token: str = ""
+
+
+def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues) -> dict[str, Any]:
+    """URLs of the queues whose dead letters come here."""
+    target = names.existing(call, given.queue_url).ref.name
+    after, size = _page(given.max_results, given.next_token)
+    found = (queue for queue in call.broker.queues.named(call.project, after) if _has_target(queue, target))
+    return _listed(call, "queueUrls", found, size, given.max_results)
+
+
+def _has_target(queue: Queue, target: str) -> bool:
+    metadata = wire.json_object(queue.metadata)
+    return metadata.get("_dead_letter_queue") == target and metadata.get("_max_claim_count") is not None
+
+
+def _page(max_results: int | None, token: str) -> tuple[str, int]:
+    """Behind which name a page begins, and how many it may have."""
+    size = MAX_SQS_PAGE if max_results is None else max_results
+    if not 1 <= size <= MAX_SQS_PAGE:
+        raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_SQS_PAGE}, if provided.")
+    try:
+        after = urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4)).decode() if token else ""
+    except (binascii.Error, ValueError):
+        after = " "
+    if after and LONG_QUEUE_NAME.fullmatch(after) is None:
+        raise errors.invalid_value(token[: names.MOST_SHOWN], "NextToken", "It is none that this server gave.")
+    return after, size
+
+
+def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: int | None) -> dict[str, Any]:
+    """A page of at most ``size``; a token only for those who have ``asked`` for a size."""
+    listed = [queue.ref.name for queue in islice(found, size + 1)]
+    answer: dict[str, Any] = {member: [names.queue_url(call, name) for name in listed[:size]]}
+    if asked is not None and len(listed) > size:
+        answer["NextToken"] = urlsafe_b64encode(listed[size - 1].encode()).decode().rstrip("=")
+    return answer
+
+
+def delete_queue(call: Call, given: OfQueue) -> None:
+    """Remove it with all its messages."""
+    ref = names.existing(call, given.queue_url).ref
+    call.request.context.removed = call.broker.queues.delete(ref)
+    call.broker.queues.forget_purge(ref)
+
+
+def purge_queue(call: Call, given: OfQueue) -> None:
+    """Remove all its messages, whatever their state is."""
+    ref = names.existing(call, given.queue_url).ref
+    interval = call.options.purge_interval
+    if not call.broker.queues.purge_seldom(ref, interval):
+        raise errors.purge_queue_in_progress(ref.name, interval)
+
+
+class GetQueueAttributes(Params, frozen=True):
+    queue_url: str
+    attribute_names: list[str] = []
+
+
+def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any]:
+    """Those attributes that are named and set."""
+    queue = names.existing(call, given.queue_url)
+    wanted = set(given.attribute_names)
+    for name in given.attribute_names:
+        if name not in queue_attributes.KNOWN:
+            raise errors.unknown_attribute(name)
+    if not wanted:
+        return {}
+    attributes = _shown(call, queue)
+    if not wanted.isdisjoint({queue_attributes.ALL, *queue_attributes.READ_ONLY[:3]}):
+        depth = call.broker.queues.states(queue.ref)
+        counts = (depth.ready, depth.claimed, depth.delayed)
+        attributes |= {name: str(count) for name, count in zip(queue_attributes.READ_ONLY, counts, strict=False)}
+    if queue_attributes.ALL not in wanted:
+        attributes = {name: value for name, value in attributes.items() if name in wanted}
+    return {"Attributes": attributes}
+
+
+def _shown(call: Call, queue: Queue) -> dict[str, str]:
+    return queue_attributes.shown(call, queue.ref.name, wire.json_object(queue.metadata))
+
+
+class SetQueueAttributes(Params, frozen=True):
+    queue_url: str
+    attributes: dict[str, str]
+
+
+def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
+    """Set these; others stay."""
+    ref = names.existing(call, given.queue_url).ref
+    if "FifoQueue" in given.attributes:
+        raise errors.invalid_attribute_value("FifoQueue", "Modifying queue type is not supported.")
+    queue_attributes.check_names(given.attributes)
+
+    def edit(metadata: Metadata) -> Metadata:
+        edited = queue_attributes.edited(call, ref, metadata, given.attributes)
+        return queue_attributes.with_own(edited, modified=int(call.broker.waiters.clock.now()))
+
+    call.broker.queues.change(ref, edit)
+
+
+class TagQueue(Params, frozen=True):
+    queue_url: str
+    tags: dict[str, str]
+
+
+def tag_queue(call: Call, given: TagQueue) -> None:
+    """Set these tags; others stay."""
+    ref = names.existing(call, given.queue_url).ref
+    if not given.tags:
+        raise errors.missing_parameter("Tags")
+    _change_tags(call, ref, lambda tags: {**tags, **given.tags})
+
+
+class UntagQueue(Params, frozen=True):
+    queue_url: str
+    tag_keys: list[str]
+
+
+def untag_queue(call: Call, given: UntagQueue) -> None:
+    """Remove these tags, as far as they are there."""
+    ref = names.existing(call, given.queue_url).ref
+    if not given.tag_keys:
+        raise errors.invalid_parameter(TAG_KEYS)
+    _change_tags(call, ref, lambda tags: {key: value for key, value in tags.items() if key not in given.tag_keys})
+
+
+def list_queue_tags(call: Call, given: OfQueue) -> dict[str, Any]:
+    """All its tags."""
+    return {"Tags": queue_attributes.own_of(names.existing(call, given.queue_url).metadata).tags}
+
+
+def _change_tags(call: Call, ref: QueueRef, edit: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
+    def edited(metadata: Metadata) -> Metadata:
+        tags = edit((metadata.get(SQS) or {}).get("tags", {}))
+        _check_tags(tags, ref.name)
+        return queue_attributes.with_own(metadata, tags=tags)
+
+    call.broker.queues.change(ref, edited)
+
+
+def _check_tags(tags: Mapping[str, str], queue: str) -> None:
+    if len(tags) > MAX_TAGS:
+        raise errors.invalid_parameter(f"Too many tags added for queue {queue}.")
+    for key, value in tags.items():
+        if not 1 <= len(key) <= MAX_TAG_KEY:
+            raise errors.invalid_parameter(TAG_KEYS)
+        if len(value) > MAX_TAG_VALUE:
+            raise errors.invalid_parameter(f"Tag values must be between 0 and {MAX_TAG_VALUE} characters in length.")

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The query protocol of older clients of SQS: forms in, XML out.
+
+Parameters of an operation are one flat form, in which dots and numbers stand for structures, lists and maps:
+``Attribute.1.Name=DelaySeconds&Attribute.1.Value=5``. The first entry of a list may go without its number.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+import falcon
+
+from zq.http.sqs import errors
+
+MEDIA: Final = "text/xml"
+NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
+# Fields of a form, of which ten entries with ten attributes each need half.
+MOST_FIELDS: Final = 1000
+# Parts of a field's name.
+MOST_PARTS: Final = 8
+# Lists by what their elements are called in forms, and as what operations know them.
+LISTS: Final = {
+    "AttributeName": "AttributeNames",
+    "MessageAttributeName": "MessageAttributeNames",
+    "MessageSystemAttributeName": "MessageSystemAttributeNames",
+    "TagKey": "TagKeys",
+    "ActionName": "Actions",
+    "AWSAccountId": "AWSAccountIds",
+    "SendMessageBatchRequestEntry": "Entries",
+    "DeleteMessageBatchRequestEntry": "Entries",
+    "ChangeMessageVisibilityBatchRequestEntry": "Entries",
+}
+# Maps likewise, with what an element's key and its value are called.
+MAPS: Final = {
+    "Attribute": ("Attributes", "Name", "Value"),
+    "MessageAttribute": ("MessageAttributes", "Name", "Value"),
+    "MessageSystemAttribute": ("MessageSystemAttributes", "Name", "Value"),
+    "Tag": ("Tags", "Key", "Value"),
+}
+# What an operation calls differently.
+RENAMED: Final = {"CreateQueue": {"Tags": "tags"}}
+# What elements of lists are called in answers; of batches, {} is the operation.
+ELEMENTS: Final = {
+    "QueueUrls": "QueueUrl",
+    "queueUrls": "QueueUrl",
+    "Messages": "Message",
+    "Successful": "{}ResultEntry",
+    "Failed": "BatchResultErrorEntry",
+    "Results": "ListMessageMoveTasksResultEntry",
+}
+# Maps in answers by their names: what their elements are called, and in them the key and the value.
+ELEMENTS_OF_MAPS: Final = {plural: (one, key, value) for one, (plural, key, value) in MAPS.items()}
+# Characters that no XML may hold.
+FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+Tree = dict[str, Any]
+
+
+def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any]]:
+    """The operation's name and its parameters. Raises ``SqsError``."""
+    form = _fields(req.query_string) | _fields(body)
+    operation = form.pop("Action", "")
+    renamed = RENAMED.get(operation, {})
+    return operation, {renamed.get(name, name): value for name, value in _members(_tree(form)).items()}
+
+
+def _fields(form: str | bytes) -> dict[str, str]:
+    try:
+        text = form.decode() if isinstance(form, bytes) else form
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+    except ValueError as error:
+        sentence = f"The form must be UTF-8, percent-encoded, and have at most {MOST_FIELDS} fields."
+        raise errors.malformed(sentence) from error
+    return dict(pairs)
+
+
+def _tree(form: Mapping[str, str]) -> Tree:
+    """Fields by the parts of their names."""
+    tree: Tree = {}
+    for name, value in form.items():
+        *parts, last = name.split(".", MOST_PARTS)
+        node = tree
+        for part in parts:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise errors.malformed(f"The field {name[:100]} has a value and parts.")
+        if isinstance(node.setdefault(last, value), dict):
+            raise errors.malformed(f"The field {name[:100]} has a value and parts.")
+    return tree
+
+
+def _members(tree: Tree) -> Tree:
+    """The members of a structure, its lists and maps gathered."""
+    found: Tree = {}
+    for name, node in tree.items():
+        if name in LISTS:
+            found[LISTS[name]] = [_value(element) for element in _elements(node)]
+        elif name in MAPS:
+            plural, key, value = MAPS[name]
+            found[plural] = {
+                element[key]: _value(element.get(value, ""))
+                for element in _elements(node)
+                if isinstance(element, dict) and isinstance(element.get(key), str)
+            }
+        else:
+            found[name] = _value(node)
+    return found
+
+
+def _value(node: Any) -> Any:
+    return _members(node) if isinstance(node, dict) else node
+
+
+def _elements(node: Any) -> list[Any]:
+    """Those of a list, by their numbers; one that has none is alone."""
+    if not isinstance(node, dict) or not all(name.isascii() and name.isdigit() for name in node):
+        return [node]
+    return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
+
+
+def answer(resp: falcon.Response, operation: str, given: Mapping[str, Any] | None, request_id: str) -> None:
+    """Tell what an operation has answered."""
+    result = "" if given is None else f"<{operation}Result>{_xml_members(operation, given)}</{operation}Result>"
+    metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
+    _send(resp, f"{operation}Response", result + metadata)
+
+
+def refuse(resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
+    """Tell an error; its status is set."""
+    resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
+    said = {"Type": error.fault, "Code": error.query_code, "Message": error.query_message}
+    told = _xml_members("", said)
+    _send(resp, "ErrorResponse", f"<Error>{told}<Detail/></Error><RequestId>{request_id}</RequestId>")
+
+
+def _send(resp: falcon.Response, name: str, content: str) -> None:
+    resp.content_type = MEDIA
+    resp.data = f'<?xml version="1.0"?><{name} xmlns="{NAMESPACE}">{content}</{name}>'.encode()
+
+
+def _xml_members(operation: str, members: Mapping[str, Any]) -> str:
+    return "".join(part for name, value in members.items() for part in _xml(operation, name, value))
+
+
+def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
+    """A member, which is several elements if it is a list or a map."""
+    if name in ELEMENTS_OF_MAPS:
+        one, key, valued = ELEMENTS_OF_MAPS[name]
+        for own, content in value.items():
+            yield from _xml(operation, one, {key: own, valued: content})
+    elif isinstance(value, list):
+        for element in value:
+            yield from _xml(operation, ELEMENTS[name].format(operation), element)
+    elif isinstance(value, Mapping):
+        yield f"<{name}>{_xml_members(operation, value)}</{name}>"
+    else:
+        yield f"<{name}>{_text(value)}</{name}>"
+
+
+def _text(value: Any) -> str:
+    """A carriage return is written as a reference, for as itself readers take it for a line break."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return FORBIDDEN.sub("\ufffd", escape(str(value), {"\r": "&#13;"}))

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attributes of queues: how they are set, kept and shown.
+
+What zq has a metadata key for is kept under that, so that REST and SQS see and change the same; the rest is the object
+``_sqs`` of the metadata. All attributes are texts on the wire.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from zq.broker.metadata import REDRIVE_PERMISSIONS, SQS, Metadata
+from zq.http.sqs import errors, names
+from zq.http.sqs.call import Call
+from zq.limits import MAX_ACCESS_POLICY, MAX_RECEIVES, MAX_SOURCES, SQS_NUMBERS
+from zq.model import QueueRef
+
+LOG = logging.getLogger(__name__)
+
+# Attributes that are counted or computed.
+READ_ONLY: Final = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+    "CreatedTimestamp",
+    "LastModifiedTimestamp",
+    "QueueArn",
+)
+# Attributes that only FIFO queues have; of the last two, errors say so.
+ONLY_OF_FIFO: Final = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+SAID_TO_BE: Final = ONLY_OF_FIFO[2:]
+# All that a reader may name.
+ALL: Final = "All"
+# The seconds for which AWS keeps a data key, unless it is told otherwise.
+USUAL_REUSE: Final = SQS_NUMBERS["KmsDataKeyReusePeriodSeconds"][2]
+_DIGITS: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+class Kms(Struct, frozen=True, omit_defaults=True):
+    """How a queue is said to be encrypted; nothing is."""
+
+    key: str = ""
+    reuse: int = USUAL_REUSE
+    managed: bool = False
+
+
+class Own(Struct, frozen=True, omit_defaults=True):
+    """What ``_sqs`` holds. Moments are whole seconds; 0 = not known."""
+
+    visibility: int = SQS_NUMBERS["VisibilityTimeout"][2]
+    max_size: int = SQS_NUMBERS["MaximumMessageSize"][2]
+    wait: int = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][2]
+    redrive_allow: dict[str, Any] | None = None
+    policy: str = ""
+    kms: Kms = Kms()
+    created: int = 0
+    modified: int = 0
+    tags: dict[str, str] = {}
+
+
+class _Holder(Struct, frozen=True):
+    own: Own | None = msgspec.field(default=None, name=SQS)
+
+
+_decode: Final = msgspec.json.Decoder(_Holder).decode
+
+
+@lru_cache(maxsize=1024)
+def own_of(metadata: bytes) -> Own:
+    """What SQS knows of a queue with these stored metadata."""
+    return _decode(metadata).own or Own()
+
+
+def with_own(metadata: Metadata, **changes: Any) -> Metadata:
+    """Metadata with other values in ``_sqs``."""
+    own = msgspec.convert(metadata.get(SQS) or {}, Own)
+    return metadata | {SQS: msgspec.to_builtins(structs.replace(own, **changes))}
+
+
+def check_names(attributes: Iterable[str]) -> None:
+    """Raise ``SqsError`` for a name that is none of an attribute that may be set on a standard queue."""
+    for name in attributes:
+        if name in SAID_TO_BE:
+            raise errors.only_of_fifo(name)
+        if name not in SETTERS:
+            raise errors.unknown_attribute(name)
+
+
+def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
+    """Metadata with these attributes set, whose names have been checked. Raises ``SqsError``."""
+    own = msgspec.convert(metadata.get(SQS) or {}, Own)
+    if attributes.get("KmsMasterKeyId") and attributes.get("SqsManagedSseEnabled") == "true":
+        raise errors.two_encryptions()
+    edit = Edit(call, ref, dict(metadata), own)
+    for name, value in attributes.items():
+        SETTERS[name](edit, name, value)
+    return edit.metadata | {SQS: msgspec.to_builtins(edit.own)}
+
+
+class Edit:
+    """A queue's metadata while attributes are set in them."""
+
+    def __init__(self, call: Call, ref: QueueRef, metadata: Metadata, own: Own) -> None:
+        self.call = call
+        self.ref = ref
+        self.metadata = metadata
+        self.own = own
+
+    def keep(self, **changes: Any) -> None:
+        """Other values in ``_sqs``."""
+        self.own = structs.replace(self.own, **changes)
+
+
+def _number(name: str, value: str) -> int:
+    low, high, _ = SQS_NUMBERS[name]
+    if _DIGITS.fullmatch(value) is None or not low <= int(value) <= high:
+        raise errors.invalid_attribute_value(name)
+    return int(value)
+
+
+def _sets_key(key: str) -> Callable[[Edit, str, str], None]:
+    def set_number(edit: Edit, name: str, value: str) -> None:
+        edit.metadata[key] = _number(name, value)
+
+    return set_number
+
+
+def _sets_own(member: str) -> Callable[[Edit, str, str], None]:
+    def set_number(edit: Edit, name: str, value: str) -> None:
+        edit.keep(**{member: _number(name, value)})
+
+    return set_number
+
+
+def _set_policy(edit: Edit, name: str, value: str) -> None:
+    if value and (len(value) > MAX_ACCESS_POLICY or _json_object(value) is None):
+        raise errors.invalid_attribute_value(name)
+    edit.keep(policy=value)
+
+
+def _set_redrive_policy(edit: Edit, name: str, value: str) -> None:
+    if not value:
+        for key in ("_dead_letter_queue", "_max_claim_count"):
+            edit.metadata.pop(key, None)
+        return
+
+    def refusal(reason: str) -> errors.SqsError:
+        return errors.invalid_value(value, name, reason)
+
+    policy = _json_object(value)
+    if policy is None:
+        raise refusal("Redrive policy is not a valid JSON map.")
+    for member in ("deadLetterTargetArn", "maxReceiveCount"):
+        if policy.get(member) in (None, ""):
+            raise refusal(f"Redrive policy does not contain mandatory attribute: {member}.")
+    arn, count = str(policy["deadLetterTargetArn"]), str(policy["maxReceiveCount"])
+    if _DIGITS.fullmatch(count) is None or not 1 <= int(count) <= MAX_RECEIVES:
+        raise refusal(
+            f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to {MAX_RECEIVES} both inclusive."
+        )
+    edit.metadata |= {"_dead_letter_queue": _target(edit, arn, refusal), "_max_claim_count": int(count)}
+
+
+def _target(edit: Edit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
+    """The name of the queue for dead letters, which takes those of this queue."""
+    target = names.named_by(edit.call, arn)
+    if target is None:
+        raise refusal("Dead letter target must be a queue of the same account.")
+    if target == edit.ref:
+        raise refusal("Dead letter target must be another queue.")
+    queue = edit.call.broker.storage.queues.get(target)
+    if queue is None:
+        raise refusal("Dead letter target does not exist.")
+    allows = own_of(queue.metadata).redrive_allow or {}
+    permission = allows.get("redrivePermission", "allowAll")
+    sources = [names.named_by(edit.call, source) for source in allows.get("sourceQueueArns", ())]
+    if permission == "denyAll" or (permission == "byQueue" and edit.ref not in sources):
+        raise refusal("The redrive allow policy of the dead letter target does not allow this queue.")
+    return target.name
+
+
+def _set_redrive_allow(edit: Edit, name: str, value: str) -> None:
+    if not value:
+        edit.keep(redrive_allow=None)
+        return
+    policy = _json_object(value)
+    permission = policy.get("redrivePermission") if policy else None
+    sources = policy.get("sourceQueueArns") if policy else None
+    if permission not in REDRIVE_PERMISSIONS or (permission == "byQueue") != bool(sources):
+        raise errors.invalid_value(value, name, "It must allow allowAll, denyAll, or byQueue with sourceQueueArns.")
+    allowed: dict[str, Any] = {"redrivePermission": permission}
+    if sources:
+        if not isinstance(sources, list) or len(sources) > MAX_SOURCES or not all(map(_is_arn, sources)):
+            raise errors.invalid_value(value, name, f"sourceQueueArns must be ARNs of 1 to {MAX_SOURCES} queues.")
+        allowed["sourceQueueArns"] = sources
+    edit.keep(redrive_allow=allowed)
+
+
+def _is_arn(value: object) -> bool:
+    return isinstance(value, str) and names.ARN.fullmatch(value) is not None
+
+
+def _set_kms_key(edit: Edit, _name: str, value: str) -> None:
+    if value and edit.call.options.kms == "refuse":
+        raise errors.unsupported_operation("This server encrypts nothing by keys of KMS.")
+    if value and not edit.own.kms.key:
+        LOG.warning("The queue %s names a key of KMS: nothing is encrypted by it.", edit.ref.name)
+    edit.keep(kms=structs.replace(edit.own.kms, key=value[:2048], managed=edit.own.kms.managed and not value))
+
+
+def _set_kms_reuse(edit: Edit, name: str, value: str) -> None:
+    edit.keep(kms=structs.replace(edit.own.kms, reuse=_number(name, value or str(USUAL_REUSE))))
+
+
+def _set_managed(edit: Edit, name: str, value: str) -> None:
+    if value.lower() not in ("true", "false"):
+        raise errors.invalid_attribute_value(name)
+    managed = value.lower() == "true"
+    edit.keep(kms=structs.replace(edit.own.kms, managed=managed, key="" if managed else edit.own.kms.key))
+
+
+# By its name: how an attribute is set. Others cannot be.
+SETTERS: Final[Mapping[str, Callable[[Edit, str, str], None]]] = {
+    "VisibilityTimeout": _sets_own("visibility"),
+    "MessageRetentionPeriod": _sets_key("_default_message_ttl"),
+    "DelaySeconds": _sets_key("_default_message_delay"),
+    "MaximumMessageSize": _sets_own("max_size"),
+    "ReceiveMessageWaitTimeSeconds": _sets_own("wait"),
+    "RedrivePolicy": _set_redrive_policy,
+    "RedriveAllowPolicy": _set_redrive_allow,
+    "Policy": _set_policy,
+    "KmsMasterKeyId": _set_kms_key,
+    "KmsDataKeyReusePeriodSeconds": _set_kms_reuse,
+    "SqsManagedSseEnabled": _set_managed,
+}
+# All that may be named by those who read.
+KNOWN: Final = frozenset({ALL, *SETTERS, *READ_ONLY, *ONLY_OF_FIFO})
+
+
+def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
+    """The attributes that a queue of these metadata has, without counts."""
+    own = msgspec.convert(metadata.get(SQS) or {}, Own)
+    filled = call.broker.queues.shown(name, metadata)
+    texts = {
+        "VisibilityTimeout": str(own.visibility),
+        "MessageRetentionPeriod": str(filled["_default_message_ttl"]),
+        "DelaySeconds": str(filled["_default_message_delay"]),
+        "MaximumMessageSize": str(own.max_size),
+        "ReceiveMessageWaitTimeSeconds": str(own.wait),
+        "RedrivePolicy": _redrive_policy(call, metadata),
+        "RedriveAllowPolicy": _text(own.redrive_allow) if own.redrive_allow else "",
+        "Policy": own.policy,
+        "KmsMasterKeyId": own.kms.key,
+        "KmsDataKeyReusePeriodSeconds": str(own.kms.reuse) if own.kms.reuse != USUAL_REUSE else "",
+        "SqsManagedSseEnabled": str(own.kms.managed).lower(),
+        "CreatedTimestamp": str(own.created or ""),
+        "LastModifiedTimestamp": str(own.modified or ""),
+        "QueueArn": names.queue_arn(call, name),
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def differing(there: Mapping[str, str], given: Mapping[str, str]) -> str:
+    """The first attribute that is given with another value than it has; "" = there is none."""
+    return next((name for name, value in given.items() if not _same(there.get(name, ""), value)), "")
+
+
+def _same(there: str, given: str) -> bool:
+    if there == given or (_DIGITS.fullmatch(given) and _DIGITS.fullmatch(there) and int(given) == int(there)):
+        return True
+    policies = _json_object(there), _json_object(given)
+    return None not in policies and _as_texts(policies[0]) == _as_texts(policies[1])
+
+
+def _as_texts(value: Any) -> Any:
+    """JSON whose numbers are texts, for clients send them as either."""
+    if isinstance(value, dict):
+        return {name: _as_texts(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_as_texts(member) for member in value]
+    return str(value)
+
+
+def _redrive_policy(call: Call, metadata: Metadata) -> str:
+    target, count = metadata.get("_dead_letter_queue"), metadata.get("_max_claim_count")
+    if not target or count is None:
+        return ""
+    return _text({"deadLetterTargetArn": names.queue_arn(call, target), "maxReceiveCount": count})
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):
+        return None
