@@ -33,7 +33,10 @@ from zq import (
 )
 from zq.application import Application, make_broker, open_store
 from zq.auth import check as check_auth
+from zq.auth.master_keys import read_keys
 from zq.auth.policy import Policy
+from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
+from zq.auth.sqs_keys import SqsKeys
 from zq.clock import StoreClock
 from zq.engines import listening
 from zq.engines.tls import ServerTls
@@ -170,7 +173,7 @@ def _direct(chosen: Settings) -> App:
     clock = StoreClock(storage.now, doubted=storage.doubted)
     broker = make_broker(chosen, storage, clock, NO_EVENTS)
     atexit.register(broker.trail.finish)  # runs before the store is closed
-    return create_app(broker)
+    return create_app(broker, sqs_keys=SqsKeys(storage.documents, clock, read_keys(chosen.sqs.key_file, SQS_KEY_FILE)))
 
 
 def _rekey(chosen: Settings) -> int:

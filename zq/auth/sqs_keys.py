@@ -17,6 +17,7 @@ import threading
 import time
 from base64 import b32encode
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,7 +26,7 @@ from msgspec import Struct, structs
 
 from zq.auth.credentials import FailureLimit
 from zq.auth.signatures import derived
-from zq.auth.sigv4 import NO_SUCH_KEY, UNKNOWN_KEY, Claim, Refusal
+from zq.auth.sigv4 import NO_SUCH_KEY, UNKNOWN_KEY, Refusal
 from zq.auth.tokens import encode
 from zq.clock import Clock
 from zq.errors import Invalid, MetadataConflict, NotFound, QuotaExceeded
@@ -82,11 +83,16 @@ class Made(NamedTuple):
 
 
 class Holder(Struct, frozen=True):
-    """Whom a key is of, what it allows (None = everything), and by what its requests are signed."""
+    """Whom a key is of, what it allows (None = everything), by what its requests are signed, and until when."""
 
     project: str
     actions: frozenset[str] | None
     secret: str
+    expires: Seconds
+
+    def lives(self, now: Seconds) -> bool:
+        """Whether the key has not expired."""
+        return now < self.expires
 
 
 class SqsKeys:
@@ -175,11 +181,10 @@ class SqsKeys:
         if document is None:
             return None
         stored = _decode(document.value)
-        if stored.disabled or (stored.expires is not None and stored.expires <= now):
-            return None
-        secret = stored.secret or self._opened(id, stored)
+        secret = "" if stored.disabled else stored.secret or self._opened(id, stored)
         actions = None if stored.actions is None else frozenset(stored.actions)
-        return Holder(stored.project, actions, secret) if secret else None
+        holder = Holder(stored.project, actions, secret, inf if stored.expires is None else stored.expires)
+        return holder if secret and holder.lives(now) else None
 
     def _sealed(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
         """The sealed secret, and the id of the key of the file."""
@@ -212,23 +217,29 @@ class SqsKeys:
 class SqsKeyLookup:
     """Finds keys for requests, remembers each for a second, and looks nothing up for an address that guesses."""
 
-    def __init__(self, keys: SqsKeys, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, keys: SqsKeys, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
+        self._clock = clock
         self._lock = threading.Lock()
         self._known: TTLCache[str, Holder | None] = TTLCache(MOST_REMEMBERED, REMEMBERED, monotonic)
         self.failures = FailureLimit(monotonic)
-        """Of addresses: unknown keys and wrong signatures."""
+        """Of addresses: they have named keys that are not valid."""
 
-    def find(self, claim: Claim, peer: str) -> Holder:
+    def known(self, id: str) -> bool | None:
+        """Whether there is such a key, counting nothing; None if the store must be asked."""
+        with self._lock:
+            return self._known[id] is not None if id in self._known else None
+
+    def find(self, id: str, peer: str) -> Holder:
         """Whom the key is of. Raises ``Refusal``, ``TooManyRequests``, ``Unavailable``."""
         with self._lock:
-            found, known = self._known.get(claim.key), claim.key in self._known
+            found, known = self._known.get(id), id in self._known
         if not known:
             self.failures.check(peer)
-            found = self._keys.holder(claim.key)
+            found = self._keys.holder(id)
             with self._lock:
-                self._known[claim.key] = found
-        if found is None:
+                self._known[id] = found
+        if found is None or not found.lives(self._clock.now()):
             self.failures.count(peer)
             raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
         return found

@@ -10,7 +10,7 @@ from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
-from zq.auth.sqs_keys import SqsKeys
+from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Tokens
 from zq.broker import Broker
 from zq.broker.pools import Pools
@@ -51,6 +51,7 @@ from zq.http.service import (
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
+from zq.http.sqs.authentication import SignedCallers
 from zq.http.sqs.endpoint import Endpoint, Recognition, add_to, is_sqs
 from zq.http.sqs.unsigned import believed
 from zq.http.sqs_keys import PATH as SQS_KEYS
@@ -127,7 +128,9 @@ def create_app(
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.waiters.clock
     signatures = Signatures(share, documents, clock)
-    apart = {} if sqs is None else {"apart": is_sqs}
+    keys = sqs_keys or SqsKeys(documents, clock, {})
+    signed = SignedCallers(SqsKeyLookup(keys, clock), clock, behind_proxy) if sqs and sqs.auth == "sigv4" else None
+    apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}
     authentication = Authentication(strategy, proxy, behind_proxy, signatures, **apart)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
@@ -139,10 +142,10 @@ def create_app(
         authorization,
     )
     broker.subscriptions.sealer = SecretSealer(share)
-    app = App(middleware, authentication if guarded else None, broker.storage.prompt)
+    app = App(middleware, authentication if guarded or signed else None, broker.storage.prompt)
     _add_routes(app, broker)
     if sqs is not None:
-        add_to(app, Endpoint(broker, sqs, believed(sqs), authorization))
+        add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
     app.add_route("/", Versions("console/" if console else ""))
     app.add_route("/v2/me", Me(auth, console))
     if metrics_page is not None:
@@ -152,7 +155,7 @@ def create_app(
     )
     _add_figure_routes(app, figures)
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
-    _add_sqs_key_routes(app, sqs_keys or SqsKeys(documents, clock, {}))
+    _add_sqs_key_routes(app, keys)
     if admin_mode:
         app.add_route("/v2/health", HealthReport(broker))
         if pools is not None:
