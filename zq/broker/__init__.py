@@ -22,6 +22,7 @@ from zq.broker.redriving import Redriving
 from zq.broker.removal import Removal
 from zq.broker.rules import DefaultTtls, Patterns, RulesCache
 from zq.broker.settling import Settling
+from zq.broker.sqs import SqsMessages
 from zq.broker.streams import Streams
 from zq.broker.subscription_documents import SubscriptionDocuments
 from zq.broker.subscriptions import Subscribing
@@ -82,6 +83,9 @@ class Broker:
         self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
         self.browsing = Browsing(storage, clock, limits, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
+        self.sqs = SqsMessages(
+            storage, clock, rules_cache, self.messages, self.claims, events, sealing, checksum=checksum
+        )
         self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing)
         self.redriving = Redriving(storage, clock, rules_cache, events)
         self.history = History(storage, clock, limits, rules_cache, events, sealing)

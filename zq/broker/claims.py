@@ -2,6 +2,7 @@
 """Use cases on claims (contract 8)."""
 
 from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import UNSET, Struct, structs
@@ -9,7 +10,7 @@ from msgspec import UNSET, Struct, structs
 from zq import wire
 from zq.broker import redelivery
 from zq.broker.encryption import SET_ASIDE, Sealing
-from zq.broker.rules import RulesCache
+from zq.broker.rules import Rules, RulesCache
 from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import ClaimNotFound, InvalidParameter
@@ -71,26 +72,29 @@ class Claims:
     def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimAnswer:
         """Claim up to ``limit`` messages, or as many as an answer carries."""
         (claim,) = new_ids(1, self._clock.now())
-        return self._claim(queue, ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder))
+        request = ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder)
+        return self.claim(queue, lambda _rules: request)
 
     def create_named(
         self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None, holder: Holder
     ) -> ClaimAnswer:
         """The live claim of this name as it is; else a new one, if there is anything to claim."""
         lease = self._lease(claim_name(name), terms)
-        return self._claim(queue, ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder))
+        request = ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder)
+        return self.claim(queue, lambda _rules: request)
 
-    def _claim(self, queue: QueueRef, request: ClaimRequest) -> ClaimAnswer:
+    def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimAnswer:
         """Claim by the rules that this server remembers, or by those that the store says have come in their place.
 
-        Where these pause claims, there is nothing to claim.
+        ``wanted``: what to ask for by these rules; what they say of every claim is added. Where they pause claims,
+        there is nothing to claim.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
             now = self._clock.now()
             letters = None if rules.claims_paused else rules.dead_letters(queue)
             asked = structs.replace(
-                request,
+                wanted(rules),
                 waits=rules.waits,
                 max_claims=letters and letters.max_claims,
                 most_bytes=self._limits.max_answer_bytes,

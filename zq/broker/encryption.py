@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies that are encrypted in the store, each by itself (contract 7.9).
+"""Bodies that are encrypted in the store, each by itself, and what stands beside them (contract 7.9).
 
 A sealed body begins with a byte that no JSON text begins with, so that nobody can post what is taken for one, and each
 message tells itself whether it is sealed. Then follow the length of the id of the project's key, the id, 12 random
@@ -73,14 +73,18 @@ class Sealing:
         sealed = self.seal(project, id, body)
         return sealed, wire.checksum(b'"' + b64encode(sealed) + b'"') if checksum else ""
 
+    def stored_extra(self, project: str, id: str, extra: bytes, *, seals: bool) -> bytes:
+        """What stands beside a body, as it is stored; nothing stays nothing."""
+        return self.seal(project, extra_of(id), extra) if seals and extra else extra
+
     def opened(self, project: str, messages: Messages) -> Messages:
-        """The messages with their bodies as they were posted; those that cannot be opened are left out."""
-        if not [1 for message in messages if message.body[:1] == MARK]:
+        """The messages as they were posted; those that cannot be opened are left out."""
+        if not [1 for message in messages if message.body[:1] == MARK or message.extra[:1] == MARK]:
             return messages
         return [shown for message in messages if (shown := self.opened_or_none(project, message)) is not None]
 
     def opened_or_none(self, project: str, message: Message) -> Message | None:
-        """One message with its body as it was posted; None if that cannot be opened."""
+        """One message as it was posted; None if it cannot be opened."""
         try:
             return self.opened_one(project, message)
         except MessageUnreadable:
@@ -90,7 +94,8 @@ class Sealing:
         """The same. Raises ``MessageUnreadable``."""
         if not is_sealed(message):
             return message
-        return structs.replace(message, body=self.open(project, message.id, message.body))
+        body = self.open(project, message.id, message.body)
+        return structs.replace(message, body=body, extra=self.open(project, extra_of(message.id), message.extra))
 
     def opened_entries(self, project: str, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
         """As ``opened``, of history."""
@@ -138,9 +143,14 @@ def id_in_topic(topic: str) -> str:
     return f"topic/{topic}"
 
 
+def extra_of(id: str) -> str:
+    """To what the extra of a message is bound: it cannot take the place of a body."""
+    return f"extra/{id}"
+
+
 def is_sealed(message: Message) -> bool:
-    """Whether its body stands encrypted in the store."""
-    return message.body[:1] == MARK
+    """Whether its body, or what stands beside it, is encrypted in the store."""
+    return message.body[:1] == MARK or message.extra[:1] == MARK
 
 
 def _bound_to(key: str, project: str, id: str) -> bytes:

@@ -164,11 +164,12 @@ class History:
             clear = self._sealing.opened_or_none(queue.project, old)
             if clear is None:
                 continue
-            body, checksum = old.body, old.checksum
+            body, checksum, extra = old.body, old.checksum, old.extra
             if rules.encrypts or is_sealed(old):
                 summed = bool(checksum)
                 body, checksum = self._sealing.stored(queue.project, id, clear.body, seals=True, checksum=summed)
-            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum))
+                extra = self._sealing.stored_extra(queue.project, id, clear.extra, seals=True)
+            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, extra))
         if not drafts:
             return []
         refusal = self.refusal(queue.project, drafts)

@@ -33,6 +33,10 @@ MAX_RECHECKS: Final = 100
 TIMER_SLACK: Final = 0.002
 # Percent of the slots of a server that one project gets, at least one.
 SHARE: Final = 25
+# Of so many slots there is one more in the reserve, and at least one.
+RESERVED: Final = 4
+# Seconds for which a request may wait in the reserve.
+PAUSE: Final = 1.0
 
 
 class Slots:
@@ -89,12 +93,14 @@ class _Wakeup(threading.Event):
 
 
 class _Waiter:
-    """One request that waits. ``in_vain``: the last look of one whose time is up found nothing."""
+    """One request that waits, in one of the ``slots``. ``in_vain``: the last look of one whose time is up found
+    nothing."""
 
-    __slots__ = ("in_vain", "takes", "wakeup")
+    __slots__ = ("in_vain", "slots", "takes", "wakeup")
 
-    def __init__(self, takes: bool) -> None:
+    def __init__(self, takes: bool, slots: Slots) -> None:
         self.takes = takes
+        self.slots = slots
         self.wakeup = _Wakeup()
         self.in_vain = False
 
@@ -138,6 +144,7 @@ class Waiters:
         self._queues = storage.queues
         self._limits = limits
         self._slots = Slots(most, share)
+        self._reserve = Slots(max(1, most // RESERVED), share)
         self.share_of: Callable[[str], int | None] = share_of_all
         """Percent of the slots that a project gets which has a value of its own."""
         self._lock = threading.Lock()
@@ -160,14 +167,16 @@ class Waiters:
         takes: bool,
         gone: Callable[[], bool] = lambda: False,
         check: Check | None = None,
+        paused: bool = False,
     ) -> Polled[T]:
         """What ``ask`` answers as soon as that is something, at the latest after ``wait`` seconds.
 
         ``takes``: asking takes what it finds, so it is not done for one who waited and is ``gone``. ``check``: called
         while it waits, at least every ``RECHECK`` seconds and before it asks again; what it raises ends the wait.
-        Raises ``Invalid`` for a ``wait`` out of bounds, before asking.
+        ``paused``: its caller would come again at once if it were turned away, so that it waits in the reserve then,
+        for ``PAUSE`` seconds, if there is room. Raises ``Invalid`` for a ``wait`` out of bounds, before asking.
         """
-        visit = self.enter(queue, wait, takes=takes, check=check)
+        visit = self.enter(queue, wait, takes=takes, check=check, paused=paused)
         try:
             while (polled := visit.look(ask, found, gone)) is None:
                 visit.sleep()
@@ -175,15 +184,21 @@ class Waiters:
         finally:
             visit.close()
 
-    def enter(self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None) -> "Visit":
+    def enter(
+        self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
+    ) -> "Visit":
         """The same for a request that has no thread to spend: it looks, and between two looks it is notified.
 
         Raises ``Invalid`` for a ``wait`` out of bounds.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
             return Visit(self, queue, None, 0.0)
-        deadline = time.monotonic() + (wait or 0)
-        return Visit(self, queue, self._take_slot(queue, takes), deadline, check)
+        began = time.monotonic()
+        deadline, waiter = began + (wait or 0), self._take_slot(queue, takes, self._slots)
+        if waiter is None and paused and (waiter := self._take_slot(queue, takes, self._reserve)):
+            deadline = min(deadline, began + PAUSE)
+            self.events.turned_away()
+        return Visit(self, queue, waiter, deadline, check)
 
     def wake(self, queue: QueueRef) -> None:
         """Something came to the queue. Returns at once; most of the time nobody waits."""
@@ -219,13 +234,13 @@ class Waiters:
         with self._lock:
             self._slots.give_back(project)
 
-    def _take_slot(self, queue: QueueRef, takes: bool) -> _Waiter | None:
+    def _take_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> _Waiter | None:
         """A slot in the wait queue, or None."""
         own = self.share_of(queue.project)
         with self._lock:
-            if self.closing or not self._slots.take(queue.project, own):
+            if self.closing or not slots.take(queue.project, own):
                 return None
-            waiter = _Waiter(takes)
+            waiter = _Waiter(takes, slots)
             self._wait_queues.setdefault(queue, _WaitQueue()).waiters[waiter] = None
             return waiter
 
@@ -233,7 +248,7 @@ class Waiters:
         """Leave the wait queue. The next one is woken, for there may be more, but not by one that looked in vain and
         was not woken since."""
         with self._lock:
-            self._slots.give_back(queue.project)
+            waiter.slots.give_back(queue.project)
             wait_queue = self._wait_queues[queue]
             del wait_queue.waiters[waiter]
             if not wait_queue.waiters:

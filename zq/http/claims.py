@@ -33,7 +33,7 @@ class ClaimCollection:
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         detailed = query.boolean(req, "detailed")
         terms, limit = _terms(req), query.integer(req, "limit")
-        ask = partial(self._claims.create, req.context.queue, terms, limit, _holder(req))
+        ask = partial(self._claims.create, req.context.queue, terms, limit, holder(req, req.context.client))
         _show(req, resp, queue, polled(req, resp, self._waiters, ask, takes=True), detailed)
 
 
@@ -79,7 +79,9 @@ class ClaimItem:
         """Extensions 9: the claim of this name, made if none lives."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
-        ask = partial(self._claims.create_named, req.context.queue, claim, terms, limit, fence, _holder(req))
+        ask = partial(
+            self._claims.create_named, req.context.queue, claim, terms, limit, fence, holder(req, req.context.client)
+        )
         _show(req, resp, queue, polled(req, resp, self._waiters, ask, takes=True), detailed)
 
 
@@ -91,9 +93,10 @@ def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
     return answers.claims(path, page.items, seen.now, link)
 
 
-def _holder(req: falcon.Request) -> Holder:
+def holder(req: falcon.Request, client: str) -> Holder:
+    """Who makes a claim by this request."""
     # No character of UTF-8 has more than four bytes: what is remembered is short, whatever callers send.
-    return _named(req.context.client, req.env.get("HTTP_USER_AGENT", "")[: 4 * MAX_AGENT])
+    return _named(client, req.env.get("HTTP_USER_AGENT", "")[: 4 * MAX_AGENT])
 
 
 @lru_cache(maxsize=4096)

@@ -13,9 +13,10 @@ from typing import Final, TypeVar
 
 import falcon
 
-from zq.broker.waiting import Polled, Waiters
+from zq.broker.waiting import Polled, Visit, Waiters
 from zq.http import query, suspension
 from zq.http.authentication import check_again
+from zq.model import QueueRef
 
 T = TypeVar("T")
 # What poll says of a caller who has hung up. Systems without the first one know only of callers that have closed both
@@ -30,31 +31,35 @@ def polled(req: falcon.Request, resp: falcon.Response, waiters: Waiters, ask: Ca
 
     Raises ``HungUp`` before it asks, where an engine with an event loop has reported that the caller left.
     """
-    wait = query.integer(req, "wait")
-    req.context.waits = bool(wait)
-    caller_gone = gone(req)
-    if takes and suspension.offered(req) and caller_gone():
-        raise suspension.HungUp  # nothing is taken for a caller that has left
-    if wait and suspension.offered(req):
-        outcome = _look(req, waiters, wait, ask, takes, caller_gone)
-    else:
-        check = check_again(req)
-        outcome = waiters.poll(req.context.queue, wait, ask, FOUND, takes=takes, gone=caller_gone, check=check)
+    outcome = poll(req, waiters, req.context.queue, query.integer(req, "wait"), ask, takes=takes)
     if outcome.turned_away:
         resp.set_header("Retry-After", "1")
     return outcome.answer
 
 
-def _look(
+def poll(
     req: falcon.Request,
     waiters: Waiters,
-    wait: int,
+    queue: QueueRef,
+    wait: int | None,
     ask: Callable[[], T],
+    *,
     takes: bool,
-    gone: Callable[[], bool],
+    paused: bool = False,
 ) -> Polled[T]:
+    """The same for any ``wait``; ``paused``: see ``Waiters.poll``."""
+    req.context.waits = bool(wait)
+    caller_gone, check = gone(req), check_again(req)
+    if takes and suspension.offered(req) and caller_gone():
+        raise suspension.HungUp  # nothing is taken for a caller that has left
+    if not (wait and suspension.offered(req)):
+        return waiters.poll(queue, wait, ask, FOUND, takes=takes, gone=caller_gone, check=check, paused=paused)
+    visit = suspension.resumed(req) or waiters.enter(queue, wait, takes=takes, check=check, paused=paused)
+    return _look(visit, ask, caller_gone)
+
+
+def _look(visit: Visit, ask: Callable[[], T], gone: Callable[[], bool]) -> Polled[T]:
     """The same without a thread: raises ``Suspended`` where there is nothing yet."""
-    visit = suspension.resumed(req) or waiters.enter(req.context.queue, wait, takes=takes, check=check_again(req))
     polled = None
     try:
         polled = visit.look(ask, FOUND, gone)

@@ -251,7 +251,7 @@ def _members(out: Any) -> dict[str, Any]:
 
 def _details(message: Message) -> dict[str, Any]:
     """What ``detailed`` adds (extensions 7)."""
-    details = {
+    details: dict[str, Any] = {
         "sequence": message.sequence,
         "created": timestamp(message.created),
         "expires": timestamp(message.expires),
@@ -263,4 +263,6 @@ def _details(message: Message) -> dict[str, Any]:
         details["origin_claim_count"] = message.origin_claim_count
     if message.reason:
         details["reason"] = message.reason
+    if message.extra:
+        details["attributes"] = Raw(message.extra)
     return details

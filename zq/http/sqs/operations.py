@@ -3,12 +3,13 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec import Struct
 
-from zq.http.sqs import errors, queues
+from zq.http.sqs import batches, errors, messages, queues
 from zq.http.sqs.call import Call, Params
 
 # How msgspec says that an entry of a list lacks a member, or that a member is of a wrong type.
@@ -32,13 +33,19 @@ class Operation(Struct, frozen=True):
 def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
     """The parameters, checked for their types and for what is missing. Raises ``SqsError``."""
     members = {name: value for name, value in given.items() if value is not None}
-    for field in msgspec.structs.fields(kind):
-        if field.required and members.get(field.encode_name, "") == "":
-            raise errors.missing_parameter(field.encode_name)
+    for name in _required(kind):
+        if members.get(name, "") == "":
+            raise errors.missing_parameter(name)
     try:
         return msgspec.convert(members, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from error
+
+
+@cache
+def _required(kind: type[Params]) -> tuple[str, ...]:
+    """The members that a request must have."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(kind) if field.required)
 
 
 def _refusal(sentence: str) -> errors.SqsError:
@@ -77,4 +84,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "StartMessageMoveTask": _unsupported("StartMessageMoveTask"),
     "ListMessageMoveTasks": _unsupported("ListMessageMoveTasks"),
     "CancelMessageMoveTask": _unsupported("CancelMessageMoveTask"),
+    "SendMessage": Operation(messages.SendMessage, messages.send_message),
+    "SendMessageBatch": Operation(batches.SendMessageBatch, batches.send_message_batch),
+    "ReceiveMessage": Operation(messages.ReceiveMessage, messages.receive_message),
+    "DeleteMessage": Operation(messages.DeleteMessage, messages.delete_message),
+    "DeleteMessageBatch": Operation(batches.DeleteMessageBatch, batches.delete_message_batch),
+    "ChangeMessageVisibility": Operation(messages.ChangeMessageVisibility, messages.change_message_visibility),
+    "ChangeMessageVisibilityBatch": Operation(
+        batches.ChangeMessageVisibilityBatch, batches.change_message_visibility_batch
+    ),
 }

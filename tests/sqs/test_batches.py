@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ten messages in one request: the good entries take effect, the others fail by themselves, or nothing does at all."""
+
+from typing import Any
+
+import pytest
+
+from tests.sqs.conftest import Take
+from tests.sqs.test_messages import refusal
+from zq.testing import Server
+
+FORGED = "A" * 66
+
+
+def codes(answer: dict[str, Any]) -> dict[str, str]:
+    """The codes of the entries that failed, by their ids; it is always the sender's fault."""
+    assert all(entry["SenderFault"] for entry in answer.get("Failed", []))
+    return {entry["Id"]: entry["Code"] for entry in answer.get("Failed", [])}
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [entry["Id"] for entry in answer.get("Successful", [])]
+
+
+def test_a_batch_goes_through_its_life(sqs: Any, queue: str, take: Take, server: Server) -> None:
+    """Sent in order, received together, hidden each for its own time, deleted together."""
+    entries = [{"Id": f"e{at}", "MessageBody": str(at)} for at in range(10)]
+    sent = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+    assert ids(sent) == [entry["Id"] for entry in entries]
+    received = take()
+    assert [message["Body"] for message in received] == [entry["MessageBody"] for entry in entries]
+    assert [message["MessageId"] for message in received] == [each["MessageId"] for each in sent["Successful"]]
+    assert [message["MD5OfBody"] for message in received] == [each["MD5OfMessageBody"] for each in sent["Successful"]]
+    hidden = [
+        {"Id": f"h{at}", "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 100 * (at % 2)}
+        for at, message in enumerate(received)
+    ]
+    assert ids(sqs.change_message_visibility_batch(QueueUrl=queue, Entries=hidden)) == [each["Id"] for each in hidden]
+    again = take(VisibilityTimeout=100)
+    assert [message["Body"] for message in again] == ["0", "2", "4", "6", "8"]
+    held = received[1::2] + again
+    deleted = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(held)]
+    assert len(ids(sqs.delete_message_batch(QueueUrl=queue, Entries=deleted))) == 10
+    server.clock.advance(200)
+    assert take() == []
+
+
+def test_a_bad_entry_fails_alone(sqs: Any, queue: str, take: Take) -> None:
+    """Whatever is wrong with it; the others keep their order."""
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"MaximumMessageSize": "1024"})
+    entries = [
+        {"Id": "one", "MessageBody": "1"},
+        {"Id": "empty", "MessageBody": ""},
+        {"Id": "forbidden", "MessageBody": "\x00"},
+        {"Id": "late", "MessageBody": "x", "DelaySeconds": 901},
+        {"Id": "long", "MessageBody": "x" * 1025},
+        {"Id": "attribute", "MessageBody": "x", "MessageAttributes": {"a": {"DataType": "Odd", "StringValue": "x"}}},
+        {"Id": "once", "MessageBody": "x", "MessageDeduplicationId": "x"},
+        {"Id": "two", "MessageBody": "x" * 1024},
+    ]
+    answer = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+    assert ids(answer) == ["one", "two"]
+    failed = codes(answer)
+    assert list(failed) == ["empty", "forbidden", "late", "long", "attribute", "once"]
+    assert (failed.pop("empty"), failed.pop("forbidden")) == ("MissingParameter", "InvalidMessageContents")
+    assert set(failed.values()) == {"InvalidParameterValue"}
+    [told] = [entry["Message"] for entry in answer["Failed"] if entry["Id"] == "long"]
+    assert told == "One or more parameters cannot be validated. Reason: Message must be shorter than 1024 bytes."
+    assert [len(message["Body"]) for message in take()] == [1, 1024]
+
+
+def test_a_bad_handle_fails_alone(sqs: Any, queue: str, take: Take, server: Server) -> None:
+    """Forged ones, those of other queues, and what is gone; deleting what is gone is fine."""
+    other = sqs.create_queue(QueueName="other")["QueueUrl"]
+    for url, body in ((queue, "a"), (queue, "b"), (other, "c")):
+        sqs.send_message(QueueUrl=url, MessageBody=body)
+    one, gone = take()
+    [foreign] = take(other)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=gone["ReceiptHandle"])
+    given = [
+        ("forged", FORGED),
+        ("gone", gone["ReceiptHandle"]),
+        ("one", one["ReceiptHandle"]),
+        ("foreign", foreign["ReceiptHandle"]),
+        ("again", one["ReceiptHandle"]),
+    ]
+    changes = [{"Id": name, "ReceiptHandle": handle, "VisibilityTimeout": 60} for name, handle in given]
+    changes.append({"Id": "long", "ReceiptHandle": one["ReceiptHandle"], "VisibilityTimeout": 43_201})
+    changed = sqs.change_message_visibility_batch(QueueUrl=queue, Entries=changes)
+    invalid, value = "ReceiptHandleIsInvalid", "InvalidParameterValue"
+    assert codes(changed) == {"forged": invalid, "gone": value, "foreign": invalid, "long": value}
+    assert ids(changed) == ["one", "again"]
+    deletes = [{"Id": name, "ReceiptHandle": handle} for name, handle in given]
+    deleted = sqs.delete_message_batch(QueueUrl=queue, Entries=deletes)
+    assert codes(deleted) == {"forged": invalid, "foreign": invalid}
+    assert ids(deleted) == ["gone", "one", "again"]
+    server.clock.advance(60)
+    assert take() == []
+    assert [message["Body"] for message in take(other)] == ["c"]
+
+
+VERBS: dict[str, dict[str, Any]] = {
+    "send_message": {"MessageBody": "x"},
+    "delete_message": {"ReceiptHandle": FORGED},
+    "change_message_visibility": {"ReceiptHandle": FORGED, "VisibilityTimeout": 0},
+}
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_is_done_for_a_batch_that_is_none(sqs: Any, queue: str, take: Take, verb: str) -> None:
+    """None, eleven, the same id twice, or an id that is none."""
+
+    def refused(*names: str) -> tuple[str, str]:
+        entries = [{"Id": name, **VERBS[verb]} for name in names]
+        return refusal(getattr(sqs, f"{verb}_batch"), QueueUrl=queue, Entries=entries)
+
+    own = "AWS.SimpleQueueService."
+    assert refused()[0] == f"{own}EmptyBatchRequest"
+    many = "Maximum number of entries per request are 10. You have sent 11."
+    assert refused(*(str(at) for at in range(11))) == (f"{own}TooManyEntriesInBatchRequest", many)
+    assert refused("a", "b", "a") == (f"{own}BatchEntryIdsNotDistinct", "Id a repeated.")
+    for name in ("", "a b", "é", "x" * 81):
+        assert refused("good", name)[0] == f"{own}InvalidBatchEntryId"
+    assert take() == []
+
+
+@pytest.mark.one_store
+def test_a_batch_is_at_most_a_mebibyte(sqs: Any, queue: str, take: Take) -> None:
+    """Of bodies and attributes; else nothing is sent."""
+    half = [{"Id": str(at), "MessageBody": "x" * 524_288} for at in range(2)]
+    assert len(ids(sqs.send_message_batch(QueueUrl=queue, Entries=half))) == 2
+    assert len(take()) == 2
+    half[1]["MessageBody"] += "x"
+    code, sentence = refusal(sqs.send_message_batch, QueueUrl=queue, Entries=half)
+    assert code == "AWS.SimpleQueueService.BatchRequestTooLong"
+    assert sentence == "Batch requests cannot be longer than 1048576 bytes. You have sent 1048577 bytes."
+    assert take() == []

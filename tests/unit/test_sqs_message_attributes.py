@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes of SQS messages: what is refused, what is counted, their sums, and filters."""
+
+from base64 import b64decode, b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moto.sqs.models import Message as Peer
+
+from zq.http.sqs.errors import SqsError
+from zq.http.sqs.message_attributes import (
+    FORBIDDEN,
+    AttributeValue,
+    Extra,
+    checked,
+    checked_system,
+    decoded,
+    encoded,
+    selected,
+    sum_of,
+)
+
+
+def text(value: str, kind: str = "String") -> AttributeValue:
+    return AttributeValue(kind, value)
+
+
+def binary(value: bytes) -> AttributeValue:
+    return AttributeValue("Binary", binary_value=b64encode(value).decode())
+
+
+def test_the_sum_of_the_contract() -> None:
+    """The vector that AWS has been seen to answer."""
+    assert sum_of({"MyAttribute": text("foobar")}) == "adb59cd4678ea5a855436b949cd07ab6"
+
+
+VALUES = st.one_of(
+    st.builds(text, st.text(st.characters(codec="utf-8"), min_size=1), st.sampled_from(("String", "String.x"))),
+    st.builds(text, st.integers().map(str), st.sampled_from(("Number", "Number.java.lang.Long"))),
+    st.builds(binary, st.binary(min_size=1)),
+)
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Za-z0-9_-]{1,9}", fullmatch=True), VALUES, min_size=1, max_size=10))
+def test_sums_are_those_of_another_implementation(attributes: dict[str, AttributeValue]) -> None:
+    """Of any names, types and values."""
+    peer = Peer("id", "body")
+    for name, value in attributes.items():
+        given = {"StringValue": value.string_value, "BinaryValue": b64decode(value.binary_value or "")}
+        peer.message_attributes[name] = {"DataType": value.data_type, **given}
+    assert sum_of(attributes) == peer.attribute_md5
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "size"),
+    [
+        ("a", text("x"), 8),
+        ("attr.1øßä", text("Valida"), 24),
+        ("n", text("-1.5e2", "Number.float"), 19),
+        ("n", text("1e126", "Number"), 12),
+        ("n", text("9" * 38, "Number"), 45),
+        ("b", binary(b"\x00\xff"), 9),
+        ("x" * 256, text("€"), 265),
+    ],
+)
+def test_name_type_and_value_count(name: str, value: AttributeValue, size: int) -> None:
+    """In bytes of UTF-8, binary values as they are."""
+    assert checked({name: value}) == size
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("", text("x")),
+        ("a b", text("x")),
+        (".a", text("x")),
+        ("a.", text("x")),
+        ("a..b", text("x")),
+        ("AWS.a", text("x")),
+        ("amazon.a", text("x")),
+        ("a" * 257, text("x")),
+        ("a", text("x", "")),
+        ("a", text("x", "Text")),
+        ("a", text("x", "String.")),
+        ("a", text("x", "String." + "y" * 250)),
+        ("a", text("")),
+        ("a", text("\x00")),
+        ("a", text("\ufffe")),
+        ("a", text("x", "Binary")),
+        ("a", AttributeValue("String", binary_value="eA==")),
+        ("a", AttributeValue("String", "x", "eA==")),
+        ("a", AttributeValue("Binary", binary_value="%")),
+        ("a", AttributeValue("String", "x", string_list_values=["x"])),
+        *(
+            ("a", text(number, "Number"))
+            for number in ("x", "1e", "0x1", "", "1e127", "-2e128", "9" * 39, "1e99999", "\u0661")
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused(name: str, value: AttributeValue) -> None:
+    """Names, types and values alike, all with the same error."""
+    with pytest.raises(SqsError) as refused:
+        checked({name: value})
+    assert refused.value.shape == "InvalidParameterValueException"
+
+
+def test_ten_attributes_are_the_most() -> None:
+    """One more is refused."""
+    some = {f"a{at}": text("x") for at in range(10)}
+    assert checked(some) == 10 * 9
+    with pytest.raises(SqsError, match="exceeds the allowed maximum"):
+        checked(some | {"b": text("x")})
+
+
+def test_the_trace_is_the_only_system_attribute() -> None:
+    """It is a text; nothing else is known."""
+    assert checked_system({}) == ""
+    assert checked_system({"AWSTraceHeader": text("Root=1-2-3")}) == "Root=1-2-3"
+    for wrong in ({"Other": text("x")}, {"AWSTraceHeader": binary(b"x")}, {"AWSTraceHeader": text("")}):
+        with pytest.raises(SqsError):
+            checked_system(wrong)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([], ""),
+        (["All"], "ab abc x"),
+        ([".*"], "ab abc x"),
+        (["*"], "ab abc x"),
+        (["x", "All"], "ab abc x"),
+        (["ab.*"], "ab abc"),
+        (["abc.*", "x"], "abc x"),
+        (["ab"], "ab"),
+        (["AB", "none", "y.*"], ""),
+    ],
+)
+def test_receivers_choose(names: list[str], found: str) -> None:
+    """By names, by what they begin with, or all."""
+    attributes = {name: text("v") for name in ("ab", "abc", "x")}
+    assert " ".join(selected(attributes, names)) == found
+
+
+@pytest.mark.parametrize("character", "\t\n\r \x7f\u0085\ud7ff\ue000\ufffd\U00010000\U0010ffff")
+def test_what_may_stand_in_a_body(character: str) -> None:
+    """The borders of what is allowed."""
+    assert FORBIDDEN.search(character) is None
+
+
+@pytest.mark.parametrize("character", "\x00\x08\x0b\x1f\ufffe\uffff")
+def test_what_may_not_stand_in_a_body(character: str) -> None:
+    """And what lies beyond them."""
+    assert FORBIDDEN.search(f"a{character}b") is not None
+
+
+def test_what_is_kept_comes_back() -> None:
+    """A message that has nothing of it keeps nothing but an empty object."""
+    extra = Extra({"a": text("x"), "b": binary(b"y")}, "group", "once", "Root=1")
+    assert decoded(encoded(extra)) == extra
+    assert decoded(b"") == Extra() == decoded(encoded(Extra()))

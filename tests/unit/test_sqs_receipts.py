@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receipt handles: what one says, and what is none."""
+
+from base64 import urlsafe_b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zq.http.sqs import receipts
+from zq.model import Message, QueueRef
+
+QUEUE = QueueRef("acme", "jobs")
+ids = st.binary(min_size=16, max_size=16).map(bytes.hex)
+
+
+def claimed(id: str, count: int) -> Message:
+    return Message(id, b'"x"', 60, 0.0, 60.0, 30.0, 1, "", claim_count=count)
+
+
+@given(ids, ids, st.integers(1, 2**32 - 1))
+def test_a_handle_says_which_delivery_it_is_of(id: str, claim: str, count: int) -> None:
+    """Message, claim and count come back from 66 characters."""
+    text = receipts.handle(QUEUE, claimed(id, count), claim)
+    assert len(text) == receipts.LENGTH
+    assert receipts.read(QUEUE, text) == receipts.Receipt(id, claim, count)
+
+
+@pytest.mark.parametrize("other", [("acme", "other"), ("other", "jobs"), ("acmej", "obs")])
+def test_a_handle_is_of_one_queue(other: tuple[str, str]) -> None:
+    """No other queue takes it, of whatever project."""
+    text = receipts.handle(QUEUE, claimed("ab" * 16, 1), "cd" * 16)
+    assert receipts.read(QueueRef(*other), text) is None
+
+
+@given(st.integers(0, receipts.LENGTH - 1), st.characters(exclude_characters="\n"))
+def test_a_changed_handle_is_none(at: int, character: str) -> None:
+    """Whatever character is another one, the last one's unused bits included."""
+    text = receipts.handle(QUEUE, claimed("ab" * 16, 7), "cd" * 16)
+    changed = text[:at] + character + text[at + 1 :]
+    assert changed == text or receipts.read(QUEUE, changed) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "A" * 65, "A" * 66, "A" * 67, "é" * 66, urlsafe_b64encode(b"1" * 49).decode()]
+)
+def test_what_is_no_handle_says_nothing(text: str) -> None:
+    """Of any length."""
+    assert receipts.read(QUEUE, text) is None

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases of SQS on messages: what its clients may expect of a queue, where that is not what zq's own may.
+
+Queues are never made by sending. Any message may be delayed. A claim may last for no time at all, lengthens no life,
+and each of its messages is deleted, or hidden for longer or shorter, by itself.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct, field, json
+
+from zq.broker.claims import ClaimAnswer, Claims
+from zq.broker.encryption import Sealing
+from zq.broker.messages import Messages
+from zq.broker.metadata import SQS
+from zq.broker.rules import Rules, RulesCache
+from zq.clock import Clock
+from zq.errors import QueueNotFound, QueuePaused
+from zq.events import Events
+from zq.limits import SQS_NUMBERS
+from zq.model import ClaimRequest, Draft, Grip, Handled, Holder, Lease, Outcome, QueueRef, Seconds, new_ids
+from zq.storage.api import Storage
+
+# The metadata of a queue that has none, and of one that is not there.
+NONE: Final = b"{}"
+# Seconds after which no consumer holds a message any more, whatever it asks for.
+LONGEST_HOLD: Final = SQS_NUMBERS["VisibilityTimeout"][1]
+# How many hex digits of a claim's id are the moment at which it was made, in ms.
+MOMENT: Final = 12
+
+
+class SqsTerms(Struct, frozen=True):
+    """What a queue's attributes say of messages: seconds, but for ``max_size``, the bytes of a message."""
+
+    visibility: int = SQS_NUMBERS["VisibilityTimeout"][2]
+    wait: int = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][2]
+    max_size: int = SQS_NUMBERS["MaximumMessageSize"][2]
+
+
+class _Metadata(Struct, frozen=True):
+    own: SqsTerms | None = field(default=None, name=SQS)
+
+
+_decode: Final = json.Decoder(_Metadata).decode
+
+
+@lru_cache(maxsize=1024)
+def terms_of(metadata: bytes) -> SqsTerms:
+    """What stored metadata say."""
+    return _decode(metadata).own or SqsTerms()
+
+
+class Outgoing(Struct, frozen=True):
+    """A message as a client sends it: ``size`` is what counts of it; ``delay`` None: the queue's."""
+
+    body: bytes
+    size: int
+    delay: int | None = None
+    extra: bytes = b""
+
+
+class Sent(Struct, frozen=True):
+    """The ids of what was sent, in order; None for each message that has more bytes than ``max_size``."""
+
+    ids: list[str | None]
+    max_size: int
+
+
+class SqsMessages:
+    """What clients of SQS can do with messages. Each verb raises ``QueueNotFound``."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        rules_cache: RulesCache,
+        messages: Messages,
+        claims: Claims,
+        events: Events,
+        sealing: Sealing,
+        checksum: bool,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._rules_cache = rules_cache
+        self._messages = messages
+        self._claims = claims
+        self._events = events
+        self._sealing = sealing
+        self._checksum = checksum
+
+    def terms(self, queue: QueueRef) -> SqsTerms:
+        """What the queue's attributes say, as far as this server knows."""
+        return terms_of(self._rules(queue).metadata)
+
+    def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
+        """Store those of the messages that are not too long, in one step. Raises ``QueuePaused``, ``QuotaExceeded``."""
+        rules = self._rules(queue)
+        if rules.posts_paused or any(each.size > terms_of(rules.metadata).max_size for each in outgoing):
+            rules = self._fresh(queue)
+        while True:
+            now, max_size = self._clock.now(), terms_of(rules.metadata).max_size
+            ids = [
+                id if each.size <= max_size else None
+                for id, each in zip(new_ids(len(outgoing), now), outgoing, strict=True)
+            ]
+            drafts = self._drafts(queue, sender, outgoing, ids, rules)
+            if not drafts or self._post(queue, drafts, now, rules):
+                return Sent(ids, max_size)
+            rules = self._fresh(queue)
+
+    def receive(self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder) -> ClaimAnswer:
+        """Up to ``limit`` messages, which nobody else gets for ``visibility`` seconds; None: as the queue has it."""
+        self._rules(queue)
+        (claim,) = new_ids(1, self._clock.now())
+
+        def wanted(rules: Rules) -> ClaimRequest:
+            seconds = terms_of(rules.metadata).visibility if visibility is None else visibility
+            return ClaimRequest(Lease(claim, seconds, 0, prolong=False), limit, holder=holder)
+
+        answer = self._claims.claim(queue, wanted)
+        if answer.claim is None:
+            self._rules(queue)
+        return answer
+
+    def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
+        """Delete or hide each message that nobody has been given since; what became of each."""
+        history = self._rules_cache.recent(queue).history_ttl
+        handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=True, history=history)
+        if Handled.GONE in handled:
+            self._fresh(queue)
+        done = [grip for grip, became in zip(grips, handled, strict=True) if became is Handled.DONE]
+        if deleted := sum(grip.hold is None for grip in done):
+            self._events.finished(queue, Outcome.DELETED, deleted)
+        return handled
+
+    def is_too_long(self, grip: Grip) -> bool:
+        """Whether its message would be held for longer than any may be, counted from when it was received."""
+        received: Seconds = int(grip.claim[:MOMENT], 16) / 1000
+        return int(self._clock.now() - received) + (grip.hold or 0) > LONGEST_HOLD
+
+    def _rules(self, queue: QueueRef) -> Rules:
+        """The queue's rules as this server remembers them, if they can only be those of a queue that is there."""
+        rules = self._rules_cache.remembered(queue)
+        return self._fresh(queue) if rules is None or rules.metadata == NONE else rules
+
+    def _fresh(self, queue: QueueRef) -> Rules:
+        """The queue's rules as the store has them."""
+        stored = self._storage.queues.get(queue)
+        if stored is None:
+            self._rules_cache.forget(queue)
+            raise QueueNotFound(f"There is no queue {queue.name}.")
+        return self._rules_cache.remember(queue, stored.metadata)
+
+    def _drafts(
+        self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing], ids: Sequence[str | None], rules: Rules
+    ) -> Sequence[Draft]:
+        """Of those that have ids."""
+        project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
+        drafts = []
+        for id, each in zip(ids, outgoing, strict=True):
+            if id is None:
+                continue
+            body, checksum = sealing.stored(project, id, each.body, seals=rules.encrypts, checksum=self._checksum)
+            extra = sealing.stored_extra(project, id, each.extra, seals=rules.encrypts)
+            delay = rules.default_delay if each.delay is None else each.delay
+            drafts.append(Draft(id, body, ttl, delay, sender, checksum, extra))
+        return drafts
+
+    def _post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, rules: Rules) -> bool:
+        """Whether the rules still hold, and so the messages are stored, with what is to be delivered of them."""
+        refusal = QueuePaused.of(queue.name) if rules.posts_paused else self._messages.refusal(queue.project, drafts)
+        if refusal is not None:
+            raise refusal
+        copies = self._messages.copies(queue, drafts, rules, now, 0) if rules.subscribed else None
+        if self._storage.messages.post(queue, drafts, now, rules.metadata, None, copies) is not None:
+            return False
+        self._events.posted(queue, drafts)
+        return True

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a message carries besides its body: attributes that senders name, their sums, and which of them a receiver asks
+for; and what the store keeps of that (``Extra``), with a message or a batch of them in mind."""
+
+import re
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from hashlib import md5
+from typing import Any, Final
+
+from msgspec import Struct, field, json
+
+from zq.http.sqs import errors
+
+# Attributes of a message.
+MOST: Final = 10
+# Characters of a name, or of a type.
+LONGEST_NAME: Final = 256
+# Letters, Latin ones with marks too; a dot neither at an end nor twice.
+NAME: Final = re.compile(r"[\u00c0-\u017fA-Za-z0-9_-]+(?:\.[\u00c0-\u017fA-Za-z0-9_-]+)*")
+RESERVED: Final = ("aws.", "amazon.")
+TYPE: Final = re.compile(r"(String|Number|Binary)(?:\..+)?", re.DOTALL)
+NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+# Digits of a number, and between what it is.
+MOST_DIGITS: Final = 38
+SMALLEST, GREATEST = Decimal("-1e128"), Decimal("1e126")
+# A character that neither a body nor a text may have.
+FORBIDDEN: Final = re.compile("[^\t\n\r\\x20-\\ud7ff\\ue000-\\ufffd\U00010000-\U0010ffff]")
+# What asks for all attributes.
+EVERYTHING: Final = frozenset(("All", ".*", "*"))
+# With what a name ends that asks for all attributes whose names begin so.
+WILDCARD: Final = ".*"
+# The one attribute of the system that a sender may give.
+TRACE: Final = "AWSTraceHeader"
+
+
+class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
+    """A value and its type. ``binary_value``: base64. Lists are in SQS's model, and refused by it."""
+
+    data_type: str = ""
+    string_value: str | None = None
+    binary_value: str | None = None
+    string_list_values: list[Any] | None = None
+    binary_list_values: list[Any] | None = None
+
+
+Attributes = Mapping[str, AttributeValue]
+
+
+class Extra(Struct, frozen=True, omit_defaults=True, rename="pascal"):
+    """What the store keeps beside a body, as JSON; nothing at all for a message that has none of it."""
+
+    message_attributes: dict[str, AttributeValue] = {}
+    message_group_id: str = ""
+    message_deduplication_id: str = ""
+    trace: str = field(default="", name=TRACE)
+
+
+NO_EXTRA: Final = Extra()
+encoded: Final = json.Encoder().encode
+_decode: Final = json.Decoder(Extra).decode
+
+
+def decoded(extra: bytes) -> Extra:
+    """What was kept of a message."""
+    return _decode(extra) if extra else NO_EXTRA
+
+
+def checked(attributes: Attributes) -> int:
+    """How many bytes the attributes of a message are. Raises ``SqsError`` for what is wrong with them."""
+    if len(attributes) > MOST:
+        raise errors.invalid_parameter(
+            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{MOST}]."
+        )
+    return sum(_checked(name, value, "user") for name, value in attributes.items())
+
+
+def checked_system(attributes: Attributes) -> str:
+    """The trace header among the system's attributes. Raises ``SqsError`` for any other."""
+    for name, value in attributes.items():
+        if name != TRACE:
+            raise errors.invalid_parameter(f"Message system attribute name '{name}' is invalid.")
+        if value.data_type != "String":
+            raise errors.invalid_parameter(f"The message system attribute '{name}' must have the data type 'String'.")
+        _checked(name, value, "system")
+        return value.string_value or ""
+    return ""
+
+
+def sum_of(attributes: Attributes) -> str:
+    """The MD5 by which clients check them."""
+    total = md5(usedforsecurity=False)
+    for name, value in sorted((name.encode(), value) for name, value in attributes.items()):
+        data_type = value.data_type.encode()
+        if value.data_type.startswith("Binary"):
+            kind, raw = b"\x02", b64decode(value.binary_value or "")
+        else:
+            kind, raw = b"\x01", (value.string_value or "").encode()
+        total.update(b"".join((_length(name), name, _length(data_type), data_type, kind, _length(raw), raw)))
+    return total.hexdigest()
+
+
+def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dict[str, AttributeValue]:
+    """Those that a receiver asks for by these names; others than the message has are no fault."""
+    if not attributes or not names:
+        return {}
+    if not EVERYTHING.isdisjoint(names):
+        return attributes
+    prefixes = tuple(name.removesuffix(WILDCARD) for name in names if name.endswith(WILDCARD))
+    return {name: value for name, value in attributes.items() if name in names or name.startswith(prefixes)}
+
+
+def _checked(name: str, value: AttributeValue, owner: str) -> int:
+    """How many bytes one is. ``owner``: of those that users name, or of the system's own."""
+    _check_name(name)
+    data_type = value.data_type
+    if not data_type:
+        raise errors.invalid_parameter(
+            f"The message attribute '{name}' must contain non-empty message attribute value."
+        )
+    matched = TYPE.fullmatch(data_type)
+    if matched is None:
+        raise errors.invalid_parameter(
+            f"The message attribute '{name}' has an invalid message attribute type, the set of supported type prefixes "
+            "is Binary, Number, and String."
+        )
+    if len(data_type) > LONGEST_NAME:
+        raise errors.invalid_parameter(f"Message ({owner}) attribute types must be shorter than 256 Bytes")
+    if value.string_list_values or value.binary_list_values:
+        raise errors.invalid_parameter("Message attribute list values in SendMessage operation are not supported.")
+    return len(name.encode()) + len(data_type.encode()) + _check_value(name, value, matched[1], owner)
+
+
+def _check_name(name: str) -> None:
+    if len(name) > LONGEST_NAME:
+        raise errors.invalid_parameter(f"Message attribute name must be shorter than {LONGEST_NAME} bytes.")
+    if not NAME.fullmatch(name):
+        raise errors.invalid_parameter(
+            f"The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, "
+            "underscore (_), hyphen (-), and period (.) characters."
+        )
+    if name.lower().startswith(RESERVED):
+        raise errors.invalid_parameter(
+            f"Message attribute name '{name}' must not start with a reserved prefix: AWS. or Amazon."
+        )
+
+
+def _check_value(name: str, value: AttributeValue, kind: str, owner: str) -> int:
+    """How many bytes the value is, of one of the three kinds."""
+    given = value.binary_value if kind == "Binary" else value.string_value
+    if not given:
+        raise errors.invalid_parameter(
+            f"Message ({owner}) attribute '{name}' must contain a non-empty value of type '{value.data_type}'."
+        )
+    if (value.string_value if kind == "Binary" else value.binary_value) is not None:
+        raise errors.invalid_parameter(
+            f"The message attribute '{name}' with type '{value.data_type}' must use one field, that of its type."
+        )
+    if kind == "Binary":
+        try:
+            return len(b64decode(given, validate=True))
+        except (NotBase64, ValueError) as error:
+            raise errors.invalid_parameter(f"The value of message attribute '{name}' is not base64.") from error
+    if FORBIDDEN.search(given):
+        raise errors.invalid_parameter(f"The value of message attribute '{name}' has a forbidden character.")
+    if kind == "Number":
+        _check_number(name, given, owner)
+    return len(given.encode())
+
+
+def _check_number(name: str, text: str, owner: str) -> None:
+    if not NUMBER.fullmatch(text):
+        raise errors.invalid_parameter(f"Can't cast the value of message ({owner}) attribute '{name}' to a number.")
+    digits = re.split("[eE]", text)[0].lstrip("+-0").replace(".", "").strip("0")
+    if len(digits) > MOST_DIGITS or not SMALLEST <= Decimal(text) <= GREATEST:
+        raise errors.invalid_parameter(
+            f"Number attribute value {text[:LONGEST_NAME]} should be in range (-10**128..10**126), "
+            f"with at most {MOST_DIGITS} digits."
+        )
+
+
+def _length(raw: bytes) -> bytes:
+    return len(raw).to_bytes(4, "big")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receipt handles: what names one delivery of one message to one consumer.
+
+A handle is base64url, without padding, of
+
+    0x01 | hash of project and queue, 8 | message id, 16 | claim id, 16 | claim count, 4 | CRC-32 of all that, 4
+
+It is neither secret nor signed: the request's signature says who asks. A claim id can come again, so the claim count
+stands beside it, which cannot.
+"""
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from zq.model import Message, QueueRef
+
+# 49 bytes, without the two characters that would pad them; the last one stands for two bits.
+HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{65}[AQgw]")
+LENGTH: Final = 66
+# The version of the form.
+VERSION: Final = b"\x01"
+_CLAIMED: Final = Struct(">16s16sI")
+_SUM: Final = Struct(">I")
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What a handle says: which message, and which claim of it, the ``count``-th."""
+
+    message: str
+    claim: str
+    count: int
+
+
+def handle(queue: QueueRef, message: Message, claim: str) -> str:
+    """The handle of a message that this claim, which may be over, has just handed out."""
+    claimed = _CLAIMED.pack(bytes.fromhex(message.id), bytes.fromhex(claim), message.claim_count)
+    said = _head(queue) + claimed
+    return urlsafe_b64encode(said + _SUM.pack(crc32(said))).decode()[:LENGTH]
+
+
+def read(queue: QueueRef, text: str) -> Receipt | None:
+    """What a handle of this queue says; None if it is none."""
+    if not HANDLE.fullmatch(text):
+        return None
+    raw = urlsafe_b64decode(text + "==")
+    head, said = _head(queue), raw[: -_SUM.size]
+    if not said.startswith(head) or _SUM.pack(crc32(said)) != raw[-_SUM.size :]:
+        return None
+    message, claim, count = _CLAIMED.unpack_from(said, len(head))
+    return Receipt(message.hex(), claim.hex(), count)
+
+
+@lru_cache(maxsize=4096)
+def _head(queue: QueueRef) -> bytes:
+    """With what all handles of the queue begin. No name holds the byte between project and queue."""
+    return VERSION + blake2b(f"{queue.project}\x00{queue.name}".encode(), digest_size=8).digest()
