@@ -145,6 +145,7 @@ def create_app(
     app = App(middleware, authentication if guarded or signed else None, broker.storage.prompt)
     _add_routes(app, broker)
     if sqs is not None:
+        broker.move_tasks.serves = True
         add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
     app.add_route("/", Versions("console/" if console else ""))
     app.add_route("/v2/me", Me(auth, console))

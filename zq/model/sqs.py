@@ -7,6 +7,8 @@ from msgspec import Struct
 
 # The kind of the documents that are access keys, and of the notes by which a project has them.
 KEY: Final = "sqs-key"
+# The kind of the documents that are tasks which move messages.
+TASK: Final = "sqs-task"
 # What a key may allow.
 ACTIONS: Final = frozenset(
     {
