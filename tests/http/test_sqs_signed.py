@@ -42,7 +42,7 @@ class Signer:
         return self._web.post("/", body, {"Host": "localhost:8888", **request.headers}, expect_errors=True)
 
 
-def told(answer: TestResponse) -> tuple[int, Any]:
+def outcome(answer: TestResponse) -> tuple[int, Any]:
     """Its status, and the code of an error as both kinds of clients find it."""
     if answer.status_int < 400:
         return answer.status_int, None
@@ -57,12 +57,12 @@ def test_the_moment_is_judged_by_the_store_s_clock(
     """Within a quarter of an hour; a key is refused from its end on, whatever is remembered of it."""
     signer = Signer(storage, clock, monkeypatch)
     key = signer.keys.create(f"signed{project_suffix}", days=1, plain=True)
-    assert told(signer.ask(key)) == (200, None)
-    assert told(signer.ask(key, late=-890)) == (200, None)
+    assert outcome(signer.ask(key)) == (200, None)
+    assert outcome(signer.ask(key, late=-890)) == (200, None)
     for late in (-1000, 1000):
-        assert told(signer.ask(key, late=late)) == (403, MISMATCH)
+        assert outcome(signer.ask(key, late=late)) == (403, MISMATCH)
     clock.advance(86_400)
-    assert told(signer.ask(key)) == (403, "InvalidClientTokenId")
+    assert outcome(signer.ask(key)) == (403, "InvalidClientTokenId")
 
 
 def test_an_operation_that_a_key_does_not_allow_is_told_after_its_signature(
@@ -71,10 +71,10 @@ def test_an_operation_that_a_key_does_not_allow_is_told_after_its_signature(
     """And whether there is such an operation, before."""
     signer = Signer(storage, clock, monkeypatch)
     key = signer.keys.create(f"signed{project_suffix}", ["ListQueues"], plain=True)
-    assert told(signer.ask(key)) == (200, None)
-    assert told(signer.ask(key, "CreateQueue")) == (403, "AccessDenied")
+    assert outcome(signer.ask(key)) == (200, None)
+    assert outcome(signer.ask(key, "CreateQueue")) == (403, "AccessDenied")
     wrong = key._replace(secret="x")
-    assert [told(signer.ask(wrong, operation)) for operation in ("CreateQueue", "Fly")] == [(403, MISMATCH)] * 2
+    assert [outcome(signer.ask(wrong, operation)) for operation in ("CreateQueue", "Fly")] == [(403, MISMATCH)] * 2
     assert signer.ask(key, "Fly").headers["x-amzn-query-error"] == "InvalidAction;Sender"
 
 
@@ -84,6 +84,6 @@ def test_rates_are_the_project_s(
     """Of two keys one pays for both; another project is not slowed."""
     signer = Signer(storage, clock, monkeypatch, requests=1)
     first, second = (signer.keys.create(f"signed{project_suffix}", plain=True) for _ in range(2))
-    answers = {told(signer.ask(key)) for _ in range(10) for key in (first, second)}
+    answers = {outcome(signer.ask(key)) for _ in range(10) for key in (first, second)}
     assert answers == {(200, None), (403, "RequestThrottled")}
-    assert told(signer.ask(signer.keys.create(f"other{project_suffix}", plain=True))) == (200, None)
+    assert outcome(signer.ask(signer.keys.create(f"other{project_suffix}", plain=True))) == (200, None)

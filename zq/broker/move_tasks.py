@@ -165,13 +165,13 @@ class MoveTasks:
             return
         done = leased if task.status is TaskStatus.CANCELLING else self._moved(leased)
 
-        def told(current: MoveTask) -> MoveTask:
+        def advanced(current: MoveTask) -> MoveTask:
             status = done.status
             if current.status is TaskStatus.CANCELLING and status not in ENDED:
                 status = TaskStatus.CANCELLED
             return structs.replace(done, status=status, lease=self._clock.now() + LEASE)
 
-        written = self._change(task.queue, task.id, told, self._runner)
+        written = self._change(task.queue, task.id, advanced, self._runner)
         if written is not None and written.status in ENDED and (last := self._documents.get(document.ref, now)):
             self._keep_if_ended(last, _decode(last.value))
 

@@ -129,7 +129,7 @@ def create_app(
     documents, clock = broker.storage.documents, broker.waiters.clock
     signatures = Signatures(share, documents, clock)
     keys = sqs_keys or SqsKeys(documents, clock, {})
-    signed = SignedCallers(SqsKeyLookup(keys, clock), clock, behind_proxy) if sqs and sqs.auth == "sigv4" else None
+    signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
     apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}
     authentication = Authentication(strategy, proxy, behind_proxy, signatures, **apart)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)

@@ -16,12 +16,12 @@ import falcon
 from zq.auth import sigv4
 from zq.auth.sigv4 import Claim, Head, Refusal
 from zq.auth.sqs_keys import Holder, SqsKeyLookup
-from zq.clock import Clock
 from zq.errors import TooManyRequests, Unavailable
 from zq.http.authentication import peer_of
 from zq.http.sqs.call import Who
 from zq.http.sqs.errors import SqsError
 from zq.http.tenant import PRESENTED
+from zq.model import Seconds
 
 # Headers that WSGI has under names of its own.
 BARE: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
@@ -30,10 +30,10 @@ BARE: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length
 class SignedCallers:
     """Tells who has signed a request. It is the engines' ``Judge`` of such requests, too."""
 
-    def __init__(self, keys: SqsKeyLookup, clock: Clock, behind_proxy: bool) -> None:
-        """``behind_proxy``: the last ``X-Forwarded-For`` is the caller."""
+    def __init__(self, keys: SqsKeyLookup, now: Callable[[], Seconds], behind_proxy: bool) -> None:
+        """``now``: the store's time; ``behind_proxy``: the last ``X-Forwarded-For`` is the caller."""
         self._keys = keys
-        self._clock = clock
+        self._now = now
         self._behind_proxy = behind_proxy
 
     def __call__(self, req: falcon.Request) -> Callable[[bytes], Who]:
@@ -70,7 +70,7 @@ class SignedCallers:
         return claim
 
     def _check(self, claim: Claim, head: Head) -> None:
-        sigv4.check_moment(claim, self._clock.now())
+        sigv4.check_moment(claim, self._now())
         sigv4.check_headers(claim, head)
 
 
