@@ -18,6 +18,8 @@ from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
 from zq.auth.signatures import Signatures
+from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
+from zq.auth.sqs_keys import SqsKeys
 from zq.broker import Broker
 from zq.broker.pools import Pools
 from zq.broker.rates import Exchange, Rates
@@ -78,7 +80,9 @@ class Application:
             self.broker.health.pools = self._storage.pools
         self.broker.trail.ttl = chosen.audit_ttl
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
-        documents = self._storage.documents
+        documents, sealing = self._storage.documents, chosen.sqs.key_file
+        self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
+        self._sqs_masters = MasterKeys(sealing, self._sqs_keys.replace, SQS_KEY_FILE)
         self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
@@ -152,6 +156,7 @@ class Application:
             proxy=self._proxy,
             behind_proxy=chosen.behind_proxy,
             tokens=tokens,
+            sqs_keys=self._sqs_keys,
             share=lambda: configuration.current.share,
             pools=self._pools(),
             auth=chosen.auth.strategy,
@@ -197,7 +202,8 @@ class Application:
         if self.broker.quotas is not None:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
-        reread(self._proxy, getattr(self._strategy, "certificates", None), self._keys, *self.rereads)
+        certificates = getattr(self._strategy, "certificates", None)
+        reread(self._proxy, certificates, self._keys, self._sqs_masters, *self.rereads)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Of the store. Raises ``NotBuilt`` for one that has no backups of zq's, or is one of several."""

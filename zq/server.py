@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Final, NoReturn
 
 from zq import (
@@ -26,12 +27,16 @@ from zq import (
     logs,
     offline,
     settings,
+    sqs_key_command,
     startup,
     token_command,
 )
 from zq.application import Application, make_broker, open_store
 from zq.auth import check as check_auth
+from zq.auth.master_keys import read_keys
 from zq.auth.policy import Policy
+from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
+from zq.auth.sqs_keys import SqsKeys
 from zq.clock import StoreClock
 from zq.engines import listening
 from zq.engines.tls import ServerTls
@@ -101,8 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """``zq-server``: returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     os.umask(PRIVATE)
-    if list(arguments[:1]) == ["token"]:
-        return _token(arguments[1:])
+    if list(arguments[:1]) in (["token"], ["sqs-key"]):
+        return _credentials(token_command if arguments[0] == "token" else sqs_key_command, arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
     if given.sample_config:
         settings.print_sample()
@@ -147,15 +152,15 @@ def _serve(configuration: Configuration) -> int:
     )
 
 
-def _token(arguments: Sequence[str]) -> int:
-    """``zq-server token``: returns the exit code."""
-    given = token_command.parse(arguments)
+def _credentials(command: ModuleType, arguments: Sequence[str]) -> int:
+    """``zq-server token`` and ``zq-server sqs-key``: returns the exit code."""
+    given = command.parse(arguments)
 
     try:
         _hand_on(given)
         chosen = Configuration().current
         logs.configure(chosen.log_format, "WARNING")
-        return token_command.run(given, chosen.control, partial(_direct, chosen))
+        return int(command.run(given, chosen.control, partial(_direct, chosen)))
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
 
@@ -168,7 +173,7 @@ def _direct(chosen: Settings) -> App:
     clock = StoreClock(storage.now, doubted=storage.doubted)
     broker = make_broker(chosen, storage, clock, NO_EVENTS)
     atexit.register(broker.trail.finish)  # runs before the store is closed
-    return create_app(broker)
+    return create_app(broker, sqs_keys=SqsKeys(storage.documents, clock, read_keys(chosen.sqs.key_file, SQS_KEY_FILE)))
 
 
 def _rekey(chosen: Settings) -> int:
@@ -211,8 +216,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", "token"],
+        choices=["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", "sqs-key", "token"],
         help="token: make, list, rotate and revoke tokens: zq-server token --help; "
+        "sqs-key: make, list, disable and delete access keys of SQS: zq-server sqs-key --help; "
         "backup: have the server of an embedded store make a backup in the folder NAME; "
         "backup verify: read all of the backup NAME, and say whether it is as it was; "
         "check-store: read all of an embedded store that no server has open, and say whether its parts agree; "

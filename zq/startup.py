@@ -82,8 +82,8 @@ def check_exposure(chosen: Settings) -> list[str]:
     """What the log must warn of. Raises ``StartRefused`` for what the operator has not accepted (tenancy 1)."""
     if not (chosen.auth.strategy or chosen.trust_network):
         _refuse_strangers(chosen)
-    if chosen.sqs.enabled:
-        _check_sqs(chosen)
+    if chosen.sqs.enabled and chosen.sqs.auth == "none":
+        _refuse_unsigned(chosen)
     return _warnings(chosen)
 
 
@@ -113,9 +113,7 @@ def _refuse_strangers(chosen: Settings) -> None:
         )
 
 
-def _check_sqs(chosen: Settings) -> None:
-    if chosen.sqs.auth != "none":
-        raise StartRefused("[sqs] auth = sigv4 is not built yet. For local use set [sqs] auth = none.")
+def _refuse_unsigned(chosen: Settings) -> None:
     if not (is_loopback(chosen.bind) or chosen.sqs.auth_none_anywhere):
         raise StartRefused(
             f"[sqs] auth is none, so --bind {chosen.bind} would let everyone who reaches this machine read and delete "

@@ -6,7 +6,7 @@ this process, on the store itself.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -41,7 +41,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     rotate.add_argument("id", metavar="ID", help="the ten characters after zq_")
     one.add_argument("id", metavar="ID", nargs="?", help="the ten characters after zq_")
     one.add_argument("--jti", metavar="J", help="of a JSON Web Token: its claim jti, whatever characters that has")
-    for each in (create, listing, revoke, rotate):
+    return parsed(parser, (create, listing, revoke, rotate), arguments)
+
+
+def parsed(
+    parser: argparse.ArgumentParser, verbs: Iterable[argparse.ArgumentParser], arguments: Sequence[str]
+) -> argparse.Namespace:
+    """The arguments, of which each verb takes those that name the store."""
+    for each in verbs:
         each.add_argument("--store", metavar="URI", help="the store, as for the server")
         each.add_argument("--config", metavar="FILE", help="configuration file, as for the server")
     # What else the server's own command line has, for those who read both.
@@ -54,7 +61,12 @@ def run(given: argparse.Namespace, socket: str, direct: Callable[[], control.App
 
     ``socket``: where a server that has the store open listens, "" if there is none; ``direct`` opens the store.
     """
-    for line in VERBS[given.verb](given, asker(socket, direct)):
+    return printed(VERBS, given, asker(socket, direct))
+
+
+def printed(verbs: Mapping[str, Callable[[argparse.Namespace, Ask], Iterator[str]]], given: Any, ask: Ask) -> int:
+    """Print what the verb says; the exit code."""
+    for line in verbs[given.verb](given, ask):
         print(line)  # noqa: T201
     return 0
 
@@ -91,10 +103,15 @@ def _create(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
 
 
 def _list(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
-    target = f"{PATH}?{urlencode({'limit': PAGE} | ({'project': given.project} if given.project else {}))}"
+    yield from map(_line, listed(ask, PATH, "tokens", given.project))
+
+
+def listed(ask: Ask, path: str, member: str, project: str | None) -> Iterator[dict[str, Any]]:
+    """All of a project, or with None of all, page by page."""
+    target = f"{path}?{urlencode({'limit': PAGE} | ({'project': project} if project else {}))}"
     while True:
         page = asked(ask, "GET", target)
-        yield from map(_line, page["tokens"])
+        yield from page[member]
         if not page["links"]:
             return
         target = page["links"][0]["href"]

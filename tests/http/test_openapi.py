@@ -33,6 +33,7 @@ EXAMPLES = {
     "producer": "p",
     "topic": "news",
     "token": "t",
+    "key": "k",
     "pool": "p",
     "flavor": "f",
     "subscription": "s",

@@ -11,6 +11,7 @@ import pytest
 
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
+from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import Grant, Tokens
 from zq.broker import Broker, waiting
 from zq.broker.rates import Rates
@@ -352,6 +353,8 @@ def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded, storage: St
     scoped, tokens = bounded(), Tokens(storage.documents, clock)
     caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
     kept, lost = (tokens.create(Grant(project=caller.project, roles=[role])).token.id for role in ("admin", "member"))
+    keys = SqsKeys(storage.documents, clock, {})
+    key = keys.create(caller.project, plain=True).key.id
     path = f"/v2/admin/project?project={caller.project}"
     for name in "abc":
         caller.send(name, 1)
@@ -372,6 +375,7 @@ def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded, storage: St
     assert storage.documents.get(DocumentRef("", "subscribed", caller.project), now) is None
     assert storage.queues.list(caller.project, "", 10).items == []
     assert tokens.get(kept).stored.project == caller.project
+    assert (keys.holder(key), keys.list(caller.project, "", 10).items) == (None, [])
     with pytest.raises(NotFound):
         tokens.get(lost)
 

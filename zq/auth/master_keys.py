@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of the keys by which bodies are encrypted (contract 7.9)."""
+"""Files of the keys by which bodies are encrypted (contract 7.9), and secrets of SQS's access keys."""
 
 import binascii
 import re
@@ -20,16 +20,17 @@ ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
 class MasterKeys:
     """A file of keys, whose content goes to ``use`` whenever it is read."""
 
-    def __init__(self, path: str, use: Callable[[Mapping[str, bytes]], object]) -> None:
+    def __init__(self, path: str, use: Callable[[Mapping[str, bytes]], object], option: str = OPTION) -> None:
         self._path = path
         self._use = use
+        self._option = option
 
     def reload(self) -> None:
         """Read the file anew. Raises ``StartRefused``; what it said stays then."""
-        self._use(read_keys(self._path))
+        self._use(read_keys(self._path, self._option))
 
 
-def read_keys(path: str) -> dict[str, bytes]:
+def read_keys(path: str, option: str = OPTION) -> dict[str, bytes]:
     """The keys of the file by their ids, in its order; none for no file. Raises ``StartRefused``.
 
     A line is an id, a blank, and 32 bytes in base64; blank lines and those that begin with # say nothing.
@@ -37,18 +38,18 @@ def read_keys(path: str) -> dict[str, bytes]:
     keys: dict[str, bytes] = {}
     if not path:
         return keys
-    for number, line in enumerate(read_private(OPTION, path).decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(read_private(option, path).decode("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         id, key = _read(line)
         if key is None or id in keys:
             fault = "names an id again" if key else "must be an id and 32 bytes in base64"
-            raise StartRefused(f"{OPTION} cannot be used: line {number} of {path} {fault}.")
+            raise StartRefused(f"{option} cannot be used: line {number} of {path} {fault}.")
         keys[id] = key
     if find_spec("cryptography") is None:
-        raise StartRefused(f"{OPTION} needs an extra: pip install 'zq-queue[encryption]'.")
+        raise StartRefused(f"{option} needs an extra: pip install 'zq-queue[encryption]'.")
     if not keys:
-        raise StartRefused(f"{OPTION} cannot be used: {path} holds no key.")
+        raise StartRefused(f"{option} cannot be used: {path} holds no key.")
     return keys
 
 

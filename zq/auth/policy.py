@@ -73,7 +73,7 @@ RULES: Final[dict[str, Rule]] = {
     **_administration("health:get", *(f"pools:{name}" for name in _THINGS)),
     **_administration(*(f"flavors:{name}" for name in ("create", "update", "delete"))),
     **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
-    **_administration("admin:tokens", "admin:server"),
+    **_administration("admin:tokens", "admin:server", "admin:sqs_keys"),
 }
 """Every rule that a route may name. One that is not here is denied."""
 

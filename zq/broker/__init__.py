@@ -13,6 +13,7 @@ from zq.broker.following import Following
 from zq.broker.health import Health
 from zq.broker.history import History
 from zq.broker.messages import Messages
+from zq.broker.move_tasks import MoveTasks
 from zq.broker.publishing import Publishing, Readers
 from zq.broker.pushes import Pushes
 from zq.broker.queues import Queues
@@ -88,6 +89,7 @@ class Broker:
         )
         self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing)
         self.redriving = Redriving(storage, clock, rules_cache, events)
+        self.move_tasks = MoveTasks(storage, clock, rules_cache, events)
         self.history = History(storage, clock, limits, rules_cache, events, sealing)
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
         self.topics = Topics(storage, clock, limits, self.default_ttls, sealing.keys)
@@ -138,6 +140,7 @@ class Broker:
     def resume(self) -> None:
         """Go on with what no server carries on: to be called every second."""
         self.transactions.resume()
+        self.move_tasks.resume()
         self.removal.resume(self.quotas)
 
     def end_waiting(self) -> None:

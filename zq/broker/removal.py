@@ -2,7 +2,7 @@
 """The deletion of a project with all that it has (tenancy 5)."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,6 +22,7 @@ from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.pools import FLAVOR
 from zq.model.quotas import State
+from zq.model.sqs import KEY, TASK
 from zq.model.subscriptions import Source
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
@@ -66,8 +67,9 @@ class Removal:
 
     def step(self, quotas: Quotas, project: str) -> bool:
         """Delete one part more; whether anything may be left."""
-        steps = self._step_subscriptions, self._step_queues, self._step_topics, self._step_tokens, self._step_flavors
-        if any(step(project) for step in steps):
+        steps = self._step_subscriptions, self._step_queues, self._step_topics
+        documents = (TOKEN, OF_TOKENS), (KEY, (KEY,)), (TASK, ()), (FLAVOR, ())
+        if any(step(project) for step in steps) or any(self._step_documents(project, *each) for each in documents):
             return True
         for kind in OF_PROJECTS:
             self._documents.delete(DocumentRef("", kind, project), self._clock.now())
@@ -95,12 +97,6 @@ class Removal:
             self._subscriptions.delete_all(Source(project, *document.ref.name.split("/")))
         return bool(found)
 
-    def _step_flavors(self, project: str) -> bool:
-        found = self._documents.list(project, FLAVOR, "", "", STEP, self._clock.now()).items
-        for document in found:
-            self._documents.delete(document.ref, self._clock.now())
-        return bool(found)
-
     def _step_queues(self, project: str) -> bool:
         found = self._storage.queues.list(project, "", AT_ONCE).items
         for queue in found:
@@ -113,11 +109,12 @@ class Removal:
             self._topics.delete(TopicRef(project, name))
         return bool(found)
 
-    def _step_tokens(self, project: str) -> bool:
+    def _step_documents(self, project: str, kind: str, others: Sequence[str]) -> bool:
+        """``others``: kinds of the deployment's documents that belong to each of the project's."""
         now = self._clock.now()
-        found = self._documents.list(project, TOKEN, "", "", STEP, now).items
+        found = self._documents.list(project, kind, "", "", STEP, now).items
         for document in found:
-            for kind in OF_TOKENS:
-                self._documents.delete(DocumentRef("", kind, document.ref.name), now)
+            for other in others:
+                self._documents.delete(DocumentRef("", other, document.ref.name), now)
             self._documents.delete(document.ref, now)
         return bool(found)

@@ -10,6 +10,7 @@ from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
+from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Tokens
 from zq.broker import Broker
 from zq.broker.pools import Pools
@@ -50,8 +51,11 @@ from zq.http.service import (
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
+from zq.http.sqs.authentication import SignedCallers
 from zq.http.sqs.endpoint import Endpoint, Recognition, add_to, is_sqs
 from zq.http.sqs.unsigned import believed
+from zq.http.sqs_keys import PATH as SQS_KEYS
+from zq.http.sqs_keys import SqsKeyCollection, SqsKeyItem
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
@@ -98,6 +102,7 @@ def create_app(
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
+    sqs_keys: SqsKeys | None = None,
     share: Callable[[], ShareOptions] = ShareOptions,
     pools: Pools | None = None,
     auth: str = "",
@@ -111,7 +116,8 @@ def create_app(
     answers say what is left of a project's rates.
     ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
     ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
-    ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
+    ``tokens`` and ``sqs_keys``: of all projects; by default those of the broker's store. ``share``: how URLs are
+    signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
     ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
     ``figures``: None = there are none. ``sqs``: None = that protocol is not served.
@@ -122,7 +128,9 @@ def create_app(
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.waiters.clock
     signatures = Signatures(share, documents, clock)
-    apart = {} if sqs is None else {"apart": is_sqs}
+    keys = sqs_keys or SqsKeys(documents, clock, {})
+    signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
+    apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}
     authentication = Authentication(strategy, proxy, behind_proxy, signatures, **apart)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
@@ -134,10 +142,11 @@ def create_app(
         authorization,
     )
     broker.subscriptions.sealer = SecretSealer(share)
-    app = App(middleware, authentication if guarded else None, broker.storage.prompt)
+    app = App(middleware, authentication if guarded or signed else None, broker.storage.prompt)
     _add_routes(app, broker)
     if sqs is not None:
-        add_to(app, Endpoint(broker, sqs, believed(sqs), authorization))
+        broker.move_tasks.serves = True
+        add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
     app.add_route("/", Versions("console/" if console else ""))
     app.add_route("/v2/me", Me(auth, console))
     if metrics_page is not None:
@@ -147,6 +156,7 @@ def create_app(
     )
     _add_figure_routes(app, figures)
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
+    _add_sqs_key_routes(app, keys)
     if admin_mode:
         app.add_route("/v2/health", HealthReport(broker))
         if pools is not None:
@@ -185,6 +195,11 @@ def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None
         app.add_route(path, resource(tokens))
     app.add_route("/v2/queues/{queue}/share", QueueShare(signatures))
     app.add_route("/v2/share/revoke", ShareRevocation(signatures))
+
+
+def _add_sqs_key_routes(app: App, keys: SqsKeys) -> None:
+    app.add_route(SQS_KEYS, SqsKeyCollection(keys))
+    app.add_route(f"{SQS_KEYS}/{{key}}", SqsKeyItem(keys))
 
 
 def _add_service_routes(app: App, broker: Broker) -> None:

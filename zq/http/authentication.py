@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import falcon
 
+from zq.http.heads import Judge
 from zq.http.tenant import CONTROL, PRESENTED
 from zq.model.identity import ADMIN, Identity
 
@@ -96,10 +97,12 @@ class Authentication:
         behind_proxy: bool,
         signatures: SignatureCheck,
         apart: Callable[[Mapping[str, Any]], bool] = lambda _env: False,
+        judge: Judge | None = None,
     ) -> None:
         """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller.
 
-        ``apart``: requests of another protocol, whose callers prove by other means who they are.
+        ``apart``: requests of another protocol, whose callers prove by other means who they are, and of which ``judge``
+        tells engines whose bodies to read.
         """
         self._signed = Signed(signatures)
         self._strategy = strategy
@@ -107,6 +110,7 @@ class Authentication:
         self._asks = strategy is not None or proxy is not None
         self._behind_proxy = behind_proxy
         self._apart = apart
+        self._judge = judge
         self._harmless: frozenset[str] = frozenset()
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
@@ -136,7 +140,9 @@ class Authentication:
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
         """Whether a request of this head is to have its body read; see ``zq.http.heads.Judge``."""
-        if not self._asks or self._apart(env) or env["PATH_INFO"] in OPEN:
+        if self._apart(env):
+            return self._judge is None or self._judge.known(env)
+        if not self._asks or env["PATH_INFO"] in OPEN:
             return True
         strategy = self._signed if SIGNATURE in env else self._strategy
         if strategy is None:
@@ -145,6 +151,8 @@ class Authentication:
 
     def look_up(self, env: Mapping[str, Any]) -> bool:
         """The same, if the store must be asked for it."""
+        if self._apart(env):
+            return self._judge is None or self._judge.look_up(env)
         strategy = self._signed if SIGNATURE in env else self._strategy
         return strategy is None or strategy.look_up(env, peer_of(env, self._behind_proxy))
 

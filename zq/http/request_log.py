@@ -120,6 +120,8 @@ def _object(req: falcon.Request) -> str:
     token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")
     if token and "/tokens" in (req.uri_template or ""):
         return f"token {str(token)[:MOST_SHOWN]}" if not str(token).startswith("zq_") else "token"  # no secret
+    if "/sqs-keys" in (req.uri_template or "") and (key := getattr(req.context, "made", None) or params.get("key")):
+        return f"sqs key {str(key)[:MOST_SHOWN]}"
     for thing in ("pool", "flavor"):
         if thing in params:
             return f"{thing} {params[thing][:MOST_SHOWN]}"

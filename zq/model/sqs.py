@@ -1,7 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the SQS protocol: section ``[sqs]``."""
+"""The options of the SQS protocol, section ``[sqs]``, and the names of its operations."""
+
+from typing import Final
 
 from msgspec import Struct
+
+# The kind of the documents that are access keys, and of the notes by which a project has them.
+KEY: Final = "sqs-key"
+# The kind of the documents that are tasks which move messages.
+TASK: Final = "sqs-task"
+# What a key may allow.
+ACTIONS: Final = frozenset(
+    {
+        *("AddPermission", "CancelMessageMoveTask", "ChangeMessageVisibility", "ChangeMessageVisibilityBatch"),
+        *("CreateQueue", "DeleteMessage", "DeleteMessageBatch", "DeleteQueue", "GetQueueAttributes", "GetQueueUrl"),
+        *("ListDeadLetterSourceQueues", "ListMessageMoveTasks", "ListQueueTags", "ListQueues", "PurgeQueue"),
+        *("ReceiveMessage", "RemovePermission", "SendMessage", "SendMessageBatch", "SetQueueAttributes"),
+        *("StartMessageMoveTask", "TagQueue", "UntagQueue"),
+    }
+)
 
 
 class SqsOptions(Struct, frozen=True, kw_only=True):
@@ -21,3 +38,5 @@ class SqsOptions(Struct, frozen=True, kw_only=True):
     """Seconds between two purges of a queue; 0 = any time."""
     kms: str = "ignore"
     """What KMS keys of queues are: ignore, for nothing is encrypted by them, or refuse."""
+    key_file: str = ""
+    """The file of the keys that seal secrets of access keys; "" = these are plain, or there are none."""

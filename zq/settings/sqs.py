@@ -54,6 +54,13 @@ SQS: Final[list[cfg.Opt]] = [
         help="What becomes of KMS keys that queues are given. ignore: they are shown, and nothing is encrypted. "
         "refuse: they are refused.",
     ),
+    cfg.StrOpt(
+        "key_file",
+        default="",
+        help="A file of mode 0600 or 0640 with the keys that seal secrets of access keys in the store, as that of "
+        "[transport] message_encryption_key_file: the first one seals, all open. Empty: access keys can be made plain "
+        "only.",
+    ),
 ]
 
 

@@ -205,6 +205,7 @@ class Connection:
         assert self.request is not None
         environ: dict[str, Any] = {"HTTP_" + name.replace("-", "_"): value for name, value in self.request.headers}
         environ["PATH_INFO"], environ["REQUEST_METHOD"] = self.request.path, self.request.method
+        environ["QUERY_STRING"], environ["RAW_URI"] = self.request.query, self.request.uri
         environ["REMOTE_ADDR"] = self.peer[0] if isinstance(self.peer, tuple) else ""
         if isinstance(self.sock, TlsSocket):
             environ[CERTIFICATE] = self.sock.caller()

@@ -23,8 +23,8 @@ class Who(Struct, frozen=True):
     """Operations that the credential allows; None = all."""
 
 
-Authenticate: TypeAlias = Callable[[falcon.Request, bytes], Who]
-"""Tells of a request and its raw body who asks. Raises ``SqsError``."""
+Authenticate: TypeAlias = Callable[[falcon.Request], Callable[[bytes], Who]]
+"""Judges a request by its head; what it returns tells by the raw body who asks. Both raise ``SqsError``."""
 
 
 class Call(Struct, frozen=True, kw_only=True):

@@ -100,8 +100,9 @@ class Endpoint:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         if "sqs" not in req.context:
             raise falcon.HTTPRouteNotFound
+        authenticated = self._authenticate(req)
         body = query.body(req, MAX_SQS_BODY, form=True)
-        who = self._authenticate(req, body)
+        who = authenticated(body)
         state = self._identified(req, who)
         protocol = req.context.sqs
         name, given = protocol.read(req, body)

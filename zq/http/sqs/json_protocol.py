@@ -39,7 +39,7 @@ def answer(resp: falcon.Response, _operation: str, given: Mapping[str, Any] | No
     """Tell what an operation has answered."""
     resp.content_type = MEDIA
     if given is not None:
-        resp.data = encode({name: value for name, value in given.items() if value or name in ALWAYS})
+        resp.data = encode({name: value for name, value in given.items() if value or value == 0 or name in ALWAYS})
 
 
 def refuse(resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:

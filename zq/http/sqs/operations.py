@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 from msgspec import Struct
 
-from zq.http.sqs import batches, errors, messages, queues
+from zq.http.sqs import batches, errors, messages, queues, tasks
 from zq.http.sqs.call import Call, Params
 
 # How msgspec says that an entry of a list lacks a member, or that a member is of a wrong type.
@@ -81,9 +81,9 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "ListDeadLetterSourceQueues": Operation(queues.ListDeadLetterSourceQueues, queues.list_dead_letter_source_queues),
     "AddPermission": _unsupported("AddPermission"),
     "RemovePermission": _unsupported("RemovePermission"),
-    "StartMessageMoveTask": _unsupported("StartMessageMoveTask"),
-    "ListMessageMoveTasks": _unsupported("ListMessageMoveTasks"),
-    "CancelMessageMoveTask": _unsupported("CancelMessageMoveTask"),
+    "StartMessageMoveTask": Operation(tasks.StartMessageMoveTask, tasks.start_message_move_task),
+    "ListMessageMoveTasks": Operation(tasks.ListMessageMoveTasks, tasks.list_message_move_tasks),
+    "CancelMessageMoveTask": Operation(tasks.CancelMessageMoveTask, tasks.cancel_message_move_task),
     "SendMessage": Operation(messages.SendMessage, messages.send_message),
     "SendMessageBatch": Operation(batches.SendMessageBatch, batches.send_message_batch),
     "ReceiveMessage": Operation(messages.ReceiveMessage, messages.receive_message),

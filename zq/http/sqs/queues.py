@@ -127,11 +127,11 @@ def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues
     """URLs of the queues whose dead letters come here."""
     target = names.existing(call, given.queue_url).ref.name
     after, size = _page(given.max_results, given.next_token)
-    found = (queue for queue in call.broker.queues.named(call.project, after) if _has_target(queue, target))
+    found = (queue for queue in call.broker.queues.named(call.project, after) if has_target(queue, target))
     return _listed(call, "queueUrls", found, size, given.max_results)
 
 
-def _has_target(queue: Queue, target: str) -> bool:
+def has_target(queue: Queue, target: str) -> bool:
     metadata = wire.json_object(queue.metadata)
     return metadata.get("_dead_letter_queue") == target and metadata.get("_max_claim_count") is not None
 

@@ -2,6 +2,7 @@
 """Callers that are believed: no signature is looked at (``[sqs] auth = none``)."""
 
 import re
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote
 
@@ -20,13 +21,13 @@ OLD_KEY: Final = re.compile(r"AWSAccessKeyId=([0-9]{12})(?:&|$)", re.ASCII)
 def believed(options: SqsOptions) -> Authenticate:
     """An access key id that is an account names the project; all others are of the one that the options name."""
 
-    def authenticate(req: falcon.Request, _body: bytes) -> Who:
+    def authenticate(req: falcon.Request) -> Callable[[bytes], Who]:
         said = req.env.get("HTTP_AUTHORIZATION") or unquote(req.query_string)
         found = CREDENTIAL.search(said)
         key, region = (found[1], found[2] or "") if found else ("", "")
         if found is None and (old := OLD_KEY.search(said)):
             key = old[1]
         project = key if ACCOUNT.fullmatch(key) else options.project
-        return Who(project, "", region)
+        return lambda _body: Who(project, "", region)
 
     return authenticate

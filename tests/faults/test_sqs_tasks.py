@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task that moves messages goes on when the server that has it is killed (SQS contract 10)."""
+
+from typing import Any
+
+from tests.servers import ZqServer, wait_for
+from tests.sqs.conftest import client_of
+from tests.stores import RedisServer
+from zq.broker.move_tasks import LEASE
+
+CONFIG = "[sqs]\nenabled = true\nauth = none\n"
+ACCOUNT = "123456789012"
+MESSAGES = 100
+
+
+def test_another_server_goes_on_with_a_task(store: RedisServer) -> None:
+    """Each message is moved, and none twice."""
+    with ZqServer(store.uri, config=CONFIG) as first:
+        sqs = client_of(first.url, ACCOUNT)
+        dead, jobs, arns = _queues(sqs)
+        for start in range(0, MESSAGES, 10):
+            entries = [{"Id": str(number), "MessageBody": str(number)} for number in range(start, start + 10)]
+            assert "Failed" not in sqs.send_message_batch(QueueUrl=dead, Entries=entries)
+        terms = {"SourceArn": arns[dead], "DestinationArn": arns[jobs], "MaxNumberOfMessagesPerSecond": 10}
+        sqs.start_message_move_task(**terms)
+        wait_for(lambda: _task(sqs, arns[dead])["ApproximateNumberOfMessagesMoved"] > 0, 20, "A first step is made.")
+        first.kill()
+    with ZqServer(store.uri, config=CONFIG) as other:
+        sqs = client_of(other.url, ACCOUNT)
+        wait_for(lambda: _task(sqs, arns[dead])["Status"] == "COMPLETED", LEASE + 60, "The other server goes on.")
+        found: list[str] = []
+        while taken := sqs.receive_message(QueueUrl=jobs, MaxNumberOfMessages=10).get("Messages"):
+            found += [message["Body"] for message in taken]
+        assert sorted(map(int, found)) == list(range(MESSAGES))
+
+
+def _queues(sqs: Any) -> tuple[str, str, dict[str, str]]:
+    """URLs of a dead letter queue, and of the one whose messages come there; and the ARNs of both."""
+    urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("dead", "jobs")]
+    arns = {
+        url: sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        for url in urls
+    }
+    policy = f'{{"deadLetterTargetArn": "{arns[urls[0]]}", "maxReceiveCount": 3}}'
+    sqs.set_queue_attributes(QueueUrl=urls[1], Attributes={"RedrivePolicy": policy})
+    return urls[0], urls[1], arns
+
+
+def _task(sqs: Any, source: str) -> dict[str, Any]:
+    (task,) = sqs.list_message_move_tasks(SourceArn=source)["Results"]
+    return dict(task)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks that move the messages of a dead letter queue, by two servers of one store (SQS contract 10).
+
+A server that is killed makes no steps any more; that is all that the others see of it.
+"""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from webtest import TestApp
+
+from zq.broker import Broker
+from zq.broker.move_tasks import KEPT, LEASE, UNRATED
+from zq.clock import ManualClock
+from zq.conformance.builders import drafts
+from zq.http.app import create_app
+from zq.model import ListFilter, Move, QueueRef
+from zq.model.sqs import SqsOptions
+from zq.storage.api import Storage
+
+NONE = "The resource that you specified for the {} parameter doesn't exist."
+
+
+class Server:
+    """One of those that share the store, and requests to it by an account."""
+
+    def __init__(self, storage: Storage, clock: ManualClock, account: str) -> None:
+        self.broker = Broker(storage, clock)
+        self.account = account
+        self._web = TestApp(create_app(self.broker, sqs=SqsOptions(enabled=True, auth="none")))
+
+    def step(self) -> None:
+        """What is done every second."""
+        self.broker.move_tasks.resume()
+
+    def ask(self, operation: str, status: int = 200, **parameters: Any) -> Any:
+        headers = {
+            "X-Amz-Target": f"AmazonSQS.{operation}",
+            "Content-Type": "application/x-amz-json-1.0",
+            "Authorization": f"AWS4-HMAC-SHA256 Credential={self.account}/20300101/us-east-1/sqs/aws4_request",
+        }
+        answer = self._web.post("/", json.dumps(parameters), headers, status=status)
+        return json.loads(answer.body) if answer.body else None
+
+    def arn(self, name: str) -> str:
+        return f"arn:aws:sqs:us-east-1:{self.account}:{name}"
+
+    def start(self, **more: Any) -> str:
+        return str(self.ask("StartMessageMoveTask", SourceArn=self.arn("dead"), **more)["TaskHandle"])
+
+    def tasks(self, most: int = 10) -> list[dict[str, Any]]:
+        answer = self.ask("ListMessageMoveTasks", SourceArn=self.arn("dead"), MaxResults=most)
+        return list(answer.get("Results", []))
+
+
+class World:
+    """Two servers, and the queues of one account: ``jobs`` and ``more``, whose dead letters go to ``dead``."""
+
+    def __init__(self, storage: Storage, clock: ManualClock, account: str) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.account = account
+        self.one, self.other = (Server(storage, clock, account) for _ in range(2))
+        self.one.ask("CreateQueue", QueueName="dead")
+        policy = json.dumps({"deadLetterTargetArn": self.one.arn("dead"), "maxReceiveCount": 1})
+        for name in ("jobs", "more"):
+            self.one.ask("CreateQueue", QueueName=name, Attributes={"RedrivePolicy": policy})
+
+    def ref(self, name: str) -> QueueRef:
+        return QueueRef(self.account, name)
+
+    def bury(self, name: str, count: int) -> list[str]:
+        """So many dead letters of that queue."""
+        now = self.clock.now()
+        posted = drafts(count, now)
+        self.storage.messages.post(self.ref(name), posted, now)
+        moves = [Move(draft.id, "dead", reason="max_claims") for draft in posted]
+        assert len(self.storage.messages.move(self.ref(name), moves, now)) == count
+        return [draft.id for draft in posted]
+
+    def there(self, name: str) -> list[str]:
+        """The ids of the queue's messages, in order."""
+        page = self.storage.messages.list(self.ref(name), 0, 10_000, ListFilter(), self.clock.now())
+        return [message.id for message in page.items]
+
+
+@pytest.fixture
+def world(storage: Storage, clock: ManualClock) -> World:
+    return World(storage, clock, f"{random.randrange(10**12):012}")
+
+
+def test_messages_go_back_to_where_they_came_from(world: World) -> None:
+    """With their ids and in order; what was buried meanwhile stays, and so does the task's record."""
+    jobs, more = world.bury("jobs", 3), world.bury("more", 2)
+    handle = world.one.start()
+    world.clock.advance(1)
+    later = world.bury("jobs", 1)
+    (running,) = world.one.tasks()
+    started = running.pop("StartedTimestamp")
+    assert abs(started / 1000 - world.clock.now()) < 2
+    assert running == {
+        "TaskHandle": handle,
+        "Status": "RUNNING",
+        "SourceArn": world.one.arn("dead"),
+        "ApproximateNumberOfMessagesMoved": 0,
+        "ApproximateNumberOfMessagesToMove": 5,
+    }
+    world.one.step()
+    assert (world.there("jobs"), world.there("more"), world.there("dead")) == (jobs, more, later)
+    (done,) = world.other.tasks()
+    assert (done["Status"], done["ApproximateNumberOfMessagesMoved"], "TaskHandle" in done) == ("COMPLETED", 5, False)
+
+
+def test_messages_go_to_one_destination(world: World) -> None:
+    """Wherever they came from."""
+    ids = [*world.bury("jobs", 2), *world.bury("more", 2)]
+    world.one.start(DestinationArn=world.one.arn("more"))
+    world.one.step()
+    assert (world.there("more"), world.there("dead")) == (ids, [])
+    assert world.one.tasks()[0]["DestinationArn"] == world.one.arn("more")
+
+
+def test_a_rate_is_kept(world: World) -> None:
+    """So many a step, which is made every second; without one there is a bound, too."""
+    ids = world.bury("jobs", 250)
+    world.one.start(MaxNumberOfMessagesPerSecond=120)
+    for moved in (120, 240, 250):
+        world.one.step()
+        assert world.there("jobs") == ids[:moved]
+        assert world.one.tasks()[0]["ApproximateNumberOfMessagesMoved"] == moved
+        world.clock.advance(1)
+    assert world.one.tasks()[0]["Status"] == "COMPLETED"
+    assert UNRATED >= 500
+
+
+def test_another_server_goes_on_when_the_lease_has_ended(world: World) -> None:
+    """Not before; and nothing is moved twice, though the first server writes no more of what it has moved."""
+    ids = world.bury("jobs", 5)
+    world.one.start(MaxNumberOfMessagesPerSecond=2)
+    world.one.step()
+    world.clock.advance(1)
+    world.other.step()
+    assert world.there("jobs") == ids[:2], "The lease is the first one's."
+    move = world.storage.messages.move  # what it moves next it does not come to write
+    assert move(world.ref("dead"), [Move(ids[2], "jobs")], world.clock.now()) == [ids[2]]
+    world.clock.advance(LEASE)
+    for _ in range(3):
+        world.other.step()
+        world.clock.advance(1)
+    assert (world.there("jobs"), world.there("dead")) == (ids, [])
+    assert world.other.tasks()[0]["Status"] == "COMPLETED"
+    world.one.step()
+    assert (world.there("jobs"), len(world.one.tasks())) == (ids, 1)
+
+
+def test_two_servers_that_both_believe_to_have_it_move_nothing_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one stops in the middle of a step for longer than its lease, and goes on when the other is done."""
+    ids = world.bury("jobs", 4)
+    world.one.start()
+    move = world.one.broker.storage.messages.move
+    monkeypatch.setattr(world.storage.messages, "move", lambda *terms: late(*terms))
+
+    def late(*terms: Any) -> Any:
+        monkeypatch.setattr(world.storage.messages, "move", move)
+        world.clock.advance(LEASE + 1)
+        world.other.step()
+        return move(*terms)
+
+    world.one.step()
+    assert (world.there("jobs"), world.there("dead")) == (ids, [])
+    assert [task["Status"] for task in world.one.tasks()] == ["COMPLETED"]
+    assert world.one.tasks()[0]["ApproximateNumberOfMessagesMoved"] == 4
+
+
+def test_a_task_is_cancelled(world: World) -> None:
+    """By any server: before the next step, which its runner makes, or another one when the lease has ended."""
+    ids = world.bury("jobs", 5)
+    handle = world.one.start(MaxNumberOfMessagesPerSecond=2)
+    world.one.step()
+    assert world.other.ask("CancelMessageMoveTask", TaskHandle=handle) == {"ApproximateNumberOfMessagesMoved": 2}
+    assert world.one.tasks()[0]["Status"] == "CANCELLING"
+    world.clock.advance(LEASE + 1)
+    world.other.step()
+    assert (world.one.tasks()[0]["Status"], world.there("jobs"), world.there("dead")) == ("CANCELLED", ids[:2], ids[2:])
+    refused = world.one.ask("CancelMessageMoveTask", 404, TaskHandle=handle)
+    assert refused == {"__type": "com.amazonaws.sqs#ResourceNotFoundException", "message": "Task does not exist."}
+    again = world.one.start()
+    assert world.one.ask("CancelMessageMoveTask", TaskHandle=again) == {"ApproximateNumberOfMessagesMoved": 0}
+    world.one.step()
+    assert [task["Status"] for task in world.one.tasks()] == ["CANCELLED", "CANCELLED"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_task_fails_when_its_destination_is_gone(world: World, named: bool) -> None:
+    """No queue is made for it, and the messages stay."""
+    ids = world.bury("jobs", 2)
+    world.one.start(**({"DestinationArn": world.one.arn("jobs")} if named else {}))
+    world.storage.queues.delete(world.ref("jobs"))
+    world.one.step()
+    (task,) = world.one.tasks()
+    assert (task["Status"], task["FailureReason"]) == ("FAILED", "AWS.SimpleQueueService.NonExistentQueue")
+    assert (world.there("dead"), world.storage.queues.get(world.ref("jobs"))) == (ids, None)
+
+
+def test_a_task_fails_at_a_message_that_came_from_nowhere(world: World) -> None:
+    """What was before it has gone."""
+    ids = world.bury("jobs", 2)
+    posted = drafts(1, world.clock.now())
+    world.storage.messages.post(world.ref("dead"), posted, world.clock.now())
+    world.one.start()
+    world.one.step()
+    assert world.one.tasks()[0]["FailureReason"] == "CouldNotDetermineMessageSource"
+    assert (world.there("jobs"), world.there("dead")) == (ids, [posted[0].id])
+
+
+def test_one_task_of_a_queue_runs_at_a_time(world: World) -> None:
+    """Another one may follow, and the latest are kept."""
+    world.one.start()
+    refused = world.other.ask("StartMessageMoveTask", 400, SourceArn=world.one.arn("dead"))
+    assert refused["message"].startswith("There is already a task running.")
+    for _ in range(KEPT + 2):
+        world.one.step()
+        world.clock.advance(1)
+        world.other.start()
+    tasks = world.one.tasks()
+    assert [task["Status"] for task in tasks] == ["RUNNING"] + ["COMPLETED"] * (KEPT - 1)
+    moments = [task["StartedTimestamp"] for task in tasks]
+    assert moments == sorted(moments, reverse=True)
+    assert len(world.one.ask("ListMessageMoveTasks", SourceArn=world.one.arn("dead"))["Results"]) == 1
+
+
+def test_what_cannot_be_started_is_refused(world: World) -> None:
+    """In the words of AWS."""
+    ask, arn = world.one.ask, world.one.arn
+    start, no_source, no_destination = "StartMessageMoveTask", NONE.format("SourceArn"), NONE.format("DestinationArn")
+    foreign = "arn:aws:sqs:us-east-1:000000000001:dead"
+    for source in (arn("none"), foreign, "dead"):
+        assert ask(start, 404, SourceArn=source)["message"] == no_source
+        assert ask("ListMessageMoveTasks", 404, SourceArn=source)["message"] == no_source
+    for destination in (arn("none"), foreign):
+        assert ask(start, 404, SourceArn=arn("dead"), DestinationArn=destination)["message"] == no_destination
+    refused = ask(start, 400, SourceArn=arn("jobs"))
+    assert refused["message"] == "Source queue must be configured as a Dead Letter Queue."
+    for more in ({"DestinationArn": arn("dead")}, *({"MaxNumberOfMessagesPerSecond": rate} for rate in (0, 501))):
+        assert "InvalidParameterValue" in ask(start, 400, SourceArn=arn("dead"), **more)["__type"]
+    for handle in ("no", "bm8=", "e30="):
+        refused = ask("CancelMessageMoveTask", 400, TaskHandle=handle)
+        assert refused["message"] == "Value for parameter TaskHandle is invalid."

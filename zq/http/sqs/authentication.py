@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callers prove by a signature who they are (``[sqs] auth = sigv4``).
+
+Form, key and moment are judged by the head alone, before a body is read; engines ask the same first, so that a body of
+a stranger is never taken. The signature itself needs the body, whose hash it covers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import quote
+
+import falcon
+
+from zq.auth import sigv4
+from zq.auth.sigv4 import Claim, Head, Refusal
+from zq.auth.sqs_keys import Holder, SqsKeyLookup
+from zq.errors import TooManyRequests, Unavailable
+from zq.http.authentication import peer_of
+from zq.http.sqs.call import Who
+from zq.http.sqs.errors import SqsError
+from zq.http.tenant import PRESENTED
+from zq.model import Seconds
+
+# Headers that WSGI has under names of its own.
+BARE: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
+
+
+class SignedCallers:
+    """Tells who has signed a request. It is the engines' ``Judge`` of such requests, too."""
+
+    def __init__(self, keys: SqsKeyLookup, now: Callable[[], Seconds], behind_proxy: bool) -> None:
+        """``now``: the store's time; ``behind_proxy``: the last ``X-Forwarded-For`` is the caller."""
+        self._keys = keys
+        self._now = now
+        self._behind_proxy = behind_proxy
+
+    def __call__(self, req: falcon.Request) -> Callable[[bytes], Who]:
+        """Judge the head; what is returned judges the body. Raises ``SqsError``, ``TooManyRequests``,
+        ``Unavailable``."""
+        head = head_of(req.env)
+        with _translated():
+            claim = sigv4.read(head)
+            holder = self._keys.find(claim.key, peer_of(req.env, self._behind_proxy))
+            self._check(claim, head)
+        return lambda body: _signed(head, claim, holder, body)
+
+    def known(self, env: Mapping[str, Any]) -> bool | None:
+        """Whether a request of this head is to have its body read; None if the store must be asked."""
+        claim = self._claim(env)
+        return claim is not None and self._keys.known(claim.key)
+
+    def look_up(self, env: Mapping[str, Any]) -> bool:
+        """The same; asks the store. No, if that cannot be asked."""
+        claim = self._claim(env)
+        try:
+            return claim is not None and bool(self._keys.find(claim.key, peer_of(env, self._behind_proxy)))
+        except (Refusal, TooManyRequests, Unavailable):
+            return False
+
+    def _claim(self, env: Mapping[str, Any]) -> Claim | None:
+        """What the head says of its signature; None if that is right with no key."""
+        head = head_of(env)
+        try:
+            claim = sigv4.read(head)
+            self._check(claim, head)
+        except Refusal:
+            return None
+        return claim
+
+    def _check(self, claim: Claim, head: Head) -> None:
+        sigv4.check_moment(claim, self._now())
+        sigv4.check_headers(claim, head)
+
+
+def head_of(env: Mapping[str, Any]) -> Head:
+    """A request's head as it was sent, and signed: also what was put aside since."""
+    target: str = env.get("RAW_URI") or env.get("REQUEST_URI") or ""
+    if not target.startswith("/"):  # a server that does not say how the path was written, or a proxy's form of it
+        target = quote(env.get("SCRIPT_NAME", "") + env["PATH_INFO"], safe="/-_.~", encoding="latin-1")
+    said = {**env, **env.get(PRESENTED, {})}
+    headers = {name[5:].replace("_", "-").lower(): value for name, value in said.items() if name[:5] == "HTTP_"}
+    headers |= {header: env[name] for name, header in BARE.items() if env.get(name)}
+    secure = env.get("wsgi.url_scheme") == "https"
+    return Head(env["REQUEST_METHOD"], target.partition("?")[0], env.get("QUERY_STRING", ""), headers, secure)
+
+
+def _signed(head: Head, claim: Claim, holder: Holder, body: bytes) -> Who:
+    with _translated():
+        sigv4.check_signature(claim, head, holder.secret, sha256(body).hexdigest())
+        sigv4.refuse_session(head)
+    return Who(holder.project, claim.key, claim.region, holder.actions)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what is refused as clients of SQS know it."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise SqsError(refusal.code, refusal.code, refusal.message, refusal.status) from refusal

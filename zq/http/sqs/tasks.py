@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations on tasks that move the messages of a dead letter queue."""
+
+import binascii
+from base64 import b64decode, b64encode
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from zq.broker.move_tasks import MoveTask, TaskStatus
+from zq.errors import Conflict, NotFound
+from zq.http.sqs import errors, names
+from zq.http.sqs.call import Call, Params
+from zq.http.sqs.queues import has_target
+from zq.model import Queue
+
+# Messages a second.
+MOST_A_SECOND: Final = 500
+# Tasks of one answer.
+MOST: Final = 10
+NO_QUEUE: Final = "The resource that you specified for the {} parameter doesn't exist."
+NO_SOURCE: Final = "Source queue must be configured as a Dead Letter Queue."
+RUNNING: Final = (
+    "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
+)
+NO_TASK: Final = "Task does not exist."
+NO_HANDLE: Final = "Value for parameter TaskHandle is invalid."
+
+
+class Handle(Struct, frozen=True, rename="camel"):
+    """What a handle says of its task."""
+
+    task_id: str
+    source_arn: str
+
+
+class StartMessageMoveTask(Params, frozen=True):
+    source_arn: str
+    destination_arn: str = ""
+    max_number_of_messages_per_second: int | None = None
+
+
+class ListMessageMoveTasks(Params, frozen=True):
+    source_arn: str
+    max_results: int | None = None
+
+
+class CancelMessageMoveTask(Params, frozen=True):
+    task_handle: str
+
+
+_handle: Final = msgspec.json.Decoder(Handle).decode
+
+
+def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str, Any]:
+    """Have the messages of a dead letter queue moved."""
+    source = _existing(call, "SourceArn", given.source_arn).ref
+    if not any(has_target(queue, source.name) for queue in call.broker.queues.named(call.project)):
+        raise errors.invalid_parameter(NO_SOURCE)
+    destination = ""
+    if given.destination_arn:
+        destination = _existing(call, "DestinationArn", given.destination_arn).ref.name
+        if destination == source.name:
+            raise errors.invalid_value(given.destination_arn, "DestinationArn", "Must not be the source queue.")
+    rate = given.max_number_of_messages_per_second
+    if rate is not None and not 1 <= rate <= MOST_A_SECOND:
+        reason = f"Must be between 1 and {MOST_A_SECOND}, if provided."
+        raise errors.invalid_value(rate, "MaxNumberOfMessagesPerSecond", reason)
+    ready = call.broker.queues.states(source).ready
+    try:
+        task = call.broker.move_tasks.start(source, destination, rate or 0, ready)
+    except Conflict:
+        raise errors.unsupported_operation(RUNNING) from None
+    return {"TaskHandle": _handle_of(call, task)}
+
+
+def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str, Any]:
+    """The tasks of a queue, the latest first."""
+    source = _existing(call, "SourceArn", given.source_arn).ref
+    size = 1 if given.max_results is None else given.max_results
+    if not 1 <= size <= MOST:
+        raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MOST}, if provided.")
+    return {"Results": [_shown(call, task) for task in call.broker.move_tasks.latest(source, size)]}
+
+
+def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[str, Any]:
+    """End a task; what it has moved stays where it is."""
+    try:
+        handle = _handle(b64decode(given.task_handle, validate=True))
+    except (binascii.Error, ValueError):
+        raise errors.invalid_parameter(NO_HANDLE) from None
+    source = _existing(call, "SourceArn", handle.source_arn).ref
+    try:
+        task = call.broker.move_tasks.cancel(source, handle.task_id)
+    except NotFound:
+        raise errors.resource_not_found(NO_TASK) from None
+    return {"ApproximateNumberOfMessagesMoved": task.moved}
+
+
+def _existing(call: Call, parameter: str, arn: str) -> Queue:
+    """The queue of the caller's that an ARN names. Raises ``SqsError``."""
+    ref = names.named_by(call, arn)
+    queue = call.broker.storage.queues.get(ref) if ref else None
+    if queue is None:
+        raise errors.resource_not_found(NO_QUEUE.format(parameter))
+    return queue
+
+
+def _handle_of(call: Call, task: MoveTask) -> str:
+    handle = Handle(task.id, names.queue_arn(call, task.source))
+    return b64encode(msgspec.json.encode(handle)).decode()
+
+
+def _shown(call: Call, task: MoveTask) -> dict[str, Any]:
+    """Without members that say nothing."""
+    found: dict[str, Any] = {"TaskHandle": _handle_of(call, task)} if task.status is TaskStatus.RUNNING else {}
+    found |= {"Status": str(task.status), "SourceArn": names.queue_arn(call, task.source)}
+    if task.destination:
+        found["DestinationArn"] = names.queue_arn(call, task.destination)
+    if task.rate:
+        found["MaxNumberOfMessagesPerSecond"] = task.rate
+    found["ApproximateNumberOfMessagesMoved"] = task.moved
+    found["ApproximateNumberOfMessagesToMove"] = task.to_move
+    if task.reason:
+        found["FailureReason"] = task.reason
+    return found | {"StartedTimestamp": int(task.started * 1000)}

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/admin/sqs-keys`` and below: access keys of the SQS protocol, for administrators.
+
+A secret is shown once, when its key is made.
+"""
+
+from typing import Any, Final
+
+import falcon
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from zq import limits, wire
+from zq.auth.sqs_keys import SqsKey, SqsKeys
+from zq.errors import Invalid, InvalidParameter
+from zq.http import query
+from zq.http.tenant import Audience
+from zq.model.sqs import ACTIONS
+from zq.wire import answers
+from zq.wire.answers import timestamp
+
+PATH: Final = "/v2/admin/sqs-keys"
+# Keys in one page.
+MOST: Final = 100
+# Days that a key lives, at most: ten years.
+MAX_DAYS: Final = 3660
+
+
+class KeyTerms(Struct):
+    """The body of a new key. ``actions`` None: all operations; ``days`` absent: it lives until it is deleted."""
+
+    actions: list[str] | None = None
+    days: int | UnsetType = UNSET
+    plain: bool = False
+
+
+class KeyChange(Struct):
+    """What may change."""
+
+    disabled: bool
+
+
+_terms: Final = msgspec.json.Decoder(KeyTerms)
+_change: Final = msgspec.json.Decoder(KeyChange)
+
+
+class _Keys:
+    """What both have in common."""
+
+    audience = Audience.OPERATOR
+
+    def __init__(self, keys: SqsKeys) -> None:
+        self._keys = keys
+
+
+class SqsKeyCollection(_Keys):
+    """``/v2/admin/sqs-keys``: those of a project, or of all."""
+
+    policy = {"GET": "admin:sqs_keys", "POST": "admin:sqs_keys"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        project = query.text(req, "project")
+        limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MOST)
+        page = self._keys.list(limits.project_id(project) if project else "", query.text(req, "marker"), limit)
+        links = []
+        if page.next is not None:
+            given = query.repeated({"limit": query.integer(req, "limit"), "project": project})
+            links = [answers.next_link(PATH, given | {"marker": page.next})]
+        resp.data = wire.encode({"keys": [_shown(key) for key in page.items], "links": links})
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        project = query.text(req, "project")
+        if not project:
+            raise InvalidParameter("project must name the project of the key.")
+        raw = query.body(req)
+        terms = wire.decode(_terms, raw) if raw else KeyTerms()
+        days = None if terms.days is UNSET else limits.within("days", terms.days, 1, MAX_DAYS)
+        made = self._keys.create(limits.project_id(project), _actions(terms.actions), days, terms.plain)
+        req.context.made = made.key.id
+        resp.status = falcon.HTTP_201
+        resp.set_header("Location", f"{PATH}/{made.key.id}")
+        resp.set_header("Cache-Control", "no-store")
+        resp.data = wire.encode(_shown(made.key) | {"secret": made.secret})
+
+
+class SqsKeyItem(_Keys):
+    """``/v2/admin/sqs-keys/{key}``"""
+
+    policy = dict.fromkeys(("GET", "PUT", "DELETE"), "admin:sqs_keys")
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, key: str) -> None:
+        resp.data = wire.encode(_shown(self._keys.get(key)))
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response, key: str) -> None:
+        change = wire.decode(_change, query.needed_body(req))
+        resp.data = wire.encode(_shown(self._keys.disable(key, change.disabled)))
+
+    def on_delete(self, _req: falcon.Request, resp: falcon.Response, key: str) -> None:
+        self._keys.delete(key)
+        resp.status = falcon.HTTP_204
+
+
+def _actions(given: list[str] | None) -> list[str] | None:
+    if given is not None and (not given or not ACTIONS.issuperset(given)):
+        raise Invalid("actions must be names of operations of SQS, as SendMessage, at least one; null stands for all.")
+    return given
+
+
+def _shown(key: SqsKey) -> dict[str, Any]:
+    """Without its secret."""
+    stored = key.stored
+    return {
+        "id": key.id,
+        "project": stored.project,
+        "actions": stored.actions,
+        "plain": bool(stored.secret),
+        "disabled": stored.disabled,
+        "created": timestamp(stored.created),
+        "expires": None if stored.expires is None else timestamp(stored.expires),
+    }
